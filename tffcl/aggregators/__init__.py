@@ -1,0 +1,1 @@
+"""TFF aggregation processes keyed by cluster ID, and the collection of client values at the server."""

@@ -1,0 +1,212 @@
+"""A weighted mean per cluster: clients upload one value and its cluster's ID, the server gets one mean a cluster."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.collect import stacked
+from tffcl.errors import UserError
+
+
+class ClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
+    """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID.
+
+    The created `tff.templates.AggregationProcess` takes `value = <key=int32, value=T>` and a scalar weight, and has
+        `next`: `(<state=S@SERVER, value={<key=int32,value=T>}@CLIENTS, weight={W}@CLIENTS> ->
+                  <state=S@SERVER, result=T[?,...]@SERVER, measurements=<weight=float32[?],clients=int32[?]>@SERVER>)`
+    where row k of every tensor of the result is `sum(weight * value) / sum(weight)` over the clients whose key is k.
+    The row of a cluster that nobody of the cohort belongs to (or whose weights sum to 0) is zero: aggregate *updates* and
+    an empty cluster keeps its model.
+
+    Without an inner factory a client uploads its value once and the server learns its key. The result has `num_clusters`
+    rows, or, if that is None, as many as the largest key asks for, so that K may change between rounds. A key outside
+    its range is an error of the round.
+
+    With `inner_factory` (secure sums, differential privacy, compression, robust means: any weighted or unweighted factory
+    over T) one inner process runs per cluster and each client takes part in all of them, with zero value and zero weight
+    where it is not a member. That hides the key from the server if the inner process hides the summands, and it costs
+    `num_clusters` uploads instead of one. Differential privacy: an inner DP factory's `clients_per_round` is the expected
+    number of clients **per cluster**; adaptive clipping and zeroing see the zeros of non-members and drift to 0, so give a
+    fixed clip. An unweighted inner factory ignores the weights.
+
+    The `state` is the tuple of the inner states (empty without an inner factory). `measurements` holds the weight sum
+    and the number of clients per cluster; with an inner factory the tuple of the inner measurements instead, as the
+    others would reveal what the inner process hides.
+    """
+
+    def __init__(self, num_clusters: int | None = None, inner_factory: tff.aggregators.AggregationFactory | None = None):
+        """Makes the factory.
+
+        Args:
+          num_clusters: K, or None for "as many as the keys ask for".
+          inner_factory: Aggregates inside one cluster; needs `num_clusters`.
+
+        Raises:
+          UserError: If `num_clusters` is below 1 or missing beside an inner factory.
+        """
+        if num_clusters is not None and num_clusters < 1:
+            raise UserError(f"num_clusters is {num_clusters}; it must be 1 or more, or None")
+        if inner_factory is not None and num_clusters is None:
+            raise UserError("an inner factory runs once per cluster, so it needs num_clusters")
+        self._num_clusters = num_clusters
+        self._inner_factory = inner_factory
+
+    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates the process for values of type `<key=int32, value=T>`.
+
+        Raises:
+          TypeError: If `value_type` is no such struct, T has tensors that are not floating, or the weight is no scalar.
+        """
+        _check_types(value_type, weight_type)
+        if self._inner_factory is None:
+            return _segment_process(value_type, weight_type, self._num_clusters)
+        return _inner_process(value_type, weight_type, self._num_clusters, self._inner_factory)
+
+
+def _check_types(value_type, weight_type):
+    keyed = isinstance(value_type, tff.StructType) and tff.structure.name_list(value_type) == ["key", "value"]
+    if not keyed or value_type["key"] != tff.TensorType(np.int32):
+        raise TypeError(f"expected a value of type <key=int32,value=T>, found {value_type}")
+    if not tff.types.is_structure_of_floats(value_type["value"]):
+        raise TypeError(f"a mean needs floating tensors, found {value_type['value']}; cast them at the clients")
+    if not (isinstance(weight_type, tff.TensorType) and not weight_type.shape):
+        raise TypeError(f"expected a scalar weight, found {weight_type}")
+
+
+def _segment_process(value_type, weight_type, num_clusters):
+    """One upload a client: scatter-add into rows chosen by the key."""
+    totals_type = tff.to_type(
+        collections.OrderedDict(
+            sums=stacked(value_type["value"]), weight=tff.TensorType(np.float32, [None]), clients=tff.TensorType(np.int32, [None])
+        )
+    )
+
+    @tff.tensorflow.computation
+    def zero():
+        rows = num_clusters or 0
+        sums = tff.types.structure_from_tensor_type_tree(
+            lambda leaf: tf.zeros([rows, *leaf.shape], leaf.dtype), value_type["value"]
+        )
+        return collections.OrderedDict(sums=sums, weight=tf.zeros([rows]), clients=tf.zeros([rows], tf.int32))
+
+    @tff.tensorflow.computation(totals_type, collections.OrderedDict(upload=value_type, weight=weight_type))
+    def accumulate(totals, client):
+        key, weight = client["upload"]["key"], tf.cast(client["weight"], tf.float32)
+        if num_clusters is None:
+            totals = pad_rows(totals, key + 1)
+
+        def add(total, new):
+            return tf.tensor_scatter_nd_add(total, [[key]], tf.expand_dims(new, 0))
+
+        def add_weighted(total, value):
+            # A weight of 0 silences the client, also one whose value is not finite.
+            scale = tf.cast(weight, value.dtype)
+            return add(total, tf.math.multiply_no_nan(value, scale))
+
+        return collections.OrderedDict(
+            sums=tf.nest.map_structure(add_weighted, totals["sums"], client["upload"]["value"]),
+            weight=add(totals["weight"], weight),
+            clients=add(totals["clients"], 1),
+        )
+
+    @tff.tensorflow.computation(totals_type, totals_type)
+    def merge(first, second):
+        rows = tf.maximum(tf.size(first["weight"]), tf.size(second["weight"]))
+        return tf.nest.map_structure(tf.add, pad_rows(first, rows), pad_rows(second, rows))
+
+    @tff.tensorflow.computation(totals_type)
+    def report(totals):
+        return totals
+
+    @tff.tensorflow.computation(totals_type)
+    def divide(totals):
+        def mean(total):
+            weight = tf.cast(totals["weight"], total.dtype)
+            return tf.math.divide_no_nan(total, tf.reshape(weight, [-1] + [1] * (len(total.shape) - 1)))
+
+        return tf.nest.map_structure(mean, totals["sums"])
+
+    @tff.tensorflow.computation(totals_type)
+    def measure(totals):
+        return collections.OrderedDict(weight=totals["weight"], clients=totals["clients"])
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+        initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS), tff.FederatedType(weight_type, tff.CLIENTS)
+    )
+    def next_fn(state, value, weight):
+        upload = tff.federated_zip(collections.OrderedDict(upload=value, weight=weight))
+        totals = tff.federated_aggregate(upload, zero(), accumulate, merge, report)
+        return tff.templates.MeasuredProcessOutput(
+            state, tff.federated_map(divide, totals), tff.federated_map(measure, totals)
+        )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def pad_rows(structure, rows):
+    """Appends zero rows to every tensor of the structure until it has at least `rows`."""
+
+    def pad(tensor):
+        missing = tf.maximum(rows - tf.shape(tensor)[0], 0)
+        padded = tf.pad(tensor, [[0, missing]] + [[0, 0]] * (len(tensor.shape) - 1))
+        return tf.ensure_shape(padded, [None, *tensor.shape[1:]])
+
+    return tf.nest.map_structure(pad, structure)
+
+
+def _inner_process(value_type, weight_type, num_clusters, inner_factory):
+    """One inner process per cluster; a client is a zero with weight zero in those of the others."""
+    weighted = isinstance(inner_factory, tff.aggregators.WeightedAggregationFactory)
+    member_type = value_type["value"]
+    inner = inner_factory.create(member_type, weight_type) if weighted else inner_factory.create(member_type)
+
+    def build_mask(cluster):
+        @tff.tensorflow.computation(value_type, weight_type)
+        def mask(upload, weight):
+            member = tf.equal(upload["key"], cluster)
+            value = tf.nest.map_structure(lambda leaf: tf.where(member, leaf, tf.zeros_like(leaf)), upload["value"])
+            return value, tf.where(member, weight, tf.zeros_like(weight))
+
+        return mask
+
+    masks = [build_mask(cluster) for cluster in range(num_clusters)]
+    result_type = inner.next.type_signature.result.result.member
+
+    @tff.tensorflow.computation(tff.to_type((result_type,) * num_clusters))
+    def stack(results):
+        return tf.nest.map_structure(lambda *rows: tf.stack(rows), *results)
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_zip(tuple(inner.initialize() for _ in masks))
+
+    @tff.federated_computation(
+        initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS), tff.FederatedType(weight_type, tff.CLIENTS)
+    )
+    def next_fn(states, upload, weight):
+        outputs = []
+        for cluster, mask in enumerate(masks):
+            value, member_weight = tff.federated_map(mask, (upload, weight))
+            state = tff.federated_map(_build_pick(states.type_signature.member, cluster), states)
+            outputs.append(inner.next(state, value, member_weight) if weighted else inner.next(state, value))
+        return tff.templates.MeasuredProcessOutput(
+            tff.federated_zip(tuple(output.state for output in outputs)),
+            tff.federated_map(stack, tff.federated_zip(tuple(output.result for output in outputs))),
+            tff.federated_zip(tuple(output.measurements for output in outputs)),
+        )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def _build_pick(states_type, cluster):
+    @tff.federated_computation(states_type)
+    def pick(states):
+        return states[cluster]
+
+    return pick

@@ -1,0 +1,1 @@
+"""The methods, one file each, composed of signatures, client work, aggregators and clustering."""

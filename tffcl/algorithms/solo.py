@@ -1,0 +1,106 @@
+"""SOLO: every client trains alone on its own data; nothing is sent. PACFL's limit of N clusters."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.algorithms.clustered_training import cohort_inputs, round_metrics
+from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State, Transfer, check_newcomers, index_of
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.update import build_train_and_report, client_type
+from tffcl.models.flat import FlatModel
+
+
+def build_local_training(model: FlatModel, training: LocalTraining, *, local_test: bool = False) -> tff.Computation:
+    """Builds local training with the model as the client's own state.
+
+    Returns:
+      `({<examples=E*,client_id=int32,seed=int32[2],model=float32[P]>}@CLIENTS ->
+        {<client_id=int32,model=float32[P],report=REPORT>}@CLIENTS)`.
+    """
+    train_and_report = build_train_and_report(model, training, local_test=local_test)
+    own_type = client_type(model, local_test=local_test, model=tff.TensorType(np.float32, [model.size]))
+
+    @tff.tensorflow.computation(own_type)
+    def train(client):
+        trained, report = train_and_report(client["model"], client)
+        return collections.OrderedDict(client_id=client["client_id"], model=trained, report=report)
+
+    @tff.federated_computation(tff.FederatedType(own_type, tff.CLIENTS))
+    def local_training(clients):
+        return tff.federated_map(train, clients)
+
+    return local_training
+
+
+def build_solo(model: FlatModel, training: LocalTraining) -> Algorithm:
+    """Builds SOLO.
+
+    The clients sampled in a round train on from their own last model, so that SOLO sees as many local epochs as the other
+    methods. Row 0 of the state's models is the common initial model, `extra["rows"]` says which row is whose; a client's
+    cluster is itself.
+    """
+    local_training = build_local_training(model, training, local_test=True)
+    nothing_sent = Transfer(None, None)
+
+    def initialize(population: Population) -> State:
+        count = len(population.client_ids)
+        return State(
+            population.client_ids,
+            np.arange(count, dtype=np.int32),
+            model.initial[np.newaxis],
+            (),
+            {"rows": np.zeros(count, np.int32)},
+        )
+
+    def next_round(state: State, cohort: Cohort):
+        where = index_of(state.client_ids, cohort.client_ids)
+        rows = state.extra["rows"][where]
+        results = local_training(cohort_inputs(cohort, model=state.models[rows]))
+        by_id = {int(result["client_id"]): result for result in results}
+        ordered = [by_id[int(client)] for client in cohort.client_ids]
+        reports = collections.OrderedDict(
+            client_id=np.asarray(cohort.client_ids),
+            value=tf.nest.map_structure(lambda *leaves: np.stack(leaves), *[result["report"] for result in ordered]),
+        )
+        metrics = round_metrics(reports, cohort, state.assignment[where], nothing_sent)
+        models, rows = _with_rows(state.models, rows, np.stack([result["model"] for result in ordered]))
+        everyone = state.extra["rows"].copy()
+        everyone[where] = rows
+        return dataclasses.replace(state, models=models, extra={"rows": everyone}), metrics
+
+    def assign(state: State, client_ids):
+        return state.models, state.extra["rows"][index_of(state.client_ids, client_ids)]
+
+    def admit(state: State, newcomers: Population) -> State:
+        check_newcomers(state, newcomers)
+        ids = np.concatenate([state.client_ids, newcomers.client_ids]).astype(np.int32)
+        fresh = state.assignment.max() + 1 + np.arange(len(newcomers.client_ids))
+        order = np.argsort(ids)
+        rows = np.concatenate([state.extra["rows"], np.zeros(len(newcomers.client_ids), np.int32)])
+        return dataclasses.replace(
+            state,
+            client_ids=ids[order],
+            assignment=np.concatenate([state.assignment, fresh]).astype(np.int32)[order],
+            extra={"rows": rows[order]},
+        )
+
+    def computations():
+        return {"training": build_local_training(model, training)}
+
+    return Algorithm(
+        "solo", initialize, next_round, assign, admit, computations, {"training": nothing_sent}, extra_keys=("rows",)
+    )
+
+
+def _with_rows(models, rows, trained):
+    """Puts trained models into their rows; a client that had the initial model (row 0) gets a row of its own."""
+    fresh = np.flatnonzero(rows == 0)
+    rows = rows.copy()
+    rows[fresh] = len(models) + np.arange(len(fresh))
+    models = np.concatenate([models, trained[fresh]])
+    models[rows] = trained
+    return models, rows

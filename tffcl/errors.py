@@ -1,0 +1,22 @@
+"""Errors that are the user's to mend: one line, exit code 2, no traceback."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Something that a user gave is wrong; the message says what, and what is allowed."""
+
+
+def unknown(kind: str, name: object, allowed: Iterable[str]) -> UserError:
+    """Returns the error for a name that is not among the allowed ones, with the nearest of them.
+
+    Args:
+      kind: What the name is of, e.g. "task".
+      name: What the user gave.
+      allowed: The names that exist.
+    """
+    names = sorted(str(each) for each in allowed)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return UserError(f"unknown {kind} {name!r}{hint} (allowed: {', '.join(names)})")

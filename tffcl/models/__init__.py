@@ -1,0 +1,1 @@
+"""Models by name, each a `FlatModel`: a `tff.learning` FunctionalModel whose parameters are one vector."""

@@ -1,0 +1,204 @@
+"""A model in flight is one vector: the bridge between a `tff.learning` FunctionalModel and a flat float32 vector."""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.errors import UserError, unknown
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """One named tensor of a model.
+
+    Attributes:
+      name: "layer/kernel" or "layer/bias".
+      shape: The tensor's shape.
+      fan_in: How many inputs one output of the layer sums.
+      fan_out: How many outputs one input of the layer feeds.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    fan_in: int
+    fan_out: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+def dense(name: str, inputs: int, outputs: int) -> list[Weight]:
+    """The kernel `[inputs, outputs]` and bias `[outputs]` of a fully connected layer."""
+    return [Weight(f"{name}/kernel", (inputs, outputs), inputs, outputs), Weight(f"{name}/bias", (outputs,), inputs, outputs)]
+
+
+def conv(name: str, size: int, inputs: int, outputs: int) -> list[Weight]:
+    """The kernel `[size, size, inputs, outputs]` and bias `[outputs]` of a 2-D convolution."""
+    fan_in, fan_out = size * size * inputs, size * size * outputs
+    return [
+        Weight(f"{name}/kernel", (size, size, inputs, outputs), fan_in, fan_out),
+        Weight(f"{name}/bias", (outputs,), fan_in, fan_out),
+    ]
+
+
+def _torch_default(weight: Weight, rng: np.random.Generator) -> np.ndarray:
+    bound = 1.0 / math.sqrt(weight.fan_in)  # Kaiming uniform with a = sqrt(5), and PyTorch's bias rule
+    return rng.uniform(-bound, bound, weight.shape)
+
+
+def _glorot(weight: Weight, rng: np.random.Generator) -> np.ndarray:
+    if len(weight.shape) == 1:
+        return np.zeros(weight.shape)
+    bound = math.sqrt(6.0 / (weight.fan_in + weight.fan_out))
+    return rng.uniform(-bound, bound, weight.shape)
+
+
+INITIALIZATIONS: dict[str, Callable[[Weight, np.random.Generator], np.ndarray]] = {
+    "torch_default": _torch_default,
+    "glorot": _glorot,
+}
+
+
+def initialize(weights: Sequence[Weight], initialization: str, seed: int) -> list[np.ndarray]:
+    """Draws float32 initial values of every weight.
+
+    Args:
+      weights: The model's weights in order.
+      initialization: A name in `INITIALIZATIONS`.
+      seed: Decides the values.
+    """
+    if initialization not in INITIALIZATIONS:
+        raise unknown("initialization", initialization, INITIALIZATIONS)
+    rng = np.random.default_rng(seed)
+    return [INITIALIZATIONS[initialization](weight, rng).astype(np.float32) for weight in weights]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FlatModel:
+    """A classifier whose parameters are one float32 vector `[P]`.
+
+    Attributes:
+      name: Of the architecture.
+      weights: The named tensors in the vector's order.
+      functional: The same model as `tff.learning.models.FunctionalModel` over raw examples (uint8 images).
+      preprocess: Raw examples `uint8 [n, ...]` to features `float32 [n, ...]`; done once per client, not once per step.
+      logits: `(tensors, features, training)` to `float32 [n, classes]`.
+      input_shape: Of one raw example.
+      num_classes: Number of outputs.
+    """
+
+    name: str
+    weights: tuple[Weight, ...]
+    functional: tff.learning.models.FunctionalModel
+    preprocess: Callable
+    logits: Callable
+    input_shape: tuple[int, ...]
+    num_classes: int
+
+    @property
+    def size(self) -> int:
+        """P, the number of parameters."""
+        return sum(weight.size for weight in self.weights)
+
+    @property
+    def example_spec(self) -> collections.OrderedDict:
+        """The `tf.TensorSpec` structure of a single example: raw image `x`, int32 label `y`."""
+        return collections.OrderedDict(
+            x=tf.TensorSpec(self.input_shape, tf.uint8), y=tf.TensorSpec((), tf.int32)
+        )
+
+    @property
+    def initial(self) -> np.ndarray:
+        """The initial parameters as a vector `float32 [P]`."""
+        return self.ravel(self.functional.initial_weights[0])
+
+    def layer_slices(self) -> dict[str, slice]:
+        """Where each layer lies in the vector, by layer name, in order."""
+        slices, start = {}, 0
+        for weight in self.weights:
+            layer = weight.name.split("/")[0]
+            first = slices[layer].start if layer in slices else start
+            start += weight.size
+            slices[layer] = slice(first, start)
+        return slices
+
+    def unravel(self, vector) -> list[tf.Tensor]:
+        """Splits a vector `[P]` into the weights' tensors."""
+        parts = tf.split(vector, [weight.size for weight in self.weights])
+        return [tf.reshape(part, weight.shape) for part, weight in zip(parts, self.weights)]
+
+    def ravel(self, tensors: Sequence[np.ndarray]) -> np.ndarray:
+        """Joins the weights' tensors into a vector `float32 [P]`.
+
+        Raises:
+          UserError: If number or shapes of the tensors are not the model's.
+        """
+        shapes = [tuple(np.shape(tensor)) for tensor in tensors]
+        if shapes != [weight.shape for weight in self.weights]:
+            raise UserError(f"{self.name} has weights of shapes {[w.shape for w in self.weights]}, not {shapes}")
+        return np.concatenate([np.ravel(np.asarray(tensor, np.float32)) for tensor in tensors])
+
+
+def mean_cross_entropy(logits, labels, sample_weight=None):
+    """Mean cross-entropy of `logits [n, classes]` against integer `labels [n]`."""
+    del sample_weight
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.reshape(labels, [-1]), logits=logits)
+    return tf.reduce_mean(losses)
+
+
+def _normalizer(normalization) -> Callable:
+    mean, std = (tf.constant(np.asarray(value, np.float32)).numpy() for value in normalization)
+
+    def preprocess(images):
+        # One multiply and one add on [n, ...]: (x / 255 - mean) / std.
+        return tf.cast(images, tf.float32) * (1.0 / (255.0 * std)) - mean / std
+
+    return preprocess
+
+
+def build_flat_model(
+    name: str,
+    weights: Sequence[Weight],
+    logits: Callable,
+    *,
+    input_shape: Sequence[int],
+    num_classes: int,
+    normalization: tuple,
+    initialization: str,
+    seed: int,
+) -> FlatModel:
+    """Makes a `FlatModel` from its weights and its forward pass.
+
+    Args:
+      name: Of the architecture.
+      weights: Named tensors, in order.
+      logits: `(tensors, features, training)` to logits `[n, num_classes]`.
+      input_shape: Of one raw uint8 example.
+      num_classes: Number of outputs.
+      normalization: `(mean, std)`, scalars or one per channel, on the scale 0 to 1.
+      initialization: A name in `INITIALIZATIONS`.
+      seed: Of the initial weights.
+
+    Returns:
+      The model; its `functional` takes raw uint8 examples and int32 labels.
+    """
+    preprocess = _normalizer(normalization)
+    input_shape = tuple(int(size) for size in input_shape)
+
+    @tf.function
+    def predict_on_batch(model_weights, x, training):
+        return logits(list(model_weights[0]), preprocess(x), training)
+
+    functional = tff.learning.models.FunctionalModel(
+        initial_weights=(tuple(initialize(weights, initialization, seed)), ()),
+        predict_on_batch_fn=predict_on_batch,
+        loss_fn=mean_cross_entropy,
+        input_spec=(tf.TensorSpec((None, *input_shape), tf.uint8), tf.TensorSpec((None,), tf.int32)),
+    )
+    return FlatModel(name, tuple(weights), functional, preprocess, logits, input_shape, int(num_classes))

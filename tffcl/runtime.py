@@ -1,0 +1,230 @@
+"""Where computations run: TFF workers of this machine, started and stopped by us.
+
+TFF starts its C++ worker as a child that inherits standard output and that nobody can configure. Here the same binary is
+started with its streams detached, with TensorFlow's thread counts in its own environment, and with a parent-death signal,
+so that it ends with us even after `kill -9`; then it is spoken to as if it were a remote worker. One path serves this
+machine and others.
+"""
+
+import atexit
+import contextlib
+import dataclasses
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from tffcl.errors import UserError
+
+_MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
+_CHANNEL_OPTIONS = [
+    ("grpc.max_message_length", _MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES),
+    ("grpc.max_send_message_length", _MESSAGE_BYTES),
+]
+_START_SECONDS = 60.0
+
+# Runs between fork and exec of the worker, in a fresh interpreter: `preexec_fn` is not safe in a process that has threads,
+# and TensorFlow has many. If the parent died before the signal was asked for, the launcher is an orphan and must not exec.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+parent = int(sys.argv[1])
+ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
+if os.getppid() != parent:
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def worker_binary() -> pathlib.Path:
+    """Returns the path of the worker that the installed TensorFlow Federated ships.
+
+    Found without importing TFF, which takes seconds.
+
+    Raises:
+      UserError: If TFF is not installed or its wheel has no worker.
+    """
+    import importlib.util
+
+    spec = importlib.util.find_spec("tensorflow_federated")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("tensorflow-federated is not installed; install it with tffcl: python -m pip install uv && uv sync")
+    path = pathlib.Path(spec.submodule_search_locations[0]) / "data" / "worker_binary"
+    if not path.is_file():
+        raise UserError(f"TFF's worker binary is missing at {path}; tensorflow-federated's wheel has it on Linux only")
+    return path
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerSettings:
+    """How a local worker uses the machine.
+
+    Attributes:
+      cores: How many client computations run at a time. One core each is the fastest way to share a machine among
+        clients: their models are too small for a step to be split over cores.
+    """
+
+    cores: int = dataclasses.field(default_factory=lambda: len(os.sched_getaffinity(0)))
+
+    def __post_init__(self):
+        if self.cores < 1:
+            raise UserError(f"cores is {self.cores}; it must be 1 or more")
+
+    def environment(self) -> dict[str, str]:
+        """The worker's environment variables."""
+        return {
+            **os.environ,
+            "TF_NUM_INTRAOP_THREADS": "1",
+            "TF_NUM_INTEROP_THREADS": str(self.cores),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+
+
+class Worker:
+    """A TFF worker process of this machine, ended with this process whatever happens to it.
+
+    The binary listens without encryption on all interfaces (it has no option for one address) for as long as it lives.
+    """
+
+    def __init__(self, settings: WorkerSettings = WorkerSettings(), port: int | None = None):
+        self.port = port or _free_port()
+        self._settings = settings
+        self._process = None
+        self._started = threading.Event()
+        self._failure = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def target(self) -> str:
+        return f"localhost:{self.port}"
+
+    def start(self) -> "Worker":
+        """Starts the process (it answers about a second later; see `connect`)."""
+        command = [sys.executable, "-c", _LAUNCHER, str(os.getpid()), str(worker_binary()), f"--port={self.port}"]
+        command.append(f"--max_concurrent_computation_calls={self._settings.cores}")
+        # Linux sends the parent-death signal when the *thread* that forked ends, so a thread that lives as long as the
+        # worker does the forking.
+        threading.Thread(target=self._fork_and_wait, args=(command,), name="tff-worker", daemon=True).start()
+        self._started.wait()
+        if self._failure:
+            raise UserError(f"TFF's worker does not start: {self._failure}")
+        return self
+
+    def _fork_and_wait(self, command):
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=self._settings.environment(),
+                start_new_session=True,  # Ctrl-C is for us: we end the worker when we have saved what there is
+            )
+        except OSError as error:
+            self._failure = error
+            return
+        finally:
+            self._started.set()
+        self._process.wait()
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self):
+        """Ends the process; no effect if it has ended."""
+        if self.alive():
+            self._process.kill()  # it keeps nothing that could be lost
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)
+
+
+def connect(target: str, *, alive=lambda: True, timeout: float = _START_SECONDS):
+    """Waits for the worker at `target` ("host:port") and returns a `tff.framework` stub that speaks to it.
+
+    Raises:
+      UserError: If the worker ends (`alive()` is false) or does not answer within `timeout` seconds.
+    """
+    import grpc
+    import tensorflow_federated as tff
+
+    stub = tff.framework.RemoteExecutorGrpcStub(grpc.insecure_channel(target, _CHANNEL_OPTIONS))
+    deadline = time.monotonic() + timeout
+    while not stub.is_ready:
+        if not alive():
+            raise UserError(f"TFF's worker at {target} ended while starting; is its port in use, or memory short?")
+        if time.monotonic() > deadline:
+            raise UserError(f"TFF's worker at {target} has not answered within {timeout:.0f} s")
+        time.sleep(0.02)
+    return stub
+
+
+def build_context(stub):
+    """Returns a synchronous TFF execution context over one worker.
+
+    Args:
+      stub: What `connect` returns.
+    """
+    import tensorflow_federated as tff
+
+    def stack(cardinalities):
+        executor = tff.framework.RemoteExecutor(stub)
+        executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})  # 0: a computation without clients
+        return executor
+
+    return tff.framework.SyncExecutionContext(
+        executor_fn=tff.framework.ResourceManagingExecutorFactory(stack),
+        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+        transform_args=tff.tensorflow.transform_args,
+        transform_result=tff.tensorflow.transform_result,
+    )
+
+
+_local: Worker | None = None
+
+
+def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
+    """Makes a worker of this machine TFF's default context; the running one if it is there and alive.
+
+    Args:
+      settings: How the worker uses the machine; other settings than the running worker's replace it.
+
+    Returns:
+      The worker. It ends with this process, or with `stop_local_worker`.
+    """
+    global _local
+    import tensorflow_federated as tff
+
+    settings = settings or (_local._settings if _local else WorkerSettings())
+    if _local and _local.alive() and _local._settings == settings:
+        return _local
+    stop_local_worker()
+    worker = Worker(settings).start()
+    try:
+        context = build_context(connect(worker.target, alive=worker.alive))
+    except BaseException:
+        worker.stop()
+        raise
+    tff.framework.set_default_context(context)
+    _local = worker
+    return worker
+
+
+@atexit.register
+def stop_local_worker():
+    """Ends the worker that `use_local_worker` started; no effect if there is none."""
+    global _local
+    worker, _local = _local, None
+    if worker:
+        worker.stop()

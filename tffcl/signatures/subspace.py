@@ -1,0 +1,140 @@
+"""PACFL's signature: the first left singular vectors of a client's data matrix (PACFL §2, "truncated SVD")."""
+
+import collections
+
+import tensorflow as tf
+
+from tffcl.client_work.examples import stack
+from tffcl.errors import UserError, unknown
+from tffcl.signatures.signature import Signature, build_signature
+
+METHODS = ("gram", "svd")
+
+# Singular values below this share of the largest are noise: such a direction is not the data's.
+_RANK_TOLERANCE = 1e-6
+
+
+def _by_svd(data, num_vectors):
+    values, left, _ = tf.linalg.svd(data)
+    return values[:num_vectors], left[:, :num_vectors]
+
+
+def _by_gram(data, num_vectors):
+    """Singular vectors from the eigenvectors of the smaller of D D' and D' D, in float64 (a Gram matrix squares errors)."""
+
+    def largest(gram):
+        squares, vectors = tf.linalg.eigh(gram)  # ascending
+        return tf.sqrt(tf.maximum(squares[::-1][:num_vectors], 0)), vectors[:, ::-1][:, :num_vectors]
+
+    def from_samples():  # fewer samples than features: u = D v / sigma
+        values, right = largest(tf.matmul(data, data, transpose_a=True))
+        return values, tf.math.divide_no_nan(tf.matmul(data, right), values)
+
+    def from_features():
+        return largest(tf.matmul(data, data, transpose_b=True))
+
+    return tf.cond(tf.shape(data)[1] < tf.shape(data)[0], from_samples, from_features)
+
+
+@tf.function
+def left_singular_vectors(data, num_vectors: int, method: str = "gram"):
+    """Computes the `num_vectors` most significant left singular vectors of `data`.
+
+    Each vector's sign is fixed so that its entry of largest magnitude is positive.
+
+    Args:
+      data: `float [d, n]`, samples in columns; n may be 0 or smaller than `num_vectors`.
+      num_vectors: p.
+      method: "gram" (eigenvectors of the smaller Gram matrix, the fast way) or "svd".
+
+    Returns:
+      `(basis float32 [d, p], mask bool [p])`; columns beyond the rank of the data are zero and masked.
+    """
+    data = tf.cast(data, tf.float64)
+    values, basis = (_by_gram if method == "gram" else _by_svd)(data, num_vectors)
+    missing = num_vectors - tf.shape(values)[0]
+    values, basis = tf.pad(values, [[0, missing]]), tf.pad(basis, [[0, 0], [0, missing]])
+    mask = values > _RANK_TOLERANCE * tf.reduce_max(tf.pad(values, [[0, 1]]))
+    peak = tf.gather(tf.transpose(basis), tf.argmax(tf.abs(basis), axis=0), axis=1, batch_dims=1)
+    basis = tf.where(mask, tf.where(peak < 0, -basis, basis), tf.zeros_like(basis))
+    basis = tf.ensure_shape(basis, [data.shape[0], num_vectors])
+    return tf.cast(basis, tf.float32), tf.ensure_shape(mask, [num_vectors])
+
+
+@tf.function
+def class_singular_vectors(data, labels, num_vectors: int, num_classes: int, max_classes: int, method: str = "gram"):
+    """Computes left singular vectors class by class and puts them side by side, in order of the labels.
+
+    Args:
+      data: `float [d, n]`, samples in columns.
+      labels: `int [n]`.
+      num_vectors: p per class.
+      num_classes: Labels are 0 to `num_classes - 1`.
+      max_classes: For how many classes there is room; a client with more gives those with most examples.
+      method: As in `left_singular_vectors`.
+
+    Returns:
+      `(basis float32 [d, max_classes * p], mask bool [max_classes * p])`. Columns are orthonormal within a class only.
+    """
+    counts = tf.math.bincount(labels, minlength=num_classes, maxlength=num_classes)
+    most = tf.math.top_k(counts, max_classes).indices
+    present = tf.sort(tf.where(tf.gather(counts, most) > 0, most, num_classes))  # absent ones last
+
+    def of_class(label):
+        members = tf.boolean_mask(data, tf.equal(labels, label), axis=1)
+        return left_singular_vectors(members, num_vectors, method)
+
+    bases, masks = tf.map_fn(of_class, present, fn_output_signature=(tf.float32, tf.bool), parallel_iterations=1)
+    features = data.shape[0]
+    basis = tf.reshape(tf.transpose(bases, [1, 0, 2]), [features, max_classes * num_vectors])
+    return basis, tf.reshape(masks, [max_classes * num_vectors])
+
+
+def build_subspace(
+    example_spec,
+    num_vectors: int = 3,
+    *,
+    per_class: bool = False,
+    num_classes: int | None = None,
+    max_classes: int | None = None,
+    preprocess=None,
+    method: str = "gram",
+) -> Signature:
+    """Builds the signature `V = <basis=float32[d,q],mask=bool[q]>` of a client's data subspace.
+
+    Args:
+      example_spec: `tf.TensorSpec` structure of one example, `x` and `y`.
+      num_vectors: p, singular vectors over all data (the paper), or per class.
+      per_class: One truncated SVD per class, side by side (the authors' code): q = p * `max_classes`; else q = p.
+      num_classes: Number of labels; needed with `per_class`.
+      max_classes: Room for so many classes; default `num_classes`. What is not used is padding that is sent all the same.
+      preprocess: Raw examples to features; default the raw pixels divided by 255, uncentred as in the authors' code.
+      method: "gram" or "svd".
+
+    Raises:
+      UserError: If p is below 1 or above the number of features, or the class counts are missing or contradictory.
+    """
+    features = example_spec["x"].shape.num_elements()
+    if not 1 <= num_vectors <= features:
+        raise UserError(f"num_vectors is {num_vectors}; it must be from 1 to the number of features, {features}")
+    if method not in METHODS:
+        raise unknown("SVD method", method, METHODS)
+    if per_class and not num_classes:
+        raise UserError("per_class needs num_classes, the number of labels")
+    max_classes = max_classes or num_classes
+    if per_class and not 1 <= max_classes <= num_classes:
+        raise UserError(f"max_classes is {max_classes}; it must be from 1 to the number of classes, {num_classes}")
+
+    @tf.function
+    def compute(context, examples):
+        del context
+        local = stack(examples)
+        x = preprocess(local["x"]) if preprocess else tf.cast(local["x"], tf.float32) / 255.0
+        data = tf.transpose(tf.reshape(x, [-1, features]))
+        if per_class:
+            basis, mask = class_singular_vectors(data, local["y"], num_vectors, num_classes, max_classes, method)
+        else:
+            basis, mask = left_singular_vectors(data, num_vectors, method)
+        return collections.OrderedDict(basis=basis, mask=mask)
+
+    return build_signature("subspace", example_spec, compute)
