@@ -1,0 +1,27 @@
+"""tffcl: clustered federated learning on TensorFlow Federated.
+
+    import tffcl
+    config = tffcl.resolve("demo_digits", "pacfl")
+    summary = tffcl.run(config, "runs/first")
+"""
+
+import importlib
+
+_PUBLIC = {
+    "resolve": "tffcl.program.config",
+    "load_task": "tffcl.program.config",
+    "run": "tffcl.program.run",
+    "compare": "tffcl.program.compare",
+    "write_report": "tffcl.reporting.report",
+    "use_local_worker": "tffcl.runtime",
+    "UserError": "tffcl.errors",
+}
+
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name):
+    # Lazily, so that `tffcl --help` and `tffcl list` do not wait for TensorFlow.
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'tffcl' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)

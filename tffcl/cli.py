@@ -1,1 +1,198 @@
-def main(): pass
+"""The command line. Nothing heavy is imported before a command needs it: `--help` and `list` answer at once."""
+
+import argparse
+import os
+import pathlib
+import sys
+
+from tffcl.errors import UserError, unknown
+
+_LISTS = ("algorithms", "tasks", "datasets", "partitions", "models")
+_DEMO = ("pacfl", "fedavg", "solo")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with the nearest name."""
+
+    def error(self, message):
+        self.exit(2, f"tffcl: {message} (see {self.prog} --help)\n")
+
+    def _check_value(self, action, value):
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(None, str(unknown(action.dest, value, action.choices)))
+
+
+def _command(commands, name, function, description):
+    parser = commands.add_parser(name, help=description, description=description[0].upper() + description[1:] + ".")
+    parser.set_defaults(function=function)
+    return parser
+
+
+def _add_run_options(parser):
+    parser.add_argument("task", metavar="TASK", help="a task file (.toml), or a name from `tffcl list tasks`")
+    parser.add_argument("--rounds", type=int, metavar="N", help="communication rounds instead of the task's")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value of the task, e.g. train.momentum=0.9")
+    parser.add_argument("--data-dir", metavar="D", help="where data sets are, or are put (default: $TFFCL_DATA_DIR, then TFDS's)")
+
+
+def _add_out_options(parser):
+    parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/)")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    parser.add_argument("--overwrite", action="store_true", help="delete what is in OUT first")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Builds the parser of all commands."""
+    parser = _Parser(prog="tffcl", description="Clustered federated learning on TensorFlow Federated.")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+
+    demo = _command(commands, "demo", _demo, "three methods on handwritten digits in four rotations; no network, no options needed")
+    demo.add_argument("--out", default="runs/demo", metavar="OUT", help="directory of the results (default: %(default)s)")
+    demo.add_argument("--seed", type=int, default=0, metavar="S")
+
+    listing = _command(commands, "list", _list, "what there is, a line each")
+    listing.add_argument("what", nargs="?", choices=_LISTS, metavar=f"[{'|'.join(_LISTS)}]")
+
+    doctor = _command(commands, "doctor", _doctor, "facts of this installation: versions, cores, TFF's worker, data directory")
+    doctor.add_argument("--check", action="store_true", help="also start the worker and run a computation in it")
+    doctor.add_argument("--data-dir", metavar="D")
+
+    run = _command(commands, "run", _run, "run one method on a task")
+    _add_run_options(run)
+    run.add_argument("--algorithm", required=True, metavar="A", help="a name from `tffcl list algorithms`")
+    run.add_argument("--seed", type=int, default=0, metavar="S", help="decides everything that is random (default: 0)")
+    _add_out_options(run)
+
+    compare = _command(commands, "compare", _compare, "run methods side by side: one table, one report")
+    _add_run_options(compare)
+    compare.add_argument("--algorithms", metavar="A,B,C", help="default: those that the task names")
+    compare.add_argument("--seeds", default="0", metavar="0,1,2")
+    _add_out_options(compare)
+
+    similarity = _command(commands, "similarity", _similarity, "no training: how alike the clients' data are")
+    _add_run_options(similarity)
+    similarity.add_argument("--signature", default="subspace", metavar="S", help="what clients tell about their data (default: subspace)")
+    similarity.add_argument("--seed", type=int, default=0, metavar="S")
+    similarity.add_argument("--out", metavar="OUT", help="directory of matrix and pictures (default: below runs/)")
+
+    report = _command(commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison")
+    report.add_argument("out", metavar="OUT", help="what `run` or `compare` wrote")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+      arguments: Of the command line; default `sys.argv[1:]`.
+
+    Returns:
+      0; 2 for what the user can mend, said in one line; 130 after Ctrl-C.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    options = build_parser().parse_args(arguments)
+    try:
+        options.function(options)
+    except UserError as error:
+        print(f"tffcl: {error}", file=sys.stderr)
+        return 130 if type(error).__name__ == "Interrupted" else 2
+    except KeyboardInterrupt:
+        print("tffcl: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `tffcl ... | head`: nobody reads on
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+        return 0
+    return 0
+
+
+def _overrides(options) -> dict:
+    from tffcl.program import config
+
+    pairs = list(options.set)
+    if options.rounds is not None:
+        pairs.append(f"train.rounds={options.rounds}")
+    return config.parse_overrides(pairs)
+
+
+def _task_name(task: str) -> str:
+    return pathlib.Path(task).stem
+
+
+def _demo(options):
+    from tffcl.program import compare, config
+
+    configs = [config.resolve("demo_digits", algorithm, seed=options.seed) for algorithm in _DEMO]
+    compare.compare(configs, options.out, overwrite=True)
+    _print_report(options.out)
+
+
+def _run(options):
+    from tffcl.program import config, run
+
+    resolved = config.resolve(options.task, options.algorithm, seed=options.seed, overrides=_overrides(options))
+    out = options.out or f"runs/{_task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
+    run.run(resolved, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
+    _print_report(out)
+
+
+def _compare(options):
+    from tffcl.program import compare, config
+
+    overrides = _overrides(options)
+    names = options.algorithms.split(",") if options.algorithms else config.named_algorithms(options.task)
+    try:
+        seeds = [int(seed) for seed in options.seeds.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds {options.seeds!r} must be whole numbers with commas between, e.g. 0,1,2") from None
+    configs = [config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
+    out = options.out or f"runs/{_task_name(options.task)}"
+    compare.compare(configs, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
+    _print_report(out)
+
+
+def _report(options):
+    _print_report(options.out)
+
+
+def _print_report(out):
+    from tffcl.reporting import report, tables
+    from tffcl.reporting.files import find_runs
+
+    page = report.write_report(out)
+    print(tables.to_text(tables.comparison_rows(find_runs(out))))
+    print(f"\nreport: {page}")
+
+
+def _similarity(options):
+    from tffcl.program import config, similarity
+
+    resolved = config.resolve(options.task, "pacfl", seed=options.seed, overrides=_overrides(options))
+    out = options.out or f"runs/{_task_name(options.task)}/similarity"
+    print(similarity.similarity(resolved, options.signature, out, data_dir=options.data_dir))
+
+
+def _list(options):
+    from tffcl import datasets  # noqa: F401  (a package without heavy imports)
+    from tffcl.datasets import catalog as data
+    from tffcl.program import catalog, config
+
+    described = {
+        "algorithms": {name: entry.description for name, entry in catalog.ALGORITHMS.items()},
+        "tasks": config.task_descriptions(),
+        "datasets": data.DATASETS,
+        "partitions": data.PARTITIONS,
+        "models": {name: entry.description for name, entry in catalog.MODELS.items()},
+    }
+    for kind in [options.what] if options.what else _LISTS:
+        if not options.what:
+            print(f"{kind}:")
+        width = max(map(len, described[kind]), default=0)
+        for name, description in described[kind].items():
+            print(f"  {name:<{width}}  {description}")
+
+
+def _doctor(options):
+    from tffcl.program import doctor
+
+    for name, fact in doctor.facts(options.data_dir, check=options.check):
+        print(f"{name:<24}{fact}")

@@ -97,7 +97,7 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings = WorkerSettings(), port: int | None = None):
         self.port = port or _free_port()
-        self._settings = settings
+        self.settings = settings
         self._process = None
         self._started = threading.Event()
         self._failure = None
@@ -113,7 +113,7 @@ class Worker:
     def start(self) -> "Worker":
         """Starts the process (it answers about a second later; see `connect`)."""
         command = [sys.executable, "-c", _LAUNCHER, str(os.getpid()), str(worker_binary()), f"--port={self.port}"]
-        command.append(f"--max_concurrent_computation_calls={self._settings.cores}")
+        command.append(f"--max_concurrent_computation_calls={self.settings.cores}")
         # Linux sends the parent-death signal when the *thread* that forked ends, so a thread that lives as long as the
         # worker does the forking.
         threading.Thread(target=self._fork_and_wait, args=(command,), name="tff-worker", daemon=True).start()
@@ -129,7 +129,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=self._settings.environment(),
+                env=self.settings.environment(),
                 start_new_session=True,  # Ctrl-C is for us: we end the worker when we have saved what there is
             )
         except OSError as error:
@@ -192,6 +192,7 @@ def build_context(stub):
 
 
 _local: Worker | None = None
+_context = None
 
 
 def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
@@ -203,22 +204,21 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
     Returns:
       The worker. It ends with this process, or with `stop_local_worker`.
     """
-    global _local
+    global _local, _context
     import tensorflow_federated as tff
 
-    settings = settings or (_local._settings if _local else WorkerSettings())
-    if _local and _local.alive() and _local._settings == settings:
-        return _local
-    stop_local_worker()
-    worker = Worker(settings).start()
-    try:
-        context = build_context(connect(worker.target, alive=worker.alive))
-    except BaseException:
-        worker.stop()
-        raise
-    tff.framework.set_default_context(context)
-    _local = worker
-    return worker
+    settings = settings or (_local.settings if _local else WorkerSettings())
+    if not (_local and _local.alive() and _local.settings == settings):
+        stop_local_worker()
+        worker = Worker(settings).start()
+        try:
+            _context = build_context(connect(worker.target, alive=worker.alive))
+        except BaseException:
+            worker.stop()
+            raise
+        _local = worker
+    tff.framework.set_default_context(_context)
+    return _local
 
 
 @atexit.register

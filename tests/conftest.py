@@ -1,0 +1,54 @@
+"""Fixtures: real data and the real TFF runtime."""
+
+import collections
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import pytest
+
+from tests import digits as digits_data
+
+
+@pytest.fixture(scope="session", autouse=True)
+def worker(request):
+    """One TFF worker for all tests that run computations."""
+    from tffcl import runtime
+
+    return runtime
+
+
+@pytest.fixture
+def tff_worker(worker):
+    """TFF's default context is our worker, also after a test that set another."""
+    return worker.use_local_worker()
+
+
+@pytest.fixture(scope="session")
+def digits():
+    """scikit-learn's handwritten digits: `(x uint8 [1797, 8, 8, 1], y int32 [1797])`."""
+    return digits_data.load()
+
+
+@pytest.fixture(scope="session")
+def digit_clients(digits):
+    """Builds a population of digits: `(sizes, rotate=0) -> Population`, consecutive examples, sizes as given."""
+    import tensorflow as tf
+
+    from tffcl.algorithms.contracts import population_of
+
+    def build(sizes, turns=None):
+        x, y = digits
+        turns = turns or [0] * len(sizes)
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        train, test = {}, {}
+        for client, (start, size) in enumerate(zip(starts, sizes)):
+            images = np.rot90(x, turns[client], axes=(1, 2))
+            train[client], test[client] = (
+                tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=images[rows], y=y[rows]))
+                for rows in (slice(start, start + size), slice(1797 - 50 - client, 1797 - client))
+            )
+        return population_of(train, test)
+
+    return build

@@ -1,0 +1,1 @@
+"""The run: tasks, sampling, rounds, evaluation, traffic, checkpoints, metrics, progress."""

@@ -1,0 +1,306 @@
+"""A run's configuration: from a task file, the method's own table in it, and the command line's overrides."""
+
+import dataclasses
+import inspect
+import pathlib
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+
+from tffcl.errors import UserError, unknown
+from tffcl.program.catalog import ALGORITHMS, MODELS
+
+_SECTIONS = ("description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "algorithms")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """The protocol of training.
+
+    Attributes:
+      rounds: Communication rounds.
+      clients_per_round: Cohort size, sampled uniformly without replacement.
+      local_epochs: Passes over the local data a round.
+      batch_size: Examples a step; 0 is all local data.
+      learning_rate: Of local SGD.
+      momentum: Of local SGD.
+      weight_decay: L2 coefficient.
+    """
+
+    rounds: int = 10
+    clients_per_round: int = 10
+    local_epochs: int = 1
+    batch_size: int = 10
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self):
+        for name in ("rounds", "clients_per_round", "local_epochs"):
+            value = getattr(self, name)
+            if value < 1:
+                raise UserError(f"train.{name} is {value}; it must be a whole number from 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings:
+    """When accuracies are taken.
+
+    Attributes:
+      every: Rounds between evaluations; the last round always has one.
+    """
+
+    every: int = 10
+
+    def __post_init__(self):
+        if self.every < 1:
+            raise UserError(f"evaluation.every is {self.every}; it must be a whole number from 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointSettings:
+    """When the state is saved.
+
+    Attributes:
+      every: Rounds between checkpoints; the last round always has one.
+      keep: How many of the newest are kept.
+    """
+
+    every: int = 10
+    keep: int = 2
+
+    def __post_init__(self):
+        for name in ("every", "keep"):
+            if getattr(self, name) < 1:
+                raise UserError(f"checkpoint.{name} is {getattr(self, name)}; it must be a whole number from 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """All values that decide a run.
+
+    Attributes:
+      task: Name of the task.
+      algorithm: A name in `catalog.ALGORITHMS`.
+      seed: Decides partition, sampling, initial weights, shuffling and server-side randomness.
+      description: The task in a sentence.
+      source: Where its setting comes from.
+      dataset: Name and options, see `datasets`.
+      partition: Name and options.
+      model: Name and options, see `models`.
+      train: Protocol of training, with the method's own values.
+      method: The method's own parameters.
+      evaluation: When accuracies are taken.
+      checkpoint: When the state is saved.
+    """
+
+    task: str
+    algorithm: str
+    seed: int
+    description: str
+    source: str
+    dataset: Mapping
+    partition: Mapping
+    model: Mapping
+    train: TrainSettings
+    method: Mapping
+    evaluation: EvaluationSettings
+    checkpoint: CheckpointSettings
+
+    def as_dict(self) -> dict:
+        """Plain containers without None, as TOML takes them."""
+        return _without_none(dataclasses.asdict(self))
+
+
+def _without_none(value):
+    if isinstance(value, Mapping):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def task_directory() -> pathlib.Path:
+    """Where the task files are: beside the package in a checkout, inside it in an installed wheel."""
+    package = pathlib.Path(__file__).resolve().parent.parent
+    inside = package / "_tasks"
+    return inside if inside.is_dir() else package.parent / "tasks"
+
+
+def task_names() -> list[str]:
+    return sorted(path.stem for path in task_directory().glob("*.toml"))
+
+
+def task_descriptions() -> dict[str, str]:
+    """The first sentence of every task that comes with tffcl, by name."""
+    contents = {name: tomllib.loads((task_directory() / f"{name}.toml").read_text(encoding="utf-8")) for name in task_names()}
+    return {name: task.get("description", "").split("\n")[0] for name, task in contents.items()}
+
+
+def named_algorithms(task: str | pathlib.Path) -> list[str]:
+    """The methods that a task has a table for, in its order.
+
+    Raises:
+      UserError: If it has none.
+    """
+    name, contents = load_task(task)
+    if not contents.get("algorithms"):
+        raise UserError(f"task {name} names no algorithms; give --algorithms A,B,C")
+    return list(contents["algorithms"])
+
+
+def load_task(task: str | pathlib.Path) -> tuple[str, dict]:
+    """Reads a task file.
+
+    Args:
+      task: A path that ends in .toml, or a name in `tasks/`.
+
+    Returns:
+      `(name, contents)`.
+
+    Raises:
+      UserError: If it does not exist, is no TOML, or has unknown sections.
+    """
+    path = pathlib.Path(task)
+    if path.suffix != ".toml":
+        if str(task) not in task_names():
+            raise unknown("task", task, task_names())
+        path = task_directory() / f"{task}.toml"
+    if not path.is_file():
+        raise UserError(f"there is no task file {path}; names of the tasks that come with tffcl: {', '.join(task_names())}")
+    try:
+        contents = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no TOML: {error}") from None
+    for section in contents:
+        if section not in _SECTIONS:
+            raise unknown(f"key in {path.name}", section, _SECTIONS)
+    for section in ("dataset", "partition", "model"):
+        if "name" not in contents.get(section, {}):
+            raise UserError(f'{path.name} lacks [{section}] with name = "..."')
+    return path.stem, contents
+
+
+def parse_overrides(pairs: Sequence[str]) -> dict:
+    """Turns `["train.rounds=3", ...]` into `{"train": {"rounds": 3}}`; values are TOML, or else text.
+
+    Raises:
+      UserError: If a pair is not KEY=VALUE with a dotted key.
+    """
+    overrides: dict = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        path = key.strip().split(".")
+        if not equals or len(path) < 2 or not all(path):
+            raise UserError(f"--set {pair!r} is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        table = overrides
+        for part in path[:-1]:
+            table = table.setdefault(part, {})
+        table[path[-1]] = value
+    return overrides
+
+
+def _merged(base: Mapping, over: Mapping) -> dict:
+    result = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = _merged(result[key], value) if both else value
+    return result
+
+
+def settings(cls, values: Mapping, where: str):
+    """Makes a dataclass from a table, with one-line errors for unknown keys and wrong types.
+
+    Args:
+      cls: A dataclass whose fields are the allowed keys.
+      values: Key to value.
+      where: Name of the table, for messages.
+    """
+    kinds = typing.get_type_hints(cls)
+    checked = {}
+    for key, value in values.items():
+        if key not in kinds:
+            raise unknown(f"key in [{where}]", key, kinds)
+        checked[key] = _typed(value, kinds[key], f"{where}.{key}")
+    return cls(**checked)
+
+
+def _typed(value, kind, name):
+    allowed = [each for each in (typing.get_args(kind) or (kind,)) if each is not type(None)]
+    if float in allowed and type(value) is int:
+        return float(value)
+    if type(value) not in allowed:
+        raise UserError(f"{name} is {value!r}; it must be of type {' or '.join(each.__name__ for each in allowed)}")
+    return value
+
+
+def _check_model_keys(model: Mapping):
+    if model["name"] not in MODELS:
+        raise unknown("model", model["name"], MODELS)
+    own = inspect.signature(MODELS[model["name"]].builder()).parameters
+    allowed = {"name", *own} - {"input_shape", "num_classes", "normalization", "seed"}
+    for key in model:
+        if key not in allowed:
+            raise unknown("key in [model]", key, allowed)
+
+
+def resolve(task: str | pathlib.Path, algorithm: str, *, seed: int = 0, overrides: Mapping | None = None) -> RunConfig:
+    """Puts a run's configuration together.
+
+    A task's [train] holds for all methods; [algorithms.NAME] holds that method's own parameters, and its own values of
+    [train]'s keys where the papers used others.
+
+    Args:
+      task: A task file or a name in `tasks/`.
+      algorithm: A name in `catalog.ALGORITHMS`.
+      seed: See `RunConfig`.
+      overrides: Nested tables that replace the file's values.
+
+    Raises:
+      UserError: For unknown or contradictory keys and values, by name.
+    """
+    if algorithm not in ALGORITHMS:
+        raise unknown("algorithm", algorithm, ALGORITHMS)
+    if seed < 0:
+        raise UserError(f"seed is {seed}; it must be a whole number from 0")
+    name, contents = load_task(task)
+    overrides = overrides or {}
+    for section in overrides:
+        if section not in _SECTIONS:
+            raise unknown("section", section, _SECTIONS)
+    contents = _merged(contents, overrides)
+    _check_model_keys(contents["model"])
+    for other in contents.get("algorithms", {}):
+        if other not in ALGORITHMS:
+            raise unknown("algorithm in [algorithms]", other, ALGORITHMS)
+    own = contents.get("algorithms", {}).get(algorithm, {})
+    train_keys = {field.name for field in dataclasses.fields(TrainSettings)}
+    train = {**contents.get("train", {}), **{key: own[key] for key in own if key in train_keys}}
+    # A value given on the command line for all methods wins over the file's value for one of them.
+    train |= {key: value for key, value in overrides.get("train", {}).items()}
+    train |= {k: v for k, v in overrides.get("algorithms", {}).get(algorithm, {}).items() if k in train_keys}
+    return RunConfig(
+        task=name,
+        algorithm=algorithm,
+        seed=seed,
+        description=contents.get("description", ""),
+        source=contents.get("source", ""),
+        dataset=contents["dataset"],
+        partition=contents["partition"],
+        model=contents["model"],
+        train=settings(TrainSettings, train, "train"),
+        method=_method_parameters(algorithm, {key: own[key] for key in own if key not in train_keys}),
+        evaluation=settings(EvaluationSettings, contents.get("evaluation", {}), "evaluation"),
+        checkpoint=settings(CheckpointSettings, contents.get("checkpoint", {}), "checkpoint"),
+    )
+
+
+def _method_parameters(algorithm: str, values: Mapping) -> dict:
+    cls = ALGORITHMS[algorithm].parameter_class()
+    if cls is None:
+        if values:
+            raise UserError(f"{algorithm} has no parameters of its own; found {', '.join(sorted(values))}")
+        return {}
+    return dataclasses.asdict(settings(cls, values, f"algorithms.{algorithm}"))

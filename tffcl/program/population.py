@@ -1,0 +1,35 @@
+"""From a federated data set to the clients that computations see."""
+
+import collections
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from tffcl.algorithms.contracts import Population
+
+
+def build_population(federated, clients=None) -> Population:
+    """Makes the population of a `datasets.core.FederatedDataset`.
+
+    Each client's `tf.data.Dataset`s are made once, when first asked for, and kept.
+
+    Args:
+      federated: Who holds what.
+      clients: Only these client IDs; default all.
+    """
+    ids = np.arange(federated.num_clients) if clients is None else np.sort(np.asarray(clients))
+    sizes = np.array([len(federated.train_indices[client]) for client in ids], np.int32)
+
+    def dataset(pool, indices):
+        return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=pool.x[indices], y=pool.y[indices]))
+
+    @functools.cache
+    def examples(client):
+        return dataset(federated.train, federated.train_indices[client])
+
+    @functools.cache
+    def test_examples(client):
+        return dataset(federated.test, federated.test_indices[client])
+
+    return Population(ids.astype(np.int32), sizes, examples, test_examples)

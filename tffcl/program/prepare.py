@@ -1,0 +1,56 @@
+"""From a configuration to the parts of a run: data, model, method."""
+
+import functools
+import json
+
+import numpy as np
+
+from tffcl.algorithms.contracts import Algorithm
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.datasets.federated import load_federated
+from tffcl.models.flat import FlatModel
+from tffcl.program.catalog import ALGORITHMS, MODELS
+from tffcl.program.config import RunConfig, TrainSettings
+from tffcl.program.sampling import stream
+
+
+@functools.lru_cache(maxsize=1)  # the runs of a comparison share it; two at a time could be too much memory
+def _load(dataset: str, partition: str, seed: int, data_dir: str | None):
+    return load_federated(json.loads(dataset), json.loads(partition), seed=seed, data_dir=data_dir)
+
+
+def load_data(config: RunConfig, data_dir: str | None = None):
+    """Loads a task's data, parted among clients by the run's seed (a `datasets.core.FederatedDataset`)."""
+    dataset, partition = (json.dumps(dict(each), sort_keys=True) for each in (config.dataset, config.partition))
+    return _load(dataset, partition, stream(config.seed, "partition"), data_dir)
+
+
+def build_model(config: RunConfig, federated) -> FlatModel:
+    """Builds the task's model for the data's shape, with initial weights by the run's seed."""
+    options = {key: value for key, value in config.model.items() if key != "name"}
+    return MODELS[config.model["name"]].builder()(
+        federated.train.x.shape[1:],
+        federated.num_classes,
+        normalization=(np.asarray(federated.mean), np.asarray(federated.std)),
+        seed=stream(config.seed, "model"),
+        **options,
+    )
+
+
+def local_training(train: TrainSettings) -> LocalTraining:
+    """The client's share of the protocol."""
+    return LocalTraining(
+        epochs=train.local_epochs,
+        batch_size=train.batch_size,
+        learning_rate=train.learning_rate,
+        momentum=train.momentum,
+        weight_decay=train.weight_decay,
+    )
+
+
+def build_algorithm(config: RunConfig, model: FlatModel) -> Algorithm:
+    """Builds the configured method."""
+    entry = ALGORITHMS[config.algorithm]
+    parameters = entry.parameter_class()
+    own = (parameters(**config.method),) if parameters else ()
+    return entry.builder()(model, local_training(config.train), *own)

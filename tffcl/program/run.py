@@ -1,0 +1,269 @@
+"""One run: initialise or resume, rounds with a progress bar, evaluation, checkpoints, the files of the run."""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import pathlib
+import shutil
+import time
+import tomllib
+
+import numpy as np
+import tomli_w
+from tqdm.auto import tqdm
+
+from tffcl import runtime
+from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State
+from tffcl.clustering import hierarchical
+from tffcl.errors import UserError
+from tffcl.program import prepare, sampling, summary
+from tffcl.program.config import RunConfig
+from tffcl.program.evaluation import Evaluator
+from tffcl.program.population import build_population
+from tffcl.program.storage import Checkpoints, Metrics
+
+CLUSTERING, TRAINING, EVALUATION = range(3)  # places in progress["seconds"]
+
+
+class Interrupted(UserError):
+    """The user stopped the run; what there is has been saved."""
+
+
+@dataclasses.dataclass
+class _Run:
+    """The parts of a run in progress, and what has been counted so far."""
+
+    config: RunConfig
+    federated: object
+    population: Population
+    algorithm: Algorithm
+    evaluator: Evaluator
+    progress: dict
+
+    @contextlib.contextmanager
+    def timed(self, which: int):
+        start = time.monotonic()
+        yield
+        self.progress["seconds"][which] += time.monotonic() - start
+
+
+def run(
+    config: RunConfig,
+    out: str | pathlib.Path,
+    *,
+    data_dir: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = True,
+) -> dict:
+    """Runs one method on one task and writes the files of a run (DESIGN: files of a run) but for report and figures.
+
+    Args:
+      config: What to run, see `config.resolve`.
+      out: Directory of the run's files.
+      data_dir: Where data sets are, or are put; default as in `datasets`.
+      resume: Go on from the newest checkpoint in `out`; from the start if there is none.
+      overwrite: Delete the run that is in `out`.
+      show_progress: A progress bar with an ETA on standard error.
+
+    Returns:
+      The contents of summary.json.
+
+    Raises:
+      UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
+      Interrupted: After Ctrl-C.
+    """
+    out = pathlib.Path(out)
+    _claim(out, config, resume=resume, overwrite=overwrite)
+    federated = prepare.load_data(config, data_dir)
+    population = build_population(federated)
+    _check_sizes(config, population)
+    model = prepare.build_model(config, federated)
+    algorithm = prepare.build_algorithm(config, model)
+    runtime.use_local_worker()
+    evaluator = Evaluator(
+        model, federated.test.x, federated.test.y, federated.test_indices, slots=runtime.WorkerSettings().cores
+    )
+    job = _Run(config, federated, population, algorithm, evaluator, _no_progress(federated.num_clients))
+    checkpoints = Checkpoints(out / "checkpoints", config.checkpoint.keep)
+    with tqdm(
+        total=config.train.rounds, desc=f"{config.algorithm}", unit="round", disable=not show_progress, dynamic_ncols=True
+    ) as bar:
+        round_number, state = _start(job, checkpoints, resume, bar)
+        bar.update(round_number)
+        state, accuracy = _rounds(job, state, round_number, checkpoints, Metrics(out), bar)
+    return _finish(job, out, state, accuracy)
+
+
+def _claim(out: pathlib.Path, config: RunConfig, *, resume: bool, overwrite: bool):
+    """Makes `out` this run's, or says why it can't be."""
+    file = out / "config.toml"
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; --out must be a directory")
+    if overwrite and file.is_file():
+        for name in ("checkpoints", "tensorboard", "figures"):
+            shutil.rmtree(out / name, ignore_errors=True)
+        for name in ("config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "report.html"):
+            (out / name).unlink(missing_ok=True)
+    if file.is_file():
+        if not resume:
+            raise UserError(f"{out} holds a run already; --resume goes on with it, --overwrite starts anew, or give another --out")
+        check_same(out, config)
+    out.mkdir(parents=True, exist_ok=True)
+    packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")
+    versions = {name: importlib.metadata.version(name) for name in packages}
+    file.write_text(tomli_w.dumps({**config.as_dict(), "versions": versions}), encoding="utf-8")
+
+
+def check_same(out: pathlib.Path, config: RunConfig):
+    """Raises UserError if the run in `out` has other settings than `config`, naming the first that differs."""
+    old = tomllib.loads((out / "config.toml").read_text(encoding="utf-8"))
+    old.pop("versions", None)
+    difference = _first_difference(old, config.as_dict())
+    if difference:
+        key, before, now = difference
+        raise UserError(
+            f"{out} holds another run: its {key} is {before!r}, not {now!r}; resume with its own settings, or give another --out"
+        )
+
+
+def _first_difference(old: dict, new: dict, prefix=""):
+    for key in sorted({*old, *new}):
+        before, now = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            inner = _first_difference(before, now, f"{prefix}{key}.")
+            if inner:
+                return inner
+        elif before != now:
+            return f"{prefix}{key}", before, now
+    return None
+
+
+def _check_sizes(config: RunConfig, population: Population):
+    sampling.sample_cohort(population.client_ids, config.train.clients_per_round, config.seed, 1)
+
+
+def _no_progress(clients: int) -> dict:
+    counts = {key: np.zeros(clients, np.int64) for key in ("rounds_trained", "local_correct", "local_total")}
+    totals = {key: np.int64(0) for key in ("down_bytes", "up_bytes", "signature_bytes")}
+    return {**counts, **totals, "seconds": np.zeros(3)}
+
+
+def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int, State]:
+    """Returns the round that is done and the state after it: from a checkpoint, or 0 and the initial state."""
+    saved = checkpoints.latest() if resume else None
+    if saved is not None:
+        aggregator = job.algorithm.computations().get("initialize")
+        state, job.progress = checkpoints.load(saved, job.algorithm, aggregator()["aggregator"] if aggregator else ())
+        return saved, state
+    bar.set_description(f"{job.config.algorithm}: before round 1")
+    with job.timed(CLUSTERING):
+        state = job.algorithm.initialize(job.population)
+    bar.set_description(job.config.algorithm)
+    signature = job.algorithm.transfers.get("signature")
+    if signature:
+        clients = len(job.population.client_ids)
+        job.progress["signature_bytes"] += (signature.up_bytes + signature.down_bytes) * clients
+    checkpoints.save(0, state, job.progress)
+    return 0, state
+
+
+def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metrics: Metrics, bar):
+    """Runs the rounds that are left; returns the last state and the last evaluation."""
+    config, accuracy = job.config, None
+    saved = done
+    try:
+        while done < config.train.rounds:
+            start = time.monotonic()
+            state, row = _round(job, state, done + 1)
+            done += 1
+            if sampling.is_evaluation(done, config.train.rounds, config.evaluation.every):
+                accuracy = _evaluate(job, state)
+                row.update(_accuracy_row(job, accuracy))
+            metrics.release(done, {**row, "seconds": time.monotonic() - start})
+            _show(bar, row)
+            if done == config.train.rounds or done % config.checkpoint.every == 0:
+                checkpoints.save(done, state, job.progress)
+                saved = done
+    except KeyboardInterrupt:
+        checkpoints.save(done, state, job.progress)
+        raise Interrupted(f"stopped after round {done}; the same command with --resume goes on") from None
+    except UserError as error:
+        if done > saved:
+            checkpoints.save(done, state, job.progress)
+        raise UserError(f"{error} (rounds 1 to {done} are saved)" if done else str(error)) from None
+    return state, accuracy or _evaluate(job, state)
+
+
+def _round(job: _Run, state: State, number: int) -> tuple[State, dict]:
+    train, ids = job.config.train, job.population.client_ids
+    size, seed = train.clients_per_round, job.config.seed
+    tested = sampling.needs_local_test(ids, size, seed, number, train.rounds, job.config.evaluation.every)
+    cohort = Cohort(
+        job.population,
+        sampling.sample_cohort(ids, size, seed, number),
+        (sampling.stream(seed, "clients"), number),
+        tested,
+    )
+    with job.timed(TRAINING):
+        state, metrics = job.algorithm.next(state, cohort)
+    where = job.population.index(metrics.client_ids)
+    progress = job.progress
+    progress["rounds_trained"][where] += 1
+    progress["local_correct"][where] = metrics.test_correct
+    progress["local_total"][where] = metrics.test_examples
+    progress["down_bytes"] += metrics.down_bytes
+    progress["up_bytes"] += metrics.up_bytes
+    weights = metrics.examples / metrics.examples.sum()
+    return state, {
+        "seconds": 0.0,
+        "train_loss": float(weights @ metrics.losses),
+        "clusters": len(np.unique(state.assignment)),
+        "ari": summary.rand_index(job.federated.true_groups, state.assignment),
+        **dict.fromkeys(("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy")),
+        "down_bytes": int(metrics.down_bytes),
+        "up_bytes": int(metrics.up_bytes),
+    }
+
+
+def _evaluate(job: _Run, state: State) -> dict:
+    with job.timed(EVALUATION):
+        models, keys = job.algorithm.assign(state, job.population.client_ids)
+        shared = len(np.unique(keys)) == 1
+        return {
+            "cluster": job.evaluator.cluster_accuracy(models, keys),
+            "global": job.evaluator.global_accuracy(models[keys[0]]) if shared else None,
+        }
+
+
+def _accuracy_row(job: _Run, accuracy: dict) -> dict:
+    local = summary.local_accuracies(job.progress)
+    known = np.isfinite(local)
+    return {
+        "cluster_accuracy": float(np.nanmean(accuracy["cluster"])),
+        "local_accuracy": float(local[known].mean()) if known.any() else None,
+        "local_share": float(known.mean()),
+        "global_accuracy": accuracy["global"],
+    }
+
+
+def _show(bar, row: dict):
+    shown = {"loss": f"{row['train_loss']:.3f}"}
+    for key in ("cluster", "local", "global"):
+        if row[f"{key}_accuracy"] is not None:
+            shown[key] = f"{100 * row[f'{key}_accuracy']:.2f}%"
+    # The last accuracies stay until the next evaluation.
+    bar.__dict__.setdefault("tffcl_shown", {}).update(shown)
+    bar.set_postfix(bar.tffcl_shown, refresh=False)
+    bar.update(1)
+
+
+def _finish(job: _Run, out: pathlib.Path, state: State, accuracy: dict) -> dict:
+    if "proximity" in state.extra:
+        dendrogram = hierarchical.Dendrogram(state.extra["merges"], job.algorithm.clustering["linkage"])
+        suggestion = hierarchical.suggest_threshold(dendrogram, unit=job.algorithm.clustering["unit"])
+        summary.write_clustering(out, state, job.algorithm.clustering, suggestion.reason)
+    summary.write_clients(out, state, job.federated, accuracy, job.progress)
+    result = summary.summarize(job.config, state, job.federated, accuracy, job.progress)
+    summary.write_summary(out, result)
+    return result

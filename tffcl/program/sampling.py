@@ -1,0 +1,62 @@
+"""Who takes part in which round: a pure function of the seed and the round, so that a resumed run repeats it."""
+
+import zlib
+
+import numpy as np
+
+from tffcl.errors import UserError
+
+
+def stream(seed: int, purpose: str) -> int:
+    """A seed of its own for one purpose, so that no two parts of a run draw the same numbers."""
+    return int(np.random.SeedSequence([seed, zlib.crc32(purpose.encode())]).generate_state(1)[0] >> 1)
+
+
+def sample_cohort(client_ids: np.ndarray, size: int, seed: int, round_number: int) -> np.ndarray:
+    """Draws a cohort uniformly without replacement.
+
+    Args:
+      client_ids: Who can be drawn.
+      size: How many.
+      seed: Of the run.
+      round_number: From 1.
+
+    Returns:
+      `int32 [size]`, ascending.
+
+    Raises:
+      UserError: If there are fewer clients than `size`.
+    """
+    if size > len(client_ids):
+        raise UserError(f"train.clients_per_round is {size}, but there are only {len(client_ids)} clients")
+    rng = np.random.default_rng([stream(seed, "sampling"), round_number])
+    return np.sort(rng.choice(client_ids, size, replace=False)).astype(np.int32)
+
+
+def is_evaluation(round_number: int, rounds: int, every: int) -> bool:
+    """Whether accuracies are taken after this round."""
+    return round_number == rounds or round_number % every == 0
+
+
+def needs_local_test(client_ids, size: int, seed: int, round_number: int, rounds: int, every: int) -> np.ndarray:
+    """Which clients of a round's cohort will not train again before the next evaluation.
+
+    Only their models can be what `local` accuracy asks for then; testing the others would be wasted.
+
+    Args:
+      client_ids: The population.
+      size: Cohort size.
+      seed: Of the run.
+      round_number: The round.
+      rounds: Number of rounds of the run.
+      every: Rounds between evaluations.
+
+    Returns:
+      `bool [size]`, in the order of the round's cohort.
+    """
+    cohort = sample_cohort(client_ids, size, seed, round_number)
+    again = np.zeros(size, bool)
+    while not is_evaluation(round_number, rounds, every):
+        round_number += 1
+        again |= np.isin(cohort, sample_cohort(client_ids, size, seed, round_number))
+    return ~again
