@@ -172,15 +172,14 @@ def _similarity(options):
 
 
 def _list(options):
-    from tffcl import datasets  # noqa: F401  (a package without heavy imports)
     from tffcl.datasets import catalog as data
     from tffcl.program import catalog, config
 
     described = {
         "algorithms": {name: entry.description for name, entry in catalog.ALGORITHMS.items()},
         "tasks": config.task_descriptions(),
-        "datasets": data.DATASETS,
-        "partitions": data.PARTITIONS,
+        "datasets": {name: entry.summary for name, entry in data.DATASETS.items()},
+        "partitions": {name: entry.summary for name, entry in data.PARTITIONS.items()},
         "models": {name: entry.description for name, entry in catalog.MODELS.items()},
     }
     for kind in [options.what] if options.what else _LISTS:

@@ -5,6 +5,7 @@ import dataclasses
 import importlib.metadata
 import pathlib
 import shutil
+import sys
 import time
 import tomllib
 
@@ -86,13 +87,25 @@ def run(
     )
     job = _Run(config, federated, population, algorithm, evaluator, _no_progress(federated.num_clients))
     checkpoints = Checkpoints(out / "checkpoints", config.checkpoint.keep)
-    with tqdm(
-        total=config.train.rounds, desc=f"{config.algorithm}", unit="round", disable=not show_progress, dynamic_ncols=True
-    ) as bar:
+    with _bar(config, show_progress) as bar:
         round_number, state = _start(job, checkpoints, resume, bar)
         bar.update(round_number)
         state, accuracy = _rounds(job, state, round_number, checkpoints, Metrics(out), bar)
     return _finish(job, out, state, accuracy)
+
+
+def _bar(config: RunConfig, show: bool):
+    # In a log file a line every ten seconds does; on a terminal the bar moves.
+    interval = 0.1 if sys.stderr.isatty() else 10.0
+    return tqdm(
+        total=config.train.rounds,
+        desc=f"{config.algorithm} seed {config.seed}",
+        unit="round",
+        disable=not show,
+        dynamic_ncols=True,
+        mininterval=interval,
+        maxinterval=interval,
+    )
 
 
 def _claim(out: pathlib.Path, config: RunConfig, *, resume: bool, overwrite: bool):
@@ -156,10 +169,11 @@ def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int,
         aggregator = job.algorithm.computations().get("initialize")
         state, job.progress = checkpoints.load(saved, job.algorithm, aggregator()["aggregator"] if aggregator else ())
         return saved, state
-    bar.set_description(f"{job.config.algorithm}: before round 1")
+    title = bar.desc
+    bar.set_description(f"{title} initialises")
     with job.timed(CLUSTERING):
         state = job.algorithm.initialize(job.population)
-    bar.set_description(job.config.algorithm)
+    bar.set_description(title)
     signature = job.algorithm.transfers.get("signature")
     if signature:
         clients = len(job.population.client_ids)

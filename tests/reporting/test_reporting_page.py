@@ -1,0 +1,223 @@
+"""The whole report: what is written, that the page stands alone, and that what it is told is text to it."""
+
+import base64
+import csv
+import html.parser
+import re
+import shutil
+import struct
+
+import numpy as np
+import pytest
+
+from tffcl.errors import UserError
+from tffcl.reporting import files, settings, tables
+from tffcl.reporting.report import write_report
+
+RUN_FIGURES = {"accuracy", "progress", "clients", "sizes", "labels", "proximity", "dendrogram"}
+LOADING = {"src", "srcset", "href", "data", "action", "poster", "background"}
+
+
+class Page(html.parser.HTMLParser):
+    """The elements of a page, and its text."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.elements, self.text, self.open = [], "", []
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in {"meta", "img", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+    def all(self, tag) -> list[dict]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+@pytest.fixture(scope="module")
+def comparison(comparison_path, tmp_path_factory):
+    """A comparison with its report, where the tests may look but not touch."""
+    path = tmp_path_factory.mktemp("report") / "out"
+    shutil.copytree(comparison_path, path)
+    write_report(path / "pacfl" / "seed-0")
+    write_report(path)
+    return path
+
+
+def assert_stands_alone(page: Page) -> None:
+    names = {name for name, _ in page.elements}
+    assert not names & {"script", "link", "iframe", "object", "embed", "base", "form"}
+    for tag, attributes in page.elements:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if tag == "img" and name == "src":
+                assert value.startswith("data:image/png;base64,")
+            elif name in LOADING:
+                assert tag == "a"
+                assert not re.match(r"[a-z]+:|//", value)
+    style = re.search(r"<style>(.*?)</style>", page.source, re.DOTALL)[1]
+    assert "url(" not in style
+    assert "@import" not in style
+    assert not page.open
+
+
+def test_a_run(run_path):
+    path = write_report(run_path)
+    assert path == run_path / "report.html"
+    assert {each.stem for each in (run_path / "figures").iterdir()} == RUN_FIGURES
+    assert not (run_path / "table.csv").exists()
+    page = Page(path)
+    assert_stands_alone(page)
+    embedded = {base64.b64decode(image["src"].partition(",")[2]) for image in page.all("img")}
+    assert embedded == {each.read_bytes() for each in (run_path / "figures").iterdir()}
+    for picture in embedded:
+        width, height = struct.unpack(">II", picture[16:24])
+        assert 400 < width < 1600
+        assert 200 < height < 1600
+        assert len(picture) > 5_000
+
+
+def test_what_a_page_of_a_run_says(run_path):
+    page = Page(write_report(run_path))
+    run = files.read_run(run_path)
+    for words in (
+        "digits: pacfl", "Digits, three groups of labels.", "made for the tests", "train.learning_rate", "0.05",
+        "6, 6, 6", "4.32 MB", "9.22 kB", "numpy", np.__version__, "client-17", "clustering.npz",
+        "The model that the method assigns to a client, before any local training",
+        "A client's own model after its last local training",
+        "One model on the union of all test data",
+    ):  # fmt: skip
+        assert words in page.text, words
+    mean = 100 * run.clients.cluster_accuracy.mean()
+    assert f"{mean:.2f}" in page.text
+    assert "±" not in page.text.replace("±Mean and sample", "")
+
+
+def test_each_client_has_a_row(run_path):
+    page = Page(write_report(run_path))
+    details = re.search(r"<details>.*?</details>", page.source, re.DOTALL)[0]
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', details)
+    clients = files.read_run(run_path).clients
+    assert [name for name, _ in rows] == clients.client_id.tolist()
+    cells = [re.findall("<td>(.*?)</td>", cells) for _, cells in rows]
+    assert [each[5] for each in cells] == [f"{100 * value:.2f}" for value in clients.cluster_accuracy]
+    assert [each[6] for each in cells][-2:] == ["–", "–"]
+
+
+def test_a_comparison(comparison):
+    page = Page(comparison / "report.html")
+    assert_stands_alone(page)
+    names = {each.stem for each in (comparison / "figures").iterdir()}
+    shared = {"accuracy", "progress", "clients", "sizes", "labels-fedavg", "labels-pacfl"}
+    assert names == shared | {"proximity-pacfl", "dendrogram-pacfl"}
+    assert len(page.all("img")) == len(names)
+    rows = tables.comparison_rows(files.find_runs(comparison))
+    for row in rows:
+        stat = row.stats["cluster_accuracy_percent"]
+        assert f"{stat.mean:.2f} ± {stat.std:.2f}" in page.text
+    for words in ("digits: 2 methods compared", "fedavg, pacfl", "0, 10", "pacfl/seed-10/clients.csv"):
+        assert words in page.text, words
+
+
+def test_the_table_of_a_comparison(comparison):
+    with (comparison / "table.csv").open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["algorithm"] for line in lines] == ["fedavg", "pacfl"]
+    for line in lines:
+        runs = files.find_runs(comparison)
+        means = [100 * run.clients.cluster_accuracy.mean() for run in runs if run.method == line["algorithm"]]
+        assert float(line["cluster_accuracy_percent"]) == pytest.approx(np.mean(means))
+        assert float(line["cluster_accuracy_percent_std"]) == pytest.approx(np.std(means, ddof=1))
+
+
+def test_links_lead_to_the_reports_of_single_runs(comparison):
+    page = Page(comparison / "report.html")
+    addresses = [link["href"] for link in page.all("a") if not link["href"].startswith("#")]
+    assert addresses == ["pacfl/seed-0/report.html"]
+    anchors = {link["href"][1:] for link in page.all("a") if link["href"].startswith("#")}
+    assert anchors == {section["id"] for section in page.all("section")}
+
+
+def test_settings_are_shared_or_differ(comparison):
+    runs = files.find_runs(comparison)
+    methods, rows = settings.differing(runs)
+    assert methods == ["fedavg", "pacfl"]
+    assert rows == [["train.learning_rate", "0.1", "0.05"]]
+    assert settings.shared(runs) == [("dataset.name", "digits"), ("train.rounds", "5")]
+    assert settings.versions(runs) == [("numpy", np.__version__)]
+
+
+def test_settings_are_flat_text():
+    config = {"a": 1, "b": {"c": True, "d": {"e": [1, 2.5, "x"]}}}
+    assert settings.flatten(config) == {"a": "1", "b.c": "true", "b.d.e": "1, 2.5, x"}
+
+
+def test_texts_are_escaped(tmp_path, make_run):
+    evil = "<script>alert('x')</script>&\""
+    make_run(tmp_path / "out", task=evil)
+    config = tmp_path / "out" / "config.toml"
+    config.write_text(
+        config.read_text().replace("made for the tests", "<img src=http://example.org/x onerror=y>")
+    )
+    clients = tmp_path / "out" / "clients.csv"
+    clients.write_text(clients.read_text().replace("client-03", "<script>c</script>"))
+    page = Page(write_report(tmp_path / "out"))
+    assert_stands_alone(page)
+    assert evil in page.text
+    assert "<img src=http://example.org/x onerror=y>" in page.text
+    assert "<script>c</script>" in page.text
+
+
+def test_the_same_files_give_the_same_report(run_path):
+    first = write_report(run_path).read_bytes()
+    pictures = {each.name: each.read_bytes() for each in (run_path / "figures").iterdir()}
+    assert write_report(run_path).read_bytes() == first
+    assert {each.name: each.read_bytes() for each in (run_path / "figures").iterdir()} == pictures
+
+
+def test_nothing_is_printed(run_path, capfd):
+    write_report(run_path)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_run_without_rounds_tree_or_local_training(run_path):
+    path = run_path / "rounds.csv"
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    with np.load(run_path / "clustering.npz") as archive:
+        arrays = dict(archive) | {"merges": np.empty((0, 4)), "threshold": np.nan}
+    np.savez(run_path / "clustering.npz", **arrays)
+    page = Page(write_report(run_path))
+    assert_stands_alone(page)
+    expected = RUN_FIGURES - {"accuracy", "progress", "dendrogram"}
+    assert {each.stem for each in (run_path / "figures").iterdir()} == expected
+
+
+def test_different_clients_are_not_put_side_by_side(tmp_path, make_run):
+    make_run(tmp_path / "fedavg" / "seed-0", "fedavg")
+    make_run(tmp_path / "pacfl" / "seed-0")
+    assert "Each client (seed 0)" in Page(write_report(tmp_path)).text
+    clients = tmp_path / "pacfl" / "seed-0" / "clients.csv"
+    clients.write_text(clients.read_text().replace("client-03", "client-99"))
+    assert "Each client" not in Page(write_report(tmp_path)).text
+
+
+def test_damage_leaves_the_old_report(run_path):
+    before = write_report(run_path).read_bytes()
+    (run_path / "clients.csv").unlink()
+    with pytest.raises(UserError, match=r"clients\.csv is missing"):
+        write_report(run_path)
+    assert (run_path / "report.html").read_bytes() == before
+
+
+def test_a_directory_that_cannot_be_written(run_path):
+    (run_path / "figures").write_text("in the way")
+    with pytest.raises(UserError, match="figures cannot be written: "):
+        write_report(run_path)

@@ -1,0 +1,1 @@
+"""Server-side clustering of clients: angles between signatures, hierarchical clusters, newcomers."""

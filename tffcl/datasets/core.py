@@ -1,0 +1,198 @@
+"""The types of this room: images, a data set, a partition of it, and the two put together."""
+
+import dataclasses
+
+import numpy as np
+
+from tffcl.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Images:
+    """Labelled images.
+
+    Attributes:
+      x: uint8 [n, height, width, channels], 0 to 255.
+      y: int32 [n], labels from 0.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+
+    def __post_init__(self):
+        """Raises UserError if an array has another type, rank or length, or is not finite."""
+        if np.issubdtype(self.x.dtype, np.floating) and not np.isfinite(self.x).all():
+            raise UserError(f"image {first_not_finite(self.x)} has a pixel that is not finite")
+        for name, array, dtype, rank in (("images", self.x, np.uint8, 4), ("labels", self.y, np.int32, 1)):
+            if array.dtype != dtype or array.ndim != rank:
+                wanted = f"{np.dtype(dtype)} of rank {rank}"
+                raise UserError(f"{name} are {array.dtype} of rank {array.ndim}; they must be {wanted}")
+        if len(self.x) != len(self.y):
+            raise UserError(f"{len(self.x)} images have {len(self.y)} labels; there must be as many of both")
+        if len(self.y) and self.y.min() < 0:
+            raise UserError(f"label {self.y.min()} of image {int(self.y.argmin())} is negative; labels count from 0")
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: np.ndarray) -> "Images":
+        """Returns the images at `index`, in its order."""
+        return Images(self.x[index], self.y[index])
+
+
+def first_not_finite(x: np.ndarray) -> int:
+    """Returns the index along the first axis of the first value of `x` that is NaN or infinite."""
+    return int(np.argmin(np.isfinite(x).reshape(len(x), -1).all(axis=1)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform:
+    """What happens to a client's images and labels when they are handed out.
+
+    Attributes:
+      quarter_turns: How often the image is turned by 90 degrees counter-clockwise (`np.rot90`).
+      label_shift: Added to the label, modulo the number of classes.
+    """
+
+    quarter_turns: int = 0
+    label_shift: int = 0
+
+    def apply(self, images: Images, num_classes: int) -> Images:
+        """Returns the images after the transform (the same object if it changes nothing)."""
+        if self == Transform():
+            return images
+        x, y = images.x, images.y
+        if self.quarter_turns % 4:
+            x = np.ascontiguousarray(np.rot90(x, self.quarter_turns, axes=(1, 2)))
+        if self.label_shift:
+            y = ((y + self.label_shift) % num_classes).astype(np.int32)
+        return Images(x, y)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set before it is handed out.
+
+    Attributes:
+      name: Its name in the catalog.
+      train: The training images.
+      test: The test images.
+      num_classes: How many labels there are: 0 to num_classes - 1.
+      mean: Subtracted from pixels on the scale 0 to 1; one value a channel.
+      std: What pixels are divided by after that; one value a channel.
+      class_names: Name of each label, or None.
+      note: What a reader of results should know, e.g. that this is a part of the set; else "".
+      train_owner: int32 [n], the natural client of each training image (e.g. FEMNIST's writer), or None.
+      test_owner: The same for the test images.
+      source_names: Where several sets are put together, their names; else empty.
+      train_source: int32 [n], index into `source_names` for each training image, or None.
+      test_source: The same for the test images.
+      attribute_names: Names of yes-or-no attributes (CelebA); else empty.
+      train_attributes: bool [n, attributes], or None.
+      test_attributes: The same for the test images.
+    """
+
+    name: str
+    train: Images
+    test: Images
+    num_classes: int
+    mean: tuple[float, ...] | float
+    std: tuple[float, ...] | float
+    class_names: tuple[str, ...] | None = None
+    note: str = ""
+    train_owner: np.ndarray | None = None
+    test_owner: np.ndarray | None = None
+    source_names: tuple[str, ...] = ()
+    train_source: np.ndarray | None = None
+    test_source: np.ndarray | None = None
+    attribute_names: tuple[str, ...] = ()
+    train_attributes: np.ndarray | None = None
+    test_attributes: np.ndarray | None = None
+
+    def __post_init__(self):
+        """Raises UserError if there is no training image, a label is out of range or an array has another length."""
+        if not len(self.train):
+            raise UserError(f"{self.name}: there are no training images")
+        if self.train.x.shape[1:] != self.test.x.shape[1:]:
+            shapes = f"{self.train.x.shape[1:]} and test images {self.test.x.shape[1:]}"
+            raise UserError(f"{self.name}: training images are {shapes}; the shapes must be equal")
+        for split, images in (("train", self.train), ("test", self.test)):
+            if len(images) and images.y.max() >= self.num_classes:
+                wrong, last = images.y.max(), self.num_classes - 1
+                raise UserError(f"{self.name}: a {split} label is {wrong}; labels are 0 to {last}")
+            for kind in ("owner", "source", "attributes"):
+                array = getattr(self, f"{split}_{kind}")
+                if array is not None and len(array) != len(images):
+                    raise UserError(f"{self.name}: {len(images)} {split} images have {len(array)} entries of {kind}")
+
+    def take(self, train: np.ndarray, test: np.ndarray) -> "Dataset":
+        """Returns the data set of the training images at `train` and the test images at `test` only."""
+        changes = {"train": self.train.take(train), "test": self.test.take(test)}
+        for kind in ("owner", "source", "attributes"):
+            for split, index in (("train", train), ("test", test)):
+                array = getattr(self, f"{split}_{kind}")
+                changes[f"{split}_{kind}"] = None if array is None else array[index]
+        return dataclasses.replace(self, **changes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Partition:
+    """Who holds which examples of a data set, N clients.
+
+    Attributes:
+      train: One int64 array of indices into the training images per client.
+      test: One int64 array of indices into the test images per client; clients may share an array.
+      groups: int32 [N], the group each client was made in, or None where there are no true groups.
+      transforms: What happens to each client's examples, or None for nothing.
+    """
+
+    train: tuple[np.ndarray, ...]
+    test: tuple[np.ndarray, ...]
+    groups: np.ndarray | None = None
+    transforms: tuple[Transform, ...] | None = None
+
+    def __post_init__(self):
+        """Raises ValueError if the parts are of different numbers of clients."""
+        lengths = {len(part) for part in (self.train, self.test, self.groups, self.transforms) if part is not None}
+        if len(lengths) != 1:
+            raise ValueError(f"the parts of a partition are of {sorted(lengths)} clients")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FederatedDataset:
+    """A data set as N clients hold it. Each distinct image after transforms is stored once, in a pool.
+
+    Attributes:
+      name: Data set and partition, e.g. "digits/rotated".
+      train: Pool of training images, after transforms.
+      test: Pool of test images, after transforms: the union of all clients' test sets.
+      num_classes: How many labels there are.
+      mean: Per channel, on the scale 0 to 1.
+      std: Per channel, on the scale 0 to 1.
+      train_indices: One int64 array of indices into `train` per client.
+      test_indices: One int64 array of indices into `test` per client; clients may share an array.
+      true_groups: int32 [N], or None where there are no true groups.
+      class_names: Name of each label, or None.
+      note: What a reader of results should know; else "".
+    """
+
+    name: str
+    train: Images
+    test: Images
+    num_classes: int
+    mean: tuple[float, ...] | float
+    std: tuple[float, ...] | float
+    train_indices: tuple[np.ndarray, ...]
+    test_indices: tuple[np.ndarray, ...]
+    true_groups: np.ndarray | None
+    class_names: tuple[str, ...] | None = None
+    note: str = ""
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.train_indices)
+
+    def label_counts(self) -> np.ndarray:
+        """Returns int64 [N, num_classes]: how many training examples of each label each client holds."""
+        rows = [np.bincount(self.train.y[index], minlength=self.num_classes) for index in self.train_indices]
+        return np.stack(rows).astype(np.int64)

@@ -1,0 +1,124 @@
+"""The way in: from what a task file says to a federated data set."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from tffcl.datasets import catalog, options
+from tffcl.datasets.core import Dataset, FederatedDataset, Partition
+from tffcl.datasets.mixture import mixture
+from tffcl.datasets.normalization import normalized
+from tffcl.datasets.pools import pool
+from tffcl.datasets.subset import reduced
+from tffcl.errors import UserError
+
+# Partitions of several sets at once, and how these become one.
+_MIXTURES = {"hybrid": {"labels": "common"}, "mix4": {"labels": "apart"}}
+
+# Options of every data set, beside those of its loader.
+_COMMON = {"normalization": "pacfl", "subset": None, "test_subset": None}
+
+
+def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir: str | None = None) -> FederatedDataset:
+    """Loads a data set and hands it out to clients.
+
+    Args:
+      dataset: `name` (see `catalog.DATASETS`) and options: `normalization` ("pacfl", "unit", "half"), `subset` and
+        `test_subset` (how many examples to keep) and those of its loader. For the partitions hybrid and mix4, `names`
+        instead of `name`: several sets; options then hold for each of them.
+      partition: `name` (see `catalog.PARTITIONS`) and the options of its function.
+      seed: Decides subset and partition.
+      data_dir: Where data sets are; see `storage.resolve`.
+
+    Raises:
+      UserError: For what a user can mend: unknown names and options, values that are impossible, data that is missing or
+        damaged, a client without training examples.
+    """
+    options.integer("seed", seed, 0)
+    name, rule = _section("partition", partition)
+    entry = catalog.find("partition", catalog.PARTITIONS, name)
+    whole = load_dataset(dataset, seed=seed, data_dir=data_dir, mixing=_MIXTURES.get(name), partition=name)
+    split = options.call(f"partition {name}", entry.load(), rule, whole, seed=seed)
+    return federated(whole, split, name)
+
+
+def load_dataset(
+    dataset: Mapping,
+    *,
+    seed: int,
+    data_dir: str | None = None,
+    mixing: Mapping | None = None,
+    partition: str = "this partition",
+) -> Dataset:
+    """Loads one data set, or several as one.
+
+    Args:
+      dataset: As in `load_federated`.
+      seed: Decides the subset.
+      data_dir: As in `load_federated`.
+      mixing: How several sets become one (keywords of `mixture`); None if there must be one.
+      partition: For messages, what the data is for.
+
+    Raises:
+      UserError: As in `load_federated`.
+    """
+    asked = dict(_mapping("dataset", dataset))
+    names = asked.pop("names", None)
+    if mixing is None:
+        if names is not None:
+            raise UserError(f"{partition} is of one data set: name = '...' (hybrid and mix4 take names = [...])")
+        return _load_one(asked, seed=seed, data_dir=data_dir)
+    listed = isinstance(names, Sequence) and not isinstance(names, str)
+    if "name" in asked or not listed or len(set(names)) < 2:
+        raise UserError(f"{partition} is of several data sets: dataset needs names = ['...', '...'] and no name")
+    return mixture([_load_one({**asked, "name": each}, seed=seed, data_dir=data_dir) for each in names], **mixing)
+
+
+def _load_one(asked: Mapping, *, seed, data_dir) -> Dataset:
+    name, rest = _section("dataset", asked)
+    load = catalog.find("dataset", catalog.DATASETS, name).load()
+    common = {key: rest.pop(key, default) for key, default in _COMMON.items()}
+    loaded = options.call(f"dataset {name}", load, rest, also=_COMMON, data_dir=data_dir)
+    normal = normalized(loaded, common.pop("normalization"))
+    return reduced(normal, seed=seed, **common)
+
+
+def _mapping(kind, section):
+    if not isinstance(section, Mapping):
+        raise UserError(f"{kind} is {section!r}; it must have a name and options, e.g. {{name = '...'}}")
+    return section
+
+
+def _section(kind: str, section: Mapping) -> tuple[object, dict]:
+    rest = dict(_mapping(kind, section))
+    return rest.pop("name", None), rest
+
+
+def federated(dataset: Dataset, partition: Partition, name: str) -> FederatedDataset:
+    """Puts a data set and a partition of it together.
+
+    Args:
+      dataset: The data set.
+      partition: Who holds what of it.
+      name: The partition's name.
+
+    Raises:
+      UserError: If a client has no training examples.
+    """
+    for client, index in enumerate(partition.train):
+        if not len(index):
+            raise UserError(f"client {client} has no training examples under partition {name} of {dataset.name}")
+    train, train_indices = pool(dataset.train, partition.train, partition.transforms, dataset.num_classes)
+    test, test_indices = pool(dataset.test, partition.test, partition.transforms, dataset.num_classes)
+    return FederatedDataset(
+        name=f"{dataset.name}/{name}",
+        train=train,
+        test=test,
+        num_classes=dataset.num_classes,
+        mean=dataset.mean,
+        std=dataset.std,
+        train_indices=train_indices,
+        test_indices=test_indices,
+        true_groups=partition.groups,
+        class_names=dataset.class_names,
+        note=dataset.note,
+    )

@@ -1,0 +1,1 @@
+"""Readers of one data set each: `load_<name>(*, data_dir, <options>) -> Dataset`."""

@@ -1,0 +1,78 @@
+"""NIID-Bench's Dirichlet partition (Li et al. 2022), which PACFL and FLIS use as Dir(0.1)."""
+
+import numpy as np
+
+from tffcl.datasets import options
+from tffcl.datasets.core import Dataset, Partition
+from tffcl.datasets.partitions.dealing import by_class, enough, joined
+from tffcl.datasets.partitions.local_tests import with_tests
+from tffcl.errors import UserError
+
+_ATTEMPTS = 5000
+
+
+def dirichlet(
+    dataset: Dataset, *, seed: int, clients: int, alpha: float, min_size: int = 10, test: str = "classes"
+) -> Partition:
+    """Shares each class out in proportions drawn from a symmetric Dirichlet distribution.
+
+    Class by class, a client that already holds its equal share of the whole set or more gets nothing of the class, and
+    the proportions of the others are scaled up to 1. This is drawn again until every client has `min_size` examples. All
+    examples are used; there are no true groups.
+
+    Args:
+      dataset: The data set.
+      seed: Decides who gets what.
+      clients: How many clients.
+      alpha: The distribution's parameter; smaller is more unequal.
+      min_size: The least examples of a client.
+      test: As in `local_tests`.
+
+    Raises:
+      UserError: If there are too few examples, or no draw gives everybody `min_size`.
+    """
+    options.integer("clients", clients, 1)
+    options.integer("min_size", min_size, 1)
+    alpha = options.positive("alpha", alpha)
+    enough(clients, len(dataset.train), each=min_size)
+    rng = np.random.default_rng(seed)
+    examples = by_class(dataset.train.y, dataset.num_classes)
+    cuts = _cuts([len(index) for index in examples], clients, alpha, min_size, rng)
+    pieces = [[] for _ in range(clients)]
+    for index, bounds in zip(examples, cuts, strict=True):
+        for client, part in enumerate(np.split(rng.permutation(index), bounds)):
+            pieces[client].append(part)
+    return with_tests(dataset, [joined(each) for each in pieces], test=test, seed=seed)
+
+
+def _cuts(counts: list[int], clients: int, alpha: float, min_size: int, rng) -> list[np.ndarray]:
+    """Returns, per class, where to cut it: int [clients - 1]. Draws sizes only, so that many attempts are quick."""
+    best = 0
+    for _ in range(_ATTEMPTS):
+        drawn = _draw(counts, clients, alpha, rng)
+        if drawn is None:
+            continue
+        cuts, sizes = drawn
+        if sizes.min() >= min_size:
+            return cuts
+        best = max(best, int(sizes.min()))
+    raise UserError(
+        f"dirichlet with alpha = {alpha:g} and {clients} clients did not reach min_size = {min_size} in {_ATTEMPTS} "
+        f"draws (at best the smallest client had {best} examples); use fewer clients, a larger alpha or smaller min_size"
+    )
+
+
+def _draw(counts, clients, alpha, rng):
+    """Draws once; None if only full clients were drawn for some class, which happens with a tiny alpha."""
+    sizes = np.zeros(clients, int)
+    fair = sum(counts) / clients
+    cuts = []
+    for count in counts:
+        proportions = rng.dirichlet(np.full(clients, alpha)) * (sizes < fair)
+        total = proportions.sum()
+        if not total > 0:
+            return None
+        bounds = (np.cumsum(proportions / total) * count).astype(int)[:-1]
+        sizes += np.diff(bounds, prepend=0, append=count)
+        cuts.append(bounds)
+    return cuts, sizes

@@ -1,0 +1,102 @@
+"""Groups of clients that hold groups of classes: StoCFL's pathological setting, FLT's scenarios 1 and 2."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tffcl.datasets import options
+from tffcl.datasets.core import Dataset, Partition
+from tffcl.datasets.partitions.dealing import block_groups, by_class, enough, share_classes
+from tffcl.datasets.partitions.local_tests import with_tests
+from tffcl.errors import UserError
+
+SCHEMES = ("flt1", "flt2", "stocfl")
+_STOCFL = ((0, 1, 2), (3, 4), (5, 6), (7, 8, 9))
+
+
+def scheme_groups(scheme: str, num_classes: int, rng: np.random.Generator) -> list[list[int]]:
+    """Returns the groups of classes of a published scheme, which is for 10 classes.
+
+    "stocfl": {0,1,2}, {3,4}, {5,6}, {7,8,9} (StoCFL, appendix A.1). "flt1": five random pairs (FLT, scenario 1). "flt2":
+    five triples of a random order, in a ring, each with one class in common with the next (FLT, scenario 2).
+    """
+    options.choice("scheme", scheme, SCHEMES)
+    if num_classes != 10:
+        raise UserError(f"scheme {scheme!r} is for 10 classes, not {num_classes}; give groups = [[...], ...]")
+    if scheme == "stocfl":
+        return [list(group) for group in _STOCFL]
+    order = rng.permutation(10)
+    width = 2 if scheme == "flt1" else 3
+    return [[int(order[(start + step) % 10]) for step in range(width)] for start in range(0, 10, 2)]
+
+
+def _checked(groups: object, num_classes: int) -> list[list[int]]:
+    if isinstance(groups, str) or not isinstance(groups, Sequence) or not groups:
+        raise UserError(f"groups is {groups!r}; it must be lists of classes, e.g. [[0, 1], [2, 3]]")
+    for group in groups:
+        if isinstance(group, str) or not isinstance(group, Sequence) or not group or len(set(group)) < len(group):
+            raise UserError(f"groups has {group!r}; each must be a list of different classes")
+        for label in group:
+            options.integer("a class in groups", label, 0, num_classes - 1)
+    return [list(group) for group in groups]
+
+
+def label_groups(
+    dataset: Dataset,
+    *,
+    seed: int,
+    clients: int,
+    groups: Sequence[Sequence[int]] | None = None,
+    scheme: str | None = None,
+    share: bool = False,
+    test: str = "classes",
+) -> Partition:
+    """Gives each group of classes to an equal block of clients, each class in near-equal parts.
+
+    A class of one group is shared out among its clients. A class of several groups is shared out among the clients of all
+    of them, or, with `share`, in each of them anew: clients of different groups then hold the same examples, as in FLT's
+    code. Classes of no group are not used. The true groups are the blocks.
+
+    Args:
+      dataset: The data set.
+      seed: Decides who gets what.
+      clients: How many clients; a multiple of the number of groups.
+      groups: The groups of classes.
+      scheme: Instead of `groups`, a published scheme: see `scheme_groups`.
+      share: If examples of a class of several groups are given once for each of them.
+      test: As in `local_tests`.
+
+    Raises:
+      UserError: If not one of `groups` and `scheme` is given, a class does not exist, the clients do not divide into the
+        groups, or there are too few examples.
+    """
+    options.integer("clients", clients, 1)
+    options.boolean("share", share)
+    if (groups is None) == (scheme is None):
+        raise UserError(f"label_groups needs either groups = [[...], ...] or scheme (one of {', '.join(SCHEMES)})")
+    rng = np.random.default_rng(seed)
+    chosen = _checked(groups, dataset.num_classes) if scheme is None else scheme_groups(scheme, dataset.num_classes, rng)
+    of_client = block_groups(clients, len(chosen), "groups")
+    examples = by_class(dataset.train.y, dataset.num_classes)
+    for group in chosen:
+        enough(clients // len(chosen), sum(len(examples[label]) for label in group), f"examples of classes {group}")
+    train = _shared(examples, chosen, of_client, rng) if share else _once(examples, chosen, of_client, rng)
+    return with_tests(dataset, train, test=test, seed=seed, groups=of_client)
+
+
+def _once(examples, chosen, of_client, rng):
+    owners = [
+        [client for client, group in enumerate(of_client) if label in chosen[group]] for label in range(len(examples))
+    ]
+    return share_classes(examples, owners, len(of_client), rng)
+
+
+def _shared(examples, chosen, of_client, rng):
+    train = [None] * len(of_client)
+    for number, group in enumerate(chosen):
+        members = np.flatnonzero(of_client == number)
+        everyone = range(len(members))
+        parts = share_classes([examples[label] for label in group], [everyone] * len(group), len(members), rng)
+        for client, part in zip(members, parts, strict=True):
+            train[client] = part
+    return train

@@ -1,0 +1,88 @@
+"""Groups of clients whose images are turned, or whose labels are shifted (IFCA; StoCFL, appendix A.1)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tffcl.datasets import options
+from tffcl.datasets.core import Dataset, Partition, Transform
+from tffcl.datasets.partitions.dealing import block_groups, enough, equal_parts, joined
+from tffcl.datasets.partitions.local_tests import Domains, with_tests
+from tffcl.errors import UserError
+
+
+def rotated(
+    dataset: Dataset, *, seed: int, clients: int, rotations: int = 4, reuse: bool = True, test: str = "share"
+) -> Partition:
+    """Makes equal blocks of clients whose images are turned: by 0, 90, 180, 270 degrees, or by 0 and 180.
+
+    Args:
+      dataset: The data set.
+      seed: Decides who gets what.
+      clients: How many clients; a multiple of `rotations`.
+      rotations: 4 or 2, the number of true groups.
+      reuse: True: each block has all images, shared out among its clients, as in IFCA and StoCFL. False: each image is
+        with one client only.
+      test: As in `local_tests`; a client's test images are turned as its training images are.
+
+    Raises:
+      UserError: If the clients do not divide, there are too few examples, or images to be turned by 90 degrees are not
+        square.
+    """
+    options.choice("rotations", rotations, (4, 2))
+    height, width = dataset.train.x.shape[1:3]
+    if rotations == 4 and height != width:
+        raise UserError(f"{dataset.name}'s images are {height}x{width}: only square ones turn by 90 degrees; use 2")
+    turns = [Transform(quarter_turns=number * 4 // rotations) for number in range(rotations)]
+    return _grouped(dataset, turns, "rotations", seed=seed, clients=clients, reuse=reuse, test=test)
+
+
+def shifted(
+    dataset: Dataset,
+    *,
+    seed: int,
+    clients: int,
+    shifts: Sequence[int] = (0, 3, 6, 9),
+    reuse: bool = True,
+    test: str = "share",
+) -> Partition:
+    """Makes equal blocks of clients whose labels y become (y + shift) modulo the number of classes.
+
+    Args:
+      dataset: The data set.
+      seed: Decides who gets what.
+      clients: How many clients; a multiple of the number of shifts.
+      shifts: One per true group, all different.
+      reuse: As in `rotated`.
+      test: As in `local_tests`; a client's test labels are shifted as its training labels are.
+
+    Raises:
+      UserError: If the clients do not divide, there are too few examples, or a shift is not one.
+    """
+    if isinstance(shifts, str) or not isinstance(shifts, Sequence) or not shifts or len(set(shifts)) < len(shifts):
+        raise UserError(f"shifts is {shifts!r}; it must be different whole numbers, e.g. [0, 3, 6, 9]")
+    for shift in shifts:
+        options.integer("a shift", shift, 0, dataset.num_classes - 1)
+    moves = [Transform(label_shift=shift) for shift in shifts]
+    return _grouped(dataset, moves, "shifts", seed=seed, clients=clients, reuse=reuse, test=test)
+
+
+def _grouped(dataset, transforms, what, *, seed, clients, reuse, test):
+    options.integer("clients", clients, 1)
+    options.boolean("reuse", reuse)
+    groups = block_groups(clients, len(transforms), what)
+    rng = np.random.default_rng(seed)
+    everything = np.arange(len(dataset.train))
+    if reuse:
+        block = clients // len(transforms)
+        enough(block, len(everything))
+        parts = [part for _ in transforms for part in equal_parts(everything, block, rng)]
+    else:
+        enough(clients, len(everything))
+        parts = equal_parts(everything, clients, rng)
+    # With reuse every group has the test images to itself; without, a test image too is used once.
+    of_client = groups if reuse else np.zeros(clients, int)
+    domains = Domains(of_client, [np.arange(len(dataset.test))] * (len(transforms) if reuse else 1))
+    train = [joined([part]) for part in parts]
+    each = [transforms[group] for group in groups]
+    return with_tests(dataset, train, test=test, seed=seed, groups=groups, transforms=each, domains=domains)

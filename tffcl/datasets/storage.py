@@ -1,0 +1,127 @@
+"""Where data sets are kept, what to say when one is missing, and a cache of decoded images."""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import ssl
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from tffcl.errors import UserError
+
+_CACHE_FORMAT = "1"  # a change of what loaders store must change this
+
+
+def resolve(data_dir: str | os.PathLike | None) -> pathlib.Path:
+    """Returns the directory of data sets: `data_dir`, else $TFFCL_DATA_DIR, else TFDS's own default.
+
+    TFDS's rule ($TFDS_DATA_DIR, else ~/tensorflow_datasets) is repeated here, as importing TFDS takes seconds.
+    """
+    chosen = data_dir or os.environ.get("TFFCL_DATA_DIR") or os.environ.get("TFDS_DATA_DIR")
+    return pathlib.Path(chosen or "~/tensorflow_datasets").expanduser().absolute()
+
+
+def missing(name: str, directory: pathlib.Path, problem: str) -> UserError:
+    """Returns the error for a data set that is neither in `directory` nor can be downloaded."""
+    return UserError(
+        f"{name} is not in {directory} and cannot be downloaded ({problem}): connect once so that it is downloaded, "
+        "or put it there: --data-dir DIR or TFFCL_DATA_DIR=DIR"
+    )
+
+
+def first_line(error: BaseException, limit: int = 200) -> str:
+    """Returns the type of an error and the first line of its message, shortened."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"[:limit]
+
+
+def reachable(url: str, seconds: float = 8.0) -> bool:
+    """Says if a server answers, whatever it answers, within `seconds`; goes through the environment's proxies.
+
+    TFDS and scikit-learn retry a host that cannot be resolved for minutes, so it is asked for first.
+    """
+    answered = threading.Event()
+
+    def ask():
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=seconds):
+                answered.set()
+        except urllib.error.HTTPError:
+            answered.set()  # an answer all the same
+        except urllib.error.URLError as error:
+            if isinstance(error.reason, ssl.SSLError):
+                answered.set()  # it is there; what is wrong is the downloader's to say
+        except (OSError, ValueError):
+            pass
+
+    # In a thread, as resolving a name knows no timeout.
+    asking = threading.Thread(target=ask, name="tffcl-reachable", daemon=True)
+    asking.start()
+    asking.join(seconds)
+    return answered.is_set()
+
+
+def _fingerprint(sources: Iterable[pathlib.Path]) -> str:
+    parts = [_CACHE_FORMAT]
+    for path in sorted(sources):
+        status = path.stat()
+        parts.append(f"{path.name}:{status.st_size}:{status.st_mtime_ns}")
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()
+
+
+def _read(path: pathlib.Path, fingerprint: str) -> dict[str, np.ndarray] | None:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if str(file["fingerprint"]) != fingerprint:
+                return None
+            return {key: file[key] for key in file.files if key != "fingerprint"}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None  # absent or damaged: it is made again
+
+
+def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray]):
+    """Writes an .npz file so that readers find all of it or nothing; raises OSError if it cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".partial", delete=False) as file:
+        try:
+            np.savez(file, **arrays)
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(file.name)
+            raise
+
+
+def cached(
+    directory: pathlib.Path,
+    key: str,
+    sources: Iterable[pathlib.Path],
+    build: Callable[[], Mapping[str, np.ndarray]],
+) -> Mapping[str, np.ndarray]:
+    """Returns the arrays that `build` makes from `sources`, from `directory`/.tffcl if they were made before.
+
+    Decoding takes seconds, and importing what decodes takes more; reading the arrays takes neither.
+
+    Args:
+      directory: The directory of data sets. If it cannot be written, nothing is kept.
+      key: Name of the file in the cache.
+      sources: The files that the arrays are made from; if one of them changes, the arrays are made again.
+      build: Makes the arrays (no object arrays).
+    """
+    fingerprint = _fingerprint(sources)
+    path = directory / ".tffcl" / f"{key}.npz"
+    found = _read(path, fingerprint)
+    if found is not None:
+        return found
+    arrays = build()
+    with contextlib.suppress(OSError):
+        write_npz(path, {**arrays, "fingerprint": np.array(fingerprint)})
+    return arrays

@@ -1,0 +1,104 @@
+"""CSV files as NumPy columns, with one clear line for a file that cannot be read."""
+
+import csv
+import dataclasses
+import io
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from tffcl.errors import UserError
+
+
+def damaged(path: pathlib.Path, why: object) -> UserError:
+    """Returns the error for a file that is there but cannot be used; always one line."""
+    return UserError(f"{path} is damaged: {' '.join(str(why).split())}")
+
+
+def read_text(path: pathlib.Path) -> str:
+    """Returns the text of a file.
+
+    Raises:
+      UserError: If there is no such file, or it is not text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing; did the run finish?") from error
+    except UnicodeDecodeError as error:
+        raise damaged(path, "it is not UTF-8 text") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A CSV file.
+
+    Attributes:
+      path: Where it is, for messages.
+      names: Its header.
+      rows: Its other lines.
+    """
+
+    path: pathlib.Path
+    names: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def texts(self, name: str) -> np.ndarray:
+        """Returns a column as it is written."""
+        return np.array(self._cells(name), dtype=str)
+
+    def floats(self, name: str) -> np.ndarray:
+        """Returns a column of numbers; NaN for an empty cell."""
+        return np.array(
+            [self._float(name, line, cell) for line, cell in enumerate(self._cells(name), 2)], float
+        )
+
+    def integers(self, name: str, empty: int) -> np.ndarray:
+        """Returns a column of whole numbers, with `empty` for an empty cell."""
+        values = self.floats(name)
+        wrong = np.flatnonzero(np.isinf(values) | (~np.isnan(values) & (values != np.round(values))))
+        if wrong.size:
+            raise self._wrong(name, wrong[0] + 2, self._cells(name)[wrong[0]], "a whole number")
+        return np.where(np.isnan(values), empty, values).astype(np.int64)
+
+    def _cells(self, name: str) -> list[str]:
+        place = self.names.index(name)
+        return [row[place].strip() for row in self.rows]
+
+    def _float(self, name: str, line: int, cell: str) -> float:
+        try:
+            return float(cell or "nan")
+        except ValueError as error:
+            raise self._wrong(name, line, cell, "a number") from error
+
+    def _wrong(self, name: str, line: int, cell: str, wanted: str) -> UserError:
+        return damaged(self.path, f"line {line}: {name} is {cell!r}, not {wanted}")
+
+
+def read_table(path: pathlib.Path, required: Sequence[str]) -> Table:
+    """Reads a CSV file with a header.
+
+    Args:
+      path: The file.
+      required: Names of columns that must be there; others may be.
+
+    Raises:
+      UserError: If the file is missing, lacks a column, or a line has too few or too many cells.
+    """
+    try:
+        rows = [row for row in csv.reader(io.StringIO(read_text(path), newline="")) if row]
+    except csv.Error as error:
+        raise damaged(path, error) from error
+    if not rows:
+        raise damaged(path, "it is empty")
+    names, *rows = rows
+    for name in required:
+        if name not in names:
+            raise damaged(path, f"there is no column {name}")
+    for line, row in enumerate(rows, 2):
+        if len(row) != len(names):
+            raise damaged(path, f"line {line} has {len(row)} cells, the header {len(names)}")
+    return Table(path, tuple(names), rows)

@@ -1,0 +1,276 @@
+"""The files of a run, read into NumPy columns."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import re
+import tomllib
+import zipfile
+from collections.abc import Mapping
+
+import numpy as np
+
+from tffcl.errors import UserError
+from tffcl.reporting import columns
+
+ROUND_COLUMNS = (
+    "round", "seconds", "train_loss", "clusters", "ari", "cluster_accuracy", "local_accuracy", "local_share",
+    "global_accuracy", "down_bytes", "up_bytes",
+)  # fmt: skip
+CLIENT_COLUMNS = (
+    "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",
+    "local_accuracy",
+)  # fmt: skip
+NO_CLUSTER = -1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clients:
+    """`clients.csv`, a column an array; N clients, C classes.
+
+    Attributes:
+      client_id: str[N].
+      true_cluster: str[N], "" where it is not known.
+      cluster: int[N], `NO_CLUSTER` where the method has put the client into none.
+      examples: int[N], training examples.
+      test_examples: int[N].
+      rounds_trained: int[N].
+      cluster_accuracy: float[N], a fraction; NaN where it was not measured.
+      local_accuracy: float[N], a fraction; NaN for a client that never trained.
+      label_counts: int[N, C], training examples of each class.
+    """
+
+    client_id: np.ndarray
+    true_cluster: np.ndarray
+    cluster: np.ndarray
+    examples: np.ndarray
+    test_examples: np.ndarray
+    rounds_trained: np.ndarray
+    cluster_accuracy: np.ndarray
+    local_accuracy: np.ndarray
+    label_counts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.client_id)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clustering:
+    """`clustering.npz`: what the server grouped the clients by.
+
+    Attributes:
+      client_ids: str[N].
+      proximity: float[N, N].
+      unit: Of `proximity` and `threshold`, e.g. "degrees".
+      merges: SciPy linkage matrix, float[N-1, 4]; None for a grouping without a tree.
+      threshold: Where the tree is cut; None for a grouping without one.
+      labels: int[N], the cluster of each client.
+      suggestion: A sentence: why this threshold.
+      measure: Name of the proximity measure.
+      linkage: Name of the linkage.
+    """
+
+    client_ids: np.ndarray
+    proximity: np.ndarray
+    unit: str
+    merges: np.ndarray | None
+    threshold: float | None
+    labels: np.ndarray
+    suggestion: str
+    measure: str
+    linkage: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunFiles:
+    """What a run has written.
+
+    Attributes:
+      path: Its directory.
+      method: What tables and figures call it: the algorithm, in a comparison the name of its directory (there
+        may be variants of one algorithm).
+      config: `config.toml`.
+      summary: `summary.json`.
+      rounds: `rounds.csv`, float[R] for each of `ROUND_COLUMNS`; NaN where a cell is empty.
+      clients: `clients.csv`.
+      clustering: `clustering.npz`; None for methods without a proximity matrix.
+    """
+
+    path: pathlib.Path
+    method: str
+    config: Mapping
+    summary: Mapping
+    rounds: Mapping[str, np.ndarray]
+    clients: Clients
+    clustering: Clustering | None
+
+    @property
+    def task(self) -> str:
+        return str(self.summary["task"])
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.summary["algorithm"])
+
+    @property
+    def seed(self) -> int:
+        return self.summary["seed"]
+
+    def number(self, *keys: str) -> float:
+        """Returns a number of the summary, e.g. `number("accuracy", "cluster", "mean")`; NaN for null.
+
+        Raises:
+          UserError: If there is something else than a number.
+        """
+        value = self.summary
+        for key in keys:
+            if value is None:
+                break
+            if not isinstance(value, Mapping):
+                raise self._damaged(keys, value)
+            value = value.get(key)
+        if value is None:
+            return math.nan
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._damaged(keys, value)
+        return float(value)
+
+    def _damaged(self, keys, value) -> UserError:
+        return UserError(
+            f"{self.path / 'summary.json'} is damaged: {'.'.join(keys)} is {value!r}, not a number"
+        )
+
+
+def is_run(path: str | pathlib.Path) -> bool:
+    """Says whether a directory is a run's own (and not that of a comparison)."""
+    return (pathlib.Path(path) / "config.toml").is_file() or (pathlib.Path(path) / "summary.json").is_file()
+
+
+def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
+    """Reads a run, or all runs of a comparison (`<algorithm>/seed-<n>/`), by method and seed.
+
+    Raises:
+      UserError: If the directory holds no run, or a file of a run is missing or damaged.
+    """
+    path = pathlib.Path(path)
+    if not path.is_dir():
+        raise UserError(f"{path} is not a directory; give the output directory of a run or a comparison")
+    if is_run(path):
+        return [read_run(path)]
+    seeds = [
+        (each, re.fullmatch(r"seed-(\d+)", each.name)) for each in path.glob("*/seed-*") if each.is_dir()
+    ]
+    found = sorted((each.parent.name, int(match[1]), each) for each, match in seeds if match)
+    if not found:
+        raise UserError(f"{path} holds no run: there is neither config.toml nor <algorithm>/seed-<n>/ in it")
+    return [read_run(each, method=method) for method, _, each in found]
+
+
+def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
+    """Reads the directory of one run.
+
+    Args:
+      path: The directory.
+      method: What to call the run; the algorithm's name if not given.
+
+    Raises:
+      UserError: If a file is missing or damaged; the message names it.
+    """
+    path = pathlib.Path(path)
+    config = _read_config(path / "config.toml")
+    summary = _read_summary(path / "summary.json")
+    clustering = path / "clustering.npz"
+    return RunFiles(
+        path=path,
+        method=method or str(summary["algorithm"]),
+        config=config,
+        summary=summary,
+        rounds=_read_rounds(path / "rounds.csv"),
+        clients=_read_clients(path / "clients.csv"),
+        clustering=_read_clustering(clustering) if clustering.exists() else None,
+    )
+
+
+def _read_config(path: pathlib.Path) -> dict:
+    try:
+        return tomllib.loads(columns.read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise columns.damaged(path, error) from error
+
+
+def _read_summary(path: pathlib.Path) -> dict:
+    try:
+        summary = json.loads(columns.read_text(path))
+    except json.JSONDecodeError as error:
+        raise columns.damaged(path, error) from error
+    if not isinstance(summary, dict):
+        raise columns.damaged(path, "it is not a table of names and values")
+    for key, kind in (("task", str), ("algorithm", str), ("seed", int)):
+        if not isinstance(summary.get(key), kind):
+            raise columns.damaged(path, f"{key} is {summary.get(key)!r}")
+    return summary
+
+
+def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
+    table = columns.read_table(path, ROUND_COLUMNS)
+    return {name: table.floats(name) for name in ROUND_COLUMNS}
+
+
+def _read_clients(path: pathlib.Path) -> Clients:
+    table = columns.read_table(path, CLIENT_COLUMNS)
+    if not table.rows:
+        raise columns.damaged(path, "it has no clients")
+    labels = sum(re.fullmatch(r"label_\d+", name) is not None for name in table.names)
+    missing = [f"label_{each}" for each in range(labels) if f"label_{each}" not in table.names]
+    if missing or not labels:
+        raise columns.damaged(path, f"there is no column {missing[0] if missing else 'label_0'}")
+    return Clients(
+        client_id=table.texts("client_id"),
+        true_cluster=table.texts("true_cluster"),
+        cluster=table.integers("cluster", empty=NO_CLUSTER),
+        examples=table.integers("examples", empty=0),
+        test_examples=table.integers("test_examples", empty=0),
+        rounds_trained=table.integers("rounds_trained", empty=0),
+        cluster_accuracy=table.floats("cluster_accuracy"),
+        local_accuracy=table.floats("local_accuracy"),
+        label_counts=np.stack([table.integers(f"label_{each}", empty=0) for each in range(labels)], axis=1),
+    )
+
+
+def _read_clustering(path: pathlib.Path) -> Clustering:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = dict(archive)
+        return _clustering(arrays)
+    except KeyError as error:
+        raise columns.damaged(path, f"there is no {error}") from error
+    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:
+        raise columns.damaged(path, error) from error
+
+
+def _clustering(arrays: Mapping[str, np.ndarray]) -> Clustering:
+    client_ids = arrays["client_ids"].astype(str)
+    count = len(client_ids)
+    merges = arrays.get("merges")
+    # A threshold graph groups without a tree; such a method writes an empty linkage matrix, or none.
+    if merges is not None and merges.size == 0 and count > 1:
+        merges = None
+    shapes = {"proximity": (count, count), "labels": (count,)} | (
+        {} if merges is None else {"merges": (count - 1, 4)}
+    )
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise ValueError(f"{name} is {arrays[name].shape}, for {count} clients it must be {shape}")
+    threshold = float(arrays["threshold"]) if "threshold" in arrays else math.nan
+    return Clustering(
+        client_ids=client_ids,
+        proximity=arrays["proximity"].astype(np.float64),
+        unit=str(arrays["unit"]),
+        merges=None if merges is None else merges.astype(np.float64),
+        threshold=threshold if math.isfinite(threshold) else None,
+        labels=arrays["labels"].astype(np.int64),
+        suggestion=str(arrays["suggestion"]),
+        measure=str(arrays["measure"]),
+        linkage=str(arrays["linkage"]),
+    )

@@ -1,0 +1,167 @@
+"""Which pictures a report has, with the words that say how to read them."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tffcl.reporting import figures, style
+from tffcl.reporting.files import RunFiles
+from tffcl.reporting.style import ReportFigure
+
+ROUNDS, CLIENTS, CLUSTERS = "Over the rounds", "Clients", "Clusters"
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A figure of the report.
+
+    Attributes:
+      name: Of its file, without ".png".
+      section: Under which heading it stands.
+      title: What it shows.
+      caption: How to read it.
+      png: The picture.
+    """
+
+    name: str
+    section: str
+    title: str
+    caption: str
+    png: bytes
+
+    @property
+    def width(self) -> int:
+        """In pixels, as the header of the PNG has it."""
+        return int.from_bytes(self.png[16:20], "big")
+
+
+def run_pictures(run: RunFiles) -> list[Picture]:
+    """Draws the pictures of one run."""
+    return [*_shared([run]), *_of_one(run, "", "")]
+
+
+def comparison_pictures(runs: Sequence[RunFiles]) -> list[Picture]:
+    """Draws the pictures of a comparison: of all methods together, and of the first seed of each."""
+    pictures = _shared(runs)
+    first = {run.method: run for run in reversed(runs)}
+    for method in dict.fromkeys(run.method for run in runs):
+        run = first[method]
+        pictures += _of_one(run, f"-{method}", f"{method}, seed {run.seed}: ")
+    return pictures
+
+
+def _picture(
+    name: str, section: str, title: str, caption: str, figure: ReportFigure, prefix: str = ""
+) -> Picture:
+    return Picture(
+        name,
+        section,
+        f"{prefix}{title}" if prefix else title[:1].upper() + title[1:],
+        caption,
+        style.to_png(figure),
+    )
+
+
+def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
+    several = len({run.seed for run in runs}) > 1
+    band = (
+        " The line is the mean over the seeds, the band reaches from the least to the greatest."
+        if several
+        else ""
+    )
+    pooled = " The clients of all seeds are put together." if several else ""
+    pictures = []
+    if len(runs[0].rounds["round"]):
+        pictures += [
+            _picture(
+                "accuracy",
+                ROUNDS,
+                "The three accuracies",
+                f"Each panel is another question, so compare methods within a panel.{band} The local accuracy counts "
+                "the clients that have trained by then.",
+                figures.accuracy_figure(runs),
+            ),
+            _picture(
+                "progress",
+                ROUNDS,
+                "Training loss, clusters and their agreement with the true groups",
+                f"An adjusted Rand index of 1 is perfect agreement, about 0 is chance.{band}",
+                figures.progress_figure(runs),
+            ),
+        ]
+    return [
+        *pictures,
+        _picture(
+            "clients",
+            CLIENTS,
+            "How the accuracy is spread over clients",
+            "A dot is a client. The box holds the middle half of them, its line is the median, the whiskers reach "
+            f"from the worst to the best tenth, the diamond is the mean.{pooled} A narrow box far to the right serves "
+            "all clients well.",
+            figures.client_accuracy_figure(runs),
+        ),
+        _picture(
+            "sizes",
+            CLIENTS,
+            f"How much data the clients have{f' (seed {runs[0].seed})' if several else ''}",
+            "The height of a bar is the number of clients with so many training examples; the dashed line is the "
+            "median.",
+            figures.client_sizes_figure(runs[0].clients.examples),
+        ),
+    ]
+
+
+def _of_one(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
+    sides = "; the colours at the left are the true groups" if np.any(run.clients.true_cluster != "") else ""
+    yield _picture(
+        f"labels{suffix}",
+        CLUSTERS,
+        "who holds which labels",
+        f"A row is a client, ordered by cluster (number of clients in brackets){sides}. White: the client has no "
+        "example of the label. A cluster whose rows look alike has put like with like.",
+        figures.labels_figure(run),
+        prefix,
+    )
+    if run.clustering is not None:
+        yield from _of_clustering(run, suffix, prefix)
+
+
+def _of_clustering(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
+    found = run.clustering
+    yield _picture(
+        f"proximity{suffix}",
+        CLUSTERS,
+        f"{found.measure} between clients",
+        "Rows and columns are the clients, ordered by cluster; the frames are the clusters. Dark is alike: dark "
+        "squares within the frames and light outside them are clear clusters. The colours span the values between "
+        "different clients.",
+        figures.proximity_figure(
+            found.proximity,
+            found.labels,
+            client_ids=found.client_ids,
+            unit=found.unit,
+            measure=found.measure,
+            merges=found.merges,
+        ),
+        prefix,
+    )
+    if found.merges is None:
+        return
+    yield _picture(
+        f"dendrogram{suffix}",
+        CLUSTERS,
+        "which clients merge at which height",
+        "Two branches are joined at the height at which they merge. The dashed line is the cut: what is joined below "
+        "it is one cluster, in one colour. The longer the grey branches across the line, the clearer the clusters.",
+        figures.dendrogram_figure(
+            found.merges,
+            found.threshold,
+            labels=found.labels,
+            client_ids=found.client_ids,
+            unit=found.unit,
+            linkage=found.linkage,
+            suggestion=found.suggestion,
+        ),
+        prefix,
+    )

@@ -1,0 +1,77 @@
+"""In which order clients are drawn: by cluster, and within it so that what is alike is near."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.cluster import hierarchy
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """Neighbours in a drawing that belong together: `start` to before `stop`."""
+
+    name: object
+    start: int
+    stop: int
+
+    @property
+    def middle(self) -> float:
+        """The middle, where item i is drawn at i."""
+        return (self.start + self.stop - 1) / 2
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+def ranks(names: Sequence) -> np.ndarray:
+    """Returns for each name the place of its group among the groups.
+
+    Numbers are ordered as numbers, also where they are written as text; a missing name ("" or a negative number)
+    comes last.
+    """
+    distinct, inverse = np.unique(np.asarray(names), return_inverse=True)
+    place = np.empty(len(distinct), int)
+    place[sorted(range(len(distinct)), key=lambda index: _natural(distinct[index]))] = np.arange(
+        len(distinct)
+    )
+    return place[inverse]
+
+
+def by_group(names: Sequence, *then: np.ndarray) -> np.ndarray:
+    """Returns the order of items by group, within a group by `then`, within that as they came."""
+    return np.lexsort((*reversed(then), ranks(names)))
+
+
+def by_cluster(labels: np.ndarray, merges: np.ndarray | None = None) -> np.ndarray:
+    """Returns the order of clients by cluster, and within a cluster as they stand in the tree, if there is one."""
+    if merges is None or not len(merges):
+        return by_group(labels)
+    place = np.empty(len(labels), int)
+    place[hierarchy.leaves_list(np.asarray(merges, float))] = np.arange(len(labels))
+    return by_group(labels, place)
+
+
+def blocks(ordered: Sequence) -> list[Block]:
+    """Returns the stretches of equal names in a sequence."""
+    ordered = np.asarray(ordered)
+    if not len(ordered):
+        return []
+    edges = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(ordered)]
+    return [Block(ordered[start].item(), start, stop) for start, stop in itertools.pairwise(edges)]
+
+
+def cluster_name(label: object) -> str:
+    """Returns what a drawing calls a cluster or group."""
+    return "none" if _natural(label)[0] else str(label)
+
+
+def _natural(name) -> tuple[bool, float, str]:
+    text = str(name)
+    try:
+        number = float(text)
+    except ValueError:
+        return (text == "", np.inf, text)
+    return (number < 0, number, text)

@@ -1,0 +1,228 @@
+"""The comparison table: a row a method, as text, CSV and HTML."""
+
+import csv
+import dataclasses
+import functools
+import io
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+
+from markupsafe import Markup, escape
+
+from tffcl.reporting.files import RunFiles
+from tffcl.reporting.units import Stat, show_bytes, show_count, show_number, show_seconds
+
+LEGEND = (
+    ("cluster", "The model that the method assigns to a client, before any local training, on the client's own test "
+     "set; the mean over clients."),
+    ("local", "A client's own model after its last local training, on its own test set; the mean over the clients "
+     "that have trained. “trained” is their share of all clients, in percent."),
+    ("global", "One model on the union of all test data; a dash for a method that has no one model."),
+    ("variance, worst 10 %", "Over clients: how unequally well they are served (in percent squared), and how well the "
+     "worst served tenth is."),
+    ("clusters, ARI", "How many clusters were found, and their agreement with the true groups where these are known "
+     "(adjusted Rand index: 1 is perfect, about 0 is chance)."),
+    ("down, up, signatures", "Bytes from the server to all clients, from all clients to the server, and what the "
+     "signatures took of them, over the whole run."),
+    ("±", "Mean and sample standard deviation (ddof = 1) over the seeds; absent with one seed."),
+)  # fmt: skip
+CAUTION = (
+    "The three accuracies answer three questions. Compare methods within a column, never the local accuracy of one "
+    "with the global accuracy of another."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+      key: Its name in the CSV file, unit included.
+      group: What it stands under.
+      header: Its title for people.
+      source: Where `summary.json` has the number.
+      scale: What the number is multiplied by.
+      show: From statistics over seeds to text.
+    """
+
+    key: str
+    group: str
+    header: str
+    source: tuple[str, ...]
+    scale: float
+    show: Callable[[Stat], str]
+
+    def read(self, run: RunFiles) -> float:
+        """Returns the number of one run; NaN if it has none."""
+        return run.number(*self.source) * self.scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One method.
+
+    Attributes:
+      algorithm: Its name.
+      seeds: The seeds that it ran with.
+      stats: For each `Column.key` the statistics over these seeds.
+    """
+
+    algorithm: str
+    seeds: tuple[int, ...]
+    stats: Mapping[str, Stat]
+
+
+def _decimals(count: int) -> Callable[[Stat], str]:
+    return functools.partial(show_number, decimals=count)
+
+
+def _accuracy(kind: str, what: str) -> tuple[str, str, str]:
+    return ("accuracy", kind, what)
+
+
+COLUMNS = (
+    Column(
+        "cluster_accuracy_percent", "accuracy %", "cluster", _accuracy("cluster", "mean"), 100, _decimals(2)
+    ),
+    Column("local_accuracy_percent", "accuracy %", "local", _accuracy("local", "mean"), 100, _decimals(2)),
+    Column("local_trained_percent", "accuracy %", "trained", _accuracy("local", "share"), 100, _decimals(0)),
+    Column("global_accuracy_percent", "accuracy %", "global", _accuracy("global", "mean"), 100, _decimals(2)),
+    Column(
+        "cluster_variance_percent2",
+        "variance",
+        "cluster",
+        _accuracy("cluster", "variance"),
+        1e4,
+        _decimals(1),
+    ),
+    Column("local_variance_percent2", "variance", "local", _accuracy("local", "variance"), 1e4, _decimals(1)),
+    Column(
+        "cluster_worst_decile_percent",
+        "worst 10 %",
+        "cluster",
+        _accuracy("cluster", "worst_decile"),
+        100,
+        _decimals(2),
+    ),
+    Column(
+        "local_worst_decile_percent",
+        "worst 10 %",
+        "local",
+        _accuracy("local", "worst_decile"),
+        100,
+        _decimals(2),
+    ),
+    Column("clusters", "clusters", "found", ("clusters", "count"), 1, show_count),
+    Column("ari", "clusters", "ARI", ("clusters", "ari"), 1, _decimals(3)),
+    Column("down_bytes", "traffic", "down", ("traffic", "down_bytes"), 1, show_bytes),
+    Column("up_bytes", "traffic", "up", ("traffic", "up_bytes"), 1, show_bytes),
+    Column("signature_bytes", "traffic", "signatures", ("traffic", "signature_bytes"), 1, show_bytes),
+    Column("seconds", "seconds", "total", ("seconds", "total"), 1, show_seconds),
+    Column("clustering_seconds", "of which", "clustering", ("seconds", "clustering"), 1, show_seconds),
+    Column("training_seconds", "of which", "training", ("seconds", "training"), 1, show_seconds),
+    Column("evaluation_seconds", "of which", "evaluation", ("seconds", "evaluation"), 1, show_seconds),
+)
+ACCURACY_GROUPS = ("accuracy %", "variance", "worst 10 %", "clusters")
+TRAFFIC_GROUPS = ("traffic",)
+TIME_GROUPS = ("seconds", "of which")
+# The parts of the time are for the report; in a terminal they would only make the table longer.
+TEXT_GROUPS = (*ACCURACY_GROUPS, *TRAFFIC_GROUPS, "seconds")
+
+
+def comparison_rows(runs: Sequence[RunFiles]) -> list[Row]:
+    """Returns one row a method, in the order in which the methods first appear.
+
+    Accuracies are in percent. Deviations are sample standard deviations (ddof=1) over seeds.
+    """
+    methods: dict[str, list[RunFiles]] = {}
+    for run in runs:
+        methods.setdefault(run.method, []).append(run)
+    return [
+        Row(
+            name,
+            tuple(run.seed for run in own),
+            {each.key: Stat.of(each.read(run) for run in own) for each in COLUMNS},
+        )
+        for name, own in methods.items()
+    ]
+
+
+def to_text(rows: Sequence[Row], width: int = 120, groups: Sequence[str] = TEXT_GROUPS) -> str:
+    """Returns the table for a terminal.
+
+    Groups of columns that do not fit beside each other are put below, with the names of the methods again.
+
+    Args:
+      rows: What `comparison_rows` gave.
+      width: Columns of the terminal.
+      groups: Which groups of columns.
+    """
+    first = _align(["", "method", *(row.algorithm for row in rows)], left=True)
+    seeds = _align(["", "seeds", *(str(len(row.seeds)) for row in rows)])
+    name = [f"{method}  {count}" for method, count in zip(first, seeds, strict=True)]
+    blocks = [list(name)]
+    for group in groups:
+        lines = _text_group(rows, group)
+        if blocks[-1] != name and len(blocks[-1][0]) + 3 + len(lines[0]) > width:
+            blocks.append(list(name))
+        blocks[-1] = [f"{old}   {new}" for old, new in zip(blocks[-1], lines, strict=True)]
+    return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks)
+
+
+def legend_text(width: int = 120) -> str:
+    """Returns the legend in words, for a terminal."""
+    lines = [f"{name}: {words}" for name, words in LEGEND]
+    return "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in [*lines, CAUTION])
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    """Returns the table for programs: for each column its mean and `<column>_std`, empty where there is none."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    keys = [each.key for each in COLUMNS]
+    writer.writerow(["algorithm", "seeds", *(name for key in keys for name in (key, f"{key}_std"))])
+    for row in rows:
+        cells = [_plain(value) for key in keys for value in (row.stats[key].mean, row.stats[key].std)]
+        writer.writerow([row.algorithm, len(row.seeds), *cells])
+    return text.getvalue()
+
+
+def to_html(rows: Sequence[Row], groups: Sequence[str] = TEXT_GROUPS) -> Markup:
+    """Returns the table as an HTML element; names are escaped."""
+    shown = {group: [each for each in COLUMNS if each.group == group] for group in groups}
+    over = Markup("").join(
+        Markup('<th scope="colgroup" colspan="{}">{}</th>').format(len(columns), group)
+        for group, columns in shown.items()
+    )
+    columns = [each for group in shown.values() for each in group]
+    heads = Markup("").join(Markup('<th scope="col">{}</th>').format(each.header) for each in columns)
+    body = Markup("\n").join(_html_row(row, columns) for row in rows)
+    return Markup(
+        '<table class="numbers"><thead>\n<tr><th scope="col" rowspan="2">method</th>'
+        '<th scope="col" rowspan="2">seeds</th>{}</tr>\n<tr>{}</tr>\n</thead><tbody>\n{}\n</tbody></table>'
+    ).format(over, heads, body)
+
+
+def _html_row(row: Row, columns: Sequence[Column]) -> Markup:
+    cells = Markup("").join(Markup("<td>{}</td>").format(each.show(row.stats[each.key])) for each in columns)
+    return Markup('<tr><th scope="row">{}</th><td>{}</td>{}</tr>').format(
+        escape(row.algorithm), len(row.seeds), cells
+    )
+
+
+def _text_group(rows: Sequence[Row], group: str) -> list[str]:
+    columns = [each for each in COLUMNS if each.group == group]
+    cells = [_align([each.header, *(each.show(row.stats[each.key]) for row in rows)]) for each in columns]
+    lines = ["  ".join(line) for line in zip(*cells, strict=True)]
+    # A line over the group shows how far it reaches, without any drawing characters that a terminal may lack.
+    return _align([f"{group} ".ljust(len(lines[0]), "-"), *lines], left=True)
+
+
+def _align(cells: Sequence[str], left: bool = False) -> list[str]:
+    width = max(map(len, cells))
+    return [cell.ljust(width) if left else cell.rjust(width) for cell in cells]
+
+
+def _plain(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.10g}"

@@ -1,0 +1,83 @@
+"""Numbers as people read them: bytes, and means with their deviation over seeds."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterable
+
+MISSING = "–"
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stat:
+    """A number over the seeds of a method.
+
+    Attributes:
+      mean: NaN if no seed has it.
+      std: Sample standard deviation (ddof=1); NaN with fewer than two seeds.
+      count: How many seeds have it.
+    """
+
+    mean: float
+    std: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Stat":
+        """Returns the statistics of the values that are not NaN."""
+        present = [value for value in values if not math.isnan(value)]
+        if not present:
+            return cls(math.nan, math.nan, 0)
+        std = statistics.stdev(present) if len(present) > 1 else math.nan
+        return cls(statistics.fmean(present), std, len(present))
+
+
+def show_number(stat: Stat, decimals: int) -> str:
+    """Returns "91.23 ± 0.40", "91.23" with one seed, or a dash."""
+    if not stat.count:
+        return MISSING
+    mean = f"{stat.mean:,.{decimals}f}"
+    return mean if stat.count == 1 else f"{mean} ± {stat.std:,.{decimals}f}"
+
+
+def show_count(stat: Stat) -> str:
+    """Returns how many of something: whole with one seed, with one decimal over several."""
+    return show_number(stat, 0 if stat.count == 1 else 1)
+
+
+def show_seconds(stat: Stat) -> str:
+    """Returns seconds: two decimals below ten, one above."""
+    return show_number(stat, 2 if stat.mean < 10 else 1)
+
+
+def show_bytes(stat: Stat) -> str:
+    """Returns "1.23 ± 0.02 MB"; without ± where all seeds sent the same."""
+    if not stat.count:
+        return MISSING
+    power = _power(stat.mean)
+    mean = _digits(stat.mean, power)
+    if stat.count == 1 or stat.std == 0:
+        return f"{mean} {_BYTE_UNITS[power]}"
+    decimals = len(mean.partition(".")[2])
+    return f"{mean} ± {stat.std / 1000**power:.{decimals}f} {_BYTE_UNITS[power]}"
+
+
+def human_bytes(count: float) -> str:
+    """Returns a number of bytes with three digits, in powers of 1,000: "1.23 MB"."""
+    return show_bytes(Stat(count, math.nan, 1))
+
+
+def _power(count: float) -> int:
+    power = 0
+    # 999.5 would be printed as 1000, so the next unit begins there.
+    while abs(count) / 1000**power >= 999.5 and power < len(_BYTE_UNITS) - 1:
+        power += 1
+    return power
+
+
+def _digits(count: float, power: int) -> str:
+    value = count / 1000**power
+    if power == 0 or abs(value) >= 99.95:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
