@@ -37,7 +37,7 @@ def assert_numbered_by_first_member(labels):
     assert first == sorted(first)
 
 
-clients_of_trees = st.integers(1, 25)
+tree_sizes = st.integers(1, 25)
 seeds = st.integers(0, 2**32 - 1)
 levels_of_ties = st.integers(1, 4)
 linkages = st.sampled_from(sorted(LINKAGES))
@@ -89,7 +89,7 @@ def test_weighted_and_average_differ():
 
 
 @hypothesis.settings(deadline=None, max_examples=60)
-@hypothesis.given(seed=seeds, clients=clients_of_trees, linkage=linkages, levels=levels_of_ties, data=st.data())
+@hypothesis.given(seed=seeds, clients=tree_sizes, linkage=linkages, levels=levels_of_ties, data=st.data())
 def test_number_of_clusters_is_met_also_with_ties(seed, clients, linkage, levels, data):
     upper = np.triu(np.random.default_rng(seed).integers(0, levels, size=(clients, clients)), 1)
     dendrogram = build_dendrogram((upper + upper.T).astype(np.float32), linkage)
@@ -100,7 +100,7 @@ def test_number_of_clusters_is_met_also_with_ties(seed, clients, linkage, levels
 
 
 @hypothesis.settings(deadline=None, max_examples=60)
-@hypothesis.given(seed=seeds, clients=clients_of_trees, linkage=linkages, data=st.data())
+@hypothesis.given(seed=seeds, clients=tree_sizes, linkage=linkages, data=st.data())
 def test_threshold_for_gives_the_number(seed, clients, linkage, data):
     dendrogram = build_dendrogram(random_proximity(seed, clients), linkage)
     number = data.draw(st.integers(1, clients))
@@ -118,8 +118,9 @@ def test_threshold_lies_midway():
     assert threshold_for(dendrogram, 1) == pytest.approx(10.5)
 
 
-def test_threshold_between_neighbouring_floats():
-    low = 1.0
+@pytest.mark.parametrize("low", [1.0, np.nextafter(1.0, 2)])
+def test_threshold_between_neighbouring_floats(low):
+    # The middle is rounded down for one and up for the other.
     dendrogram = tree([low, np.nextafter(low, 2)])
     assert len(set(cut(dendrogram, threshold=threshold_for(dendrogram, 2)))) == 2
 
@@ -201,6 +202,13 @@ def test_rounding_is_no_asymmetry():
     matrix = random_proximity(3, 6)
     matrix[4, 1] = np.nextafter(matrix[4, 1], np.float32(100))
     assert build_dendrogram(matrix).num_leaves == 6
+
+
+def test_rounding_below_zero_is_zero():
+    matrix = np.array([[0, -1e-6, 9], [-1e-6, 0, 9], [9, 9, 0]], np.float32)
+    dendrogram = build_dendrogram(matrix)
+    assert dendrogram.heights.tolist() == [0, 9]
+    assert matrix[0, 1] < 0
 
 
 def test_unknown_linkage():
@@ -300,7 +308,7 @@ def test_three_clients():
 
 
 @hypothesis.settings(deadline=None, max_examples=60)
-@hypothesis.given(seed=seeds, clients=clients_of_trees, linkage=linkages)
+@hypothesis.given(seed=seeds, clients=tree_sizes, linkage=linkages)
 def test_suggestion_is_consistent(seed, clients, linkage):
     dendrogram = build_dendrogram(random_proximity(seed, clients), linkage)
     suggestion = suggest_threshold(dendrogram, "degrees")

@@ -17,9 +17,10 @@ def line(*places):
 
 
 def test_extension_puts_blocks_in_place():
-    whole = line(0, 1, 5, 6, 20)
-    got = extend_proximity(whole[:3, :3], whole[:3, 3:], whole[3:, 3:])
-    np.testing.assert_array_equal(got, whole)
+    got = extend_proximity([[1, 2], [3, 4]], [[5], [6]], [[7]])
+    assert got.tolist() == [[1, 2, 5], [3, 4, 6], [5, 6, 7]]
+    got = extend_proximity([[1]], [[2, 3]], [[4, 5], [6, 7]])
+    assert got.tolist() == [[1, 2, 3], [2, 4, 5], [3, 6, 7]]
 
 
 def test_extension_equals_the_matrix_of_all():

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import json
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -222,11 +223,18 @@ def population():
     return build_population(0)
 
 
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory):
+    """A run of PACFL; only read by tests."""
+    path = tmp_path_factory.mktemp("finished") / "out"
+    write_run(path)
+    return path
+
+
 @pytest.fixture
-def run_path(tmp_path):
+def run_path(finished_run, tmp_path):
     """A run of PACFL; tests may damage it."""
-    write_run(tmp_path / "out")
-    return tmp_path / "out"
+    return shutil.copytree(finished_run, tmp_path / "out")
 
 
 @pytest.fixture

@@ -191,8 +191,8 @@ def threshold_for(dendrogram: Dendrogram, num_clusters: int) -> float:
     if below == above:
         fewer = dendrogram.num_leaves - int(np.searchsorted(heights, above, side="right"))
         raise UserError(
-            f"no threshold gives {num_clusters} clusters: all merges at {above:.6g} are made together and leave "
-            f"{fewer}; cut by the number of clusters instead"
+            f"no threshold gives {num_clusters} clusters: all merges at {above:.6g} are made together and "
+            f"leave {fewer}; cut by the number of clusters instead"
         )
     middle = below + (above - below) / 2
     # Between neighbouring floats there is no middle; the lower one still leaves the upper merge unmade.

@@ -1,6 +1,5 @@
 """The way in: from what a task file says to a federated data set."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from tffcl.datasets import catalog, options
@@ -18,26 +17,30 @@ _MIXTURES = {"hybrid": {"labels": "common"}, "mix4": {"labels": "apart"}}
 _COMMON = {"normalization": "pacfl", "subset": None, "test_subset": None}
 
 
-def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir: str | None = None) -> FederatedDataset:
+def load_federated(
+    dataset: Mapping, partition: Mapping, *, seed: int, data_dir: str | None = None
+) -> FederatedDataset:
     """Loads a data set and hands it out to clients.
 
     Args:
-      dataset: `name` (see `catalog.DATASETS`) and options: `normalization` ("pacfl", "unit", "half"), `subset` and
-        `test_subset` (how many examples to keep) and those of its loader. For the partitions hybrid and mix4, `names`
-        instead of `name`: several sets; options then hold for each of them.
+      dataset: `name` (see `catalog.DATASETS`) and options: `normalization` ("pacfl", "unit", "half"),
+        `subset` and `test_subset` (how many examples to keep) and those of its loader. For the partitions
+        hybrid and mix4, `names` instead of `name`: several sets; options then hold for each of them.
       partition: `name` (see `catalog.PARTITIONS`) and the options of its function.
       seed: Decides subset and partition.
       data_dir: Where data sets are; see `storage.resolve`.
 
     Raises:
-      UserError: For what a user can mend: unknown names and options, values that are impossible, data that is missing or
-        damaged, a client without training examples.
+      UserError: For what a user can mend: unknown names and options, values that are impossible, data that is
+        missing or damaged, a client without training examples.
     """
     options.integer("seed", seed, 0)
     name, rule = _section("partition", partition)
-    entry = catalog.find("partition", catalog.PARTITIONS, name)
+    function = catalog.find("partition", catalog.PARTITIONS, name).load()
+    # Before the data is read: a mistyped option is answered at once.
+    options.check(f"partition {name}", function, rule, given=("seed",))
     whole = load_dataset(dataset, seed=seed, data_dir=data_dir, mixing=_MIXTURES.get(name), partition=name)
-    split = options.call(f"partition {name}", entry.load(), rule, whole, seed=seed)
+    split = function(whole, seed=seed, **rule)
     return federated(whole, split, name)
 
 
@@ -65,20 +68,26 @@ def load_dataset(
     names = asked.pop("names", None)
     if mixing is None:
         if names is not None:
-            raise UserError(f"{partition} is of one data set: name = '...' (hybrid and mix4 take names = [...])")
+            raise UserError(
+                f"{partition} is of one data set: name = '...' (hybrid and mix4 take names = [...])"
+            )
         return _load_one(asked, seed=seed, data_dir=data_dir)
-    listed = isinstance(names, Sequence) and not isinstance(names, str)
-    if "name" in asked or not listed or len(set(names)) < 2:
-        raise UserError(f"{partition} is of several data sets: dataset needs names = ['...', '...'] and no name")
-    return mixture([_load_one({**asked, "name": each}, seed=seed, data_dir=data_dir) for each in names], **mixing)
+    listed = isinstance(names, Sequence) and all(isinstance(each, str) for each in names)
+    if "name" in asked or not listed or isinstance(names, str) or not 2 <= len(names) == len(set(names)):
+        raise UserError(
+            f"{partition} is of several data sets: dataset needs names = ['...', '...'], all different, and no name"
+        )
+    return mixture(
+        [_load_one({**asked, "name": each}, seed=seed, data_dir=data_dir) for each in names], **mixing
+    )
 
 
 def _load_one(asked: Mapping, *, seed, data_dir) -> Dataset:
     name, rest = _section("dataset", asked)
     load = catalog.find("dataset", catalog.DATASETS, name).load()
     common = {key: rest.pop(key, default) for key, default in _COMMON.items()}
-    loaded = options.call(f"dataset {name}", load, rest, also=_COMMON, data_dir=data_dir)
-    normal = normalized(loaded, common.pop("normalization"))
+    options.check(f"dataset {name}", load, rest, given=("data_dir",), also=_COMMON)
+    normal = normalized(load(data_dir=data_dir, **rest), common.pop("normalization"))
     return reduced(normal, seed=seed, **common)
 
 
@@ -106,7 +115,9 @@ def federated(dataset: Dataset, partition: Partition, name: str) -> FederatedDat
     """
     for client, index in enumerate(partition.train):
         if not len(index):
-            raise UserError(f"client {client} has no training examples under partition {name} of {dataset.name}")
+            raise UserError(
+                f"client {client} has no training examples under partition {name} of {dataset.name}"
+            )
     train, train_indices = pool(dataset.train, partition.train, partition.transforms, dataset.num_classes)
     test, test_indices = pool(dataset.test, partition.test, partition.transforms, dataset.num_classes)
     return FederatedDataset(

@@ -11,12 +11,13 @@ from tffcl.errors import UserError
 def mixture(datasets: Sequence[Dataset], *, labels: str) -> Dataset:
     """Puts data sets together.
 
-    Labels in common: the sets must have images of one shape and as many classes; label y means one thing here and
-    another there (StoCFL's hybrid). Labels apart: smaller images get a black frame, grey ones three equal channels, and
-    the labels of each set come after those of the one before (PACFL's MIX-4: FMNIST framed by 2, USPS by 8; 40 labels).
+    Labels in common: the sets must have images of one shape and as many classes; label y means one thing here
+    and another there (StoCFL's hybrid). Labels apart: smaller images get a black frame, grey ones three equal
+    channels, and the labels of each set come after those of the one before (PACFL's MIX-4: FMNIST framed by
+    2, USPS by 8; 40 labels).
 
-    A model has one mean and deviation, so those of the sets are averaged channel by channel; PACFL's code normalises each
-    set with its own. With "unit" and "half" there is no difference.
+    A model has one mean and deviation, so those of the sets are averaged channel by channel; PACFL's code
+    normalises each set with its own. With "unit" and "half" there is no difference.
 
     Args:
       datasets: Two or more.
@@ -37,8 +38,12 @@ def mixture(datasets: Sequence[Dataset], *, labels: str) -> Dataset:
         x = np.concatenate([framed(each.x, shape) for each in images])
         y = np.concatenate([each.y + np.int32(offset) for each, offset in zip(images, offsets, strict=True)])
         parts[split] = Images(x, y)
-        parts[f"{split}_source"] = np.repeat(np.arange(len(images), dtype=np.int32), [len(each) for each in images])
-    mean, std = ([_per_channel(getattr(each, what), shape[2]) for each in datasets] for what in ("mean", "std"))
+        parts[f"{split}_source"] = np.repeat(
+            np.arange(len(images), dtype=np.int32), [len(each) for each in images]
+        )
+    mean, std = (
+        [_per_channel(getattr(each, what), shape[2]) for each in datasets] for what in ("mean", "std")
+    )
     return Dataset(
         name="+".join(each.name for each in datasets),
         num_classes=num_classes,
@@ -59,11 +64,13 @@ def _check_alike(datasets):
             ("classes", first.num_classes, each.num_classes),
         ):
             if ours != theirs:
-                raise UserError(f"{what} of {first.name} are {ours} and of {each.name} {theirs}; hybrid needs them equal")
+                raise UserError(
+                    f"{what} of {first.name} are {ours} and of {each.name} {theirs}; hybrid needs them equal"
+                )
 
 
 def framed(x: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
-    """Returns uint8 images [n, h, w, c] in the middle of black ones of `shape`; grey ones get equal channels."""
+    """Returns images [n, h, w, c] in the middle of black ones of `shape`; grey ones get equal channels."""
     height, width, channels = shape
     down, right = height - x.shape[1], width - x.shape[2]
     x = np.pad(x, ((0, 0), (down // 2, down - down // 2), (right // 2, right - right // 2), (0, 0)))
@@ -79,4 +86,7 @@ def _names(datasets, labels):
         return None
     if labels == "apart":
         return tuple(f"{each.name} {name}" for each in datasets for name in each.class_names)
-    return tuple(" / ".join(dict.fromkeys(names)) for names in zip(*(each.class_names for each in datasets), strict=True))
+    return tuple(
+        " / ".join(dict.fromkeys(names))
+        for names in zip(*(each.class_names for each in datasets), strict=True)
+    )

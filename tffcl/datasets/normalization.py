@@ -25,8 +25,8 @@ NORMALIZATIONS = ("pacfl", "unit", "half")
 def measured(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and standard deviation of each channel of uint8 images [n, h, w, c], on the scale 0 to 1.
 
-    Counts values instead of converting them: exact, and a float copy of a large set would be four times its size.
-    A channel that is constant gets deviation 1.
+    Counts values instead of converting them: exact, and a float copy of a large set would be four times its
+    size. A channel that is constant gets deviation 1.
     """
     means, deviations = [], []
     values = np.arange(256) / 255.0
@@ -40,7 +40,7 @@ def measured(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def constants(name: str, x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns the papers' mean and deviation of a set, or those of its training images `x` if the papers have none."""
+    """Returns the papers' mean and deviation of a set; if there are none, those of its images `x`."""
     return PAPER_CONSTANTS.get(name) or measured(x)
 
 
@@ -49,8 +49,9 @@ def normalized(dataset: Dataset, normalization: str) -> Dataset:
 
     Args:
       dataset: As a loader returns it, with the constants of "pacfl".
-      normalization: "pacfl": the constants of PACFL's code where it has them, else measured on the training images;
-        "unit": pixels from 0 to 1 as they are (FLT, StoCFL on MNIST); "half": from -1 to 1 (FLT, StoCFL on CIFAR-10).
+      normalization: "pacfl": the constants of PACFL's code where it has them, else measured on the training
+        images; "unit": pixels from 0 to 1 as they are (FLT, StoCFL on MNIST); "half": from -1 to 1 (FLT,
+        StoCFL on CIFAR-10).
 
     Raises:
       UserError: For another name.

@@ -2,30 +2,34 @@
 
 import inspect
 import math
+import numbers
 from collections.abc import Callable, Collection, Mapping
 
 from tffcl.errors import UserError, unknown
 
 
 def keys_of(function: Callable) -> dict[str, object]:
-    """Returns the keyword-only parameters of `function` and their defaults (`inspect.Parameter.empty` if needed)."""
+    """Returns the keyword-only parameters of `function` and their defaults (`inspect.Parameter.empty`)."""
     parameters = inspect.signature(function).parameters.values()
     return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
 
 
-def call(kind: str, function: Callable, options: Mapping, *arguments, also: Collection[str] = (), **given):
-    """Calls `function` with a user's options as keywords.
+def check(
+    kind: str,
+    function: Callable,
+    options: Mapping,
+    *,
+    given: Collection[str] = (),
+    also: Collection[str] = (),
+):
+    """Checks that a user's options are what a function takes.
 
     Args:
       kind: What the options are of, e.g. "partition label_skew".
-      function: Takes `arguments`, and its options as keyword-only parameters.
+      function: Its options are its keyword-only parameters.
       options: The user's keys and values.
-      *arguments: Handed on.
+      given: Parameters that we supply and that users may not.
       also: Keys that are read elsewhere, to be named among the allowed ones.
-      **given: Keywords that we supply and that users may not.
-
-    Returns:
-      What `function` returns.
 
     Raises:
       UserError: For an option that `function` does not have, or that it needs and did not get.
@@ -38,21 +42,20 @@ def call(kind: str, function: Callable, options: Mapping, *arguments, also: Coll
     for key, default in own.items():
         if default is inspect.Parameter.empty and key not in options:
             raise UserError(f"{kind} needs {key!r} (its options: {', '.join(allowed)})")
-    return function(*arguments, **given, **options)
 
 
 def integer(key: str, value: object, minimum: int, maximum: int | None = None) -> int:
     """Returns `value` if it is a whole number from `minimum` to `maximum`, else raises UserError."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= minimum:
-        if maximum is None or value <= maximum:
-            return value
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if whole and value >= minimum and (maximum is None or value <= maximum):
+        return int(value)
     allowed = f"{minimum} or more" if maximum is None else f"from {minimum} to {maximum}"
     raise UserError(f"{key} is {value!r}; it must be a whole number, {allowed}")
 
 
 def positive(key: str, value: object) -> float:
     """Returns `value` as a float if it is a finite number above 0, else raises UserError."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if number and math.isfinite(value) and value > 0:
         return float(value)
     raise UserError(f"{key} is {value!r}; it must be a number above 0")

@@ -19,8 +19,8 @@ def pool(
       num_classes: For shifts of labels.
 
     Returns:
-      The pool, and per client int64 indices into it. Images that nobody holds are left out. Clients that shared an array
-      of indices share one again.
+      The pool, and per client int64 indices into it. Images that nobody holds are left out. Clients that
+      shared an array of indices share one again.
     """
     transforms = transforms or [Transform()] * len(held)
     pieces, moved, start = [], {}, 0

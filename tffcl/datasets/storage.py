@@ -22,7 +22,8 @@ _CACHE_FORMAT = "1"  # a change of what loaders store must change this
 def resolve(data_dir: str | os.PathLike | None) -> pathlib.Path:
     """Returns the directory of data sets: `data_dir`, else $TFFCL_DATA_DIR, else TFDS's own default.
 
-    TFDS's rule ($TFDS_DATA_DIR, else ~/tensorflow_datasets) is repeated here, as importing TFDS takes seconds.
+    TFDS's rule ($TFDS_DATA_DIR, else ~/tensorflow_datasets) is repeated here, as importing TFDS takes
+    seconds.
     """
     chosen = data_dir or os.environ.get("TFFCL_DATA_DIR") or os.environ.get("TFDS_DATA_DIR")
     return pathlib.Path(chosen or "~/tensorflow_datasets").expanduser().absolute()
@@ -31,8 +32,8 @@ def resolve(data_dir: str | os.PathLike | None) -> pathlib.Path:
 def missing(name: str, directory: pathlib.Path, problem: str) -> UserError:
     """Returns the error for a data set that is neither in `directory` nor can be downloaded."""
     return UserError(
-        f"{name} is not in {directory} and cannot be downloaded ({problem}): connect once so that it is downloaded, "
-        "or put it there: --data-dir DIR or TFFCL_DATA_DIR=DIR"
+        f"{name} is not in {directory} and cannot be downloaded ({problem}): connect once so that it is "
+        "downloaded, or put it there: --data-dir DIR or TFFCL_DATA_DIR=DIR"
     )
 
 
@@ -43,7 +44,7 @@ def first_line(error: BaseException, limit: int = 200) -> str:
 
 
 def reachable(url: str, seconds: float = 8.0) -> bool:
-    """Says if a server answers, whatever it answers, within `seconds`; goes through the environment's proxies.
+    """Says if a server answers, whatever it answers, within `seconds`; through the environment's proxies.
 
     TFDS and scikit-learn retry a host that cannot be resolved for minutes, so it is asked for first.
     """
@@ -87,9 +88,11 @@ def _read(path: pathlib.Path, fingerprint: str) -> dict[str, np.ndarray] | None:
 
 
 def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray]):
-    """Writes an .npz file so that readers find all of it or nothing; raises OSError if it cannot be written."""
+    """Writes an .npz file so that readers find all of it or nothing; raises OSError if it cannot."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".partial", delete=False) as file:
+    with tempfile.NamedTemporaryFile(
+        dir=path.parent, prefix=path.stem, suffix=".partial", delete=False
+    ) as file:
         try:
             np.savez(file, **arrays)
             file.close()

@@ -94,12 +94,16 @@ def run(
     return _finish(job, out, state, accuracy)
 
 
+def _title(config: RunConfig) -> str:
+    return f"{config.algorithm} seed {config.seed}"
+
+
 def _bar(config: RunConfig, show: bool):
     # In a log file a line every ten seconds does; on a terminal the bar moves.
     interval = 0.1 if sys.stderr.isatty() else 10.0
     return tqdm(
         total=config.train.rounds,
-        desc=f"{config.algorithm} seed {config.seed}",
+        desc=_title(config),
         unit="round",
         disable=not show,
         dynamic_ncols=True,
@@ -169,22 +173,23 @@ def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int,
         aggregator = job.algorithm.computations().get("initialize")
         state, job.progress = checkpoints.load(saved, job.algorithm, aggregator()["aggregator"] if aggregator else ())
         return saved, state
-    title = bar.desc
-    bar.set_description(f"{title} initialises")
+    bar.set_description(f"{_title(job.config)} initialises")
     with job.timed(CLUSTERING):
         state = job.algorithm.initialize(job.population)
-    bar.set_description(title)
+    bar.set_description(_title(job.config))
     signature = job.algorithm.transfers.get("signature")
     if signature:
         clients = len(job.population.client_ids)
-        job.progress["signature_bytes"] += (signature.up_bytes + signature.down_bytes) * clients
+        job.progress["down_bytes"] += signature.down_bytes * clients
+        job.progress["up_bytes"] += signature.up_bytes * clients
+        job.progress["signature_bytes"] += (signature.up_bytes + signature.down_bytes) * clients  # part of the two
     checkpoints.save(0, state, job.progress)
     return 0, state
 
 
 def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metrics: Metrics, bar):
     """Runs the rounds that are left; returns the last state and the last evaluation."""
-    config, accuracy = job.config, None
+    config, accuracy, shown = job.config, None, {}
     saved = done
     try:
         while done < config.train.rounds:
@@ -195,7 +200,7 @@ def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metric
                 accuracy = _evaluate(job, state)
                 row.update(_accuracy_row(job, accuracy))
             metrics.release(done, {**row, "seconds": time.monotonic() - start})
-            _show(bar, row)
+            _show(bar, row, shown)
             if done == config.train.rounds or done % config.checkpoint.every == 0:
                 checkpoints.save(done, state, job.progress)
                 saved = done
@@ -261,14 +266,13 @@ def _accuracy_row(job: _Run, accuracy: dict) -> dict:
     }
 
 
-def _show(bar, row: dict):
-    shown = {"loss": f"{row['train_loss']:.3f}"}
+def _show(bar, row: dict, shown: dict):
+    """Moves the bar on; `shown` keeps the last accuracies until the next evaluation."""
+    shown["loss"] = f"{row['train_loss']:.3f}"
     for key in ("cluster", "local", "global"):
         if row[f"{key}_accuracy"] is not None:
             shown[key] = f"{100 * row[f'{key}_accuracy']:.2f}%"
-    # The last accuracies stay until the next evaluation.
-    bar.__dict__.setdefault("tffcl_shown", {}).update(shown)
-    bar.set_postfix(bar.tffcl_shown, refresh=False)
+    bar.set_postfix(shown, refresh=False)
     bar.update(1)
 
 

@@ -57,8 +57,14 @@ def similarity(config: RunConfig, signature: str, out: str | pathlib.Path, *, da
         threshold=threshold, labels=labels, suggestion=suggestion.reason, unit="degrees", measure=how.measure, linkage=how.linkage,
     )  # fmt: skip
     truth = federated.true_groups
-    figures.proximity_figure(angles, labels, unit="degrees", true_groups=truth).savefig(out / "proximity.png")
-    figures.dendrogram_figure(dendrogram.merges, threshold=threshold, unit="degrees").savefig(out / "dendrogram.png")
+    matrix = figures.proximity_figure(
+        angles, labels, client_ids=population.client_ids, unit="degrees", measure=how.measure, merges=dendrogram.merges
+    )
+    tree = figures.dendrogram_figure(
+        dendrogram.merges, threshold, labels=labels, unit="degrees", linkage=how.linkage, suggestion=suggestion.reason
+    )
+    matrix.savefig(out / "proximity.png")
+    tree.savefig(out / "dendrogram.png")
     return "\n".join(_lines(config, how, angles, labels, threshold, suggestion, truth, out))
 
 

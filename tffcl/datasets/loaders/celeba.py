@@ -16,8 +16,8 @@ _LEFT_OUT = (218 - 178) // 2  # rows above and below the square in the middle of
 def load_celeba(*, size: int = 32, target: str = "Male", data_dir=None) -> Dataset:
     """Returns CelebA's training and test faces with their 40 attributes, [n, size, size, 3].
 
-    The square in the middle of each picture is averaged down to `size`. The label is one attribute: 0 no, 1 yes. Mean and
-    deviation are measured.
+    The square in the middle of each picture is averaged down to `size`. The label is one attribute: 0 no, 1
+    yes. Mean and deviation are measured.
 
     Args:
       size: Height and width, 8 to 178. The complete set takes 0.6 GB at 32 and grows with the square.
@@ -30,7 +30,12 @@ def load_celeba(*, size: int = 32, target: str = "Male", data_dir=None) -> Datas
     options.integer("size", size, 8, 178)
     directory = storage.resolve(data_dir)
     arrays = read_arrays(
-        "celeba", "celeb_a", _URL, directory, lambda builder, split: _split(builder, split, size), key=f"celeba_{size}"
+        "celeba",
+        "celeb_a",
+        _URL,
+        directory,
+        lambda builder, split: _split(builder, split, size),
+        key=f"celeba_{size}",
     )
     names = tuple(str(name) for name in arrays["names_train"])
     if target not in names:
@@ -43,7 +48,8 @@ def load_celeba(*, size: int = 32, target: str = "Male", data_dir=None) -> Datas
     found = len(train), len(test)
     note = f"a part: {found[0]:,} + {found[1]:,} of {_COMPLETE[0]:,} + {_COMPLETE[1]:,} images"
     return Dataset(
-        "celeba", train, test, 2, *measured(train.x), (f"not {target}", target), "" if found == _COMPLETE else note,
+        "celeba", train, test, 2, *measured(train.x), (f"not {target}", target),
+        note="" if found == _COMPLETE else note,
         attribute_names=names,
         train_attributes=arrays["attributes_train"],
         test_attributes=arrays["attributes_test"],

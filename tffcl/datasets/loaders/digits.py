@@ -1,4 +1,4 @@
-"""The embedded default: scikit-learn's copy of the UCI optical digits. Needs no network and no data directory."""
+"""The embedded default: scikit-learn's copy of the UCI optical digits. Needs no network, no directory."""
 
 import numpy as np
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tffcl.datasets import options, storage
 from tffcl.datasets.core import Dataset, Images
+from tffcl.datasets.loaders.npz import to_uint8
 from tffcl.datasets.normalization import constants
 from tffcl.errors import UserError
 
@@ -21,7 +22,8 @@ _BATCH = 4096
 
 
 def load_femnist(*, only_digits: bool = False, data_dir=None) -> Dataset:
-    """Returns FEMNIST, 28x28x1, each image owned by its writer; owners count through the writers' sorted names.
+    """Returns FEMNIST, 28x28x1, each image owned by its writer; owners count through the writers' sorted
+    names.
 
     TFF gives floats in which 1.0 is the background. Here ink is bright, 255 for 0.0, as in MNIST.
 
@@ -42,11 +44,14 @@ def load_femnist(*, only_digits: bool = False, data_dir=None) -> Dataset:
     train, test = (Images(arrays[f"x_{split}"], arrays[f"y_{split}"]) for split in ("train", "test"))
     found, complete = (len(train), len(test)), _COMPLETE[only_digits]
     writers = 1 + int(arrays["owner_train"].max())
-    note = f"a part: {writers:,} writers, {found[0]:,} + {found[1]:,} of {complete[0]:,} + {complete[1]:,} images"
+    sizes = f"{found[0]:,} + {found[1]:,} of {complete[0]:,} + {complete[1]:,} images"
+    note = f"a part: {writers:,} writers, {sizes}"
     names = _CHARACTERS[:10] if only_digits else _CHARACTERS
     return Dataset(
-        "femnist", train, test, len(names), *constants("femnist", train.x), names, "" if found == complete else note,
-        train_owner=arrays["owner_train"], test_owner=arrays["owner_test"],
+        "femnist", train, test, len(names), *constants("femnist", train.x), names,
+        note="" if found == complete else note,
+        train_owner=arrays["owner_train"],
+        test_owner=arrays["owner_test"],
     )  # fmt: skip
 
 
@@ -78,13 +83,17 @@ def _read(directory: pathlib.Path, only_digits: bool) -> dict[str, np.ndarray]:
     try:
         train, test = _emnist().load_data(only_digits=only_digits, cache_dir=str(directory))
         writers = sorted(set(train.client_ids) | set(test.client_ids))
-        splits = {"train": _split(train, writers), "test": _split(test, writers)}
+        splits = {"train": _split(train, writers, "train"), "test": _split(test, writers, "test")}
+    except UserError:
+        raise
     except Exception as error:  # SQLite, TensorFlow and TFF each have their own
-        raise UserError(f"femnist's {directory / _FILE} cannot be read ({storage.first_line(error)})") from error
+        raise UserError(
+            f"femnist's {directory / _FILE} cannot be read ({storage.first_line(error)})"
+        ) from error
     return {f"{key}_{split}": value for split, arrays in splits.items() for key, value in arrays.items()}
 
 
-def _split(clients, writers: list[str]) -> dict[str, np.ndarray]:
+def _split(clients, writers: list[str], name: str) -> dict[str, np.ndarray]:
     """Reads all images of a `ClientData`: one data set over all clients, as one per client takes minutes."""
     import tensorflow as tf
 
@@ -92,13 +101,14 @@ def _split(clients, writers: list[str]) -> dict[str, np.ndarray]:
     numbers = np.searchsorted(writers, ids).astype(np.int32)
 
     def one_client(number, client_id):
-        def convert(example):
-            ink = tf.cast(tf.round((1.0 - example["pixels"]) * 255.0), tf.uint8)
-            return number, ink[..., tf.newaxis], example["label"]
-
-        return clients.serializable_dataset_fn(client_id).map(convert)
+        return clients.serializable_dataset_fn(client_id).map(
+            lambda each: (number, each["pixels"], each["label"])
+        )
 
     examples = tf.data.Dataset.from_tensor_slices((numbers, ids)).flat_map(one_client)
-    batches = list(examples.batch(_BATCH).prefetch(2).as_numpy_iterator())
+    batches = []
+    for owner, pixels, labels in examples.batch(_BATCH).prefetch(2).as_numpy_iterator():
+        where = f"femnist: {name} images of writers {writers[owner[0]]} to {writers[owner[-1]]}"
+        batches.append((owner, to_uint8(1 - pixels, where), labels))
     owner, x, y = (np.concatenate(column) for column in zip(*batches, strict=True))
     return {"owner": owner, "x": x, "y": y.astype(np.int32)}

@@ -18,9 +18,10 @@ _OWNERS = ("client_train", "client_test")
 def load_npz(*, path: str | os.PathLike, num_classes: int | None = None, data_dir=None) -> Dataset:
     """Returns the data set of an .npz file; mean and deviation are measured on its training images.
 
-    The file has `x_train`, `x_test` [n, height, width] or [n, height, width, channels], integers 0 to 255 or floats 0 to 1
-    (stored as the nearest of 256 steps), and `y_train`, `y_test` [n], integers from 0. For natural clients it has
-    `client_train` and `client_test` [n] too, integers or strings, which become numbers in sorted order.
+    The file has `x_train`, `x_test` [n, height, width] or [n, height, width, channels], integers 0 to 255 or
+    floats 0 to 1 (stored as the nearest of 256 steps), and `y_train`, `y_test` [n], integers from 0. For
+    natural clients it has `client_train` and `client_test` [n] too, integers or strings, which become numbers
+    in sorted order.
 
     Args:
       path: The file.
@@ -28,7 +29,8 @@ def load_npz(*, path: str | os.PathLike, num_classes: int | None = None, data_di
       data_dir: Not used; all loaders have it.
 
     Raises:
-      UserError: If the file or an array is missing or damaged, or a value is NaN, infinite or out of range; says where.
+      UserError: If the file or an array is missing or damaged, or a value is NaN, infinite or out of range;
+        says where.
     """
     del data_dir
     path = pathlib.Path(path).expanduser()
@@ -52,7 +54,7 @@ def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def images_of(arrays: dict[str, np.ndarray], where: str) -> tuple[Images, Images]:
-    """Returns training and test images of arrays as `load_npz` describes them; `where` names them in errors."""
+    """Returns training and test images of arrays as `load_npz` has them; `where` names them in errors."""
     absent = [key for key in _NEEDED if key not in arrays]
     if absent:
         raise UserError(f"{where} lacks {', '.join(absent)} (needed: {', '.join(_NEEDED)})")
@@ -67,14 +69,16 @@ def images_of(arrays: dict[str, np.ndarray], where: str) -> tuple[Images, Images
 
 
 def to_uint8(x: np.ndarray, where: str) -> np.ndarray:
-    """Returns images as uint8 [n, h, w, c], from integers 0 to 255 or floats 0 to 1, grey ones with or without channel.
+    """Returns images as uint8 [n, h, w, c], from integers 0 to 255 or floats 0 to 1, with or without channel.
 
     Raises:
       UserError: If they have another rank or type, or a value is NaN, infinite or out of range.
     """
     x = x[..., None] if x.ndim == 3 else x
     if x.ndim != 4:
-        raise UserError(f"{where} has shape {x.shape}; it must be [n, height, width] or [n, height, width, channels]")
+        raise UserError(
+            f"{where} has shape {x.shape}; it must be [n, height, width] or [n, height, width, channels]"
+        )
     if x.dtype == np.uint8:
         return x
     floats = np.issubdtype(x.dtype, np.floating)
@@ -84,7 +88,9 @@ def to_uint8(x: np.ndarray, where: str) -> np.ndarray:
     wrong = ~((x >= 0) & (x <= top))  # true for NaN too
     if wrong.any():
         place = tuple(int(each) for each in np.unravel_index(int(wrong.argmax()), x.shape))
-        raise UserError(f"{where} is {x[place]} at {list(place)}; {'floats' if floats else 'integers'} must be 0 to {top}")
+        raise UserError(
+            f"{where} is {x[place]} at {list(place)}; {'floats' if floats else 'integers'} must be 0 to {top}"
+        )
     return np.round(x * 255.0).astype(np.uint8) if floats else x.astype(np.uint8)
 
 
@@ -105,7 +111,9 @@ def _owners(arrays, path):
     given = [arrays[key] for key in _OWNERS]
     for key, array in zip(_OWNERS, given, strict=True):
         if array.ndim != 1 or array.dtype.kind not in "iuUS":
-            raise UserError(f"{path}: {key} is {array.dtype} of shape {array.shape}; it must be names or integers, [n]")
+            raise UserError(
+                f"{path}: {key} is {array.dtype} of shape {array.shape}; it must be names or integers, [n]"
+            )
     if given[0].dtype.kind in "US" and given[1].dtype.kind in "US":
         names = np.concatenate(given)
     elif given[0].dtype.kind in "iu" and given[1].dtype.kind in "iu":

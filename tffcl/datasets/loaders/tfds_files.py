@@ -10,12 +10,19 @@ from tffcl.datasets import storage
 from tffcl.errors import UserError
 
 _BATCH = 4096
+_MIRROR = (
+    "https://storage.googleapis.com"  # TFDS looks for the prepared set here before it goes to the source
+)
 
 
-def files_of(directory: pathlib.Path, builder: str) -> list[pathlib.Path]:
-    """Returns the files of a prepared TFDS data set, e.g. "emnist/letters", of all versions; empty if there is none."""
-    versions = [path.parent for path in directory.glob(f"{builder}/*/dataset_info.json")]
-    return [path for version in versions for path in version.iterdir() if path.is_file()]
+def prepared(directory: pathlib.Path, builder: str) -> pathlib.Path | None:
+    """Returns where the newest version of a TFDS data set, e.g. "emnist/letters", is; None if nowhere."""
+
+    def version(path):
+        return [int(part) if part.isdigit() else -1 for part in path.name.split(".")]
+
+    infos = directory.glob(f"{builder}/[0-9]*.*.*/dataset_info.json")
+    return max((path.parent for path in infos), key=version, default=None)
 
 
 def read_arrays(
@@ -40,32 +47,36 @@ def read_arrays(
     Raises:
       UserError: If it is neither there nor can be downloaded, or cannot be read.
     """
-    if not files_of(directory, builder):
+    if prepared(directory, builder) is None:
         _download(name, builder, url, directory)
+    version = prepared(directory, builder)
+    if version is None:
+        raise UserError(f"{name} is not in {directory} although TFDS has downloaded it")
 
     def build():
         try:
-            found = _builder(builder, directory)
+            found = _tfds().builder_from_directory(version)
             splits = {split: decode(found, split) for split in ("train", "test")}
         except Exception as error:  # TFDS raises many kinds; the user gets the reason
-            raise UserError(f"{name} in {directory} cannot be read ({storage.first_line(error)})") from error
-        return {f"{array}_{split}": value for split, arrays in splits.items() for array, value in arrays.items()}
+            raise UserError(f"{name} in {version} cannot be read ({storage.first_line(error)})") from error
+        return {f"{key}_{split}": value for split, arrays in splits.items() for key, value in arrays.items()}
 
-    return storage.cached(directory, key or name, files_of(directory, builder), build)
+    files = [path for path in version.iterdir() if path.is_file()]
+    return storage.cached(directory, key or name, files, build)
 
 
-def _builder(builder: str, directory: pathlib.Path):
+def _tfds():
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow_datasets as tfds
 
-    return tfds.builder(builder, data_dir=directory)
+    return tfds
 
 
 def _download(name: str, builder: str, url: str, directory: pathlib.Path):
-    if not storage.reachable(url):
+    if not storage.reachable(url) and not storage.reachable(_MIRROR):
         raise storage.missing(name, directory, f"no answer from {url}")
     try:
-        _builder(builder, directory).download_and_prepare()
+        _tfds().builder(builder, data_dir=directory).download_and_prepare()
     except Exception as error:  # as above
         raise storage.missing(name, directory, storage.first_line(error)) from error
 

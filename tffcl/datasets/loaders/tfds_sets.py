@@ -34,7 +34,18 @@ class _Set:
     first_label: int = 0
 
 
-_FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+_FASHION = (
+    "t-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 # EMNIST balanced joins the lower-case letters that look like their capitals (Cohen et al. 2017, section II-C).
 _BALANCED = _DIGITS + tuple(string.ascii_uppercase) + tuple("abdefghnqrt")
@@ -43,7 +54,10 @@ _NIST = "https://biometrics.nist.gov"
 _SETS = {
     "mnist": _Set("mnist", "https://storage.googleapis.com", (60000, 10000), _DIGITS),
     "fashion_mnist": _Set(
-        "fashion_mnist", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", (60000, 10000), _FASHION
+        "fashion_mnist",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        (60000, 10000),
+        _FASHION,
     ),
     "cifar10": _Set("cifar10", "https://www.cs.toronto.edu", (50000, 10000), _CIFAR10),
     "cifar100": _Set("cifar100", "https://www.cs.toronto.edu", (50000, 10000), 100),
@@ -79,7 +93,7 @@ def _load(name: str, data_dir) -> Dataset:
 
 
 def load_mnist(*, data_dir=None) -> Dataset:
-    """Returns MNIST, 28x28x1. `data_dir`: as in `storage.resolve`; raises UserError if the set cannot be had."""
+    """Returns MNIST, 28x28x1; `data_dir` as in `storage.resolve`. Raises UserError if it cannot be had."""
     return _load("mnist", data_dir)
 
 
@@ -109,5 +123,5 @@ def load_emnist_balanced(*, data_dir=None) -> Dataset:
 
 
 def load_emnist_letters(*, data_dir=None) -> Dataset:
-    """Returns EMNIST letters, 28x28x1, upright, labels 0 to 25 (TFDS: transposed, 1 to 26); see `load_mnist`."""
+    """Returns EMNIST letters, 28x28x1, upright, labels 0 to 25 (TFDS has 1 to 26); see `load_mnist`."""
     return _load("emnist_letters", data_dir)

@@ -20,8 +20,8 @@ def load_usps(*, data_dir=None) -> Dataset:
     """Returns USPS, 16x16x1 with bright ink, 7,291 to train and 2,007 to test.
 
     Args:
-      data_dir: As in `storage.resolve`; the set is its file `usps.npz` with x_train, y_train, x_test, y_test. If there is
-        none, OpenML's copy is fetched and kept there.
+      data_dir: As in `storage.resolve`; the set is its file `usps.npz` with x_train, y_train, x_test, y_test.
+        If there is none, OpenML's copy is fetched and kept there.
 
     Raises:
       UserError: If it is neither there nor can be downloaded, or is damaged.
@@ -50,10 +50,23 @@ def from_openml(pixels: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]
     """
     labels = np.asarray(labels).astype(float).astype(np.int64) - 1
     pixels = np.asarray(pixels, float)
-    if pixels.shape != (_TRAIN + _TEST, 256) or labels.min() != 0 or labels.max() != 9 or abs(pixels).max() > 1.001:
-        raise UserError(f"OpenML's data set {_OPENML_ID} is not USPS as it was; put usps.npz in the data directory")
+    # `not <=` refuses NaN too.
+    if (
+        pixels.shape != (_TRAIN + _TEST, 256)
+        or labels.min() != 0
+        or labels.max() != 9
+        or not abs(pixels).max() <= 1.001
+    ):
+        raise UserError(
+            f"OpenML's data set {_OPENML_ID} is not USPS as it was; put usps.npz in the data directory"
+        )
     x = np.round(np.clip((pixels + 1) / 2, 0, 1) * 255).astype(np.uint8).reshape(-1, 16, 16)
-    return {"x_train": x[:_TRAIN], "y_train": labels[:_TRAIN], "x_test": x[_TRAIN:], "y_test": labels[_TRAIN:]}
+    return {
+        "x_train": x[:_TRAIN],
+        "y_train": labels[:_TRAIN],
+        "x_test": x[_TRAIN:],
+        "y_test": labels[_TRAIN:],
+    }
 
 
 def _fetch(directory: pathlib.Path, path: pathlib.Path) -> dict[str, np.ndarray]:

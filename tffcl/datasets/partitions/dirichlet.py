@@ -16,9 +16,9 @@ def dirichlet(
 ) -> Partition:
     """Shares each class out in proportions drawn from a symmetric Dirichlet distribution.
 
-    Class by class, a client that already holds its equal share of the whole set or more gets nothing of the class, and
-    the proportions of the others are scaled up to 1. This is drawn again until every client has `min_size` examples. All
-    examples are used; there are no true groups.
+    Class by class, a client that already holds its equal share of the whole set or more gets nothing of the
+    class, and the proportions of the others are scaled up to 1. This is drawn again until every client has
+    `min_size` examples. All examples are used; there are no true groups.
 
     Args:
       dataset: The data set.
@@ -46,7 +46,7 @@ def dirichlet(
 
 
 def _cuts(counts: list[int], clients: int, alpha: float, min_size: int, rng) -> list[np.ndarray]:
-    """Returns, per class, where to cut it: int [clients - 1]. Draws sizes only, so that many attempts are quick."""
+    """Returns, per class, where to cut it: int [clients - 1]. Only sizes are drawn, so attempts are quick."""
     best = 0
     for _ in range(_ATTEMPTS):
         drawn = _draw(counts, clients, alpha, rng)
@@ -57,8 +57,9 @@ def _cuts(counts: list[int], clients: int, alpha: float, min_size: int, rng) -> 
             return cuts
         best = max(best, int(sizes.min()))
     raise UserError(
-        f"dirichlet with alpha = {alpha:g} and {clients} clients did not reach min_size = {min_size} in {_ATTEMPTS} "
-        f"draws (at best the smallest client had {best} examples); use fewer clients, a larger alpha or smaller min_size"
+        f"dirichlet with alpha = {alpha:g} and {clients} clients did not reach min_size = {min_size} in "
+        f"{_ATTEMPTS} draws (at best the smallest client had {best} examples); "
+        "use fewer clients, a larger alpha or a smaller min_size"
     )
 
 

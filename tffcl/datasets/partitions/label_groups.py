@@ -17,8 +17,9 @@ _STOCFL = ((0, 1, 2), (3, 4), (5, 6), (7, 8, 9))
 def scheme_groups(scheme: str, num_classes: int, rng: np.random.Generator) -> list[list[int]]:
     """Returns the groups of classes of a published scheme, which is for 10 classes.
 
-    "stocfl": {0,1,2}, {3,4}, {5,6}, {7,8,9} (StoCFL, appendix A.1). "flt1": five random pairs (FLT, scenario 1). "flt2":
-    five triples of a random order, in a ring, each with one class in common with the next (FLT, scenario 2).
+    "stocfl": {0,1,2}, {3,4}, {5,6}, {7,8,9} (StoCFL, appendix A.1). "flt1": five random pairs (FLT, scenario
+    1). "flt2": five triples of a random order, in a ring, each with one class in common with the next (FLT,
+    scenario 2).
     """
     options.choice("scheme", scheme, SCHEMES)
     if num_classes != 10:
@@ -34,7 +35,12 @@ def _checked(groups: object, num_classes: int) -> list[list[int]]:
     if isinstance(groups, str) or not isinstance(groups, Sequence) or not groups:
         raise UserError(f"groups is {groups!r}; it must be lists of classes, e.g. [[0, 1], [2, 3]]")
     for group in groups:
-        if isinstance(group, str) or not isinstance(group, Sequence) or not group or len(set(group)) < len(group):
+        if (
+            isinstance(group, str)
+            or not isinstance(group, Sequence)
+            or not group
+            or len(set(group)) < len(group)
+        ):
             raise UserError(f"groups has {group!r}; each must be a list of different classes")
         for label in group:
             options.integer("a class in groups", label, 0, num_classes - 1)
@@ -53,9 +59,9 @@ def label_groups(
 ) -> Partition:
     """Gives each group of classes to an equal block of clients, each class in near-equal parts.
 
-    A class of one group is shared out among its clients. A class of several groups is shared out among the clients of all
-    of them, or, with `share`, in each of them anew: clients of different groups then hold the same examples, as in FLT's
-    code. Classes of no group are not used. The true groups are the blocks.
+    A class of one group is shared out among its clients. A class of several groups is shared out among the
+    clients of all of them, or, with `share`, in each of them anew: clients of different groups then hold the
+    same examples, as in FLT's code. Classes of no group are not used. The true groups are the blocks.
 
     Args:
       dataset: The data set.
@@ -67,26 +73,37 @@ def label_groups(
       test: As in `local_tests`.
 
     Raises:
-      UserError: If not one of `groups` and `scheme` is given, a class does not exist, the clients do not divide into the
-        groups, or there are too few examples.
+      UserError: If not one of `groups` and `scheme` is given, a class does not exist, the clients do not
+        divide into the groups, or there are too few examples.
     """
     options.integer("clients", clients, 1)
     options.boolean("share", share)
     if (groups is None) == (scheme is None):
-        raise UserError(f"label_groups needs either groups = [[...], ...] or scheme (one of {', '.join(SCHEMES)})")
+        raise UserError(
+            f"label_groups needs either groups = [[...], ...] or scheme (one of {', '.join(SCHEMES)})"
+        )
     rng = np.random.default_rng(seed)
-    chosen = _checked(groups, dataset.num_classes) if scheme is None else scheme_groups(scheme, dataset.num_classes, rng)
+    chosen = (
+        _checked(groups, dataset.num_classes)
+        if scheme is None
+        else scheme_groups(scheme, dataset.num_classes, rng)
+    )
     of_client = block_groups(clients, len(chosen), "groups")
     examples = by_class(dataset.train.y, dataset.num_classes)
     for group in chosen:
-        enough(clients // len(chosen), sum(len(examples[label]) for label in group), f"examples of classes {group}")
+        enough(
+            clients // len(chosen),
+            sum(len(examples[label]) for label in group),
+            f"examples of classes {group}",
+        )
     train = _shared(examples, chosen, of_client, rng) if share else _once(examples, chosen, of_client, rng)
     return with_tests(dataset, train, test=test, seed=seed, groups=of_client)
 
 
 def _once(examples, chosen, of_client, rng):
     owners = [
-        [client for client, group in enumerate(of_client) if label in chosen[group]] for label in range(len(examples))
+        [client for client, group in enumerate(of_client) if label in chosen[group]]
+        for label in range(len(examples))
     ]
     return share_classes(examples, owners, len(of_client), rng)
 
@@ -96,7 +113,9 @@ def _shared(examples, chosen, of_client, rng):
     for number, group in enumerate(chosen):
         members = np.flatnonzero(of_client == number)
         everyone = range(len(members))
-        parts = share_classes([examples[label] for label in group], [everyone] * len(group), len(members), rng)
+        parts = share_classes(
+            [examples[label] for label in group], [everyone] * len(group), len(members), rng
+        )
         for client, part in zip(members, parts, strict=True):
             train[client] = part
     return train

@@ -14,8 +14,8 @@ def label_skew(
 ) -> Partition:
     """Gives each client a few classes: client i always class i mod K, then other distinct classes at random.
 
-    Each class is shuffled and cut in near-equal parts for the clients that hold it, in their order, so sizes of clients
-    differ. There are no true groups. 20 % of 10 classes is 2 of them, 30 % is 3.
+    Each class is shuffled and cut in near-equal parts for the clients that hold it, in their order, so sizes
+    of clients differ. There are no true groups. 20 % of 10 classes is 2 of them, 30 % is 3.
 
     Args:
       dataset: The data set, K classes.
@@ -44,6 +44,10 @@ def label_skew(
     for client, index in enumerate(train):
         if not len(index):
             held = [label for label in range(classes) if client in owners[label]]
-            counts = ", ".join(f"class {label}: {len(examples[label])} for {len(owners[label])}" for label in held)
-            raise UserError(f"label_skew leaves client {client} without examples ({counts} clients); use fewer clients")
+            counts = ", ".join(
+                f"class {label}: {len(examples[label])} for {len(owners[label])}" for label in held
+            )
+            raise UserError(
+                f"label_skew leaves client {client} without examples ({counts} clients); use fewer clients"
+            )
     return with_tests(dataset, train, test=test, seed=seed)

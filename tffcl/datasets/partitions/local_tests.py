@@ -1,9 +1,10 @@
 """Which test images each client gets, under one of four rules.
 
-"classes": all test images of the classes that the client trains on (PACFL's and FLIS's code); clients overlap, and a class
-counts as much as any other, however little of it the client holds. "all": all test images of the client's domain (StoCFL).
-"share": a part of them that no other client gets, with the client's own mix of labels as far as rounding allows. "own":
-those of the client's natural owner; the partition by owner gives these itself.
+"classes": all test images of the classes that the client trains on (PACFL's and FLIS's code); clients
+overlap, and a class counts as much as any other, however little of it the client holds. "all": all test
+images of the client's domain (StoCFL). "share": a part of them that no other client gets, with the client's
+own mix of labels as far as rounding allows. "own": those of the client's natural owner; the partition by
+owner gives these itself.
 """
 
 import dataclasses
@@ -25,8 +26,8 @@ class Domains:
 
     Attributes:
       of_client: int [N], the domain of each client.
-      tests: Per domain, int64 indices of the test images that belong to it. Domains may have the same images (turned
-        or relabelled in another way each): "share" shares them out within each domain.
+      tests: Per domain, int64 indices of the test images that belong to it. Domains may have the same images
+        (turned or relabelled in another way each): "share" shares them out within each domain.
     """
 
     of_client: np.ndarray
@@ -55,7 +56,8 @@ def with_tests(
       domains: Who may be tested on what; None: everybody on everything.
 
     Raises:
-      UserError: If the rule has another name, needs owners, or leaves a client without a test image under "share".
+      UserError: If the rule has another name, needs owners, or leaves a client without a test image under
+        "share".
     """
     choice("test", test, RULES)
     if test == "own":
@@ -92,8 +94,8 @@ def _share(dataset, train, domains, rng):
         for client, piece in zip(clients, pieces, strict=True):
             if not len(piece):
                 raise UserError(
-                    f"test = 'share' leaves client {client} without a test image: {len(clients)} clients share "
-                    f"{len(candidates)} test images; use fewer clients or test = 'classes'"
+                    f"test = 'share' leaves client {client} without a test image: {len(clients)} clients "
+                    f"share {len(candidates)} test images; use fewer clients or test = 'classes'"
                 )
             result[client] = candidates[piece]
     return result
@@ -116,12 +118,13 @@ def _stratified(y: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> 
         total = counts[:, label].sum()
         if not total or not len(index):
             continue
-        fair = counts[:, label] * (len(index) / total)
-        sizes = np.floor(fair).astype(int)
-        holders = np.flatnonzero(counts[:, label])
-        first = holders[np.argsort(-(owed + fair - sizes)[holders], kind="stable")]
-        sizes[first[: len(index) - sizes.sum()]] += 1
-        owed += fair - sizes
+        # In whole numbers: a client's fair number of images is sizes + parts / total.
+        sizes, parts = np.divmod(counts[:, label] * len(index), total)
+        owed += parts / total
+        candidates = np.flatnonzero(parts)
+        first = candidates[np.argsort(-owed[candidates], kind="stable")][: len(index) - sizes.sum()]
+        sizes[first] += 1
+        owed[first] -= 1
         for client, part in enumerate(np.split(rng.permutation(index), np.cumsum(sizes)[:-1])):
             pieces[client].append(part)
     return [joined(each) for each in pieces]

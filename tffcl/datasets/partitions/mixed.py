@@ -29,7 +29,7 @@ def _domains(dataset: Dataset, groups: np.ndarray) -> Domains:
 
 
 def hybrid(dataset: Dataset, *, seed: int, clients: int, test: str = "share") -> Partition:
-    """Gives an equal block of clients to each data set, and each of them a random near-equal part (StoCFL's Hybrid MNIST).
+    """Gives each data set to an equal block of clients, in random near-equal parts (StoCFL's Hybrid MNIST).
 
     The same label means another thing in each of them. The true groups are the data sets.
 
@@ -64,16 +64,16 @@ def mix4(
 ) -> Partition:
     """Gives each client `per_class` images of every class of one data set (PACFL, "Mixture of 4 Datasets").
 
-    USPS has no class with 14 x 50 images but three, so what the paper says cannot be had without giving images twice. If
-    a class is short, either the other classes of the set make up for it (every client still gets as many images, none
-    twice), or, with `share`, each client draws its images anew and some are with several clients. The true groups are
-    the data sets. Images that nobody gets are not used.
+    USPS has no class with 14 x 50 images but three, so what the paper says cannot be had without giving
+    images twice. If a class is short, either the other classes of the set make up for it (every client still
+    gets as many images, none twice), or, with `share`, each client draws its images anew and some are with
+    several clients. The true groups are the data sets. Images that nobody gets are not used.
 
     Args:
       dataset: Sets with labels apart, see `mixture`; PACFL's are usps, cifar10, svhn_cropped, fashion_mnist.
       seed: Decides who gets what.
-      counts: Clients of each set: "paper" (14, 31, 25, 27 of the sets above: 97 in all), "code" (14, 32, 26, 28), or
-        numbers in the order of the sets.
+      counts: Clients of each set: "paper" (14, 31, 25, 27 of the sets above: 97 in all), "code" (14, 32, 26,
+        28), or numbers in the order of the sets.
       per_class: Images of each class that a client gets.
       share: If an image may be with several clients.
       test: As in `local_tests`, on the test images of the client's set.
@@ -100,27 +100,33 @@ def _counts(counts, names) -> list[int]:
     if isinstance(counts, str):
         table = MIX4_COUNTS[options.choice("counts", counts, MIX4_COUNTS)]
         if set(names) != set(table):
-            raise UserError(f"counts = {counts!r} is for {', '.join(table)}, not {', '.join(names)}; give numbers instead")
+            raise UserError(
+                f"counts = {counts!r} is for {', '.join(table)}, not {', '.join(names)}; give numbers instead"
+            )
         return [table[name] for name in names]
     if not isinstance(counts, Sequence) or len(counts) != len(names):
-        raise UserError(f"counts is {counts!r}; it must be 'paper', 'code' or {len(names)} numbers, one per data set")
+        raise UserError(
+            f"counts is {counts!r}; it must be 'paper', 'code' or {len(names)} numbers, one per data set"
+        )
     return [options.integer("a number in counts", count, 1) for count in counts]
 
 
 def _deal_once(examples, block, per_class, name, rng) -> list[np.ndarray]:
-    """Deals class by class, round and round, so that sizes are equal and shares of a class differ by one at most."""
+    """Deals class by class, round and round: equal sizes, shares of a class that differ by one at most."""
     each = per_class * len(examples)
     available = np.array([len(index) for index in examples])
     if available.sum() < each * block:
         most = available.sum() // (len(examples) * block)
         raise UserError(
-            f"{name} has {available.sum()} training images; {block} clients with {per_class} of each class need "
-            f"{each * block}; use per_class = {most} or less, fewer clients, or share = true"
+            f"{name} has {available.sum()} training images; {block} clients with {per_class} of each "
+            f"class need {each * block}; use per_class = {most} or less, fewer clients, or share = true"
         )
     wanted = np.minimum(available, per_class * block)
     for _ in range(each * block - wanted.sum()):
         wanted[np.argmax(available - wanted)] += 1
-    dealt = np.concatenate([rng.permutation(index)[:count] for index, count in zip(examples, wanted, strict=True)])
+    dealt = np.concatenate(
+        [rng.permutation(index)[:count] for index, count in zip(examples, wanted, strict=True)]
+    )
     return [joined([dealt[client::block]]) for client in range(block)]
 
 

@@ -20,7 +20,8 @@ def by_owner(
     min_test: int = 1,
     test: str = "own",
 ) -> Partition:
-    """Makes one client of each natural owner, e.g. a writer of FEMNIST; no true groups (FLT, scenario 3; StoCFL).
+    """Makes one client of each natural owner, e.g. a writer of FEMNIST; no true groups (FLT, scenario 3;
+    StoCFL).
 
     Args:
       dataset: A data set with owners.
@@ -34,12 +35,16 @@ def by_owner(
       UserError: If the data set has no owners, or fewer than `clients` that are large enough.
     """
     if dataset.train_owner is None or dataset.test_owner is None:
-        raise UserError(f"by_owner needs a data set with owners (femnist, or npz with client_train); not {dataset.name}")
+        raise UserError(
+            f"by_owner needs a data set with owners (femnist, or npz with client_train); not {dataset.name}"
+        )
     options.integer("min_train", min_train, 1)
     options.integer("min_test", min_test, 0)
     owners = 1 + max(int(dataset.train_owner.max()), int(dataset.test_owner.max(initial=0)))
     train, own = by_class(dataset.train_owner, owners), by_class(dataset.test_owner, owners)
-    chosen = np.array([o for o in range(owners) if len(train[o]) >= min_train and len(own[o]) >= min_test], int)
+    chosen = np.array(
+        [o for o in range(owners) if len(train[o]) >= min_train and len(own[o]) >= min_test], int
+    )
     limits = f"owners with {min_train} or more training and {min_test} or more test images"
     if not len(chosen):
         raise UserError(f"{dataset.name} has no {limits}")
@@ -62,10 +67,12 @@ def by_attribute(
     attributes: Sequence[str] = ("Smiling", "Wavy_Hair", "Wearing_Hat"),
     test: str = "share",
 ) -> Partition:
-    """Makes a block of clients per attribute, which hold images with this one of the attributes and no other of them.
+    """Makes a block of clients per attribute, which hold images with this one of the attributes and no other
+    of them.
 
-    PACFL's study of clusters on CelebA (appendix, "Clustering Analysis"). Images with none or several of the attributes are
-    not used. The images of an attribute are shuffled and shared out in near-equal parts. The true groups are the blocks.
+    PACFL's study of clusters on CelebA (appendix, "Clustering Analysis"). Images with none or several of the
+    attributes are not used. The images of an attribute are shuffled and shared out in near-equal parts. The
+    true groups are the blocks.
 
     Args:
       dataset: A data set with attributes.
@@ -75,7 +82,8 @@ def by_attribute(
       test: As in `local_tests`, on the test images with the client's attribute.
 
     Raises:
-      UserError: If the data set has no attributes or not these, the clients do not divide, or there are too few images.
+      UserError: If the data set has no attributes or not these, the clients do not divide, or there are too
+        few images.
     """
     if dataset.train_attributes is None or dataset.test_attributes is None:
         raise UserError(f"by_attribute needs a data set with attributes (celeba); not {dataset.name}")

@@ -30,10 +30,11 @@ def iid(dataset: Dataset, *, seed: int, clients: int, test: str = "share") -> Pa
 def quantity_skew(
     dataset: Dataset, *, seed: int, clients: int, power: float = 1.0, min_size: int = 10, test: str = "share"
 ) -> Partition:
-    """Gives every client random examples, and the client of rank r (from 1) a number that falls as r to the -`power`.
+    """Gives every client random examples, and the client of rank r (from 1) a number that falls as r to the
+    -`power`.
 
-    Everybody gets `min_size` examples first; the rest follows the power law. Ranks are dealt at random. All examples are
-    used; one true group.
+    Everybody gets `min_size` examples first; the rest follows the power law. Ranks are dealt at random. All
+    examples are used; one true group.
 
     Args:
       dataset: The data set.

@@ -1,4 +1,4 @@
-"""FLT's scenario 4, "structured non-IID FEMNIST": groups of classes, and sizes that differ within each group."""
+"""FLT's scenario 4, "structured non-IID FEMNIST": groups of classes, different sizes within each group."""
 
 import numpy as np
 
@@ -12,9 +12,10 @@ from tffcl.errors import UserError
 def growing_sizes(total: int, clients: int) -> np.ndarray:
     """Returns int [clients], ascending, of sum `total`: half of it in equal parts, half in growing ones.
 
-    Client i (from 1) gets floor(F + exp(a i^2)), where F = floor(total / 2 / clients) and `a` is such that the real sizes
-    sum to `total`. The paper speaks of a power law; this is the rule of its code, but for what rounding leaves: one each
-    goes to the largest, where the code gives all of it to the first client, which so becomes a large one.
+    Client i (from 1) gets floor(F + exp(a i^2)), where F = floor(total / 2 / clients) and `a` is such that
+    the real sizes sum to `total`. The paper speaks of a power law; this is the rule of its code, but for what
+    rounding leaves: one each goes to the largest, where the code gives all of it to the first client, which
+    so becomes a large one.
     """
     flat = total // 2 // clients
     target = total - flat * clients
@@ -38,9 +39,9 @@ def structured(
 ) -> Partition:
     """Gives each block of clients a group of consecutive classes, in parts of growing size (`growing_sizes`).
 
-    The last group has what classes are left: EMNIST balanced's 47 make nine groups of 5 and one of 2. The examples of a
-    group are shuffled, so that small clients miss some of its classes. All examples are used; the groups are the true
-    groups. FLT has 2,400 clients, or 600.
+    The last group has what classes are left: EMNIST balanced's 47 make nine groups of 5 and one of 2. The
+    examples of a group are shuffled, so that small clients miss some of its classes. All examples are used;
+    the groups are the true groups. FLT has 2,400 clients, or 600.
 
     Args:
       dataset: The data set.
@@ -50,7 +51,8 @@ def structured(
       test: As in `local_tests`; "all" is all test images of the group's classes, as in FLT.
 
     Raises:
-      UserError: If the clients do not divide into the groups or a group has fewer than two examples per client.
+      UserError: If the clients do not divide into the groups or a group has fewer than two examples per
+        client.
     """
     options.integer("clients", clients, 1)
     options.integer("classes_per_group", classes_per_group, 1, dataset.num_classes)
@@ -64,7 +66,9 @@ def structured(
         held = np.flatnonzero(group_of_class[dataset.train.y] == group)
         block = clients // number
         if len(held) < 2 * block:
-            raise UserError(f"group {group} has {len(held)} examples for {block} clients; structured needs 2 for each")
+            raise UserError(
+                f"group {group} has {len(held)} examples for {block} clients; structured needs 2 for each"
+            )
         sizes = growing_sizes(len(held), block)
         parts = np.split(rng.permutation(held), np.cumsum(sizes)[:-1])
         train += [joined([part]) for part in parts]

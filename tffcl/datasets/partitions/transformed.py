@@ -21,18 +21,20 @@ def rotated(
       seed: Decides who gets what.
       clients: How many clients; a multiple of `rotations`.
       rotations: 4 or 2, the number of true groups.
-      reuse: True: each block has all images, shared out among its clients, as in IFCA and StoCFL. False: each image is
-        with one client only.
+      reuse: True: each block has all images, shared out among its clients, as in IFCA and StoCFL. False: each
+        image is with one client only.
       test: As in `local_tests`; a client's test images are turned as its training images are.
 
     Raises:
-      UserError: If the clients do not divide, there are too few examples, or images to be turned by 90 degrees are not
-        square.
+      UserError: If the clients do not divide, there are too few examples, or images to be turned by 90
+        degrees are not square.
     """
     options.choice("rotations", rotations, (4, 2))
     height, width = dataset.train.x.shape[1:3]
     if rotations == 4 and height != width:
-        raise UserError(f"{dataset.name}'s images are {height}x{width}: only square ones turn by 90 degrees; use 2")
+        raise UserError(
+            f"{dataset.name}'s images are {height}x{width}: only square ones turn by 90 degrees; use 2"
+        )
     turns = [Transform(quarter_turns=number * 4 // rotations) for number in range(rotations)]
     return _grouped(dataset, turns, "rotations", seed=seed, clients=clients, reuse=reuse, test=test)
 
@@ -59,7 +61,12 @@ def shifted(
     Raises:
       UserError: If the clients do not divide, there are too few examples, or a shift is not one.
     """
-    if isinstance(shifts, str) or not isinstance(shifts, Sequence) or not shifts or len(set(shifts)) < len(shifts):
+    if (
+        isinstance(shifts, str)
+        or not isinstance(shifts, Sequence)
+        or not shifts
+        or len(set(shifts)) < len(shifts)
+    ):
         raise UserError(f"shifts is {shifts!r}; it must be different whole numbers, e.g. [0, 3, 6, 9]")
     for shift in shifts:
         options.integer("a shift", shift, 0, dataset.num_classes - 1)

@@ -46,13 +46,15 @@ def test_proximity_is_ordered_by_cluster(population):
 
 
 def test_within_a_cluster_clients_stand_as_in_the_tree(population):
-    order = ordering.by_cluster(population.labels, population.merges)
-    assert (np.diff(population.labels[order]) >= 0).all()
+    # The clusters are numbered against the order of the tree.
+    labels = 2 - population.labels
+    order = ordering.by_cluster(labels, population.merges)
+    assert (np.diff(labels[order]) >= 0).all()
     leaves = hierarchy.leaves_list(population.merges)
     for label in range(3):
-        own = [each for each in leaves if population.labels[each] == label]
-        assert [each for each in order if population.labels[each] == label] == own
-    figure = figures.proximity_figure(population.proximity, population.labels, merges=population.merges)
+        own = [each for each in leaves if labels[each] == label]
+        assert [each for each in order if labels[each] == label] == own
+    figure = figures.proximity_figure(population.proximity, labels, merges=population.merges)
     np.testing.assert_array_equal(
         figure.axes[0].images[0].get_array(), population.proximity[np.ix_(order, order)]
     )

@@ -32,6 +32,8 @@ def test_one_row_a_method(rows):
         ("cluster_variance_percent2", "cluster", "variance", 10_000),
         ("cluster_worst_decile_percent", "cluster", "worst_decile", 100),
         ("local_accuracy_percent", "local", "mean", 100),
+        ("local_variance_percent2", "local", "variance", 10_000),
+        ("local_worst_decile_percent", "local", "worst_decile", 100),
         ("local_trained_percent", "local", "share", 100),
     ],
 )

@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import dataclasses
 import html.parser
 import re
 import shutil
@@ -12,6 +13,7 @@ import pytest
 
 from tffcl.errors import UserError
 from tffcl.reporting import files, settings, tables
+from tffcl.reporting.html import render
 from tffcl.reporting.report import write_report
 
 RUN_FIGURES = {"accuracy", "progress", "clients", "sizes", "labels", "proximity", "dendrogram"}
@@ -52,6 +54,15 @@ def comparison(comparison_path, tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def run_page(finished_run, tmp_path_factory):
+    """The page of a run; only read by tests."""
+    path = tmp_path_factory.mktemp("page") / "out"
+    shutil.copytree(finished_run, path)
+    assert write_report(path) == path / "report.html"
+    return Page(path / "report.html"), path
+
+
 def assert_stands_alone(page: Page) -> None:
     names = {name for name, _ in page.elements}
     assert not names & {"script", "link", "iframe", "object", "embed", "base", "form"}
@@ -69,12 +80,10 @@ def assert_stands_alone(page: Page) -> None:
     assert not page.open
 
 
-def test_a_run(run_path):
-    path = write_report(run_path)
-    assert path == run_path / "report.html"
+def test_a_run(run_page):
+    page, run_path = run_page
     assert {each.stem for each in (run_path / "figures").iterdir()} == RUN_FIGURES
     assert not (run_path / "table.csv").exists()
-    page = Page(path)
     assert_stands_alone(page)
     embedded = {base64.b64decode(image["src"].partition(",")[2]) for image in page.all("img")}
     assert embedded == {each.read_bytes() for each in (run_path / "figures").iterdir()}
@@ -85,8 +94,8 @@ def test_a_run(run_path):
         assert len(picture) > 5_000
 
 
-def test_what_a_page_of_a_run_says(run_path):
-    page = Page(write_report(run_path))
+def test_what_a_page_of_a_run_says(run_page):
+    page, run_path = run_page
     run = files.read_run(run_path)
     for words in (
         "digits: pacfl", "Digits, three groups of labels.", "made for the tests", "train.learning_rate", "0.05",
@@ -101,8 +110,8 @@ def test_what_a_page_of_a_run_says(run_path):
     assert "±" not in page.text.replace("±Mean and sample", "")
 
 
-def test_each_client_has_a_row(run_path):
-    page = Page(write_report(run_path))
+def test_each_client_has_a_row(run_page):
+    page, run_path = run_page
     details = re.search(r"<details>.*?</details>", page.source, re.DOTALL)[0]
     rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', details)
     clients = files.read_run(run_path).clients
@@ -176,15 +185,10 @@ def test_texts_are_escaped(tmp_path, make_run):
     assert "<script>c</script>" in page.text
 
 
-def test_the_same_files_give_the_same_report(run_path):
-    first = write_report(run_path).read_bytes()
-    pictures = {each.name: each.read_bytes() for each in (run_path / "figures").iterdir()}
-    assert write_report(run_path).read_bytes() == first
-    assert {each.name: each.read_bytes() for each in (run_path / "figures").iterdir()} == pictures
-
-
-def test_nothing_is_printed(run_path, capfd):
-    write_report(run_path)
+def test_the_same_files_give_the_same_report_and_nothing_is_printed(run_page, run_path, capfd):
+    _, first = run_page
+    # The page holds the pictures, so that these are compared, too.
+    assert write_report(run_path).read_bytes() == (first / "report.html").read_bytes()
     assert capfd.readouterr() == ("", "")
 
 
@@ -200,21 +204,22 @@ def test_a_run_without_rounds_tree_or_local_training(run_path):
     assert {each.stem for each in (run_path / "figures").iterdir()} == expected
 
 
-def test_different_clients_are_not_put_side_by_side(tmp_path, make_run):
-    make_run(tmp_path / "fedavg" / "seed-0", "fedavg")
-    make_run(tmp_path / "pacfl" / "seed-0")
-    assert "Each client (seed 0)" in Page(write_report(tmp_path)).text
-    clients = tmp_path / "pacfl" / "seed-0" / "clients.csv"
-    clients.write_text(clients.read_text().replace("client-03", "client-99"))
-    assert "Each client" not in Page(write_report(tmp_path)).text
+def test_different_clients_are_not_put_side_by_side(comparison):
+    # The first report of the comparison has them, all clients being the same.
+    assert "Each client (seed 0)" in Page(comparison / "report.html").text
+    runs = files.find_runs(comparison)
+    other = dataclasses.replace(runs[2].clients, examples=runs[2].clients.examples + 1)
+    changed = [*runs[:2], dataclasses.replace(runs[2], clients=other), runs[3]]
+    assert "Each client" in render(runs, [], comparison)
+    assert "Each client" not in render(changed, [], comparison)
 
 
 def test_damage_leaves_the_old_report(run_path):
-    before = write_report(run_path).read_bytes()
+    (run_path / "report.html").write_text("old")
     (run_path / "clients.csv").unlink()
     with pytest.raises(UserError, match=r"clients\.csv is missing"):
         write_report(run_path)
-    assert (run_path / "report.html").read_bytes() == before
+    assert (run_path / "report.html").read_text() == "old"
 
 
 def test_a_directory_that_cannot_be_written(run_path):

@@ -1,0 +1,86 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.oracles import softmax_regression
+from tffcl.client_work.evaluation import build_count_correct, build_predict
+from tffcl.client_work.examples import stack
+from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
+from tffcl.errors import UserError
+from tffcl.models.mlp import build_mlp
+
+SEED = np.array([5, 6], np.int32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_mlp((8, 8, 1), 10, hidden=12, normalization=(0.3, 0.4), seed=1)
+
+
+def features(model, x):
+    return model.preprocess(x).numpy().reshape(len(x), -1).astype(float)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        LocalTraining(epochs=3, batch_size=10, learning_rate=0.1, momentum=0.5),
+        LocalTraining(epochs=1, batch_size=7, learning_rate=0.05, momentum=0.0, weight_decay=0.01),
+        LocalTraining(epochs=4, batch_size=0, learning_rate=0.2, momentum=0.9),
+    ],
+    ids=["momentum", "weight decay", "full batch"],
+)
+def test_it_is_numpys_sgd(digits, model, training):
+    x, y = digits[0][:45], digits[1][:45]
+    trained, loss = build_local_sgd(model, training)(model.initial, x, y, SEED)
+    batches, last = [], 0
+    for epoch in range(training.epochs):
+        order = tf.random.experimental.stateless_shuffle(tf.range(45), seed=SEED + [0, epoch]).numpy()
+        size = training.batch_size or 45
+        last = len(batches)
+        batches += [order[start : start + size] for start in range(0, 45, size)]
+    tensors = [part.numpy() for part in model.unravel(tf.constant(model.initial))]
+    expected, losses = softmax_regression.train(
+        tensors, features(model, x), y, batches, training.learning_rate, training.momentum, training.weight_decay
+    )
+    np.testing.assert_allclose(trained, model.ravel(expected), atol=2e-5)
+    mean = np.average(losses[last:], weights=[len(batch) for batch in batches[last:]])
+    assert float(loss) == pytest.approx(mean, rel=1e-4)
+
+
+def test_no_examples_leave_the_model_alone(digits, model):
+    trained, loss = build_local_sgd(model, LocalTraining(epochs=2))(model.initial, digits[0][:0], digits[1][:0], SEED)
+    np.testing.assert_array_equal(trained, model.initial)
+    assert float(loss) == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 250, 251, 600])
+def test_predictions(digits, model, count):
+    x, y = digits[0][:count], digits[1][:count]
+    w1, b1, w2, b2 = [part.numpy() for part in model.unravel(tf.constant(model.initial))]
+    expected = (np.maximum(features(model, x) @ w1 + b1, 0) @ w2 + b2).argmax(axis=1) if count else np.zeros(0)
+    np.testing.assert_array_equal(build_predict(model)(model.initial, x), expected)
+    assert int(build_count_correct(model)(model.initial, x, y)) == (expected == y).sum()
+
+
+def test_stack(digits):
+    dataset = tf.data.Dataset.from_tensor_slices({"x": digits[0][:9], "y": digits[1][:9]})
+    stacked = stack(dataset)
+    np.testing.assert_array_equal(stacked["x"], digits[0][:9])
+    assert stack(dataset.take(0))["x"].shape == (0, 8, 8, 1)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"epochs": 0}, "epochs is 0"),
+        ({"batch_size": 2.5}, "batch_size is 2.5"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"momentum": 1.0}, "momentum is 1.0"),
+        ({"weight_decay": -1.0}, "weight_decay is -1.0"),
+    ],
+)
+def test_bad_hyper_parameters(values, message):
+    with pytest.raises(UserError, match=message):
+        LocalTraining(**values)

@@ -1,0 +1,133 @@
+import collections
+
+import numpy as np
+import pytest
+import scipy.linalg
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.collect import by_client
+from tffcl.errors import UserError
+from tffcl.signatures.signature import build_collection
+from tffcl.signatures.subspace import METHODS, build_subspace, class_singular_vectors, left_singular_vectors
+
+SPEC = collections.OrderedDict(x=tf.TensorSpec((8, 8, 1), tf.uint8), y=tf.TensorSpec((), tf.int32))
+
+
+def matrix(digits, count, start=0):
+    return digits[0][start : start + count].reshape(count, 64).T.astype(np.float32) / 255
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("count", [5, 40, 64, 150, 1000])
+def test_the_vectors_of_digits_are_numpys(digits, method, count):
+    data = matrix(digits, count)
+    basis, mask = left_singular_vectors(data, 4, method)
+    expected = np.linalg.svd(data.astype(float), full_matrices=False)[0][:, :4]
+    assert mask.numpy().all()
+    np.testing.assert_allclose(np.abs((expected * basis.numpy()).sum(axis=0)), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_noise_without_a_leading_subspace(method):
+    """A flat spectrum, where power iteration does not converge: the vectors are right all the same."""
+    data = np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32)
+    basis, _ = left_singular_vectors(data, 3, method)
+    expected = np.linalg.svd(data.astype(float), full_matrices=False)[0][:, :3]
+    assert scipy.linalg.subspace_angles(expected, basis.numpy()).max() < 1e-5
+
+
+def test_signs_are_fixed(digits):
+    data = matrix(digits, 50)
+    first, second = (left_singular_vectors(sign * data, 3)[0].numpy() for sign in (1, -1))
+    np.testing.assert_allclose(first, second, atol=1e-6)
+    peaks = first[np.abs(first).argmax(axis=0), range(3)]
+    assert (peaks > 0).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_fewer_samples_than_vectors_are_masked(digits, method, count):
+    basis, mask = left_singular_vectors(matrix(digits, count), 3, method)
+    assert mask.numpy().tolist() == [j < count for j in range(3)]
+    np.testing.assert_array_equal(basis.numpy()[:, count:], 0)
+    np.testing.assert_allclose(basis.numpy().T @ basis.numpy(), np.diag(mask.numpy().astype(float)), atol=1e-6)
+
+
+def test_repeated_samples_have_rank_one(digits):
+    data = np.repeat(matrix(digits, 1), 9, axis=1)
+    assert left_singular_vectors(data, 3)[1].numpy().tolist() == [True, False, False]
+
+
+def test_per_class(digits):
+    x, y = digits
+    chosen = np.flatnonzero(np.isin(y[:200], [3, 7]))
+    data = x[chosen].reshape(-1, 64).T.astype(np.float32)
+    basis, mask = class_singular_vectors(data, y[chosen], 2, 10, 3)
+    assert mask.numpy().tolist() == [True] * 4 + [False] * 2
+    for slot, label in enumerate((3, 7)):
+        of_label = data[:, y[chosen] == label].astype(float)
+        expected = np.linalg.svd(of_label, full_matrices=False)[0][:, :2]
+        found = basis.numpy()[:, 2 * slot : 2 * slot + 2]
+        np.testing.assert_allclose(np.abs((expected * found).sum(axis=0)), 1, atol=1e-6)
+
+
+def test_more_classes_than_room_keeps_the_largest(digits):
+    x, y = digits
+    chosen = np.concatenate([np.flatnonzero(y == label)[:count] for label, count in ((1, 4), (5, 9), (8, 7))])
+    data = x[chosen].reshape(-1, 64).T.astype(np.float32)
+    basis, mask = class_singular_vectors(data, y[chosen], 1, 10, 2)
+    expected = np.stack([np.linalg.svd(data[:, y[chosen] == label])[0][:, 0] for label in (5, 8)], axis=1)
+    assert mask.numpy().all()
+    np.testing.assert_allclose(np.abs((expected * basis.numpy()).sum(axis=0)), 1, atol=1e-5)
+
+
+def clients(digits, sizes):
+    x, y = digits
+    return [
+        collections.OrderedDict(
+            examples=tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x[:size], y=y[:size])), client_id=np.int32(i)
+        )
+        for i, size in enumerate(sizes)
+    ]
+
+
+def test_the_collected_signatures_in_the_runtime(tff_worker, digits):
+    signature = build_subspace(SPEC, 3)
+    _, collected = build_collection(signature)(signature.context, clients(digits, [20, 2, 30]))
+    rows = by_client(collected, [0, 1, 2])
+    assert rows["mask"].tolist() == [[True] * 3, [True, True, False], [True] * 3]
+    expected = np.linalg.svd(matrix(digits, 30))[0][:, :3]
+    assert scipy.linalg.subspace_angles(expected, rows["basis"][2]).max() < 1e-3
+
+
+def test_the_collection_as_map_reduce_form(tff_worker, worker, digits):
+    """The computation rebuilt from its MapReduceForm gives the same signatures."""
+    signature = build_subspace(SPEC, 2, per_class=True, num_classes=10, max_classes=4)
+    computation = build_collection(signature)
+    cohort = clients(digits, [25, 40])
+    direct = by_client(computation(signature.context, cohort)[1], [0, 1])
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(computation)
+    rebuilt = tff.backends.mapreduce.get_computation_for_map_reduce_form(form)
+    tff.backends.test.set_sync_test_cpp_execution_context()
+    try:
+        again = by_client(rebuilt(signature.context, cohort)[1], [0, 1])
+    finally:
+        worker.use_local_worker()
+    np.testing.assert_allclose(again["basis"], direct["basis"], atol=1e-6)
+    np.testing.assert_array_equal(again["mask"], direct["mask"])
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"num_vectors": 0}, "num_vectors is 0; it must be from 1 to the number of features, 64"),
+        ({"num_vectors": 65}, "from 1 to the number of features, 64"),
+        ({"method": "grem"}, "did you mean 'gram'"),
+        ({"per_class": True}, "needs num_classes"),
+        ({"per_class": True, "num_classes": 10, "max_classes": 11}, "max_classes is 11"),
+    ],
+)
+def test_bad_input(options, message):
+    with pytest.raises(UserError, match=message):
+        build_subspace(SPEC, **options)
