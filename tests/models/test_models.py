@@ -42,7 +42,7 @@ def test_lenet5_is_the_keras_model_with_the_same_weights():
     np.testing.assert_allclose(
         model.functional.predict_on_batch(model.functional.initial_weights, images, False), expected, rtol=1e-4, atol=1e-5
     )
-    flat = model.logits(model.unravel(tf.constant(model.initial)), model.preprocess(images), False)
+    flat = model.logits(model.unravel(tf.constant(model.initial)), model.preprocess(images), None)
     np.testing.assert_allclose(flat, expected, rtol=1e-4, atol=1e-5)
 
 

@@ -22,7 +22,7 @@ def build_predict(model: FlatModel):
         padded = tf.reshape(padded, [batches, _BATCH, *model.input_shape])
 
         def classify(batch):
-            logits = model.logits(tensors, model.preprocess(batch), False)
+            logits = model.logits(tensors, model.preprocess(batch), None)
             return tf.argmax(logits, axis=1, output_type=tf.int32)
 
         answers = tf.map_fn(classify, padded, fn_output_signature=tf.int32, parallel_iterations=1)

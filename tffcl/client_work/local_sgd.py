@@ -56,10 +56,10 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
       With n = 0 the vector comes back as it went in, with loss 0.
     """
 
-    def gradient(vector, features, labels):
+    def gradient(vector, features, labels, seed):
         with tf.GradientTape() as tape:
             tape.watch(vector)
-            loss = mean_cross_entropy(model.logits(model.unravel(vector), features, True), labels)
+            loss = mean_cross_entropy(model.logits(model.unravel(vector), features, seed), labels)
         slope = tape.gradient(loss, vector)
         return slope + training.weight_decay * vector if training.weight_decay else slope, loss
 
@@ -70,20 +70,23 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
         size = training.batch_size or tf.maximum(n, 1)
         steps = (n + size - 1) // size
 
-        def step(start, vector, velocity, total, order):
+        def step(start, vector, velocity, total, order, shuffling):
             chosen = order[start : tf.minimum(start + size, n)]
-            slope, loss = gradient(vector, tf.gather(features, chosen), tf.gather(y, chosen))
+            # The order's seed again, at another place of the stream: what dropout draws in this step.
+            dropped = tf.random.experimental.stateless_fold_in(shuffling, start + 1)
+            slope, loss = gradient(vector, tf.gather(features, chosen), tf.gather(y, chosen), dropped)
             velocity = training.momentum * velocity + slope
             total += loss * tf.cast(tf.size(chosen), tf.float32)
-            return start + size, vector - training.learning_rate * velocity, velocity, total, order
+            return start + size, vector - training.learning_rate * velocity, velocity, total, order, shuffling
 
         def epoch(number, vector, velocity, total):
             del total  # only the last epoch's is reported
-            order = tf.random.experimental.stateless_shuffle(tf.range(n), seed=seed + [0, number])
-            _, vector, velocity, total, _ = tf.while_loop(
+            shuffling = seed + [0, number]
+            order = tf.random.experimental.stateless_shuffle(tf.range(n), seed=shuffling)
+            _, vector, velocity, total, *_ = tf.while_loop(
                 lambda start, *_: start < n,
                 step,
-                (0, vector, velocity, 0.0, order),
+                (0, vector, velocity, 0.0, order, shuffling),
                 parallel_iterations=1,
                 maximum_iterations=steps,
             )

@@ -88,7 +88,8 @@ class FlatModel:
       weights: The named tensors in the vector's order.
       functional: The same model as `tff.learning.models.FunctionalModel` over raw examples (uint8 images).
       preprocess: Raw examples `uint8 [n, ...]` to features `float32 [n, ...]`; done once per client, not once per step.
-      logits: `(tensors, features, training)` to `float32 [n, classes]`.
+      logits: `(tensors, features, seed)` to `float32 [n, classes]`; `seed int32 [2]` decides this step's dropout, None
+        stands for inference.
       input_shape: Of one raw example.
       num_classes: Number of outputs.
     """
@@ -152,6 +153,20 @@ def mean_cross_entropy(logits, labels, sample_weight=None):
     return tf.reduce_mean(losses)
 
 
+def dropout(x, rate: float, seed, layer: int):
+    """Drops entries of `x` with probability `rate` and scales the others up; nothing at inference.
+
+    Args:
+      x: Activations.
+      rate: Probability of an entry to be dropped.
+      seed: `int32 [2]` of this step, or None at inference.
+      layer: Number of the dropout layer in its model: each draws its own mask.
+    """
+    if seed is None:
+        return x
+    return tf.nn.experimental.stateless_dropout(x, rate, seed=tf.random.experimental.stateless_fold_in(seed, layer))
+
+
 def _normalizer(normalization) -> Callable:
     mean, std = (tf.constant(np.asarray(value, np.float32)).numpy() for value in normalization)
 
@@ -178,7 +193,7 @@ def build_flat_model(
     Args:
       name: Of the architecture.
       weights: Named tensors, in order.
-      logits: `(tensors, features, training)` to logits `[n, num_classes]`.
+      logits: `(tensors, features, seed)` to logits `[n, num_classes]`; see `FlatModel.logits`.
       input_shape: Of one raw uint8 example.
       num_classes: Number of outputs.
       normalization: `(mean, std)`, scalars or one per channel, on the scale 0 to 1.
@@ -193,7 +208,8 @@ def build_flat_model(
 
     @tf.function
     def predict_on_batch(model_weights, x, training):
-        return logits(list(model_weights[0]), preprocess(x), training)
+        seed = tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32) if training else None
+        return logits(list(model_weights[0]), preprocess(x), seed)
 
     functional = tff.learning.models.FunctionalModel(
         initial_weights=(tuple(initialize(weights, initialization, seed)), ()),

@@ -31,8 +31,8 @@ def build_lenet5(input_shape, num_classes, *, normalization=(0.0, 1.0), initiali
         x = tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "VALID"), bias)
         return tf.nn.relu(tf.nn.max_pool2d(x, 2, 2, "VALID"))
 
-    def logits(tensors, features, training):
-        del training  # no dropout, no batch statistics
+    def logits(tensors, features, seed):
+        del seed  # no dropout
         kernel1, bias1, kernel2, bias2, *dense = tensors
         x = convolve(convolve(features, kernel1, bias1), kernel2, bias2)
         x = tf.reshape(x, [-1, flattened])

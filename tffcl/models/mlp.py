@@ -19,8 +19,8 @@ def build_mlp(input_shape, num_classes, *, hidden=200, normalization=(0.0, 1.0),
     inputs = math.prod(input_shape)
     weights = [*flat.dense("hidden", inputs, int(hidden)), *flat.dense("output", int(hidden), num_classes)]
 
-    def logits(tensors, features, training):
-        del training
+    def logits(tensors, features, seed):
+        del seed  # no dropout
         x = tf.reshape(features, [-1, inputs])
         x = tf.nn.relu(tf.matmul(x, tensors[0]) + tensors[1])
         return tf.matmul(x, tensors[2]) + tensors[3]

@@ -1,0 +1,221 @@
+"""Seconds of a training round and of what surrounds it, ours and others', measured in one run on the same cores.
+
+    uv run python tests/benchmarks/rounds.py [--data-dir D] [--repeats 5] [--clients 100 1000 4800]
+
+The task is `pacfl_fmnist_label_skew_20`: 10 clients a round, 10 local epochs, batch 10, LeNet-5. Machines are noisy, so
+contestants take turns and the ratio of medians is what counts.
+"""
+
+import argparse
+import collections
+import multiprocessing
+import os
+import statistics
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# The bare step is one core's; the worker process has its own settings.
+os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
+os.environ["TF_NUM_INTEROP_THREADS"] = "1"
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import runtime
+from tffcl.algorithms.contracts import Cohort
+from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl, group
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.signature_round import build_signing
+from tffcl.client_work.local_sgd import build_local_sgd
+from tffcl.clustering import proximity
+from tffcl.program import config, prepare, sampling
+from tffcl.program.evaluation import Evaluator
+from tffcl.program.population import build_population
+from tffcl.signatures.subspace import build_subspace
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def timed(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+class Setting:
+    """Data, model and cohort that all contestants share."""
+
+    def __init__(self, data_dir):
+        self.config = config.resolve("pacfl_fmnist_label_skew_20", "pacfl")
+        self.federated = prepare.load_data(self.config, data_dir)
+        self.model = prepare.build_model(self.config, self.federated)
+        self.training = prepare.local_training(self.config.train)
+        self.population = build_population(self.federated)
+        self.clients = sampling.sample_cohort(self.population.client_ids, 10, 0, 1)
+        self.cohort = Cohort(self.population, self.clients, (0, 1))
+        sizes = self.population.sizes[self.clients]
+        self.steps = int(sum(-(-size // self.training.batch_size) for size in sizes) * self.training.epochs)
+
+    def arrays(self, client):
+        rows = self.federated.train_indices[client]
+        return self.federated.train.x[rows], self.federated.train.y[rows]
+
+
+def ours(setting, build):
+    state = build.initialize(setting.population)
+    build.next(state, setting.cohort)  # tracing
+    return lambda: build.next(state, setting.cohort)
+
+
+def tff_learning(setting):
+    """TFF's own FedAvg: its worker as it comes, the same model as Keras layers, float32 batches."""
+    layers = tf.keras.layers
+
+    def build_model():
+        keras = tf.keras.Sequential([
+            layers.Conv2D(6, 5, activation="relu", input_shape=(28, 28, 1)), layers.MaxPool2D(),
+            layers.Conv2D(16, 5, activation="relu"), layers.MaxPool2D(), layers.Flatten(),
+            layers.Dense(120, "relu"), layers.Dense(84, "relu"), layers.Dense(10),
+        ])  # fmt: skip
+        spec = (tf.TensorSpec((None, 28, 28, 1)), tf.TensorSpec((None,), tf.int32))
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return tff.learning.models.from_keras_model(keras, loss=loss, input_spec=spec)
+
+    training = setting.training
+    process = tff.learning.algorithms.build_weighted_fed_avg(
+        build_model, client_optimizer_fn=tff.learning.optimizers.build_sgdm(training.learning_rate, training.momentum)
+    )
+
+    def dataset(client):
+        x, y = setting.arrays(client)
+        x = (x.astype(np.float32) / 255 - 0.1307) / 0.3081
+        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(y)).repeat(training.epochs).batch(training.batch_size)
+
+    datasets = [dataset(client) for client in setting.clients]
+    context = tff.backends.native.create_sync_local_cpp_execution_context()
+
+    def run():
+        tff.framework.set_default_context(context)
+        process.next(state, datasets)
+        runtime.use_local_worker()
+
+    tff.framework.set_default_context(context)
+    state = process.initialize()
+    run()
+    return run
+
+
+def bare_step(setting):
+    """The client's tf.function alone, one core; returns a timer of seconds a step."""
+    local_sgd = build_local_sgd(setting.model, setting.training)
+    x, y = setting.arrays(setting.clients[0])
+    x, y, vector = tf.constant(x), tf.constant(y), tf.constant(setting.model.initial)
+    seed = tf.constant([1, 2])
+    steps = -(-len(y) // setting.training.batch_size) * setting.training.epochs
+    local_sgd(vector, x, y, seed)
+    return lambda: timed(lambda: local_sgd(vector, x, y, seed)[1].numpy()) / steps
+
+
+def torch_client(arguments):
+    """Trains one client with a plain PyTorch loop (in a process of its own pool)."""
+    import torch
+
+    torch.set_num_threads(1)
+    x, y, training = arguments
+    nn = torch.nn
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+    x = (torch.from_numpy(x).permute(0, 3, 1, 2).float() / 255 - 0.1307) / 0.3081
+    y = torch.from_numpy(y).long()
+    optimizer = torch.optim.SGD(model.parameters(), training.learning_rate, training.momentum)
+    for _ in range(training.epochs):
+        for batch in torch.randperm(len(y)).split(training.batch_size):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+            optimizer.step()
+    return [parameter.detach().numpy() for parameter in model.parameters()]
+
+
+def torch_loop(setting):
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        return None
+    pool = multiprocessing.get_context("spawn").Pool(CORES)
+    jobs = [(*setting.arrays(client), setting.training) for client in setting.clients]
+
+    def run():
+        pool.map(torch_client, jobs, chunksize=1)
+
+    run()
+    return run
+
+
+def evaluation(setting, state, algorithm):
+    evaluator = Evaluator(
+        setting.model, setting.federated.test.x, setting.federated.test.y, setting.federated.test_indices, slots=CORES
+    )
+    models, keys = algorithm.assign(state, setting.population.client_ids)
+    return lambda: evaluator.cluster_accuracy(models, keys)
+
+
+def clustering_times(counts):
+    rng = np.random.default_rng(0)
+    for count in counts:
+        bases = np.linalg.qr(rng.standard_normal((count, 784, 6)))[0].astype(np.float32)
+        result = {}
+        seconds = timed(lambda: result.update(angles=proximity.principal_angles(bases)))
+        tree = timed(lambda: group(result["angles"], PrincipalAngleClustering()))
+        yield f"proximity matrix, {count} clients of 784x6", seconds
+        yield f"hierarchical clustering, {count} clients", tree
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--clients", type=int, nargs="*", default=[100, 1000, 4800])
+    options = parser.parse_args()
+    setting = Setting(options.data_dir)
+    runtime.use_local_worker()
+    pacfl = build_pacfl(setting.model, setting.training, PrincipalAngleClustering(num_clusters=4))
+    state = pacfl.initialize(setting.population)
+    pacfl.next(state, setting.cohort)
+    step = bare_step(setting)
+    contestants = collections.OrderedDict(
+        {
+            "tffcl FedAvg, round": ours(setting, build_fedavg(setting.model, setting.training)),
+            "tffcl PACFL, round": lambda: pacfl.next(state, setting.cohort),
+            "tff.learning FedAvg, round": tff_learning(setting),
+            f"PyTorch loop, {CORES} processes, round": torch_loop(setting),
+            "evaluation of all 100 clients, PACFL": evaluation(setting, state, pacfl),
+        }
+    )
+    contestants["evaluation of all 100 clients, PACFL"]()
+    seconds, bare = collections.defaultdict(list), []
+    for _ in range(options.repeats):
+        bare.append(step() * setting.steps / CORES)
+        for name, function in contestants.items():
+            if function:
+                seconds[name].append(timed(function))
+    print(f"{CORES} cores; {setting.steps} steps a round; medians of {options.repeats}, interleaved")
+    ideal = statistics.median(bare)
+    print(f"{'bare tf.function on one core, ms a step':<48}{1e3 * ideal * CORES / setting.steps:10.3f}")
+    print(f"{'bare step x steps / cores, s':<48}{ideal:10.2f}")
+    for name, times in seconds.items():
+        print(f"{name + ', s':<48}{statistics.median(times):10.2f}   {statistics.median(times) / ideal:6.2f} x bare")
+    base = statistics.median(seconds["tff.learning FedAvg, round"])
+    for name in ("tffcl FedAvg, round", "tffcl PACFL, round"):
+        print(f"{name + ' / tff.learning':<48}{statistics.median(seconds[name]) / base:10.2f}")
+    sign = build_signing(build_subspace(setting.model.example_spec, 3))
+    sign(setting.population)
+    print(f"{'signatures of 100 clients (p = 3), s':<48}{timed(lambda: sign(setting.population)):10.2f}")
+    for name, took in clustering_times(options.clients):
+        print(f"{name + ', s':<48}{took:10.2f}")
+
+
+if __name__ == "__main__":
+    main()
