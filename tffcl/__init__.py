@@ -9,7 +9,7 @@ import importlib
 
 _PUBLIC = {
     "resolve": "tffcl.program.config",
-    "load_task": "tffcl.program.config",
+    "load_task": "tffcl.program.tasks",
     "run": "tffcl.program.run",
     "compare": "tffcl.program.compare",
     "write_report": "tffcl.reporting.report",

@@ -119,7 +119,7 @@ def _task_name(task: str) -> str:
 
 
 def _demo(options):
-    from tffcl.program import compare, config
+    from tffcl.program import compare, config, tasks
 
     configs = [config.resolve("demo_digits", algorithm, seed=options.seed) for algorithm in _DEMO]
     compare.compare(configs, options.out, overwrite=True)
@@ -136,10 +136,10 @@ def _run(options):
 
 
 def _compare(options):
-    from tffcl.program import compare, config
+    from tffcl.program import compare, config, tasks
 
     overrides = _overrides(options)
-    names = options.algorithms.split(",") if options.algorithms else config.named_algorithms(options.task)
+    names = options.algorithms.split(",") if options.algorithms else tasks.named_algorithms(options.task)
     try:
         seeds = [int(seed) for seed in options.seeds.split(",")]
     except ValueError:
@@ -173,11 +173,11 @@ def _similarity(options):
 
 def _list(options):
     from tffcl.datasets import catalog as data
-    from tffcl.program import catalog, config
+    from tffcl.program import catalog, tasks
 
     described = {
         "algorithms": {name: entry.description for name, entry in catalog.ALGORITHMS.items()},
-        "tasks": config.task_descriptions(),
+        "tasks": tasks.task_descriptions(),
         "datasets": {name: entry.summary for name, entry in data.DATASETS.items()},
         "partitions": {name: entry.summary for name, entry in data.PARTITIONS.items()},
         "models": {name: entry.description for name, entry in catalog.MODELS.items()},

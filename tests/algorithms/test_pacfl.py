@@ -90,3 +90,18 @@ def test_more_clusters_than_clients(tff_worker, model, digit_clients):
     algorithm = build_pacfl(model, LocalTraining(), PrincipalAngleClustering(num_clusters=4))
     with pytest.raises(UserError, match="num_clusters is 4; it must be from 1 to the number of clients, 3"):
         algorithm.initialize(digit_clients([20] * 3))
+
+
+def test_copies_of_one_client_can_be_cut_by_count(tff_worker, model, digits):
+    """All merges have height 0, so no threshold gives two clusters; the count is met all the same."""
+    import collections
+
+    import tensorflow as tf
+
+    from tffcl.algorithms.contracts import population_of
+
+    x, y = digits
+    copy = tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x[:30], y=y[:30]))
+    state = build_pacfl(model, LocalTraining(), HOW).initialize(population_of(dict.fromkeys(range(4), copy)))
+    assert state.assignment.max() == 1
+    assert state.extra["threshold"] == 0

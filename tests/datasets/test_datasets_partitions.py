@@ -273,7 +273,7 @@ IMPOSSIBLE = [
     (dirichlet, {"clients": 10, "alpha": 0.0}, "alpha is 0.0; it must be a number above 0"),
     (dirichlet, {"clients": 10, "alpha": float("nan")}, "alpha is nan"),
     (dirichlet, {"clients": 9, "alpha": 0.01}, "did not reach min_size = 10"),
-    (dirichlet, {"clients": 5, "alpha": 1e-300, "min_size": 5}, "did not reach min_size = 5"),
+    (dirichlet, {"clients": 5, "alpha": 1e-300}, "alpha is 1e-300; it must be 0.001 or more"),
     (quantity_skew, {"clients": 20}, "10 each need 200"),
     (quantity_skew, {"clients": 5, "power": -1}, "power is -1"),
     (label_groups, {"clients": 5}, "needs either groups"),

@@ -69,11 +69,19 @@ def group(angles: np.ndarray, how: PrincipalAngleClustering):
     dendrogram = hierarchical.build_dendrogram(angles, how.linkage)
     if how.num_clusters is not None:
         labels = hierarchical.cut(dendrogram, num_clusters=how.num_clusters)
-        return labels, dendrogram, hierarchical.threshold_for(dendrogram, how.num_clusters)
+        return labels, dendrogram, _threshold_of(dendrogram, how.num_clusters)
     threshold = how.threshold
     if threshold is None:
         threshold = hierarchical.suggest_threshold(dendrogram, unit="degrees").threshold
     return hierarchical.cut(dendrogram, threshold=threshold), dendrogram, threshold
+
+
+def _threshold_of(dendrogram, num_clusters: int) -> float:
+    """A threshold for newcomers to clusters that were cut by count."""
+    try:
+        return hierarchical.threshold_for(dendrogram, num_clusters)
+    except UserError:  # merges of equal height: no threshold gives this number; the last merge that was made is the limit
+        return float(dendrogram.heights[dendrogram.num_leaves - num_clusters - 1])
 
 
 def build_pacfl(

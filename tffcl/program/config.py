@@ -8,10 +8,8 @@ import typing
 from collections.abc import Mapping, Sequence
 
 from tffcl.errors import UserError, unknown
+from tffcl.program import tasks
 from tffcl.program.catalog import ALGORITHMS, MODELS
-
-_SECTIONS = ("description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "algorithms")
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
@@ -118,67 +116,6 @@ def _without_none(value):
     return list(value) if isinstance(value, tuple) else value
 
 
-def task_directory() -> pathlib.Path:
-    """Where the task files are: beside the package in a checkout, inside it in an installed wheel."""
-    package = pathlib.Path(__file__).resolve().parent.parent
-    inside = package / "_tasks"
-    return inside if inside.is_dir() else package.parent / "tasks"
-
-
-def task_names() -> list[str]:
-    return sorted(path.stem for path in task_directory().glob("*.toml"))
-
-
-def task_descriptions() -> dict[str, str]:
-    """The first sentence of every task that comes with tffcl, by name."""
-    contents = {name: tomllib.loads((task_directory() / f"{name}.toml").read_text(encoding="utf-8")) for name in task_names()}
-    return {name: task.get("description", "").split("\n")[0] for name, task in contents.items()}
-
-
-def named_algorithms(task: str | pathlib.Path) -> list[str]:
-    """The methods that a task has a table for, in its order.
-
-    Raises:
-      UserError: If it has none.
-    """
-    name, contents = load_task(task)
-    if not contents.get("algorithms"):
-        raise UserError(f"task {name} names no algorithms; give --algorithms A,B,C")
-    return list(contents["algorithms"])
-
-
-def load_task(task: str | pathlib.Path) -> tuple[str, dict]:
-    """Reads a task file.
-
-    Args:
-      task: A path that ends in .toml, or a name in `tasks/`.
-
-    Returns:
-      `(name, contents)`.
-
-    Raises:
-      UserError: If it does not exist, is no TOML, or has unknown sections.
-    """
-    path = pathlib.Path(task)
-    if path.suffix != ".toml":
-        if str(task) not in task_names():
-            raise unknown("task", task, task_names())
-        path = task_directory() / f"{task}.toml"
-    if not path.is_file():
-        raise UserError(f"there is no task file {path}; names of the tasks that come with tffcl: {', '.join(task_names())}")
-    try:
-        contents = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no TOML: {error}") from None
-    for section in contents:
-        if section not in _SECTIONS:
-            raise unknown(f"key in {path.name}", section, _SECTIONS)
-    for section in ("dataset", "partition", "model"):
-        if "name" not in contents.get(section, {}):
-            raise UserError(f'{path.name} lacks [{section}] with name = "..."')
-    return path.stem, contents
-
-
 def parse_overrides(pairs: Sequence[str]) -> dict:
     """Turns `["train.rounds=3", ...]` into `{"train": {"rounds": 3}}`; values are TOML, or else text.
 
@@ -200,14 +137,6 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
             table = table.setdefault(part, {})
         table[path[-1]] = value
     return overrides
-
-
-def _merged(base: Mapping, over: Mapping) -> dict:
-    result = dict(base)
-    for key, value in over.items():
-        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = _merged(result[key], value) if both else value
-    return result
 
 
 def settings(cls, values: Mapping, where: str):
@@ -265,12 +194,16 @@ def resolve(task: str | pathlib.Path, algorithm: str, *, seed: int = 0, override
         raise unknown("algorithm", algorithm, ALGORITHMS)
     if seed < 0:
         raise UserError(f"seed is {seed}; it must be a whole number from 0")
-    name, contents = load_task(task)
+    loaded = tasks.load_task(task)
     overrides = overrides or {}
     for section in overrides:
-        if section not in _SECTIONS:
-            raise unknown("section", section, _SECTIONS)
-    contents = _merged(contents, overrides)
+        if section not in tasks.SECTIONS:
+            raise unknown("section", section, tasks.SECTIONS)
+    with loaded.locating():
+        return _resolved(loaded.name, tasks.merged(loaded.contents, overrides), algorithm, seed, overrides)
+
+
+def _resolved(name: str, contents: Mapping, algorithm: str, seed: int, overrides: Mapping) -> RunConfig:
     _check_model_keys(contents["model"])
     for other in contents.get("algorithms", {}):
         if other not in ALGORITHMS:

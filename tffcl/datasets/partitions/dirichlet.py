@@ -9,6 +9,7 @@ from tffcl.datasets.partitions.local_tests import with_tests
 from tffcl.errors import UserError
 
 _ATTEMPTS = 5000
+_LEAST_ALPHA = 0.001  # NumPy's sampler does not come back from tiny ones
 
 
 def dirichlet(
@@ -33,7 +34,8 @@ def dirichlet(
     """
     options.integer("clients", clients, 1)
     options.integer("min_size", min_size, 1)
-    alpha = options.positive("alpha", alpha)
+    if options.positive("alpha", alpha) < _LEAST_ALPHA:
+        raise UserError(f"alpha is {alpha:g}; it must be {_LEAST_ALPHA} or more")
     enough(clients, len(dataset.train), each=min_size)
     rng = np.random.default_rng(seed)
     examples = by_class(dataset.train.y, dataset.num_classes)

@@ -1,0 +1,160 @@
+"""Task files: where they are, how they are read, and which line of one is meant when a key is wrong."""
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+import re
+import tomllib
+from collections.abc import Mapping
+
+from tffcl.errors import UserError, unknown
+
+SECTIONS = (
+    "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "algorithms",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task file as read.
+
+    Attributes:
+      name: Of the task: the file's name without its ending.
+      path: The file.
+      contents: Its tables, over those of the task that it extends.
+    """
+
+    name: str
+    path: pathlib.Path
+    contents: Mapping
+
+    @contextlib.contextmanager
+    def locating(self):
+        """Adds file and line to an error that is about a key of this file."""
+        try:
+            yield
+        except UserError as error:
+            line = _line_of(self.path.read_text(encoding="utf-8"), str(error))
+            raise UserError(f"{self.path.name}, line {line}: {error}" if line else str(error)) from None
+
+
+def _line_of(text: str, message: str) -> int | None:
+    """The line of the first key that the message quotes or names as section.key; None if the file has no such line."""
+    named = re.match(r"unknown key in \[([\w.]+)\] '([^']+)'|unknown (model|algorithm in \[algorithms\]) '([^']+)'|([\w.]+)\.(\w+) is ", message)
+    if not named:
+        return None
+    table, key = (named[1], named[2]) if named[1] else ("model", "name") if named[3] == "model" else (named[5], named[6])
+    if named[4] and named[3] != "model":
+        return next((n for n, line in enumerate(text.splitlines(), 1) if line.strip() == f"[algorithms.{named[4]}]"), None)
+    current = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[([^\]]+)\]", line)
+        current = header[1].strip() if header else current
+        # A method's own table may hold [train]'s keys.
+        here = current == table or (table == "train" and current.startswith("algorithms."))
+        if here and re.match(rf"\s*{re.escape(key)}\s*=", line):
+            return number
+    return None
+
+
+def task_directory() -> pathlib.Path:
+    """Where the task files are: beside the package in a checkout, inside it in an installed wheel."""
+    package = pathlib.Path(__file__).resolve().parent.parent
+    inside = package / "_tasks"
+    return inside if inside.is_dir() else package.parent / "tasks"
+
+
+def task_names() -> list[str]:
+    """Names of the tasks that come with tffcl."""
+    return sorted(path.stem for path in task_directory().glob("*.toml"))
+
+
+def task_descriptions() -> dict[str, str]:
+    """The first line of every task's description, by name."""
+    return {name: load_task(name).contents.get("description", "").split("\n")[0] for name in task_names()}
+
+
+def named_algorithms(task: str | pathlib.Path) -> list[str]:
+    """The methods that a task has a table for, in its order.
+
+    Raises:
+      UserError: If it has none.
+    """
+    loaded = load_task(task)
+    if not loaded.contents.get("algorithms"):
+        raise UserError(f"task {loaded.name} names no algorithms; give --algorithms A,B,C")
+    return list(loaded.contents["algorithms"])
+
+
+def merged(base: Mapping, over: Mapping) -> dict:
+    """`base` with the values of `over`, table by table."""
+    result = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value) if both else value
+    return result
+
+
+def load_task(task: str | pathlib.Path) -> Task:
+    """Reads a task file.
+
+    A file with `extends = "other"` takes the other task's values where it has none of its own; `other` is a name or a
+    path relative to the file. A table that names another data set, partition or model replaces the other's table.
+
+    Args:
+      task: A path that ends in .toml, or a name in `tasks/`.
+
+    Raises:
+      UserError: If it does not exist, is no TOML, has unknown sections or lacks one, or extends itself.
+    """
+    path = pathlib.Path(task)
+    if path.suffix != ".toml":
+        path = _by_name(str(task))
+    contents = _read(path, ())
+    for section in ("dataset", "partition", "model"):
+        table = contents.get(section, {})
+        if "name" not in table and "names" not in table:
+            raise UserError(f'{path.name} lacks [{section}] with name = "..."')
+    return Task(path.stem, path, contents)
+
+
+def _by_name(name: str) -> pathlib.Path:
+    path = task_directory() / f"{name}.toml"
+    if not path.is_file():
+        raise unknown("task", name, task_names())
+    return path
+
+
+def _read(path: pathlib.Path, extending: tuple) -> dict:
+    if path in extending:
+        raise UserError(f"{path.name} extends itself")
+    own = dict(_parse(path))
+    for section in own:
+        if section not in SECTIONS:
+            raise unknown(f"key in {path.name}", section, SECTIONS)
+    other = own.pop("extends", None)
+    if other is None:
+        return own
+    beside = path.parent / str(other)
+    base = _read(beside if beside.suffix == ".toml" else _by_name(str(other)), (*extending, path))
+    for section in ("dataset", "partition", "model"):
+        # Another set's options mean nothing to this one.
+        if {"name", "names"} & set(own.get(section, {})) and own[section].get("name") != base.get(section, {}).get("name"):
+            base.pop(section, None)
+    return merged(base, own)
+
+
+@functools.lru_cache(maxsize=None)
+def _parsed(path: pathlib.Path, modified: float) -> dict:
+    del modified  # a file that has changed is read again
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no TOML: {error}") from None
+
+
+def _parse(path: pathlib.Path) -> dict:
+    if not path.is_file():
+        raise UserError(f"there is no task file {path}; names of the tasks that come with tffcl: {', '.join(task_names())}")
+    return _parsed(path, path.stat().st_mtime)
