@@ -180,6 +180,14 @@ def test_doctor_finds_the_worker(capsys):
     assert "worker_binary" in said and "6 (right)" in said and "0.87.0" in said
 
 
+def test_a_mistake_is_one_line_in_a_process_of_its_own(tmp_path):
+    """Also what libraries say while the interpreter ends would be seen here."""
+    command = [sys.executable, "-m", "tffcl", "run", "demo_digits", "--algorithm", "pacfl", "--out", str(tmp_path / "out")]
+    done = subprocess.run([*command, "--set", "train.clients_per_round=50"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "tffcl: train.clients_per_round is 50, but there are only 40 clients\n"
+
+
 def workers():
     found = set()
     for entry in pathlib.Path("/proc").iterdir():

@@ -12,6 +12,7 @@ _PUBLIC = {
     "load_task": "tffcl.program.tasks",
     "run": "tffcl.program.run",
     "compare": "tffcl.program.compare",
+    "join_newcomers": "tffcl.program.newcomers",
     "write_report": "tffcl.reporting.report",
     "use_local_worker": "tffcl.runtime",
     "UserError": "tffcl.errors",

@@ -28,11 +28,15 @@ def _command(commands, name, function, description):
     return parser
 
 
-def _add_run_options(parser):
+def _add_task_options(parser):
     parser.add_argument("task", metavar="TASK", help="a task file (.toml), or a name from `tffcl list tasks`")
-    parser.add_argument("--rounds", type=int, metavar="N", help="communication rounds instead of the task's")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value of the task, e.g. train.momentum=0.9")
     parser.add_argument("--data-dir", metavar="D", help="where data sets are, or are put (default: $TFFCL_DATA_DIR, then TFDS's)")
+
+
+def _add_run_options(parser):
+    _add_task_options(parser)
+    parser.add_argument("--rounds", type=int, metavar="N", help="communication rounds instead of the task's")
 
 
 def _add_out_options(parser):
@@ -75,6 +79,15 @@ def build_parser() -> argparse.ArgumentParser:
     similarity.add_argument("--seed", type=int, default=0, metavar="S")
     similarity.add_argument("--out", metavar="OUT", help="directory of matrix and pictures (default: below runs/)")
 
+    show = _command(commands, "show", _show, "no training: who holds what of a task, in pictures and a few lines")
+    _add_task_options(show)
+    show.add_argument("--seed", type=int, default=0, metavar="S", help="decides who gets which examples (default: 0)")
+    show.add_argument("--out", metavar="OUT", help="directory of the pictures (default: below runs/)")
+
+    newcomers = _command(commands, "newcomers", _newcomers, "clients that a run held out join it: their clusters and accuracies")
+    newcomers.add_argument("out", metavar="OUT", help="what `run` wrote, for a task with newcomers.clients")
+    newcomers.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+
     report = _command(commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison")
     report.add_argument("out", metavar="OUT", help="what `run` or `compare` wrote")
     return parser
@@ -109,7 +122,7 @@ def _overrides(options) -> dict:
     from tffcl.program import config
 
     pairs = list(options.set)
-    if options.rounds is not None:
+    if getattr(options, "rounds", None) is not None:
         pairs.append(f"train.rounds={options.rounds}")
     return config.parse_overrides(pairs)
 
@@ -150,6 +163,12 @@ def _compare(options):
     _print_report(out)
 
 
+def _newcomers(options):
+    from tffcl.program import newcomers
+
+    print(newcomers.describe(newcomers.join_newcomers(options.out, data_dir=options.data_dir)))
+
+
 def _report(options):
     _print_report(options.out)
 
@@ -169,6 +188,17 @@ def _similarity(options):
     resolved = config.resolve(options.task, "pacfl", seed=options.seed, overrides=_overrides(options))
     out = options.out or f"runs/{_task_name(options.task)}/similarity"
     print(similarity.similarity(resolved, options.signature, out, data_dir=options.data_dir))
+
+
+def _show(options):
+    from tffcl.program import config, show
+
+    # Any method would do, and no model is built: without its keys' check TensorFlow is not imported.
+    resolved = config.resolve(
+        options.task, "fedavg", seed=options.seed, overrides=_overrides(options), check_model=False
+    )
+    out = options.out or f"runs/{_task_name(options.task)}/show"
+    print(show.show(resolved, out, data_dir=options.data_dir))
 
 
 def _list(options):

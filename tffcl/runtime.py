@@ -170,15 +170,19 @@ def connect(target: str, *, alive=lambda: True, timeout: float = _START_SECONDS)
     return stub
 
 
-def build_context(stub):
+def build_context(stub, *, alive=lambda: True):
     """Returns a synchronous TFF execution context over one worker.
 
     Args:
       stub: What `connect` returns.
+      alive: Whether the worker runs. TFF tries a call again for ever when its worker does not answer; a worker that has
+        ended makes the computation fail with a `UserError` instead.
     """
     import tensorflow_federated as tff
 
     def stack(cardinalities):
+        if not alive():
+            raise UserError("TFF's worker has ended in the middle of a computation: was it killed, or is memory short?")
         executor = tff.framework.RemoteExecutor(stub)
         executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})  # 0: a computation without clients
         return executor
@@ -212,7 +216,7 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
         stop_local_worker()
         worker = Worker(settings).start()
         try:
-            _context = build_context(connect(worker.target, alive=worker.alive))
+            _context = build_context(connect(worker.target, alive=worker.alive), alive=worker.alive)
         except BaseException:
             worker.stop()
             raise
@@ -228,3 +232,12 @@ def stop_local_worker():
     worker, _local = _local, None
     if worker:
         worker.stop()
+
+
+@atexit.register
+def _drop_tffs_own_context():
+    # TFF's own default context prints a traceback from its destructor when the interpreter takes it down.
+    tff = sys.modules.get("tensorflow_federated")
+    if tff is not None and _context is None:
+        nothing = tff.framework.ResourceManagingExecutorFactory(lambda cardinalities: None)
+        tff.framework.set_default_context(tff.framework.SyncExecutionContext(nothing))

@@ -24,7 +24,9 @@ RUN = settings(deadline=None, max_examples=25)
 # Rules under which every training example is with exactly one client, whatever the labels.
 ONCE = {
     "iid": lambda data, seed: iid(data, seed=seed, clients=20, test="classes"),
-    "quantity_skew": lambda data, seed: quantity_skew(data, seed=seed, clients=20, test="classes", min_size=3),
+    "quantity_skew": lambda data, seed: quantity_skew(
+        data, seed=seed, clients=20, test="classes", min_size=3
+    ),
     "label_skew": lambda data, seed: label_skew(data, seed=seed, clients=20, classes_per_client=3),
     "dirichlet": lambda data, seed: dirichlet(data, seed=seed, clients=20, alpha=0.5, min_size=2),
     "stocfl": lambda data, seed: label_groups(data, seed=seed, clients=20, scheme="stocfl"),
@@ -239,7 +241,9 @@ def test_by_owner_takes_some_at_random_and_drops_small_ones():
     sizes = np.bincount(data.train_owner)[:5]
     least = int(np.sort(sizes)[2])
     assert len(by_owner(data, seed=0, min_train=least).train) == (sizes >= least).sum()
-    with pytest.raises(UserError, match="clients is 6; toy has 5 owners with 1 or more training and 1 or more"):
+    with pytest.raises(
+        UserError, match="clients is 6; toy has 5 owners with 1 or more training and 1 or more"
+    ):
         by_owner(data, seed=0, clients=6)
 
 

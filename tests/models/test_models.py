@@ -39,9 +39,8 @@ def test_lenet5_is_the_keras_model_with_the_same_weights():
     keras.set_weights(list(model.functional.initial_weights[0]))
     images = np.random.default_rng(0).integers(0, 256, (7, 28, 28, 1)).astype(np.uint8)
     expected = keras((images / 255 - 0.1307) / 0.3081)
-    np.testing.assert_allclose(
-        model.functional.predict_on_batch(model.functional.initial_weights, images, False), expected, rtol=1e-4, atol=1e-5
-    )
+    logits = model.functional.predict_on_batch(model.functional.initial_weights, images, False)
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
     flat = model.logits(model.unravel(tf.constant(model.initial)), model.preprocess(images), None)
     np.testing.assert_allclose(flat, expected, rtol=1e-4, atol=1e-5)
 
@@ -58,6 +57,15 @@ def test_channels_have_their_own_normalization():
     model = build_mlp((2, 2, 3), 2, normalization=((0.5, 0.4, 0.3), (0.2, 0.25, 0.5)))
     image = np.full((1, 2, 2, 3), 255, np.uint8)
     np.testing.assert_allclose(model.preprocess(image)[0, 0, 0], [2.5, 2.4, 1.4], rtol=1e-5)
+
+
+def test_ifca_reference_is_xavier_normal_with_standard_normal_biases():
+    model = build_mlp((28, 28, 1), 300, hidden=400, initialization="ifca_reference", seed=4)
+    hidden, bias, output, _ = model.functional.initial_weights[0]
+    assert hidden.std() == pytest.approx(np.sqrt(2 / (784 + 400)), rel=0.02)
+    assert output.std() == pytest.approx(np.sqrt(2 / (400 + 300)), rel=0.02)
+    assert bias.std() == pytest.approx(1, rel=0.15)
+    assert np.abs(hidden).max() > 3 * hidden.std()
 
 
 @pytest.mark.parametrize("initialization", ["torch_default", "glorot"])
@@ -79,7 +87,8 @@ def test_the_seed_decides_the_weights():
 def test_bad_input():
     with pytest.raises(UserError, match="at least 16x16, not 8x8"):
         build_lenet5((8, 8, 1), 10)
-    with pytest.raises(UserError, match="hidden is 0"):
-        build_mlp((8, 8, 1), 10, hidden=0)
+    for hidden in (0, 2.5, "many", float("nan"), True):
+        with pytest.raises(UserError, match=f"hidden is {hidden!r}; it must be a whole number from 1"):
+            build_mlp((8, 8, 1), 10, hidden=hidden)
     with pytest.raises(UserError, match="did you mean 'glorot'"):
         build_mlp((8, 8, 1), 10, initialization="glorott")

@@ -115,6 +115,21 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path):
     assert workers and not any(alive(pid) for pid in workers)
 
 
+def test_a_dead_worker_stops_the_run_and_nothing_is_lost(tmp_path):
+    target = tmp_path / "run"
+    command = [sys.executable, "-m", "tffcl", "run", "demo_digits", "--algorithm", "fedavg", "--rounds", "500", "--out", str(target)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: rows_of(target) >= 3, process)
+    (worker,) = children(process.pid)
+    os.kill(worker, signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "TFF's worker has ended in the middle of a computation" in errors and "Traceback" not in errors
+    done = rows_of(target)
+    assert f"(rounds 1 to {done} are saved)" in errors
+    assert (target / "checkpoints" / f"program_state_{done}").is_dir()
+
+
 def rows_of(out):
     file = out / "rounds.csv"
     return len(file.read_text().splitlines()) - 1 if file.is_file() else 0

@@ -8,10 +8,22 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import cohort_inputs, round_metrics
-from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State, Transfer, check_newcomers, index_of
+from tffcl.algorithms.contracts import (
+    Algorithm,
+    Cohort,
+    Population,
+    RoundMetrics,
+    State,
+    Transfer,
+    check_newcomers,
+    index_of,
+)
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.update import build_train_and_report, client_type
 from tffcl.models.flat import FlatModel
+
+
+NOTHING_SENT = Transfer(None, None)
 
 
 def build_local_training(model: FlatModel, training: LocalTraining, *, local_test: bool = False) -> tff.Computation:
@@ -36,6 +48,35 @@ def build_local_training(model: FlatModel, training: LocalTraining, *, local_tes
     return local_training
 
 
+def train_apart(
+    local_training: tff.Computation, cohort: Cohort, models: np.ndarray, clusters: np.ndarray
+) -> tuple[np.ndarray, RoundMetrics]:
+    """Lets every client of a cohort train a model of its own; nothing is sent.
+
+    Args:
+      local_training: From `build_local_training` with `local_test=True`.
+      cohort: Who trains.
+      models: `float32 [m, P]`, the model that each starts from.
+      clusters: `int32 [m]`, for the metrics.
+
+    Returns:
+      The trained models `float32 [m, P]` in the cohort's order, and the metrics.
+
+    Raises:
+      UserError: If a trained model is not finite.
+    """
+    results = local_training(cohort_inputs(cohort, model=models))
+    by_id = {int(result["client_id"]): result for result in results}
+    ordered = [by_id[int(client)] for client in cohort.client_ids]
+    own = [result["report"] for result in ordered]
+    reports = collections.OrderedDict(
+        client_id=np.asarray(cohort.client_ids),
+        value=tf.nest.map_structure(lambda *leaves: np.stack(leaves), *own),
+    )
+    metrics = round_metrics(reports, cohort, clusters, NOTHING_SENT)
+    return np.stack([result["model"] for result in ordered]), metrics
+
+
 def build_solo(model: FlatModel, training: LocalTraining) -> Algorithm:
     """Builds SOLO.
 
@@ -44,7 +85,6 @@ def build_solo(model: FlatModel, training: LocalTraining) -> Algorithm:
     cluster is itself.
     """
     local_training = build_local_training(model, training, local_test=True)
-    nothing_sent = Transfer(None, None)
 
     def initialize(population: Population) -> State:
         count = len(population.client_ids)
@@ -59,15 +99,8 @@ def build_solo(model: FlatModel, training: LocalTraining) -> Algorithm:
     def next_round(state: State, cohort: Cohort):
         where = index_of(state.client_ids, cohort.client_ids)
         rows = state.extra["rows"][where]
-        results = local_training(cohort_inputs(cohort, model=state.models[rows]))
-        by_id = {int(result["client_id"]): result for result in results}
-        ordered = [by_id[int(client)] for client in cohort.client_ids]
-        reports = collections.OrderedDict(
-            client_id=np.asarray(cohort.client_ids),
-            value=tf.nest.map_structure(lambda *leaves: np.stack(leaves), *[result["report"] for result in ordered]),
-        )
-        metrics = round_metrics(reports, cohort, state.assignment[where], nothing_sent)
-        models, rows = _with_rows(state.models, rows, np.stack([result["model"] for result in ordered]))
+        trained, metrics = train_apart(local_training, cohort, state.models[rows], state.assignment[where])
+        models, rows = _with_rows(state.models, rows, trained)
         everyone = state.extra["rows"].copy()
         everyone[where] = rows
         return dataclasses.replace(state, models=models, extra={"rows": everyone}), metrics
@@ -92,7 +125,7 @@ def build_solo(model: FlatModel, training: LocalTraining) -> Algorithm:
         return {"training": build_local_training(model, training)}
 
     return Algorithm(
-        "solo", initialize, next_round, assign, admit, computations, {"training": nothing_sent}, extra_keys=("rows",)
+        "solo", initialize, next_round, assign, admit, computations, {"training": NOTHING_SENT}, extra_keys=("rows",)
     )
 
 

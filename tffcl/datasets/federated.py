@@ -75,7 +75,7 @@ def load_dataset(
     listed = isinstance(names, Sequence) and all(isinstance(each, str) for each in names)
     if "name" in asked or not listed or isinstance(names, str) or not 2 <= len(names) == len(set(names)):
         raise UserError(
-            f"{partition} is of several data sets: dataset needs names = ['...', '...'], all different, and no name"
+            f"{partition} is of several data sets: dataset needs different names = ['...', '...'], no name"
         )
     return mixture(
         [_load_one({**asked, "name": each}, seed=seed, data_dir=data_dir) for each in names], **mixing

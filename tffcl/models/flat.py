@@ -17,34 +17,49 @@ class Weight:
     """One named tensor of a model.
 
     Attributes:
-      name: "layer/kernel" or "layer/bias".
+      name: "layer/kernel", "layer/bias", "layer/scale" or "layer/offset".
       shape: The tensor's shape.
       fan_in: How many inputs one output of the layer sums.
       fan_out: How many outputs one input of the layer feeds.
+      constant: Initial value of all entries whatever the initialization, None to draw them.
     """
 
     name: str
     shape: tuple[int, ...]
     fan_in: int
     fan_out: int
+    constant: float | None = None
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
 
 
+def _kernel_and_bias(name: str, kernel: tuple[int, ...], outputs: int, fans: tuple[int, int]) -> list[Weight]:
+    return [Weight(f"{name}/kernel", kernel, *fans), Weight(f"{name}/bias", (outputs,), *fans)]
+
+
 def dense(name: str, inputs: int, outputs: int) -> list[Weight]:
     """The kernel `[inputs, outputs]` and bias `[outputs]` of a fully connected layer."""
-    return [Weight(f"{name}/kernel", (inputs, outputs), inputs, outputs), Weight(f"{name}/bias", (outputs,), inputs, outputs)]
+    return _kernel_and_bias(name, (inputs, outputs), outputs, (inputs, outputs))
 
 
 def conv(name: str, size: int, inputs: int, outputs: int) -> list[Weight]:
     """The kernel `[size, size, inputs, outputs]` and bias `[outputs]` of a 2-D convolution."""
-    fan_in, fan_out = size * size * inputs, size * size * outputs
-    return [
-        Weight(f"{name}/kernel", (size, size, inputs, outputs), fan_in, fan_out),
-        Weight(f"{name}/bias", (outputs,), fan_in, fan_out),
-    ]
+    fans = size * size * inputs, size * size * outputs
+    return _kernel_and_bias(name, (size, size, inputs, outputs), outputs, fans)
+
+
+def transposed_conv(name: str, size: int, inputs: int, outputs: int) -> list[Weight]:
+    """The kernel `[size, size, outputs, inputs]` and bias `[outputs]` of a transposed 2-D convolution."""
+    # PyTorch reads the fans off the kernel as if it were the forward convolution from `outputs` to `inputs`.
+    fans = size * size * outputs, size * size * inputs
+    return _kernel_and_bias(name, (size, size, outputs, inputs), outputs, fans)
+
+
+def group_norm(name: str, channels: int) -> list[Weight]:
+    """The scale `[channels]`, at first 1, and offset `[channels]`, at first 0, of a normalization layer."""
+    return [Weight(f"{name}/scale", (channels,), 1, 1, 1.0), Weight(f"{name}/offset", (channels,), 1, 1, 0.0)]
 
 
 def _torch_default(weight: Weight, rng: np.random.Generator) -> np.ndarray:
@@ -59,9 +74,17 @@ def _glorot(weight: Weight, rng: np.random.Generator) -> np.ndarray:
     return rng.uniform(-bound, bound, weight.shape)
 
 
+def _ifca_reference(weight: Weight, rng: np.random.Generator) -> np.ndarray:
+    # How PACFL's code draws the models of its IFCA baseline: Xavier normal kernels, standard normal biases.
+    if len(weight.shape) == 1:
+        return rng.standard_normal(weight.shape)
+    return rng.normal(0.0, math.sqrt(2.0 / (weight.fan_in + weight.fan_out)), weight.shape)
+
+
 INITIALIZATIONS: dict[str, Callable[[Weight, np.random.Generator], np.ndarray]] = {
     "torch_default": _torch_default,
     "glorot": _glorot,
+    "ifca_reference": _ifca_reference,
 }
 
 
@@ -76,48 +99,31 @@ def initialize(weights: Sequence[Weight], initialization: str, seed: int) -> lis
     if initialization not in INITIALIZATIONS:
         raise unknown("initialization", initialization, INITIALIZATIONS)
     rng = np.random.default_rng(seed)
-    return [INITIALIZATIONS[initialization](weight, rng).astype(np.float32) for weight in weights]
+
+    def draw(weight):
+        if weight.constant is not None:
+            return np.full(weight.shape, weight.constant)
+        return INITIALIZATIONS[initialization](weight, rng)
+
+    return [draw(weight).astype(np.float32) for weight in weights]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FlatModel:
-    """A classifier whose parameters are one float32 vector `[P]`.
+class FlatWeights:
+    """Named tensors that travel as one float32 vector `[P]`.
 
     Attributes:
       name: Of the architecture.
       weights: The named tensors in the vector's order.
-      functional: The same model as `tff.learning.models.FunctionalModel` over raw examples (uint8 images).
-      preprocess: Raw examples `uint8 [n, ...]` to features `float32 [n, ...]`; done once per client, not once per step.
-      logits: `(tensors, features, seed)` to `float32 [n, classes]`; `seed int32 [2]` decides this step's dropout, None
-        stands for inference.
-      input_shape: Of one raw example.
-      num_classes: Number of outputs.
     """
 
     name: str
     weights: tuple[Weight, ...]
-    functional: tff.learning.models.FunctionalModel
-    preprocess: Callable
-    logits: Callable
-    input_shape: tuple[int, ...]
-    num_classes: int
 
     @property
     def size(self) -> int:
         """P, the number of parameters."""
         return sum(weight.size for weight in self.weights)
-
-    @property
-    def example_spec(self) -> collections.OrderedDict:
-        """The `tf.TensorSpec` structure of a single example: raw image `x`, int32 label `y`."""
-        return collections.OrderedDict(
-            x=tf.TensorSpec(self.input_shape, tf.uint8), y=tf.TensorSpec((), tf.int32)
-        )
-
-    @property
-    def initial(self) -> np.ndarray:
-        """The initial parameters as a vector `float32 [P]`."""
-        return self.ravel(self.functional.initial_weights[0])
 
     def layer_slices(self) -> dict[str, slice]:
         """Where each layer lies in the vector, by layer name, in order."""
@@ -146,6 +152,38 @@ class FlatModel:
         return np.concatenate([np.ravel(np.asarray(tensor, np.float32)) for tensor in tensors])
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class FlatModel(FlatWeights):
+    """A classifier whose parameters are one float32 vector `[P]`.
+
+    Attributes:
+      functional: The same model as `tff.learning.models.FunctionalModel` over raw examples (uint8 images).
+      preprocess: Raw examples `uint8 [n, ...]` to features `float32 [n, ...]`; done once per client, not once per step.
+      logits: `(tensors, features, seed)` to `float32 [n, classes]`; `seed int32 [2]` decides this step's dropout, None
+        stands for inference.
+      input_shape: Of one raw example.
+      num_classes: Number of outputs.
+    """
+
+    functional: tff.learning.models.FunctionalModel
+    preprocess: Callable
+    logits: Callable
+    input_shape: tuple[int, ...]
+    num_classes: int
+
+    @property
+    def example_spec(self) -> collections.OrderedDict:
+        """The `tf.TensorSpec` structure of a single example: raw image `x`, int32 label `y`."""
+        return collections.OrderedDict(
+            x=tf.TensorSpec(self.input_shape, tf.uint8), y=tf.TensorSpec((), tf.int32)
+        )
+
+    @property
+    def initial(self) -> np.ndarray:
+        """The initial parameters as a vector `float32 [P]`."""
+        return self.ravel(self.functional.initial_weights[0])
+
+
 def mean_cross_entropy(logits, labels, sample_weight=None):
     """Mean cross-entropy of `logits [n, classes]` against integer `labels [n]`."""
     del sample_weight
@@ -153,21 +191,12 @@ def mean_cross_entropy(logits, labels, sample_weight=None):
     return tf.reduce_mean(losses)
 
 
-def dropout(x, rate: float, seed, layer: int):
-    """Drops entries of `x` with probability `rate` and scales the others up; nothing at inference.
+def build_preprocess(normalization: tuple) -> Callable:
+    """Builds the step from raw images `uint8 [n, ...]` to features `float32 [n, ...]`.
 
     Args:
-      x: Activations.
-      rate: Probability of an entry to be dropped.
-      seed: `int32 [2]` of this step, or None at inference.
-      layer: Number of the dropout layer in its model: each draws its own mask.
+      normalization: `(mean, std)`, scalars or one per channel, on the scale 0 to 1.
     """
-    if seed is None:
-        return x
-    return tf.nn.experimental.stateless_dropout(x, rate, seed=tf.random.experimental.stateless_fold_in(seed, layer))
-
-
-def _normalizer(normalization) -> Callable:
     mean, std = (tf.constant(np.asarray(value, np.float32)).numpy() for value in normalization)
 
     def preprocess(images):
@@ -203,7 +232,7 @@ def build_flat_model(
     Returns:
       The model; its `functional` takes raw uint8 examples and int32 labels.
     """
-    preprocess = _normalizer(normalization)
+    preprocess = build_preprocess(normalization)
     input_shape = tuple(int(size) for size in input_shape)
 
     @tf.function

@@ -1,46 +1,64 @@
 """LeNet-5 as PACFL and FLIS use it (PACFL Table 10): two valid 5x5 convolutions and three dense layers."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
-from tffcl.errors import UserError
-from tffcl.models import flat
+from tffcl.models import checks, flat, layers
 
 
-def build_lenet5(input_shape, num_classes, *, normalization=(0.0, 1.0), initialization="torch_default", seed=0) -> flat.FlatModel:
+def build_lenet(
+    name: str, input_shape, num_classes, *, hidden: Sequence[int], normalization, initialization, seed
+) -> flat.FlatModel:
+    """Builds conv 5x5 to 6, pool 2, conv 5x5 to 16, pool 2 and dense layers; ReLU between.
+
+    Args:
+      name: Of the architecture.
+      input_shape: As in `flat.build_flat_model`, like the arguments below that are not named here.
+      num_classes: Units of the last dense layer.
+      hidden: Units of the dense layers before the last.
+      normalization: See `input_shape`.
+      initialization: See `input_shape`.
+      seed: See `input_shape`.
+
+    Raises:
+      UserError: If the image is smaller than 16x16, where nothing is left after the second pooling.
+    """
+    height, width, channels = checks.check_image(name, input_shape, least=16)
+    sizes = [((height - 4) // 2 - 4) // 2 * (((width - 4) // 2 - 4) // 2) * 16, *hidden, num_classes]
+    names = [*(f"dense{number}" for number in range(1, len(hidden) + 1)), "output"]
+    weights = [*flat.conv("conv1", 5, channels, 6), *flat.conv("conv2", 5, 6, 16)]
+    for layer, inputs, outputs in zip(names, sizes, sizes[1:]):
+        weights += flat.dense(layer, inputs, outputs)
+
+    def convolve(x, kernel, bias):
+        # ReLU after pooling is the same function as before it, on a quarter of the values.
+        return tf.nn.relu(layers.pool(layers.convolve(x, kernel, bias)))
+
+    def logits(tensors, features, seed):
+        del seed  # no dropout
+        x = layers.flatten(convolve(convolve(features, *tensors[:2]), *tensors[2:4]))
+        for kernel, bias in zip(tensors[4:-2:2], tensors[5:-2:2]):
+            x = tf.nn.relu(layers.connect(x, kernel, bias))
+        return layers.connect(x, *tensors[-2:])
+
+    return flat.build_flat_model(
+        name, weights, logits, input_shape=input_shape, num_classes=num_classes,
+        normalization=normalization, initialization=initialization, seed=seed,
+    )  # fmt: skip
+
+
+def build_lenet5(
+    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization="torch_default", seed=0
+) -> flat.FlatModel:
     """Builds LeNet-5: conv 5x5 to 6, pool 2, conv 5x5 to 16, pool 2, dense 120, 84, `num_classes`; ReLU between.
 
     44,426 parameters on 28x28x1 and 62,006 on 32x32x3 with 10 classes. Arguments as in `flat.build_flat_model`.
 
     Raises:
-      UserError: If the image is smaller than 16x16, where nothing is left after the second pooling.
+      UserError: If the image is smaller than 16x16.
     """
-    height, width, channels = input_shape
-    if min(height, width) < 16:
-        raise UserError(f"lenet5 needs images of at least 16x16, not {height}x{width}; mlp takes any size")
-    flattened = ((height - 4) // 2 - 4) // 2 * (((width - 4) // 2 - 4) // 2) * 16
-    weights = [
-        *flat.conv("conv1", 5, channels, 6),
-        *flat.conv("conv2", 5, 6, 16),
-        *flat.dense("dense1", flattened, 120),
-        *flat.dense("dense2", 120, 84),
-        *flat.dense("output", 84, num_classes),
-    ]
-
-    def convolve(x, kernel, bias):
-        # ReLU after pooling is the same function as before it, on a quarter of the values.
-        x = tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "VALID"), bias)
-        return tf.nn.relu(tf.nn.max_pool2d(x, 2, 2, "VALID"))
-
-    def logits(tensors, features, seed):
-        del seed  # no dropout
-        kernel1, bias1, kernel2, bias2, *dense = tensors
-        x = convolve(convolve(features, kernel1, bias1), kernel2, bias2)
-        x = tf.reshape(x, [-1, flattened])
-        x = tf.nn.relu(tf.matmul(x, dense[0]) + dense[1])
-        x = tf.nn.relu(tf.matmul(x, dense[2]) + dense[3])
-        return tf.matmul(x, dense[4]) + dense[5]
-
-    return flat.build_flat_model(
-        "lenet5", weights, logits, input_shape=input_shape, num_classes=num_classes,
+    return build_lenet(
+        "lenet5", input_shape, num_classes, hidden=(120, 84),
         normalization=normalization, initialization=initialization, seed=seed,
     )  # fmt: skip

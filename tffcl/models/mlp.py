@@ -4,26 +4,38 @@ import math
 
 import tensorflow as tf
 
-from tffcl.errors import UserError
-from tffcl.models import flat
+from tffcl.models import checks, flat, layers
 
 
-def build_mlp(input_shape, num_classes, *, hidden=200, normalization=(0.0, 1.0), initialization="torch_default", seed=0) -> flat.FlatModel:
-    """Builds input - `hidden` ReLU units - `num_classes`. Arguments as in `flat.build_flat_model`.
+def build_mlp(
+    input_shape,
+    num_classes,
+    *,
+    hidden=200,
+    dropout=0.0,
+    normalization=(0.0, 1.0),
+    initialization="torch_default",
+    seed=0,
+) -> flat.FlatModel:
+    """Builds input - `hidden` ReLU units - `num_classes`. Arguments as in `flat.build_flat_model` and:
+
+    Args:
+      hidden: Number of hidden units.
+      dropout: Rate of dropout on the hidden units. FLT's code has 0.5, its paper names none.
 
     Raises:
-      UserError: If `hidden` is not positive.
+      UserError: If `hidden` is not positive or `dropout` not from 0 to below 1.
     """
-    if int(hidden) != hidden or hidden < 1:
-        raise UserError(f"hidden is {hidden}; it must be a whole number from 1")
+    hidden = checks.check_count("hidden", hidden)
+    rate = checks.check_rate("dropout", dropout)
     inputs = math.prod(input_shape)
-    weights = [*flat.dense("hidden", inputs, int(hidden)), *flat.dense("output", int(hidden), num_classes)]
+    weights = [*flat.dense("hidden", inputs, hidden), *flat.dense("output", hidden, num_classes)]
 
     def logits(tensors, features, seed):
-        del seed  # no dropout
-        x = tf.reshape(features, [-1, inputs])
-        x = tf.nn.relu(tf.matmul(x, tensors[0]) + tensors[1])
-        return tf.matmul(x, tensors[2]) + tensors[3]
+        x = layers.connect(tf.reshape(features, [-1, inputs]), *tensors[:2])
+        # Before ReLU, as in FLT's code, and after it are the same function.
+        x = tf.nn.relu(layers.dropout(x, rate, seed, 0))
+        return layers.connect(x, *tensors[2:])
 
     return flat.build_flat_model(
         "mlp", weights, logits, input_shape=input_shape, num_classes=num_classes,

@@ -74,6 +74,24 @@ class CheckpointSettings:
 
 
 @dataclasses.dataclass(frozen=True)
+class NewcomerSettings:
+    """Who joins after the last round.
+
+    Attributes:
+      clients: How many of the population are held out of clustering and training; the seed decides which.
+      epochs: Passes over its own data with which a newcomer trains the model that it is given; 0 is none.
+    """
+
+    clients: int = 0
+    epochs: int = 5
+
+    def __post_init__(self):
+        for name in ("clients", "epochs"):
+            if getattr(self, name) < 0:
+                raise UserError(f"newcomers.{name} is {getattr(self, name)}; it must be a whole number from 0")
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """All values that decide a run.
 
@@ -90,6 +108,7 @@ class RunConfig:
       method: The method's own parameters.
       evaluation: When accuracies are taken.
       checkpoint: When the state is saved.
+      newcomers: Who joins after the last round.
     """
 
     task: str
@@ -104,10 +123,14 @@ class RunConfig:
     method: Mapping
     evaluation: EvaluationSettings
     checkpoint: CheckpointSettings
+    newcomers: NewcomerSettings = NewcomerSettings()
 
     def as_dict(self) -> dict:
-        """Plain containers without None, as TOML takes them."""
-        return _without_none(dataclasses.asdict(self))
+        """Plain containers without None, as TOML takes them; no table for newcomers where there are none."""
+        values = _without_none(dataclasses.asdict(self))
+        if not self.newcomers.clients:
+            del values["newcomers"]
+        return values
 
 
 def _without_none(value):
@@ -165,9 +188,11 @@ def _typed(value, kind, name):
     return value
 
 
-def _check_model_keys(model: Mapping):
+def _check_model(model: Mapping, *, keys: bool):
     if model["name"] not in MODELS:
         raise unknown("model", model["name"], MODELS)
+    if not keys:
+        return
     own = inspect.signature(MODELS[model["name"]].builder()).parameters
     allowed = {"name", *own} - {"input_shape", "num_classes", "normalization", "seed"}
     for key in model:
@@ -175,7 +200,14 @@ def _check_model_keys(model: Mapping):
             raise unknown("key in [model]", key, allowed)
 
 
-def resolve(task: str | pathlib.Path, algorithm: str, *, seed: int = 0, overrides: Mapping | None = None) -> RunConfig:
+def resolve(
+    task: str | pathlib.Path,
+    algorithm: str,
+    *,
+    seed: int = 0,
+    overrides: Mapping | None = None,
+    check_model: bool = True,
+) -> RunConfig:
     """Puts a run's configuration together.
 
     A task's [train] holds for all methods; [algorithms.NAME] holds that method's own parameters, and its own values of
@@ -186,6 +218,7 @@ def resolve(task: str | pathlib.Path, algorithm: str, *, seed: int = 0, override
       algorithm: A name in `catalog.ALGORITHMS`.
       seed: See `RunConfig`.
       overrides: Nested tables that replace the file's values.
+      check_model: Whether [model]'s keys are checked, which imports TensorFlow; without, only its name is.
 
     Raises:
       UserError: For unknown or contradictory keys and values, by name.
@@ -200,11 +233,12 @@ def resolve(task: str | pathlib.Path, algorithm: str, *, seed: int = 0, override
         if section not in tasks.SECTIONS:
             raise unknown("section", section, tasks.SECTIONS)
     with loaded.locating():
-        return _resolved(loaded.name, tasks.merged(loaded.contents, overrides), algorithm, seed, overrides)
+        contents = tasks.merged(loaded.contents, overrides)
+        _check_model(contents["model"], keys=check_model)
+        return _resolved(loaded.name, contents, algorithm, seed, overrides)
 
 
 def _resolved(name: str, contents: Mapping, algorithm: str, seed: int, overrides: Mapping) -> RunConfig:
-    _check_model_keys(contents["model"])
     for other in contents.get("algorithms", {}):
         if other not in ALGORITHMS:
             raise unknown("algorithm in [algorithms]", other, ALGORITHMS)
@@ -227,6 +261,7 @@ def _resolved(name: str, contents: Mapping, algorithm: str, seed: int, overrides
         method=_method_parameters(algorithm, {key: own[key] for key in own if key not in train_keys}),
         evaluation=settings(EvaluationSettings, contents.get("evaluation", {}), "evaluation"),
         checkpoint=settings(CheckpointSettings, contents.get("checkpoint", {}), "checkpoint"),
+        newcomers=settings(NewcomerSettings, contents.get("newcomers", {}), "newcomers"),
     )
 
 
@@ -237,3 +272,38 @@ def _method_parameters(algorithm: str, values: Mapping) -> dict:
             raise UserError(f"{algorithm} has no parameters of its own; found {', '.join(sorted(values))}")
         return {}
     return dataclasses.asdict(settings(cls, values, f"algorithms.{algorithm}"))
+
+
+def load_run_config(out: str | pathlib.Path) -> RunConfig:
+    """Reads the configuration that a run has written into its directory.
+
+    Args:
+      out: The directory of one run.
+
+    Raises:
+      UserError: If it is not a run's directory, or its config.toml is damaged.
+    """
+    out = pathlib.Path(out)
+    file = out / "config.toml"
+    if not out.is_dir():
+        raise UserError(f"{out} is not a directory; give the output directory of a run")
+    if not file.is_file():
+        raise UserError(f"{out} holds no run: there is no config.toml in it")
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        return _written(values)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged: {error}") from None
+
+
+def _written(values: dict) -> RunConfig:
+    """The inverse of `RunConfig.as_dict`."""
+    if values["algorithm"] not in ALGORITHMS:
+        raise unknown("algorithm", values["algorithm"], ALGORITHMS)
+    kinds = {"train": TrainSettings, "evaluation": EvaluationSettings, "checkpoint": CheckpointSettings}
+    kinds["newcomers"] = NewcomerSettings
+    tables = {name: settings(kind, values.get(name, {}), name) for name, kind in kinds.items()}
+    method = _method_parameters(values["algorithm"], values["method"])
+    plain = {name: values[name] for name in ("task", "algorithm", "seed", "description", "source")}
+    data = {name: values[name] for name in ("dataset", "partition", "model")}
+    return RunConfig(**plain, **data, **tables, method=method)

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl import runtime
 from tffcl.client_work.evaluation import build_predict
 from tffcl.models.flat import FlatModel
 
@@ -113,6 +114,18 @@ class Evaluator:
         everything = _union(self._indices)
         (right,) = self.correct(model[np.newaxis], [everything])
         return float(right[everything].mean())
+
+
+def build_evaluator(model: FlatModel, federated, client_ids: Sequence[int]) -> Evaluator:
+    """Builds the evaluator of some of a data set's clients, with as many inferences at a time as this machine has cores.
+
+    Args:
+      model: The architecture.
+      federated: Who holds what (a `datasets.core.FederatedDataset`).
+      client_ids: Whose test images; row i of all results is the i-th of them.
+    """
+    indices = [federated.test_indices[client] for client in client_ids]
+    return Evaluator(model, federated.test.x, federated.test.y, indices, slots=runtime.WorkerSettings().cores)
 
 
 def _union(indices):

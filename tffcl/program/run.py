@@ -19,11 +19,17 @@ from tffcl.clustering import hierarchical
 from tffcl.errors import UserError
 from tffcl.program import prepare, sampling, summary
 from tffcl.program.config import RunConfig
-from tffcl.program.evaluation import Evaluator
+from tffcl.program.evaluation import Evaluator, build_evaluator
 from tffcl.program.population import build_population
 from tffcl.program.storage import Checkpoints, Metrics
 
 CLUSTERING, TRAINING, EVALUATION = range(3)  # places in progress["seconds"]
+
+# What a run and the commands on it leave behind, beside directories.
+_FILES = (
+    "config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "report.html", "newcomers.csv",
+    "newcomers.json",
+)  # fmt: skip
 
 
 class Interrupted(UserError):
@@ -77,15 +83,14 @@ def run(
     out = pathlib.Path(out)
     _claim(out, config, resume=resume, overwrite=overwrite)
     federated = prepare.load_data(config, data_dir)
-    population = build_population(federated)
+    participants, _ = sampling.hold_out(federated.num_clients, config.newcomers.clients, config.seed)
+    population = build_population(federated, participants)
     _check_sizes(config, population)
     model = prepare.build_model(config, federated)
     algorithm = prepare.build_algorithm(config, model)
     runtime.use_local_worker()
-    evaluator = Evaluator(
-        model, federated.test.x, federated.test.y, federated.test_indices, slots=runtime.WorkerSettings().cores
-    )
-    job = _Run(config, federated, population, algorithm, evaluator, _no_progress(federated.num_clients))
+    evaluator = build_evaluator(model, federated, participants)
+    job = _Run(config, federated, population, algorithm, evaluator, _no_progress(len(participants)))
     checkpoints = Checkpoints(out / "checkpoints", config.checkpoint.keep)
     with _bar(config, show_progress) as bar:
         round_number, state = _start(job, checkpoints, resume, bar)
@@ -120,7 +125,7 @@ def _claim(out: pathlib.Path, config: RunConfig, *, resume: bool, overwrite: boo
     if overwrite and file.is_file():
         for name in ("checkpoints", "tensorboard", "figures"):
             shutil.rmtree(out / name, ignore_errors=True)
-        for name in ("config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "report.html"):
+        for name in _FILES:
             (out / name).unlink(missing_ok=True)
     if file.is_file():
         if not resume:
@@ -170,8 +175,7 @@ def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int,
     """Returns the round that is done and the state after it: from a checkpoint, or 0 and the initial state."""
     saved = checkpoints.latest() if resume else None
     if saved is not None:
-        aggregator = job.algorithm.computations().get("initialize")
-        state, job.progress = checkpoints.load(saved, job.algorithm, aggregator()["aggregator"] if aggregator else ())
+        state, job.progress = checkpoints.load(saved, job.algorithm)
         return saved, state
     bar.set_description(f"{_title(job.config)} initialises")
     with job.timed(CLUSTERING):
@@ -238,7 +242,7 @@ def _round(job: _Run, state: State, number: int) -> tuple[State, dict]:
         "seconds": 0.0,
         "train_loss": float(weights @ metrics.losses),
         "clusters": len(np.unique(state.assignment)),
-        "ari": summary.rand_index(job.federated.true_groups, state.assignment),
+        "ari": summary.agreement(job.federated, state),
         **dict.fromkeys(("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy")),
         "down_bytes": int(metrics.down_bytes),
         "up_bytes": int(metrics.up_bytes),

@@ -12,6 +12,27 @@ def stream(seed: int, purpose: str) -> int:
     return int(np.random.SeedSequence([seed, zlib.crc32(purpose.encode())]).generate_state(1)[0] >> 1)
 
 
+def hold_out(num_clients: int, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Parts the clients into those that take part in a run and those that join afterwards.
+
+    Args:
+      num_clients: There are the clients 0 to num_clients - 1.
+      count: How many join afterwards.
+      seed: Of the run.
+
+    Returns:
+      `(participants, newcomers)`, both ascending client IDs.
+
+    Raises:
+      UserError: If nobody would take part.
+    """
+    if count >= num_clients:
+        raise UserError(f"newcomers.clients is {count}; there are {num_clients} clients, and at least 1 must take part")
+    rng = np.random.default_rng(stream(seed, "newcomers"))
+    newcomers = np.sort(rng.choice(num_clients, count, replace=False))
+    return np.setdiff1d(np.arange(num_clients), newcomers), newcomers
+
+
 def sample_cohort(client_ids: np.ndarray, size: int, seed: int, round_number: int) -> np.ndarray:
     """Draws a cohort uniformly without replacement.
 

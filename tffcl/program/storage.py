@@ -39,18 +39,19 @@ class Checkpoints:
             return
         wait(self._manager.save(_structure(state, progress), round_number))
 
-    def load(self, round_number: int, algorithm: Algorithm, aggregator) -> tuple[State, dict]:
-        """Loads a saved round.
+    def load(self, round_number: int, algorithm: Algorithm) -> tuple[State, dict]:
+        """Loads a saved round: the method's state and the run's progress.
 
         Args:
           round_number: Which.
           algorithm: Whose state it is.
-          aggregator: A state of its aggregation process, for the structure.
 
         Raises:
           UserError: If the checkpoint is damaged, or another method's or another version's.
         """
         nothing = np.zeros(0)
+        initialize = algorithm.computations().get("initialize")
+        aggregator = initialize()["aggregator"] if initialize else ()
         extra = {key: nothing for key in algorithm.extra_keys}
         template = _structure(State(nothing, nothing, nothing, aggregator, extra), dict.fromkeys(PROGRESS_KEYS, nothing))
         try:

@@ -41,6 +41,12 @@ def rand_index(true_groups, assignment) -> float | None:
     return None if true_groups is None else float(adjusted_rand_score(true_groups, assignment))
 
 
+def agreement(federated, state) -> float | None:
+    """Adjusted Rand index of the clusters of all clients that the server knows against their true groups."""
+    truth = federated.true_groups
+    return None if truth is None else rand_index(truth[state.client_ids], state.assignment)
+
+
 def summarize(config, state, federated, accuracy: dict, progress: dict) -> dict:
     """Makes the contents of summary.json.
 
@@ -68,7 +74,7 @@ def summarize(config, state, federated, accuracy: dict, progress: dict) -> dict:
         "clusters": {
             "count": len(sizes),
             "sizes": sizes.tolist(),
-            "ari": rand_index(federated.true_groups, state.assignment),
+            "ari": agreement(federated, state),
         },
         "traffic": {key: int(progress[key]) for key in ("down_bytes", "up_bytes", "signature_bytes")},
         "seconds": {

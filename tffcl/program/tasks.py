@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from tffcl.errors import UserError, unknown
 
 SECTIONS = (
-    "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "algorithms",
+    "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "newcomers",
+    "algorithms",
 )  # fmt: skip
 
 

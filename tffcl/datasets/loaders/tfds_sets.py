@@ -47,7 +47,7 @@ _FASHION = (
     "ankle boot",
 )
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-# EMNIST balanced joins the lower-case letters that look like their capitals (Cohen et al. 2017, section II-C).
+# EMNIST balanced joins small letters that look like their capitals (Cohen et al. 2017, section II-C).
 _BALANCED = _DIGITS + tuple(string.ascii_uppercase) + tuple("abdefghnqrt")
 _NIST = "https://biometrics.nist.gov"
 

@@ -72,10 +72,11 @@ def _draw(counts, clients, alpha, rng):
     cuts = []
     for count in counts:
         proportions = rng.dirichlet(np.full(clients, alpha)) * (sizes < fair)
-        total = proportions.sum()
-        if not total > 0:
+        cumulated = np.cumsum(proportions)
+        if not cumulated[-1] > 0:
             return None
-        bounds = (np.cumsum(proportions / total) * count).astype(int)[:-1]
+        # Divided by its own end it ends in 1 exactly: full clients at the end get nothing by rounding.
+        bounds = (cumulated / cumulated[-1] * count).astype(int)[:-1]
         sizes += np.diff(bounds, prepend=0, append=count)
         cuts.append(bounds)
     return cuts, sizes

@@ -1,0 +1,52 @@
+"""Layers by themselves."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.models import images
+from tffcl.models import flat, layers
+
+SEED = np.array([3, 4], np.int32)
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.5])
+def test_dropout_drops_its_share_and_scales_the_rest(rate):
+    dropped = layers.dropout(tf.fill([200, 100], 3.0), rate, SEED, 0).numpy()
+    kept = dropped != 0
+    np.testing.assert_allclose(dropped[kept], 3 / (1 - rate), rtol=1e-6)
+    assert kept.mean() == pytest.approx(1 - rate, abs=0.02)
+    assert dropped.mean() == pytest.approx(3, abs=0.1)
+
+
+def test_every_dropout_layer_has_its_own_mask():
+    first, again, other = (layers.dropout(tf.ones([500]), 0.5, SEED, layer).numpy() for layer in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert 0.3 < (first != other).mean() < 0.7
+
+
+@pytest.mark.parametrize("groups", [1, 3, 12])
+def test_group_norm_is_the_keras_layer(groups):
+    rng = np.random.default_rng(1)
+    x = (rng.standard_normal((4, 5, 6, 12)) * 3 + 7).astype(np.float32)
+    scale, offset = rng.standard_normal((2, 12)).astype(np.float32)
+    keras = tf.keras.layers.GroupNormalization(groups, epsilon=1e-5)
+    keras.build(x.shape)
+    keras.set_weights([scale, offset])
+    np.testing.assert_allclose(layers.group_norm(x, scale, offset, groups=groups), keras(x), rtol=1e-3, atol=1e-4)
+
+
+def test_group_norm_sees_one_image_at_a_time():
+    batch = images.noise(3, (4, 4, 8)).astype(np.float32)
+    normal = layers.group_norm(batch, tf.ones(8), tf.zeros(8), groups=2)
+    np.testing.assert_allclose(normal[1:2], layers.group_norm(batch[1:2], tf.ones(8), tf.zeros(8), groups=2), atol=1e-5)
+    halves = normal.numpy().reshape(3, 16, 2, 4)
+    np.testing.assert_allclose(halves.mean(axis=(1, 3)), 0, atol=1e-5)
+    np.testing.assert_allclose(halves.std(axis=(1, 3)), 1, atol=1e-4)
+
+
+def test_weights_of_a_transposed_convolution_begin_as_in_pytorch():
+    kernel, bias = flat.initialize(flat.transposed_conv("up", 3, 50, 8), "torch_default", 1)
+    assert kernel.shape == (3, 3, 8, 50)
+    bound = 1 / np.sqrt(9 * 8)  # PyTorch's fan in of a transposed convolution counts its outputs
+    assert 0.98 * bound < np.abs(kernel).max() <= bound and np.abs(bias).max() <= bound

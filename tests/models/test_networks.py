@@ -1,0 +1,186 @@
+"""The papers' networks: sizes, forward passes against Keras, dropout, training."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.models import images, keras_models
+from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
+from tffcl.errors import UserError
+from tffcl.models.flat import INITIALIZATIONS, mean_cross_entropy
+from tffcl.models.leaf_cnn import build_leaf_cnn
+from tffcl.models.mlp import build_mlp
+from tffcl.models.resnet9 import build_resnet9
+from tffcl.models.stocfl_cifar_cnn import build_stocfl_cifar_cnn
+from tffcl.models.stocfl_femnist_cnn import build_stocfl_femnist_cnn
+from tffcl.program.catalog import MODELS
+
+GREY, COLOUR = (28, 28, 1), (32, 32, 3)
+SEED = np.array([3, 4], np.int32)
+
+
+def layer_sizes(model):
+    return [part.stop - part.start for part in model.layer_slices().values()]
+
+
+def test_resnet9_has_the_parameters_of_pacfl_table_11():
+    # (i, o) of the table's convolutions; each with a bias and two values a channel for GroupNorm.
+    convolutions = [(3, 64), (64, 128), (128, 128), (128, 128), (128, 256), (256, 512), (512, 512), (512, 512)]
+    expected = [9 * i * o + o + 2 * o for i, o in convolutions] + [512 * 100 + 100]
+    model = build_resnet9(COLOUR, 100)
+    assert layer_sizes(model) == expected
+    assert model.size == model.initial.size == sum(expected) == 6_621_540
+    assert build_resnet9(COLOUR, 10).size == 6_621_540 - 90 * 513
+
+
+@pytest.mark.parametrize("classes, size", [(62, 6_603_710), (47, 6_572_975)])
+def test_leaf_cnn_has_leafs_parameters(classes, size):
+    model = build_leaf_cnn(GREY, classes)
+    assert layer_sizes(model) == [25 * 32 + 32, 25 * 32 * 64 + 64, 3136 * 2048 + 2048, 2049 * classes]
+    assert model.size == model.initial.size == size
+
+
+def test_stocfl_femnist_cnn_has_the_parameters_of_its_source():
+    # Reddi et al. 2021, table of the EMNIST model, layer by layer.
+    model = build_stocfl_femnist_cnn(GREY, 62)
+    assert layer_sizes(model) == [320, 18_496, 1_179_776, 7_998]
+    assert model.size == model.initial.size == 1_206_590
+
+
+def test_stocfl_cifar_cnn_is_lenet5_with_or_without_its_layer_of_84():
+    assert layer_sizes(build_stocfl_cifar_cnn(COLOUR, 10)) == [75 * 6 + 6, 150 * 16 + 16, 400 * 120 + 120, 120 * 10 + 10]
+    assert build_stocfl_cifar_cnn(COLOUR, 10).size == 52_202
+    assert build_stocfl_cifar_cnn(COLOUR, 10, dense_layers=3).size == 62_006  # PACFL Table 10
+
+
+@pytest.mark.parametrize(
+    "model, keras",
+    [
+        (lambda **k: build_mlp(GREY, 10, dropout=0.5, **k), lambda: keras_models.mlp(10)),
+        (lambda **k: build_leaf_cnn(GREY, 47, **k), lambda: keras_models.leaf_cnn(47)),
+        (lambda **k: build_stocfl_femnist_cnn(GREY, 62, **k), lambda: keras_models.stocfl_femnist_cnn(62)),
+        (lambda **k: build_stocfl_cifar_cnn(COLOUR, 10, **k), lambda: keras_models.stocfl_cifar_cnn(10, [120])),
+        (
+            lambda **k: build_stocfl_cifar_cnn(COLOUR, 10, dense_layers=3, **k),
+            lambda: keras_models.stocfl_cifar_cnn(10, [120, 84]),
+        ),
+        (lambda **k: build_resnet9(COLOUR, 100, **k), lambda: keras_models.resnet9(100)),
+    ],
+    ids=["mlp", "leaf", "stocfl femnist", "stocfl cifar 2", "stocfl cifar 3", "resnet9"],
+)
+def test_it_is_the_keras_model_with_the_same_weights(model, keras):
+    model = model(normalization=(0.3, 0.4), seed=1)
+    # Noise on top, for scales other than 1 and offsets other than 0.
+    vector = model.initial + 0.02 * np.random.default_rng(2).standard_normal(model.size).astype(np.float32)
+    batch = images.noise(3, model.input_shape)
+    expected = keras_models.same_weights(keras(), model, vector)((batch / 255 - 0.3) / 0.4, training=False)
+    logits = model.logits(model.unravel(tf.constant(vector)), model.preprocess(batch), None)
+    np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(logits, model.logits(model.unravel(tf.constant(vector)), model.preprocess(batch), None))
+    weights = (tuple(model.unravel(tf.constant(vector))), ())
+    functional = model.functional.predict_on_batch(weights, batch, False)
+    np.testing.assert_allclose(functional, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        build_mlp(GREY, 10, dropout=0.5),
+        build_stocfl_femnist_cnn(GREY, 10, dense_dropout=0),
+        build_stocfl_femnist_cnn(GREY, 10, conv_dropout=0),
+    ],
+    ids=["mlp", "after convolutions", "between dense layers"],
+)
+def test_the_seed_decides_what_is_dropped(model):
+    features = model.preprocess(images.noise(2, GREY))
+    tensors = model.unravel(tf.constant(model.initial))
+    none, first, again, other = (
+        model.logits(tensors, features, seed).numpy() for seed in (None, SEED, SEED, SEED + 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0.01 * np.abs(none).max()
+    assert np.abs(first - none).max() > 0.01 * np.abs(none).max()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        build_mlp(GREY, 10, hidden=30, dropout=0.5),
+        build_stocfl_femnist_cnn((6, 6, 1), 10, conv_dropout=0, dense_dropout=0.5),
+    ],
+    ids=["mlp", "stocfl"],
+)
+def test_dropout_before_the_last_layer_keeps_the_mean_of_the_logits(model):
+    features = tf.repeat(model.preprocess(images.noise(1, model.input_shape)), 4000, axis=0)
+    tensors = model.unravel(tf.constant(model.initial))
+    dropped = model.logits(tensors, features, SEED).numpy()
+    error = dropped.std(axis=0) / np.sqrt(4000)
+    assert (np.abs(dropped.mean(axis=0) - model.logits(tensors, features[:1], None)[0]) < 5 * error).all()
+
+
+def test_rate_0_drops_nothing():
+    model = build_stocfl_femnist_cnn((6, 6, 1), 10, conv_dropout=0, dense_dropout=0)
+    features, tensors = model.preprocess(images.noise(5, (6, 6, 1))), model.unravel(tf.constant(model.initial))
+    np.testing.assert_array_equal(model.logits(tensors, features, SEED), model.logits(tensors, features, None))
+
+
+@pytest.mark.parametrize(
+    "model, count, training",
+    [
+        (build_mlp(GREY, 10, dropout=0.5), 60, LocalTraining(epochs=3, learning_rate=0.05)),
+        (build_leaf_cnn(GREY, 10), 30, LocalTraining(epochs=2, learning_rate=0.02)),
+        (build_stocfl_femnist_cnn(GREY, 10), 60, LocalTraining(epochs=2, learning_rate=0.05)),
+        (build_stocfl_cifar_cnn(COLOUR, 10), 100, LocalTraining(epochs=3, learning_rate=0.05, momentum=0.9)),
+        (build_resnet9(COLOUR, 10), 10, LocalTraining(epochs=3, learning_rate=0.01)),
+    ],
+    ids=["mlp", "leaf", "stocfl femnist", "stocfl cifar", "resnet9"],
+)
+def test_sgd_learns_digits(digits, model, count, training):
+    x, y = images.resized(digits[0][:count], model.input_shape), digits[1][:count]
+
+    def loss(vector):
+        return float(mean_cross_entropy(model.logits(model.unravel(vector), model.preprocess(x), None), y))
+
+    trained, _ = build_local_sgd(model, training)(model.initial, x, y, SEED)
+    assert loss(trained) < 0.95 * loss(tf.constant(model.initial))
+    assert np.isfinite(trained).all()
+
+
+@pytest.mark.parametrize("initialization", INITIALIZATIONS)
+def test_group_norm_begins_as_the_identity(initialization):
+    model = build_resnet9(COLOUR, 10, initialization=initialization)
+    for weight, tensor in zip(model.weights, model.functional.initial_weights[0]):
+        kind = weight.name.split("/")[1]
+        assert (set(np.unique(tensor)) == {{"scale": 1.0, "offset": 0.0}.get(kind)}) == (kind in ("scale", "offset")) or (
+            kind == "bias" and initialization == "glorot"
+        )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_catalog_builds_every_model(name):
+    model = MODELS[name].builder()(COLOUR, 7, normalization=(0.5, 0.5), seed=3)
+    assert model.name == name and model.num_classes == 7
+    assert model.logits(model.unravel(tf.constant(model.initial)), model.preprocess(images.noise(2, COLOUR)), None).shape == (2, 7)
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: build_resnet9((28, 28, 1), 10), "resnet9 needs images of at least 32x32, not 28x28"),
+        (lambda: build_leaf_cnn((3, 8, 1), 10), "leaf_cnn needs images of at least 4x4, not 3x8"),
+        (lambda: build_stocfl_femnist_cnn((5, 5, 1), 10), "at least 6x6, not 5x5"),
+        (lambda: build_stocfl_cifar_cnn((15, 32, 3), 10), "stocfl_cifar_cnn needs images of at least 16x16, not 15x32"),
+        (lambda: build_leaf_cnn((28, 28), 10), "height x width x channels, not 28x28"),
+        (lambda: build_leaf_cnn((28, 28, 0), 10), "height x width x channels, not 28x28x0"),
+        (lambda: build_stocfl_cifar_cnn(COLOUR, 10, dense_layers=4), r"dense_layers is 4; it must be 2 .* or 3"),
+        (lambda: build_stocfl_femnist_cnn(GREY, 10, conv_dropout=1), "conv_dropout is 1; it must be a number from 0"),
+        (lambda: build_stocfl_femnist_cnn(GREY, 10, dense_dropout="0.5"), "dense_dropout is '0.5'; it must be"),
+        (lambda: build_mlp(GREY, 10, dropout=-0.1), "dropout is -0.1; it must be a number from 0 to below 1"),
+        (lambda: build_mlp(GREY, 10, dropout=float("nan")), "dropout is nan"),
+        (lambda: build_mlp(GREY, 10, dropout=True), "dropout is True"),
+    ],
+)
+def test_bad_input(build, message):
+    with pytest.raises(UserError, match=message) as caught:
+        build()
+    assert "\n" not in str(caught.value)

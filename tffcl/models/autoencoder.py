@@ -1,0 +1,151 @@
+"""FLT's convolutional autoencoders, whose encoders turn a client's images into short codes (FLT, sections III and IV)."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tffcl.errors import UserError
+from tffcl.models import checks, flat, layers, residual_autoencoder
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FlatAutoencoder(flat.FlatWeights):
+    """An autoencoder whose parameters are one float32 vector `[P]`.
+
+    Attributes:
+      preprocess: Raw images `uint8 [n, ...]` to features `float32 [n, ...]`, the same images from 0 to 1.
+      encode: `(tensors, features)` to codes `float32 [n, latent]`.
+      decode: `(tensors, codes)` to images `float32 [n, ...]` from 0 to 1.
+      input_shape: Of one raw image.
+      latent: Size of a code.
+      initial: The initial parameters as a vector `float32 [P]`.
+    """
+
+    preprocess: Callable
+    encode: Callable
+    decode: Callable
+    input_shape: tuple[int, ...]
+    latent: int
+    initial: np.ndarray
+
+    def loss(self, tensors, features):
+        """Mean squared error between `features [n, ...]` and what is decoded from their codes."""
+        return mean_squared_error(self.decode(tensors, self.encode(tensors, features)), features)
+
+
+def mean_squared_error(decoded, features):
+    """Mean over all entries of the squared difference between two tensors of the same shape."""
+    return tf.reduce_mean(tf.math.squared_difference(decoded, features))
+
+
+def _build(
+    name: str, weights: Sequence[flat.Weight], encode, decode, *, input_shape, latent, initialization, seed
+) -> FlatAutoencoder:
+    weights = tuple(weights)
+    return FlatAutoencoder(
+        name=name,
+        weights=weights,
+        preprocess=flat.build_preprocess((0.0, 1.0)),
+        encode=encode,
+        decode=decode,
+        input_shape=tuple(int(size) for size in input_shape),
+        latent=latent,
+        initial=flat.FlatWeights(name, weights).ravel(flat.initialize(weights, initialization, seed)),
+    )
+
+
+def _check_image(name: str, input_shape) -> tuple[int, int, int]:
+    """Returns height and width after halving twice, and the channels."""
+    height, width, channels = checks.check_image(name, input_shape)
+    if height % 4 or width % 4:
+        raise UserError(f"{name} halves images twice: height and width must be multiples of 4, not {height}x{width}")
+    return height // 4, width // 4, channels
+
+
+def build_conv_autoencoder(input_shape, *, latent=128, initialization="torch_default", seed=0) -> FlatAutoencoder:
+    """Builds FLT's autoencoder for grey images: two convolutions and a dense layer each way.
+
+    Encoder: conv 3x3 to 16, ReLU, pool 2, conv 3x3 to 4, ReLU, pool 2, dense `latent`. Decoder: dense, transposed conv
+    2x2 to 16, ReLU, transposed conv 2x2 to the image, sigmoid. 51,577 parameters on 28x28x1 with codes of 128.
+
+    Args:
+      input_shape: Of one raw uint8 image; height and width are multiples of 4.
+      latent: Size of a code (e in the paper).
+      initialization: A name in `flat.INITIALIZATIONS`.
+      seed: Of the initial weights.
+
+    Raises:
+      UserError: If the image or `latent` does not fit.
+    """
+    height, width, channels = _check_image("conv_autoencoder", input_shape)
+    latent = checks.check_count("latent", latent)
+    flattened = height * width * 4
+    weights = [
+        *flat.conv("encoder_conv1", 3, channels, 16),
+        *flat.conv("encoder_conv2", 3, 16, 4),
+        *flat.dense("encoder_output", flattened, latent),
+        *flat.dense("decoder_input", latent, flattened),
+        *flat.transposed_conv("decoder_conv1", 2, 4, 16),
+        *flat.transposed_conv("decoder_conv2", 2, 16, channels),
+    ]
+
+    def encode(tensors, features):
+        x = features
+        for kernel, bias in (tensors[:2], tensors[2:4]):
+            x = tf.nn.relu(layers.pool(layers.convolve(x, kernel, bias, padding="SAME")))
+        return layers.connect(layers.flatten(x), *tensors[4:6])
+
+    def decode(tensors, codes):
+        x = tf.reshape(layers.connect(codes, *tensors[6:8]), [-1, height, width, 4])
+        x = tf.nn.relu(layers.convolve_transposed(x, *tensors[8:10], stride=2))
+        return tf.sigmoid(layers.convolve_transposed(x, *tensors[10:], stride=2))
+
+    return _build(
+        "conv_autoencoder", weights, encode, decode,
+        input_shape=input_shape, latent=latent, initialization=initialization, seed=seed,
+    )  # fmt: skip
+
+
+def build_residual_autoencoder(input_shape, *, latent=128, initialization="torch_default", seed=0) -> FlatAutoencoder:
+    """Builds FLT's autoencoder for colour images: strided convolutions and two residual layers each way.
+
+    Encoder: conv 4x4 stride 2 to 64, conv 4x4 stride 2 to 128, conv 3x3 to 128, two residual layers of 32, conv 1x1 to
+    64, conv 1x1 to 8, dense `latent`; a normalization after every convolution but the residual ones. Decoder: the way
+    back without normalization. 877,723 parameters on 32x32x3 with codes of 128. Two differences from the authors' code:
+
+    * Group instead of batch normalization, with as many parameters. The moving averages of batch normalization have no
+      place in the vector; and with the batch's own statistics, which the authors' code uses even to encode, the code of
+      an image would depend on the images encoded beside it.
+    * A sigmoid on the decoded image, so that it is from 0 to 1; the authors' is unbounded and compared with images
+      from -1 to 1. What the encoder sees is from -1 to 1 in both.
+
+    Arguments and errors as in `build_conv_autoencoder`.
+    """
+    height, width, channels = _check_image("residual_autoencoder", input_shape)
+    latent = checks.check_count("latent", latent)
+    flattened = height * width * residual_autoencoder.NARROW
+    encoder = residual_autoencoder.encoder_weights(channels, flattened, latent)
+    decoder = residual_autoencoder.decoder_weights(channels, flattened, latent)
+
+    def encode(tensors, features):
+        return residual_autoencoder.encode(tensors[: len(encoder)], 2.0 * features - 1.0)
+
+    def decode(tensors, codes):
+        return residual_autoencoder.decode(tensors[len(encoder) :], codes, height, width)
+
+    return _build(
+        "residual_autoencoder", [*encoder, *decoder], encode, decode,
+        input_shape=input_shape, latent=latent, initialization=initialization, seed=seed,
+    )  # fmt: skip
+
+
+def build_autoencoder(input_shape, *, latent=128, initialization="torch_default", seed=0) -> FlatAutoencoder:
+    """Builds the autoencoder that FLT uses for such images: convolutional for grey ones, residual for colour.
+
+    Arguments and errors as in `build_conv_autoencoder`.
+    """
+    grey = len(input_shape) == 3 and input_shape[2] == 1
+    build = build_conv_autoencoder if grey else build_residual_autoencoder
+    return build(input_shape, latent=latent, initialization=initialization, seed=seed)

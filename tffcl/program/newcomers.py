@@ -1,0 +1,243 @@
+"""Clients that a run held out join it after its last round (PACFL Alg. 3 and Table 3)."""
+
+import csv
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from tffcl import runtime
+from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State
+from tffcl.algorithms.solo import build_local_training, train_apart
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.program import prepare, sampling, summary
+from tffcl.program.config import RunConfig, load_run_config
+from tffcl.program.evaluation import Evaluator, build_evaluator
+from tffcl.program.population import build_population
+from tffcl.program.storage import Checkpoints
+
+_AT_A_TIME = 20  # bounds the models in flight
+_MOST_ROWS = 30
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Joined:
+    """Newcomers after they joined; row i of every array is `client_ids[i]`.
+
+    Attributes:
+      client_ids: `int [B]`.
+      clusters: `int [B]`.
+      founded: `bool [B]`, whether no participant is in the cluster.
+      cluster_accuracy: `float [B]`, of the model that a newcomer is given.
+      local_accuracy: `float [B]`, after its own training; NaN without.
+      state: The method's state with them.
+    """
+
+    client_ids: np.ndarray
+    clusters: np.ndarray
+    founded: np.ndarray
+    cluster_accuracy: np.ndarray
+    local_accuracy: np.ndarray
+    state: State
+
+
+def join_newcomers(
+    out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True
+) -> dict:
+    """Lets the clients that a run held out (`newcomers.clients`) join the state of its newest checkpoint.
+
+    The method gives each of them a model; it is tested on the newcomer's test images (`cluster` accuracy), and
+    again after the newcomer has trained it for `newcomers.epochs` epochs with the run's hyper-parameters (`local`
+    accuracy). The run's own files stay as they are.
+
+    Args:
+      out: The directory of the run; `newcomers.csv` and `newcomers.json` are written into it.
+      data_dir: Where data sets are; default as in `datasets`.
+      show_progress: A progress bar on standard error while newcomers train.
+
+    Returns:
+      The contents of newcomers.json.
+
+    Raises:
+      UserError: If `out` holds no run, or one without held-out clients or without a checkpoint.
+    """
+    out = pathlib.Path(out)
+    config = load_run_config(out)
+    if not config.newcomers.clients:
+        raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")
+    checkpoints, round_number = _newest(out, config)
+    federated = prepare.load_data(config, data_dir)
+    _, ids = sampling.hold_out(federated.num_clients, config.newcomers.clients, config.seed)
+    model = prepare.build_model(config, federated)
+    algorithm = prepare.build_algorithm(config, model)
+    runtime.use_local_worker()
+    state, _ = checkpoints.load(round_number, algorithm)
+    arrivals = build_population(federated, ids)
+    evaluator = build_evaluator(model, federated, ids)
+    joined = _join(config, model, algorithm, state, arrivals, evaluator, show_progress)
+    contents = _contents(config, round_number, federated, joined)
+    _write(out, contents)
+    return contents
+
+
+def _newest(out: pathlib.Path, config: RunConfig) -> tuple[Checkpoints, int]:
+    directory = out / "checkpoints"
+    checkpoints = Checkpoints(directory, config.checkpoint.keep) if directory.is_dir() else None
+    newest = checkpoints.latest() if checkpoints else None
+    if newest is None:
+        raise UserError(f"{out} has no checkpoint to join; tffcl run with --resume and this --out makes one")
+    return checkpoints, newest
+
+
+def _join(
+    config: RunConfig,
+    model: FlatModel,
+    algorithm: Algorithm,
+    state: State,
+    arrivals: Population,
+    evaluator: Evaluator,
+    show_progress: bool,
+) -> _Joined:
+    admitted = algorithm.admit(state, arrivals)
+    ids = arrivals.client_ids
+    models, keys = algorithm.assign(admitted, ids)
+    clusters = admitted.clusters(ids)
+    local = np.full(len(ids), np.nan)
+    if config.newcomers.epochs:
+        local = _personalised(config, model, arrivals, models, keys, show_progress)
+    return _Joined(
+        ids,
+        clusters,
+        ~np.isin(clusters, state.assignment),
+        evaluator.cluster_accuracy(models, keys),
+        local,
+        admitted,
+    )
+
+
+def _personalised(
+    config: RunConfig,
+    model: FlatModel,
+    arrivals: Population,
+    models: np.ndarray,
+    keys: np.ndarray,
+    show_progress: bool,
+) -> np.ndarray:
+    """Trains every newcomer's model on its own data; returns accuracies on its own test images, `float [B]`."""
+    training = dataclasses.replace(prepare.local_training(config.train), epochs=config.newcomers.epochs)
+    local_training = build_local_training(model, training, local_test=True)
+    # As if in the round after the last: no cohort of the run has this seed.
+    seed = (sampling.stream(config.seed, "newcomers"), config.train.rounds + 1)
+    ids = arrivals.client_ids
+    accuracies = []
+    with tqdm(total=len(ids), desc="newcomers train", unit="client", disable=not show_progress) as bar:
+        for start in range(0, len(ids), _AT_A_TIME):
+            few = slice(start, start + _AT_A_TIME)
+            cohort = Cohort(arrivals, ids[few], seed, np.ones(len(ids[few]), bool))
+            _, metrics = train_apart(local_training, cohort, models[keys[few]], keys[few])
+            tested = np.maximum(metrics.test_examples, 1)
+            accuracies.append(np.where(metrics.test_examples > 0, metrics.test_correct / tested, np.nan))
+            bar.update(len(ids[few]))
+    return np.concatenate(accuracies)
+
+
+def _contents(config: RunConfig, round_number: int, federated, joined: _Joined) -> dict:
+    kept, counts = np.unique(joined.clusters[~joined.founded], return_counts=True)
+    return {
+        "task": config.task,
+        "algorithm": config.algorithm,
+        "seed": config.seed,
+        "round": round_number,
+        "rounds": config.train.rounds,
+        "epochs": config.newcomers.epochs,
+        "newcomers": len(joined.client_ids),
+        "clusters": {
+            "joined": {str(cluster): int(count) for cluster, count in zip(kept, counts, strict=True)},
+            "founded": len(np.unique(joined.clusters[joined.founded])),
+            "ari": summary.agreement(federated, joined.state),
+        },
+        "accuracy": {
+            "cluster": summary.spread(joined.cluster_accuracy),
+            "local": summary.spread(joined.local_accuracy),
+        },
+        "clients": _rows(federated, joined),
+    }
+
+
+def _rows(federated, joined: _Joined) -> list[dict]:
+    """A row a newcomer, as newcomers.csv has it."""
+    truth = federated.true_groups
+    return [
+        {
+            "client_id": int(client),
+            "true_cluster": None if truth is None else int(truth[client]),
+            "cluster": int(joined.clusters[row]),
+            "founded": bool(joined.founded[row]),
+            "examples": len(federated.train_indices[client]),
+            "test_examples": len(federated.test_indices[client]),
+            "cluster_accuracy": _finite(joined.cluster_accuracy[row]),
+            "local_accuracy": _finite(joined.local_accuracy[row]),
+        }
+        for row, client in enumerate(joined.client_ids)
+    ]
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _write(out: pathlib.Path, contents: dict):
+    rows = contents["clients"]
+    with open(out / "newcomers.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    (out / "newcomers.json").write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
+
+
+def describe(contents: dict) -> str:
+    """Returns what `join_newcomers` found as a table of clients and a few lines, for a terminal."""
+    return "\n".join([*_table(contents["clients"]), "", *_lines(contents)])
+
+
+def _table(rows: list[dict]):
+    heads = ["client", "true group", "cluster", "examples", "cluster %", "local %"]
+    keys = ["client_id", "true_cluster", "cluster", "examples"]
+    cells = [heads]
+    for row in rows[:_MOST_ROWS]:
+        accuracies = (_percent(row[f"{kind}_accuracy"]) for kind in ("cluster", "local"))
+        plain = ["-" if row[key] is None else str(row[key]) for key in keys]
+        plain[2] += " new" if row["founded"] else ""
+        cells.append([*plain, *accuracies])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+    if len(rows) > _MOST_ROWS:
+        yield f"... and {len(rows) - _MOST_ROWS} more in newcomers.csv"
+
+
+def _lines(contents: dict):
+    clusters, accuracy = contents["clusters"], contents["accuracy"]
+    done, planned = contents["round"], contents["rounds"]
+    after = f"round {done}" if done == planned else f"round {done} of {planned}, the run is not finished"
+    method = f"{contents['algorithm']} seed {contents['seed']}"
+    yield f"{contents['newcomers']} newcomers of {contents['task']}, {method}, after {after}"
+    joined = ", ".join(f"{cluster} ({count})" for cluster, count in clusters["joined"].items())
+    yield f"joined clusters (newcomers): {joined or 'none'}; new clusters founded: {clusters['founded']}"
+    if clusters["ari"] is not None:
+        yield f"adjusted Rand index of all clients, newcomers included: {clusters['ari']:.3f}"
+    yield f"cluster accuracy: {_mean(accuracy['cluster'])} % (the model that a newcomer is given)"
+    if contents["epochs"]:
+        epochs = f"{contents['epochs']} epoch{'s' * (contents['epochs'] != 1)}"
+        yield f"local accuracy: {_mean(accuracy['local'])} % (after {epochs} on its own data)"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def _mean(statistics: dict) -> str:
+    return f"{_percent(statistics['mean'])} ± {_percent(statistics['std'])}"
