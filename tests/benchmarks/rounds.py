@@ -14,9 +14,6 @@ import statistics
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# The bare step is one core's; the worker process has its own settings.
-os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
-os.environ["TF_NUM_INTEROP_THREADS"] = "1"
 
 import numpy as np
 import tensorflow as tf
@@ -35,6 +32,9 @@ from tffcl.program.population import build_population
 from tffcl.signatures.subspace import build_subspace
 
 CORES = len(os.sched_getaffinity(0))
+# The bare step is one core's. Not by environment variables: TFF's own worker would inherit them.
+tf.config.threading.set_intra_op_parallelism_threads(1)
+tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def timed(function):

@@ -62,11 +62,10 @@ def test_an_image_has_its_code_whatever_is_encoded_beside_it(autoencoder):
     features = autoencoder.preprocess(images.noise(4, autoencoder.input_shape))
     together = autoencoder.encode(tensors, features)
     np.testing.assert_allclose(autoencoder.encode(tensors, features[2:3]), together[2:3], atol=1e-5)
-    assert autoencoder.encode(tensors, features[:0]).shape == (0, 128)
 
 
 def test_thirty_steps_of_adam_reduce_the_error(digits, autoencoder):
-    count = 64 if autoencoder.input_shape == GREY else 8
+    count = 64 if autoencoder.input_shape == GREY else 4
     features = autoencoder.preprocess(images.resized(digits[0][:count], autoencoder.input_shape))
     vector, adam = tf.Variable(autoencoder.initial), tf.keras.optimizers.Adam(1e-3)
 

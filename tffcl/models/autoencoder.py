@@ -1,4 +1,4 @@
-"""FLT's convolutional autoencoders, whose encoders turn a client's images into short codes (FLT, sections III and IV)."""
+"""FLT's convolutional autoencoders, whose encoders turn a client's images into short codes (FLT, section III)."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -13,6 +13,8 @@ from tffcl.models import checks, flat, layers, residual_autoencoder
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlatAutoencoder(flat.FlatWeights):
     """An autoencoder whose parameters are one float32 vector `[P]`.
+
+    The number n of images is at least 1: TensorFlow's convolutions give none the wrong shape.
 
     Attributes:
       preprocess: Raw images `uint8 [n, ...]` to features `float32 [n, ...]`, the same images from 0 to 1.

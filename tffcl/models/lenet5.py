@@ -12,14 +12,10 @@ def build_lenet(
 ) -> flat.FlatModel:
     """Builds conv 5x5 to 6, pool 2, conv 5x5 to 16, pool 2 and dense layers; ReLU between.
 
+    Arguments as in `flat.build_flat_model` and:
+
     Args:
-      name: Of the architecture.
-      input_shape: As in `flat.build_flat_model`, like the arguments below that are not named here.
-      num_classes: Units of the last dense layer.
       hidden: Units of the dense layers before the last.
-      normalization: See `input_shape`.
-      initialization: See `input_shape`.
-      seed: See `input_shape`.
 
     Raises:
       UserError: If the image is smaller than 16x16, where nothing is left after the second pooling.

@@ -1,4 +1,4 @@
-"""StoCFL's convolutional network for FEMNIST (its Table 3), after Reddi et al. 2021 (Adaptive Federated Optimization)."""
+"""StoCFL's convolutional network for FEMNIST (section 3.2, Table 3)."""
 
 import tensorflow as tf
 
@@ -19,11 +19,11 @@ def build_stocfl_femnist_cnn(
 ) -> flat.FlatModel:
     """Builds conv 3x3 to 32, conv 3x3 to 64, pool 2, dropout, dense 128, dropout, `num_classes`; ReLU between.
 
-    1,206,590 parameters on 28x28x1 with 62 classes. The paper has one dropout of 0.5 "between the convolutional layer
-    and the fully connected layer" (`conv_dropout=0.5, dense_dropout=0.0`); the authors' code, and the network's source,
-    have 0.25 there and 0.5 between the dense layers, the defaults. Both begin with Xavier uniform kernels; the biases
-    are zero here, as Glorot and Bengio have them, and PyTorch's uniform ones in the authors' code. Arguments as in
-    `flat.build_flat_model` and:
+    1,206,590 parameters on 28x28x1 with 62 classes, those of the EMNIST model in Reddi et al. 2021 (Adaptive Federated
+    Optimization). StoCFL's paper has one dropout of 0.5 "between the convolutional layer and the fully connected layer"
+    (`conv_dropout=0.5, dense_dropout=0.0`); the authors' code, like Reddi et al., has 0.25 there and 0.5 between the
+    dense layers, which are the defaults. The paper's Xavier initialization is "glorot" here, with zero biases; the
+    authors' code leaves the biases as PyTorch draws them. Arguments as in `flat.build_flat_model` and:
 
     Args:
       conv_dropout: Rate of the dropout between the convolutions and the dense layers.

@@ -28,8 +28,12 @@ def build_population(federated, clients=None) -> Population:
     def examples(client):
         return dataset(federated.train, federated.train_indices[client])
 
-    @functools.cache
+    shared = {}  # clients with the same test set hold the same array of indices: one data set serves them all
+
     def test_examples(client):
-        return dataset(federated.test, federated.test_indices[client])
+        indices = federated.test_indices[client]
+        if id(indices) not in shared:
+            shared[id(indices)] = dataset(federated.test, indices)
+        return shared[id(indices)]
 
     return Population(ids.astype(np.int32), sizes, examples, test_examples)
