@@ -6,13 +6,21 @@
 """
 
 import importlib
+import os
+
+# TensorFlow would fill a notebook's cells with what it found on the machine; set to 0, it does.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 _PUBLIC = {
     "resolve": "tffcl.program.config",
     "load_task": "tffcl.program.tasks",
+    "load_data": "tffcl.program.prepare",
+    "measure_similarity": "tffcl.program.similarity",
     "run": "tffcl.program.run",
     "compare": "tffcl.program.compare",
+    "load_run": "tffcl.program.finished",
     "join_newcomers": "tffcl.program.newcomers",
+    "find_runs": "tffcl.reporting.files",
     "write_report": "tffcl.reporting.report",
     "use_local_worker": "tffcl.runtime",
     "UserError": "tffcl.errors",

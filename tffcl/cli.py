@@ -88,9 +88,28 @@ def build_parser() -> argparse.ArgumentParser:
     newcomers.add_argument("out", metavar="OUT", help="what `run` wrote, for a task with newcomers.clients")
     newcomers.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
 
+    _add_angles(commands)
+
     report = _command(commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison")
     report.add_argument("out", metavar="OUT", help="what `run` or `compare` wrote")
     return parser
+
+
+def _add_angles(commands):
+    about = "no training: angles between whole data sets (PACFL Table 1)"
+    angles = _command(commands, "angles", _angles, about)
+    angles.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: the paper's four)")
+    angles.add_argument("--vectors", type=int, default=2, metavar="P", help="of each set (default: 2)")
+    angles.add_argument(
+        "--preprocessing", default="raw", metavar="HOW", help="raw (the default and the paper's), centred, normalized, grey"
+    )
+    angles.add_argument("--samples", type=int, metavar="N", help="images of each set (default: all)")
+    angles.add_argument("--seed", type=int, default=0, metavar="S", help="decides what is random (default: 0)")
+    angles.add_argument("--data-dir", metavar="D", help="where data sets are, or are put")
+    angles.add_argument("--out", default="runs/angles", metavar="OUT", help="of angles.png (default: %(default)s)")
+    angles.add_argument(
+        "--gaussians", action="store_true", help="instead: other distances beside angles, on Gaussians (PACFL Table 5)"
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -199,6 +218,30 @@ def _show(options):
     )
     out = options.out or f"runs/{_task_name(options.task)}/show"
     print(show.show(resolved, out, data_dir=options.data_dir))
+
+
+def _angles(options):
+    if options.gaussians:
+        from tffcl.program import gaussian_table
+
+        if options.names:
+            raise UserError(f"--gaussians needs no data sets; given: {', '.join(options.names)}")
+        print(gaussian_table.gaussian_table(seed=options.seed).to_text())
+        return
+    from tffcl.program import dataset_angles
+
+    found = dataset_angles.dataset_angles(
+        options.names or dataset_angles.PACFL_SETS,
+        num_vectors=options.vectors,
+        data_dir=options.data_dir,
+        preprocessing=options.preprocessing,
+        samples=options.samples,
+        seed=options.seed,
+    )
+    from tffcl.reporting import figures
+
+    picture = figures.save(found.figure(), pathlib.Path(options.out) / "angles.png")
+    print(f"{found.to_text()}\nwritten: {picture}")
 
 
 def _list(options):

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 from tests.datasets.helpers import real
 from tffcl.datasets import catalog, options
@@ -88,6 +89,8 @@ def test_digits_are_scikit_learns():
     assert data.train.x.max() == 255
     theirs = {tuple(np.round(image.ravel() / 16 * 255).astype(int)) for image in load_digits().images}
     assert {tuple(image.ravel()) for image in np.concatenate([data.train.x, data.test.x])} == theirs
+    _, last = train_test_split(np.arange(1797), test_size=0.25, random_state=0, stratify=load_digits().target)
+    np.testing.assert_array_equal(data.test.x[..., 0], np.round(load_digits().images[last] / 16 * 255))
     share = np.bincount(data.test.y) / np.bincount(np.concatenate([data.train.y, data.test.y]))
     assert np.abs(share - 0.25).max() < 0.01  # stratified
     np.testing.assert_allclose(data.mean, data.train.x.mean() / 255)

@@ -127,6 +127,22 @@ def test_named_counts_are_for_the_papers_sets():
         mix4(data, seed=0)
 
 
+def test_channels_must_fit():
+    with pytest.raises(UserError, match="a has 2 channels; beside 3 it must have 1"):
+        mixture([constant("a", 1, (4, 4, 2)), constant("b", 2, (4, 4, 3))], labels="apart")
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_the_seed_decides_mix4(share):
+    def held(seed):
+        data = four([USPS, [100] * 10, [100] * 10, [100] * 10])
+        split = mix4(data, seed=seed, counts=[2, 1, 1, 1], per_class=20, share=share)
+        return [index.tolist() for index in split.train]
+
+    assert held(1) == held(1)
+    assert not any(a == b for a, b in zip(held(1), held(2), strict=True))
+
+
 @pytest.mark.parametrize("rule", [hybrid, mix4])
 def test_one_set_is_refused(rule):
     options = {"clients": 2} if rule is hybrid else {}

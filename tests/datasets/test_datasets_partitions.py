@@ -161,6 +161,18 @@ def test_flt_schemes_are_random_pairs_and_a_ring_of_triples(seed):
     assert common == [1] * 5 and apart == [0] * 5 and set(sum(triples, [])) == set(range(10))
 
 
+def test_schemes_and_ranks_are_dealt_at_random():
+    for scheme in ("flt1", "flt2"):
+        drawn = {str(scheme_groups(scheme, 10, np.random.default_rng(seed))) for seed in range(5)}
+        assert len(drawn) == 5
+    data = labelled(balanced(500))
+    largest = [
+        np.argmax([len(index) for index in quantity_skew(data, seed=seed, clients=10).train])
+        for seed in range(9)
+    ]
+    assert len(set(largest)) > 2
+
+
 def test_flt_scenario_2_gives_600_examples_each():
     split = label_groups(labelled(balanced(60000), balanced(100)), seed=1, clients=100, scheme="flt2")
     assert {len(index) for index in split.train} == {600}

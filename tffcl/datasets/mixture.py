@@ -24,7 +24,8 @@ def mixture(datasets: Sequence[Dataset], *, labels: str) -> Dataset:
       labels: "common" or "apart".
 
     Raises:
-      UserError: If labels are in common and shapes or numbers of classes differ.
+      UserError: If labels are in common and shapes or numbers of classes differ, or numbers of channels do
+        not fit.
     """
     if labels == "common":
         _check_alike(datasets)
@@ -32,6 +33,11 @@ def mixture(datasets: Sequence[Dataset], *, labels: str) -> Dataset:
     else:
         *offsets, num_classes = np.cumsum([0] + [each.num_classes for each in datasets]).tolist()
     shape = tuple(max(each.train.x.shape[axis] for each in datasets) for axis in (1, 2, 3))
+    for each in datasets:
+        if each.train.x.shape[3] not in (1, shape[2]):
+            raise UserError(
+                f"{each.name} has {each.train.x.shape[3]} channels; beside {shape[2]} it must have 1"
+            )
     parts = {}
     for split in ("train", "test"):
         images = [getattr(each, split) for each in datasets]

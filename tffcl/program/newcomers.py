@@ -6,18 +6,16 @@ import json
 import pathlib
 
 import numpy as np
-from tqdm.auto import tqdm
 
-from tffcl import runtime
-from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State
+from tffcl.algorithms.contracts import Cohort, Population, State
 from tffcl.algorithms.solo import build_local_training, train_apart
 from tffcl.errors import UserError
-from tffcl.models.flat import FlatModel
 from tffcl.program import prepare, sampling, summary
-from tffcl.program.config import RunConfig, load_run_config
-from tffcl.program.evaluation import Evaluator, build_evaluator
+from tffcl.program.config import load_run_config
+from tffcl.program.evaluation import build_evaluator
+from tffcl.program.finished import TrainedRun, load_run
 from tffcl.program.population import build_population
-from tffcl.program.storage import Checkpoints
+from tffcl.program.progress import progress_bar
 
 _AT_A_TIME = 20  # bounds the models in flight
 _MOST_ROWS = 30
@@ -49,9 +47,9 @@ def join_newcomers(
 ) -> dict:
     """Lets the clients that a run held out (`newcomers.clients`) join the state of its newest checkpoint.
 
-    The method gives each of them a model; it is tested on the newcomer's test images (`cluster` accuracy), and
-    again after the newcomer has trained it for `newcomers.epochs` epochs with the run's hyper-parameters (`local`
-    accuracy). The run's own files stay as they are.
+    The method gives each of them a model; it is tested on the newcomer's test images (`cluster` accuracy),
+    and again after the newcomer has trained it for `newcomers.epochs` epochs with the run's hyper-parameters
+    (`local` accuracy). The run's own files stay as they are.
 
     Args:
       out: The directory of the run; `newcomers.csv` and `newcomers.json` are written into it.
@@ -65,75 +63,41 @@ def join_newcomers(
       UserError: If `out` holds no run, or one without held-out clients or without a checkpoint.
     """
     out = pathlib.Path(out)
-    config = load_run_config(out)
-    if not config.newcomers.clients:
+    if not load_run_config(out).newcomers.clients:
         raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")
-    checkpoints, round_number = _newest(out, config)
-    federated = prepare.load_data(config, data_dir)
-    _, ids = sampling.hold_out(federated.num_clients, config.newcomers.clients, config.seed)
-    model = prepare.build_model(config, federated)
-    algorithm = prepare.build_algorithm(config, model)
-    runtime.use_local_worker()
-    state, _ = checkpoints.load(round_number, algorithm)
-    arrivals = build_population(federated, ids)
-    evaluator = build_evaluator(model, federated, ids)
-    joined = _join(config, model, algorithm, state, arrivals, evaluator, show_progress)
-    contents = _contents(config, round_number, federated, joined)
+    trained = load_run(out, data_dir=data_dir)
+    contents = _contents(trained, _join(trained, show_progress))
     _write(out, contents)
     return contents
 
 
-def _newest(out: pathlib.Path, config: RunConfig) -> tuple[Checkpoints, int]:
-    directory = out / "checkpoints"
-    checkpoints = Checkpoints(directory, config.checkpoint.keep) if directory.is_dir() else None
-    newest = checkpoints.latest() if checkpoints else None
-    if newest is None:
-        raise UserError(f"{out} has no checkpoint to join; tffcl run with --resume and this --out makes one")
-    return checkpoints, newest
-
-
-def _join(
-    config: RunConfig,
-    model: FlatModel,
-    algorithm: Algorithm,
-    state: State,
-    arrivals: Population,
-    evaluator: Evaluator,
-    show_progress: bool,
-) -> _Joined:
-    admitted = algorithm.admit(state, arrivals)
-    ids = arrivals.client_ids
-    models, keys = algorithm.assign(admitted, ids)
+def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
+    config, federated = trained.config, trained.federated
+    _, ids = sampling.hold_out(federated.num_clients, config.newcomers.clients, config.seed)
+    arrivals = build_population(federated, ids)
+    admitted = trained.algorithm.admit(trained.state, arrivals)
+    models, keys = trained.algorithm.assign(admitted, ids)
     clusters = admitted.clusters(ids)
+    evaluator = build_evaluator(trained.model, federated, ids)
     local = np.full(len(ids), np.nan)
     if config.newcomers.epochs:
-        local = _personalised(config, model, arrivals, models, keys, show_progress)
-    return _Joined(
-        ids,
-        clusters,
-        ~np.isin(clusters, state.assignment),
-        evaluator.cluster_accuracy(models, keys),
-        local,
-        admitted,
-    )
+        local = _personalised(trained, arrivals, models, keys, show_progress)
+    founded = ~np.isin(clusters, trained.state.assignment)
+    return _Joined(ids, clusters, founded, evaluator.cluster_accuracy(models, keys), local, admitted)
 
 
 def _personalised(
-    config: RunConfig,
-    model: FlatModel,
-    arrivals: Population,
-    models: np.ndarray,
-    keys: np.ndarray,
-    show_progress: bool,
+    trained: TrainedRun, arrivals: Population, models: np.ndarray, keys: np.ndarray, show_progress: bool
 ) -> np.ndarray:
-    """Trains every newcomer's model on its own data; returns accuracies on its own test images, `float [B]`."""
+    """Trains every newcomer's model on its own data; returns the accuracies after that, `float [B]`."""
+    config = trained.config
     training = dataclasses.replace(prepare.local_training(config.train), epochs=config.newcomers.epochs)
-    local_training = build_local_training(model, training, local_test=True)
+    local_training = build_local_training(trained.model, training, local_test=True)
     # As if in the round after the last: no cohort of the run has this seed.
     seed = (sampling.stream(config.seed, "newcomers"), config.train.rounds + 1)
     ids = arrivals.client_ids
     accuracies = []
-    with tqdm(total=len(ids), desc="newcomers train", unit="client", disable=not show_progress) as bar:
+    with progress_bar(len(ids), "newcomers train", "client", show=show_progress) as bar:
         for start in range(0, len(ids), _AT_A_TIME):
             few = slice(start, start + _AT_A_TIME)
             cohort = Cohort(arrivals, ids[few], seed, np.ones(len(ids[few]), bool))
@@ -144,13 +108,14 @@ def _personalised(
     return np.concatenate(accuracies)
 
 
-def _contents(config: RunConfig, round_number: int, federated, joined: _Joined) -> dict:
+def _contents(trained: TrainedRun, joined: _Joined) -> dict:
+    config, federated = trained.config, trained.federated
     kept, counts = np.unique(joined.clusters[~joined.founded], return_counts=True)
     return {
         "task": config.task,
         "algorithm": config.algorithm,
         "seed": config.seed,
-        "round": round_number,
+        "round": trained.round_number,
         "rounds": config.train.rounds,
         "epochs": config.newcomers.epochs,
         "newcomers": len(joined.client_ids),

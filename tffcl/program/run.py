@@ -5,13 +5,11 @@ import dataclasses
 import importlib.metadata
 import pathlib
 import shutil
-import sys
 import time
 import tomllib
 
 import numpy as np
 import tomli_w
-from tqdm.auto import tqdm
 
 from tffcl import runtime
 from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State
@@ -21,6 +19,7 @@ from tffcl.program import prepare, sampling, summary
 from tffcl.program.config import RunConfig
 from tffcl.program.evaluation import Evaluator, build_evaluator
 from tffcl.program.population import build_population
+from tffcl.program.progress import progress_bar
 from tffcl.program.storage import Checkpoints, Metrics
 
 CLUSTERING, TRAINING, EVALUATION = range(3)  # places in progress["seconds"]
@@ -92,7 +91,7 @@ def run(
     evaluator = build_evaluator(model, federated, participants)
     job = _Run(config, federated, population, algorithm, evaluator, _no_progress(len(participants)))
     checkpoints = Checkpoints(out / "checkpoints", config.checkpoint.keep)
-    with _bar(config, show_progress) as bar:
+    with progress_bar(config.train.rounds, _title(config), "round", show=show_progress) as bar:
         round_number, state = _start(job, checkpoints, resume, bar)
         bar.update(round_number)
         state, accuracy = _rounds(job, state, round_number, checkpoints, Metrics(out), bar)
@@ -101,20 +100,6 @@ def run(
 
 def _title(config: RunConfig) -> str:
     return f"{config.algorithm} seed {config.seed}"
-
-
-def _bar(config: RunConfig, show: bool):
-    # In a log file a line every ten seconds does; on a terminal the bar moves.
-    interval = 0.1 if sys.stderr.isatty() else 10.0
-    return tqdm(
-        total=config.train.rounds,
-        desc=_title(config),
-        unit="round",
-        disable=not show,
-        dynamic_ncols=True,
-        mininterval=interval,
-        maxinterval=interval,
-    )
 
 
 def _claim(out: pathlib.Path, config: RunConfig, *, resume: bool, overwrite: bool):

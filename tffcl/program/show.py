@@ -56,14 +56,12 @@ def _samples(federated: FederatedDataset) -> tuple[list[np.ndarray], list[str]]:
 
 
 def _holders(federated: FederatedDataset) -> dict[str, np.ndarray]:
-    """Training indices by name of the group; by client where there are no groups."""
+    """Training indices by name of the group; of the first clients where there are not two groups."""
     parts, groups = federated.train_indices, federated.true_groups
-    if groups is None:
+    if groups is None or not np.any(groups != groups[0]):
         return {f"client {client}": index for client, index in enumerate(parts[:_MOST_ROWS])}
-    return {
-        f"group {group}": np.unique(np.concatenate([parts[client] for client in np.flatnonzero(groups == group)]))
-        for group in np.unique(groups)
-    }
+    members = {f"group {group}": np.flatnonzero(groups == group) for group in np.unique(groups)}
+    return {name: np.unique(np.concatenate([parts[each] for each in own])) for name, own in members.items()}
 
 
 def _over_classes(index: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -103,12 +101,12 @@ def _groups_in_words(groups: np.ndarray | None) -> str:
     if groups is None:
         return "no true groups"
     sizes = np.unique(groups, return_counts=True)[1]
-    return f"{len(sizes)} true group{'s' * (len(sizes) != 1)} of {_spread(sizes)} clients"
+    return f"{len(sizes)} true groups of {_spread(sizes)} clients" if len(sizes) > 1 else "one true group"
 
 
 def _group_lines(counts: np.ndarray, groups: np.ndarray | None) -> Iterator[str]:
     names = [] if groups is None else np.unique(groups)
-    for group in names[:_MOST_ROWS]:
+    for group in names[:_MOST_ROWS] if len(names) > 1 else []:
         own = counts[groups == group]
         held = _ranges(np.flatnonzero(own.sum(axis=0)))
         yield f"  group {group}: {len(own):,} clients, {own.sum():,} training examples, labels {held}"

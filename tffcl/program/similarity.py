@@ -1,5 +1,6 @@
 """How alike clients are before any training: signatures, proximity matrix, pictures, a suggestion."""
 
+import dataclasses
 import pathlib
 
 import numpy as np
@@ -8,17 +9,103 @@ from tffcl import runtime
 from tffcl.algorithms.pacfl import PrincipalAngleClustering, group
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.clustering import hierarchical, proximity
+from tffcl.clustering.projection import project
 from tffcl.errors import unknown
 from tffcl.program import prepare
 from tffcl.program.config import RunConfig
 from tffcl.program.population import build_population
+from tffcl.program.sampling import stream
 from tffcl.program.summary import rand_index
 from tffcl.signatures.subspace import build_subspace
 
 SIGNATURES = ("subspace",)
 
 
-def similarity(config: RunConfig, signature: str, out: str | pathlib.Path, *, data_dir: str | None = None) -> str:
+@dataclasses.dataclass(frozen=True, eq=False)
+class Similarity:
+    """What clients' signatures say of how alike they are.
+
+    Attributes:
+      client_ids: `int32 [N]`.
+      proximity: `float32 [N, N]` in degrees.
+      labels: `int32 [N]`, the clusters by the task's settings.
+      dendrogram: The tree of merges.
+      threshold: Where the tree is cut for `labels`.
+      suggestion: Threshold and number of clusters that the tree itself suggests.
+      how: The settings.
+      seed: Of the task.
+    """
+
+    client_ids: np.ndarray
+    proximity: np.ndarray
+    labels: np.ndarray
+    dendrogram: hierarchical.Dendrogram
+    threshold: float
+    suggestion: hierarchical.Suggestion
+    how: PrincipalAngleClustering
+    seed: int
+
+    def heat_map(self):
+        """Draws the matrix, ordered by cluster."""
+        from tffcl.reporting import figures
+
+        return figures.proximity_figure(
+            self.proximity, self.labels, client_ids=self.client_ids, unit="degrees", measure=self.how.measure,
+            merges=self.dendrogram.merges,
+        )  # fmt: skip
+
+    def tree(self):
+        """Draws which clients merge at which angle, and the cut."""
+        from tffcl.reporting import figures
+
+        return figures.dendrogram_figure(
+            self.dendrogram.merges, self.threshold, labels=self.labels, unit="degrees",
+            linkage=self.how.linkage, suggestion=self.suggestion.reason,
+        )  # fmt: skip
+
+    def umap(self):
+        """Draws the clients as points by UMAP: those with small angles between them are near each other."""
+        from tffcl.reporting import figures
+
+        points = project(self.proximity, seed=stream(self.seed, "map"))
+        title = f"{len(points)} clients by {self.how.measure}, laid out by UMAP"
+        return figures.projection_figure(points, self.labels, client_ids=self.client_ids, title=title)
+
+
+def measure_similarity(
+    config: RunConfig, *, signature: str = "subspace", data_dir: str | None = None
+) -> Similarity:
+    """Lets all clients send their signatures and measures how alike these are; nothing is trained.
+
+    Args:
+      config: Task and the parameters of the method that uses the signature.
+      signature: A name in `SIGNATURES`.
+      data_dir: Where data sets are.
+    """
+    if signature not in SIGNATURES:
+        raise unknown("signature", signature, SIGNATURES)
+    how = PrincipalAngleClustering(**config.method)
+    federated = prepare.load_data(config, data_dir)
+    model = prepare.build_model(config, federated)
+    runtime.use_local_worker()
+    sign = build_signing(
+        build_subspace(
+            model.example_spec, how.num_vectors, per_class=how.per_class, num_classes=model.num_classes,
+            max_classes=how.max_classes,
+        )
+    )  # fmt: skip
+    population = build_population(federated)
+    signed = sign(population)
+    angles = proximity.principal_angles(signed["basis"], signed["mask"], measure=how.measure)
+    labels, dendrogram, threshold = group(angles, how)
+    suggestion = hierarchical.suggest_threshold(dendrogram, unit="degrees")
+    ids = population.client_ids
+    return Similarity(ids, angles, labels, dendrogram, threshold, suggestion, how, config.seed)
+
+
+def similarity(
+    config: RunConfig, signature: str, out: str | pathlib.Path, *, data_dir: str | None = None
+) -> str:
     """Measures and draws the clients' proximity matrix.
 
     Writes `proximity.npz` (as clustering.npz of a run), `proximity.png` and `dendrogram.png` into `out`.
@@ -30,52 +117,35 @@ def similarity(config: RunConfig, signature: str, out: str | pathlib.Path, *, da
       data_dir: Where data sets are.
 
     Returns:
-      A few lines of text: what was measured, the suggested threshold and number of clusters, and how they fit the truth.
+      A few lines of text: what was measured, the suggested threshold and number of clusters, and how they
+      fit the truth.
     """
-    from tffcl.reporting import figures
-
-    if signature not in SIGNATURES:
-        raise unknown("signature", signature, SIGNATURES)
+    found = measure_similarity(config, signature=signature, data_dir=data_dir)
     out = pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    how = PrincipalAngleClustering(**config.method)
-    federated = prepare.load_data(config, data_dir)
-    model = prepare.build_model(config, federated)
-    runtime.use_local_worker()
-    sign = build_signing(
-        build_subspace(
-            model.example_spec, how.num_vectors, per_class=how.per_class, num_classes=model.num_classes, max_classes=how.max_classes
-        )
-    )
-    population = build_population(federated)
-    signed = sign(population)
-    angles = proximity.principal_angles(signed["basis"], signed["mask"], measure=how.measure)
-    labels, dendrogram, threshold = group(angles, how)
-    suggestion = hierarchical.suggest_threshold(dendrogram, unit="degrees")
     np.savez_compressed(
-        out / "proximity.npz", client_ids=population.client_ids, proximity=angles, merges=dendrogram.merges,
-        threshold=threshold, labels=labels, suggestion=suggestion.reason, unit="degrees", measure=how.measure, linkage=how.linkage,
+        out / "proximity.npz", client_ids=found.client_ids, proximity=found.proximity,
+        merges=found.dendrogram.merges, threshold=found.threshold, labels=found.labels,
+        suggestion=found.suggestion.reason, unit="degrees", measure=found.how.measure,
+        linkage=found.how.linkage,
     )  # fmt: skip
-    truth = federated.true_groups
-    matrix = figures.proximity_figure(
-        angles, labels, client_ids=population.client_ids, unit="degrees", measure=how.measure, merges=dendrogram.merges
-    )
-    tree = figures.dendrogram_figure(
-        dendrogram.merges, threshold, labels=labels, unit="degrees", linkage=how.linkage, suggestion=suggestion.reason
-    )
-    matrix.savefig(out / "proximity.png")
-    tree.savefig(out / "dendrogram.png")
-    return "\n".join(_lines(config, how, angles, labels, threshold, suggestion, truth, out))
+    found.heat_map().savefig(out / "proximity.png")
+    found.tree().savefig(out / "dendrogram.png")
+    return "\n".join(_lines(config, found, prepare.load_data(config, data_dir).true_groups, out))
 
 
-def _lines(config, how, angles, labels, threshold, suggestion, truth, out):
+def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: pathlib.Path):
+    angles, labels, suggestion = found.proximity, found.labels, found.suggestion
     pairs = angles[np.triu_indices(len(angles), 1)]
     if pairs.size:
         low, middle, high = np.percentile(pairs, [0, 50, 100])
-        yield f"{len(angles)} clients of {config.task}, {how.measure}: {low:.2f} to {high:.2f} degrees, median {middle:.2f}"
-    yield f"suggested threshold {suggestion.threshold:.2f} degrees, {suggestion.num_clusters} clusters: {suggestion.reason}"
+        measured = f"{low:.2f} to {high:.2f} degrees, median {middle:.2f}"
+        yield f"{len(angles)} clients of {config.task}, {found.how.measure}: {measured}"
+    suggested = f"{suggestion.threshold:.2f} degrees, {suggestion.num_clusters} clusters"
+    yield f"suggested threshold {suggested}: {suggestion.reason}"
     sizes = np.unique(labels, return_counts=True)[1].tolist()
-    yield f"with the task's settings (threshold {threshold:.2f}): {len(sizes)} clusters of sizes {sizes}"
+    settings = f"with the task's settings (threshold {found.threshold:.2f})"
+    yield f"{settings}: {len(sizes)} clusters of sizes {sizes}"
     index = rand_index(truth, labels)
     if index is not None:
         yield f"adjusted Rand index against the {len(np.unique(truth))} true groups: {index:.3f}"

@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import concurrent.futures
+import logging
 import pathlib
 
 import numpy as np
@@ -10,6 +11,10 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.contracts import Algorithm, State
 from tffcl.errors import UserError
+
+
+# In a notebook TensorFlow would tell of every checkpoint that it writes, in the middle of the progress bar.
+logging.getLogger("tensorflow").addFilter(lambda record: "Assets written to" not in record.getMessage())
 
 
 def wait(coroutine):

@@ -3,21 +3,26 @@
 Each returns a matplotlib figure that shows itself in a notebook; none touches pyplot.
 """
 
+from tffcl.reporting.answer_figures import answers_figure, titled_pictures
 from tffcl.reporting.client_figures import client_accuracy_figure, client_sizes_figure
 from tffcl.reporting.clustering_figures import dendrogram_figure, proximity_figure
 from tffcl.reporting.data_figures import label_histograms, labels_figure, sample_pictures
+from tffcl.reporting.projection_figure import projection_figure
 from tffcl.reporting.rounds_figures import accuracy_figure, progress_figure
 from tffcl.reporting.style import save
 
 __all__ = [
     "accuracy_figure",
+    "answers_figure",
     "client_accuracy_figure",
     "client_sizes_figure",
     "dendrogram_figure",
     "label_histograms",
     "labels_figure",
     "progress_figure",
+    "projection_figure",
     "proximity_figure",
     "sample_pictures",
     "save",
+    "titled_pictures",
 ]

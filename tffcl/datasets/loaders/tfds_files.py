@@ -10,9 +10,8 @@ from tffcl.datasets import storage
 from tffcl.errors import UserError
 
 _BATCH = 4096
-_MIRROR = (
-    "https://storage.googleapis.com"  # TFDS looks for the prepared set here before it goes to the source
-)
+# TFDS looks for the prepared set here before it goes to the source.
+_MIRROR = "https://storage.googleapis.com"
 
 
 def prepared(directory: pathlib.Path, builder: str) -> pathlib.Path | None:

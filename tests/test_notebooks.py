@@ -1,0 +1,113 @@
+"""The notebooks run from first to last cell on real data, and are committed with what they show."""
+
+import os
+import pathlib
+import re
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+# Of the machine on which a notebook was executed nothing may be left in it.
+PATHS = re.compile(r"/(home|root|Users|tmp|work|usr|opt|mnt)/|site-packages")
+MOST_BYTES = 1_500_000
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def streams(notebook, name):
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    return "".join(each.text for each in outputs if each.output_type == "stream" and each.name == name)
+
+
+def pictures(notebook):
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    return sum("image/png" in output.get("data", {}) for output in outputs)
+
+
+def texts(notebook):
+    """All that can be read in a notebook: its cells, what they printed, and the texts of results."""
+    for cell in notebook.cells:
+        yield cell.source
+        for output in cell.get("outputs", []):
+            yield output.get("text", "")
+            yield from (value for kind, value in output.get("data", {}).items() if kind.startswith("text/"))
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def path(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """Executes a notebook once, in an empty directory: `path -> the notebook with fresh outputs`."""
+    done = {}
+
+    def execute(path):
+        directory = os.environ.get("TFFCL_DATA_DIR")
+        if not directory:
+            pytest.skip("TFFCL_DATA_DIR is not set")
+        if not (pathlib.Path(directory) / "emnist_all.sqlite").is_file():
+            pytest.skip("TFFCL_DATA_DIR has no femnist (emnist_all.sqlite)")
+        if path not in done:
+            where = tmp_path_factory.mktemp(path.stem)
+            notebook = nbformat.read(path, as_version=4)
+            resources = {"metadata": {"path": str(where)}}
+            NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources).execute()
+            done[path] = notebook, where
+        return done[path]
+
+    return execute
+
+
+def test_there_are_notebooks():
+    assert "femnist" in [path.stem for path in NOTEBOOKS]
+
+
+def test_outputs_are_committed_and_tell_nothing_of_a_machine(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert all(cell.outputs for cell in cells)
+    assert not [text for text in texts(notebook) if PATHS.search(text)]
+    assert path.stat().st_size < MOST_BYTES
+    assert len(streams(notebook, "stderr")) < 2000
+
+
+def test_every_code_cell_is_short_and_has_words_before_it(path):
+    before = None
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            assert before == "markdown"
+            assert len(cell.source.splitlines()) <= 10
+        before = cell.cell_type
+
+
+def test_no_cell_fails_and_all_show_what_the_committed_ones_show(path, executed):
+    """Numbers may differ with the part of the data that is there; kinds and number of outputs do not."""
+    fresh, _ = executed(path)
+    committed = nbformat.read(path, as_version=4)
+    assert not [o for cell in code_cells(fresh) for o in cell.outputs if o.output_type == "error"]
+    assert pictures(fresh) == pictures(committed) > 0
+    assert "Warning" not in streams(fresh, "stderr")
+
+
+def test_femnist_shows_the_task_and_trains_on_it(executed):
+    fresh, where = executed(next(path for path in NOTEBOOKS if path.stem == "femnist"))
+    printed = streams(fresh, "stdout")
+    assert "60 writers, 62 classes" in printed
+    for line in ("pacfl seed 0: 100%", "fedavg seed 0: 100%"):
+        assert line in streams(fresh, "stderr")
+    right, asked = map(int, re.search(r"(\d+) of (\d+) characters read right", printed).groups())
+    assert 0 < right <= asked
+    runs = where / "runs" / "femnist"
+    for algorithm, clusters in (("pacfl", 2), ("fedavg", 1)):
+        summary = (runs / algorithm / "seed-0" / "summary.json").read_text()
+        assert f'"count": {clusters}' in summary
+        mean = float(re.search(r'"cluster": {\s*"mean": ([\d.]+)', summary)[1])
+        assert mean > 0.4, "62 classes: chance is below 0.1"

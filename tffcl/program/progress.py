@@ -1,0 +1,41 @@
+"""Progress bars, for a terminal, a log file and a notebook."""
+
+import sys
+import warnings
+
+with warnings.catch_warnings():
+    # In a notebook without ipywidgets tqdm says so at length; its bar of text does as well.
+    warnings.simplefilter("ignore")
+    from tqdm.auto import tqdm
+
+
+def progress_bar(total: int, title: str, unit: str, *, show: bool = True) -> tqdm:
+    """Returns a bar on standard error.
+
+    Args:
+      total: How many units there are.
+      title: What stands before it.
+      unit: What is counted.
+      show: False for none.
+    """
+    return tqdm(
+        total=total,
+        desc=title,
+        unit=unit,
+        disable=not show,
+        dynamic_ncols=True,
+        mininterval=_interval(),
+        maxinterval=_interval(),
+    )
+
+
+def _interval() -> float:
+    """Seconds between updates: in a log file a line every ten seconds does; on a terminal the bar moves."""
+    if sys.stderr.isatty():
+        return 0.1
+    return 1.0 if _in_notebook() else 10.0
+
+
+def _in_notebook() -> bool:
+    # IPython's kernel puts an object of its own in the place of standard error.
+    return type(sys.stderr).__module__.startswith("ipykernel")
