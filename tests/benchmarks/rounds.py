@@ -1,6 +1,6 @@
 """Seconds of a training round and of what surrounds it, ours and others', measured in one run on the same cores.
 
-    uv run python tests/benchmarks/rounds.py [--data-dir D] [--repeats 5] [--clients 100 1000 4800]
+    uv run python tests/benchmarks/rounds.py [--data-dir D] [--repeats 5] [--clients 100 1000 4800] [--torch-python PYTHON]
 
 The task is `pacfl_fmnist_label_skew_20`: 10 clients a round, 10 local epochs, batch 10, LeNet-5. Machines are noisy, so
 contestants take turns and the ratio of medians is what counts.
@@ -8,9 +8,11 @@ contestants take turns and the ratio of medians is what counts.
 
 import argparse
 import collections
-import multiprocessing
 import os
+import pathlib
 import statistics
+import subprocess
+import tempfile
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -117,41 +119,20 @@ def bare_step(setting):
     return lambda: timed(lambda: local_sgd(vector, x, y, seed)[1].numpy()) / steps
 
 
-def torch_client(arguments):
-    """Trains one client with a plain PyTorch loop (in a process of its own pool)."""
-    import torch
-
-    torch.set_num_threads(1)
-    x, y, training = arguments
-    nn = torch.nn
-    model = nn.Sequential(
-        nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
-    )  # fmt: skip
-    x = (torch.from_numpy(x).permute(0, 3, 1, 2).float() / 255 - 0.1307) / 0.3081
-    y = torch.from_numpy(y).long()
-    optimizer = torch.optim.SGD(model.parameters(), training.learning_rate, training.momentum)
-    for _ in range(training.epochs):
-        for batch in torch.randperm(len(y)).split(training.batch_size):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
-            optimizer.step()
-    return [parameter.detach().numpy() for parameter in model.parameters()]
-
-
-def torch_loop(setting):
-    try:
-        import torch  # noqa: F401
-    except ImportError:
+def torch_loop(setting, python):
+    """A plain PyTorch loop in as many processes as cores, by an interpreter that has torch; a timer of one round."""
+    if python is None:
         return None
-    pool = multiprocessing.get_context("spawn").Pool(CORES)
-    jobs = [(*setting.arrays(client), setting.training) for client in setting.clients]
-
-    def run():
-        pool.map(torch_client, jobs, chunksize=1)
-
-    run()
-    return run
+    folder = pathlib.Path(tempfile.mkdtemp())
+    arrays = {}
+    for number, client in enumerate(setting.clients):
+        arrays[f"x{number}"], arrays[f"y{number}"] = setting.arrays(client)
+    np.savez(folder / "clients.npz", **arrays)
+    script = pathlib.Path(__file__).with_name("torch_round.py")
+    training = setting.training
+    numbers = [CORES, training.epochs, training.batch_size, training.learning_rate, training.momentum]
+    command = [python, str(script), str(folder / "clients.npz"), *map(str, numbers)]
+    return lambda: float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def evaluation(setting, state, algorithm):
@@ -177,6 +158,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--torch-python", help="an interpreter with PyTorch (TFF's pins exclude it here), to compare with")
     parser.add_argument("--clients", type=int, nargs="*", default=[100, 1000, 4800])
     options = parser.parse_args()
     setting = Setting(options.data_dir)
@@ -190,17 +172,18 @@ def main():
             "tffcl FedAvg, round": ours(setting, build_fedavg(setting.model, setting.training)),
             "tffcl PACFL, round": lambda: pacfl.next(state, setting.cohort),
             "tff.learning FedAvg, round": tff_learning(setting),
-            f"PyTorch loop, {CORES} processes, round": torch_loop(setting),
             "evaluation of all 100 clients, PACFL": evaluation(setting, state, pacfl),
         }
     )
     contestants["evaluation of all 100 clients, PACFL"]()
+    torch_round = torch_loop(setting, options.torch_python)
     seconds, bare = collections.defaultdict(list), []
     for _ in range(options.repeats):
         bare.append(step() * setting.steps / CORES)
         for name, function in contestants.items():
-            if function:
-                seconds[name].append(timed(function))
+            seconds[name].append(timed(function))
+        if torch_round:
+            seconds[f"PyTorch loop, {CORES} processes, round"].append(torch_round())
     print(f"{CORES} cores; {setting.steps} steps a round; medians of {options.repeats}, interleaved")
     ideal = statistics.median(bare)
     print(f"{'bare tf.function on one core, ms a step':<48}{1e3 * ideal * CORES / setting.steps:10.3f}")
