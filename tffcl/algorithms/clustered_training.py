@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, pad_rows
 from tffcl.aggregators.collect import by_client, collect
-from tffcl.algorithms.contracts import Cohort, RoundMetrics, State, Transfer
+from tffcl.algorithms.contracts import Cohort, RoundMetrics, State, Transfer, none_of
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.update import build_client_update
 from tffcl.errors import UserError, unknown
@@ -151,22 +151,13 @@ def cohort_inputs(cohort: Cohort, **own) -> list:
         test = population.test_examples(client)
         fields = collections.OrderedDict(
             examples=population.examples(client),
-            test_examples=test if tested[i] else _none_of(test),
+            test_examples=test if tested[i] else none_of(test),
             client_id=np.int32(client),
             seed=cohort.client_seed(client),
         )
         fields.update((name, values[i]) for name, values in own.items())
         inputs.append(fields)
     return inputs
-
-
-_EMPTY = {}
-
-
-def _none_of(examples):
-    """An empty data set of the same type, one object per type: data sets made anew in every round leak."""
-    spec = examples.element_spec
-    return _EMPTY.setdefault(str(spec), examples.take(0))
 
 
 def round_metrics(reports, cohort: Cohort, clusters, transfer: Transfer) -> RoundMetrics:

@@ -56,6 +56,22 @@ def index_of(known: np.ndarray, client_ids) -> np.ndarray:
     return rows
 
 
+_EMPTY: dict[str, tf.data.Dataset] = {}
+
+
+def none_of(examples: tf.data.Dataset) -> tf.data.Dataset:
+    """An empty data set of the same type.
+
+    One object per type, since data sets made anew in every round leak; and not `examples.take(0)`, which carries all the
+    examples to the runtime in its graph.
+    """
+    spec = examples.element_spec
+    if str(spec) not in _EMPTY:
+        nothing = tf.nest.map_structure(lambda leaf: np.zeros([0, *leaf.shape], leaf.dtype.as_numpy_dtype), spec)
+        _EMPTY[str(spec)] = tf.data.Dataset.from_tensor_slices(nothing)
+    return _EMPTY[str(spec)]
+
+
 def population_of(
     examples: Mapping[int, tf.data.Dataset], test_examples: Mapping[int, tf.data.Dataset] | None = None
 ) -> Population:
@@ -66,7 +82,7 @@ def population_of(
       test_examples: Test examples; none for a client that is not named.
     """
     ids = sorted(examples)
-    nothing = next(iter(examples.values())).take(0) if examples else None
+    nothing = none_of(next(iter(examples.values()))) if examples else None
     sizes = [int(examples[client].cardinality()) for client in ids]
     tests = test_examples or {}
     return Population(
