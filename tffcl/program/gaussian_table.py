@@ -75,7 +75,7 @@ def _line(title: str, cells: list[str]) -> str:
 
 
 _ASSUMED = (
-    "No reproduction: the paper gives neither m nor S. Of seven families tried, this one came nearest to its angles:",
+    "No reproduction: the paper gives neither m nor S. Of seven families tried, this came nearest to its angles:",
     "S = I + BB' with B and m uniform on 0 to 1, and m'S^-1 m = 20 from the paper's own Bhattacharyya and KL;",
     "Bhattacharyya and KL of Gaussians fitted to the points; MMD with the kernel exp(-|a-b|^2 / median).",
     "The paper's Bhattacharyya and KL in the last column fit 3S and not 5S; its MMD's kernel is not named.",
