@@ -86,6 +86,8 @@ class WorkerSettings:
             "TF_NUM_INTRAOP_THREADS": "1",
             "TF_NUM_INTEROP_THREADS": str(self.cores),
             "TF_CPP_MIN_LOG_LEVEL": "3",
+            # glibc's default, eight arenas a core, keeps what many threads freed: memory grows by the round.
+            "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", str(self.cores)),
         }
 
 
