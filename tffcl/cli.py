@@ -151,7 +151,7 @@ def _task_name(task: str) -> str:
 
 
 def _demo(options):
-    from tffcl.program import compare, config, tasks
+    from tffcl.program import compare, config
 
     configs = [config.resolve("demo_digits", algorithm, seed=options.seed) for algorithm in _DEMO]
     compare.compare(configs, options.out, overwrite=True)

@@ -16,7 +16,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical, newcomers as joining, proximity
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.signature import build_collection
+from tffcl.signatures.signature import Signature, build_collection
 from tffcl.signatures.subspace import build_subspace
 
 EXTRA_KEYS = ("bases", "mask", "proximity", "merges", "threshold")
@@ -84,6 +84,17 @@ def _threshold_of(dendrogram, num_clusters: int) -> float:
         return float(dendrogram.heights[dendrogram.num_leaves - num_clusters - 1])
 
 
+def build_data_signature(model: FlatModel, clustering: PrincipalAngleClustering) -> Signature:
+    """Builds the signature that PACFL's clients send: the subspace of their data, as `clustering` says."""
+    return build_subspace(
+        model.example_spec,
+        clustering.num_vectors,
+        per_class=clustering.per_class,
+        num_classes=model.num_classes,
+        max_classes=clustering.max_classes,
+    )
+
+
 def build_pacfl(
     model: FlatModel,
     training: LocalTraining,
@@ -107,13 +118,7 @@ def build_pacfl(
       `merges float64 [N-1, 4]` (SciPy linkage matrix of the clients that were clustered first) and `threshold float64`.
     """
     engine = build_clustered_training(model, training, aggregation=aggregation)
-    signature = build_subspace(
-        model.example_spec,
-        clustering.num_vectors,
-        per_class=clustering.per_class,
-        num_classes=model.num_classes,
-        max_classes=clustering.max_classes,
-    )
+    signature = build_data_signature(model, clustering)
     sign = build_signing(signature)
 
     def initialize(population: Population) -> State:

@@ -68,7 +68,6 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
         features = model.preprocess(x)
         n = tf.shape(y)[0]
         size = training.batch_size or tf.maximum(n, 1)
-        steps = (n + size - 1) // size
 
         def step(start, vector, velocity, total, order, shuffling):
             chosen = order[start : tf.minimum(start + size, n)]
@@ -88,7 +87,6 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
                 step,
                 (0, vector, velocity, 0.0, order, shuffling),
                 parallel_iterations=1,
-                maximum_iterations=steps,
             )
             return number + 1, vector, velocity, total
 

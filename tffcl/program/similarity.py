@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from tffcl import runtime
-from tffcl.algorithms.pacfl import PrincipalAngleClustering, group
+from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_data_signature, group
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.clustering import hierarchical, proximity
 from tffcl.clustering.projection import project
@@ -16,7 +16,6 @@ from tffcl.program.config import RunConfig
 from tffcl.program.population import build_population
 from tffcl.program.sampling import stream
 from tffcl.program.summary import rand_index
-from tffcl.signatures.subspace import build_subspace
 
 SIGNATURES = ("subspace",)
 
@@ -88,12 +87,7 @@ def measure_similarity(
     federated = prepare.load_data(config, data_dir)
     model = prepare.build_model(config, federated)
     runtime.use_local_worker()
-    sign = build_signing(
-        build_subspace(
-            model.example_spec, how.num_vectors, per_class=how.per_class, num_classes=model.num_classes,
-            max_classes=how.max_classes,
-        )
-    )  # fmt: skip
+    sign = build_signing(build_data_signature(model, how))
     population = build_population(federated)
     signed = sign(population)
     angles = proximity.principal_angles(signed["basis"], signed["mask"], measure=how.measure)
