@@ -73,6 +73,8 @@ def build_parser() -> argparse.ArgumentParser:
     compare.add_argument("--seeds", default="0", metavar="0,1,2")
     _add_out_options(compare)
 
+    _add_sweep(commands)
+
     similarity = _command(commands, "similarity", _similarity, "no training: how alike the clients' data are")
     _add_run_options(similarity)
     similarity.add_argument("--signature", default="subspace", metavar="S", help="what clients tell about their data (default: subspace)")
@@ -91,8 +93,20 @@ def build_parser() -> argparse.ArgumentParser:
     _add_angles(commands)
 
     report = _command(commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison")
-    report.add_argument("out", metavar="OUT", help="what `run` or `compare` wrote")
+    report.add_argument("out", metavar="OUT", help="what `run`, `compare` or `sweep` wrote")
     return parser
+
+
+def _add_sweep(commands):
+    sweep = _command(commands, "sweep", _sweep, "run one method over the values of a setting: one table, one figure")
+    _add_run_options(sweep)
+    sweep.add_argument("--algorithm", required=True, metavar="A", help="a name from `tffcl list algorithms`")
+    sweep.add_argument(
+        "--over", required=True, metavar="KEY=V1,V2,V3", help="a key as for --set and its values; A's own keys and train's need no section"
+    )
+    sweep.add_argument("--and", dest="second", metavar="KEY=W1,W2", help="a second setting: a line for each of its values")
+    sweep.add_argument("--seeds", default="0", metavar="0,1,2")
+    _add_out_options(sweep)
 
 
 def _add_angles(commands):
@@ -146,6 +160,13 @@ def _overrides(options) -> dict:
     return config.parse_overrides(pairs)
 
 
+def _seeds(options) -> list[int]:
+    try:
+        return [int(seed) for seed in options.seeds.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds {options.seeds!r} must be whole numbers with commas between, e.g. 0,1,2") from None
+
+
 def _task_name(task: str) -> str:
     return pathlib.Path(task).stem
 
@@ -172,13 +193,25 @@ def _compare(options):
 
     overrides = _overrides(options)
     names = options.algorithms.split(",") if options.algorithms else tasks.named_algorithms(options.task)
-    try:
-        seeds = [int(seed) for seed in options.seeds.split(",")]
-    except ValueError:
-        raise UserError(f"--seeds {options.seeds!r} must be whole numbers with commas between, e.g. 0,1,2") from None
+    seeds = _seeds(options)
     configs = [config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
     out = options.out or f"runs/{_task_name(options.task)}"
     compare.compare(configs, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
+    _print_report(out)
+
+
+def _sweep(options):
+    from tffcl.program import sweep
+
+    axes = [sweep.parse_axis(options.over, options.algorithm)]
+    if options.second:
+        axes.append(sweep.parse_axis(options.second, options.algorithm, "--and"))
+    planned = sweep.plan(
+        options.task, options.algorithm, axes, seeds=_seeds(options), overrides=_overrides(options)
+    )
+    names = "-".join(axis.name for axis in axes)
+    out = options.out or f"runs/{_task_name(options.task)}/sweep-{options.algorithm}-{names}"
+    sweep.sweep(planned, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
     _print_report(out)
 
 
@@ -193,20 +226,26 @@ def _report(options):
 
 
 def _print_report(out):
-    from tffcl.reporting import report, tables
+    from tffcl.reporting import report, sweeps, tables
     from tffcl.reporting.files import find_runs
 
     page = report.write_report(out)
-    print(tables.to_text(tables.comparison_rows(find_runs(out))))
+    if sweeps.is_sweep(out):
+        print(sweeps.to_text(sweeps.read_sweep(out)))
+    else:
+        print(tables.to_text(tables.comparison_rows(find_runs(out))))
     print(f"\nreport: {page}")
 
 
 def _similarity(options):
-    from tffcl.program import config, similarity
+    from tffcl.program import catalog, config, similarity
 
-    resolved = config.resolve(options.task, "pacfl", seed=options.seed, overrides=_overrides(options))
-    out = options.out or f"runs/{_task_name(options.task)}/similarity"
-    print(similarity.similarity(resolved, options.signature, out, data_dir=options.data_dir))
+    if options.signature not in catalog.SIGNATURES:
+        raise unknown("signature", options.signature, catalog.SIGNATURES)
+    method = catalog.SIGNATURES[options.signature]
+    resolved = config.resolve(options.task, method, seed=options.seed, overrides=_overrides(options))
+    out = options.out or f"runs/{_task_name(options.task)}/similarity/{options.signature}"
+    print(similarity.similarity(resolved, out, data_dir=options.data_dir))
 
 
 def _show(options):

@@ -204,6 +204,8 @@ class RoundMetrics:
       test_examples: `int32 [m]`, test examples tried; 0 where there was no local test.
       down_bytes: Bytes that the server sent in this round, all clients.
       up_bytes: Bytes that it received.
+      relatedness: `float32 [m, m]` for methods that relate the clients of a cohort, row i the mix of client i; else None.
+      scalars: What else the method tells of the round, numbers by name; the same names in every round.
     """
 
     client_ids: np.ndarray
@@ -214,6 +216,8 @@ class RoundMetrics:
     test_examples: np.ndarray
     down_bytes: int
     up_bytes: int
+    relatedness: np.ndarray | None = None
+    scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -231,6 +235,9 @@ class Algorithm:
       transfers: What one client receives and sends, by computation name.
       extra_keys: Names in `State.extra`.
       clustering: What the numbers in `State.extra` mean (`unit`, `measure`, `linkage`), for reports.
+      choose: `(State, Population) -> State` for methods whose clients choose their model: every client of the population
+        chooses anew among the present ones, which sets its assignment. Changes no model and no later round. None for
+        methods whose server decides.
     """
 
     name: str
@@ -242,6 +249,7 @@ class Algorithm:
     transfers: Mapping[str, Transfer]
     extra_keys: tuple[str, ...] = ()
     clustering: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    choose: Callable[[State, Population], State] | None = None
 
 
 def check_newcomers(state: State, newcomers: Population):

@@ -107,6 +107,13 @@ def check_proximity(proximity: np.ndarray) -> np.ndarray:
     return matrix
 
 
+def check_linkage(linkage: str) -> str:
+    """Returns the linkage; UserError if it is unknown."""
+    if linkage not in LINKAGES:
+        raise unknown("linkage", linkage, LINKAGES)
+    return linkage
+
+
 def check_threshold(threshold: float) -> float:
     """Returns the threshold as a float; infinity merges everything.
 
@@ -133,8 +140,7 @@ def build_dendrogram(proximity: np.ndarray, linkage: str = "average") -> Dendrog
     Raises:
       UserError: For an unknown linkage or a matrix that is no proximity of at least one client.
     """
-    if linkage not in LINKAGES:
-        raise unknown("linkage", linkage, LINKAGES)
+    check_linkage(linkage)
     matrix = check_proximity(proximity)
     if len(matrix) == 0:
         raise UserError("proximity has no clients; it must have at least one")

@@ -6,7 +6,7 @@ Source: PACFL (AAAI 2023), Alg. 2 (proximity matrix extension) and Alg. 3 (newco
 import numpy as np
 
 from tffcl.clustering import hierarchical
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError
 
 
 def extend_proximity(proximity: np.ndarray, cross: np.ndarray, within: np.ndarray) -> np.ndarray:
@@ -52,8 +52,7 @@ def distances_to_clusters(proximity: np.ndarray, labels: np.ndarray, *, linkage:
     Raises:
       UserError: For an unknown linkage, or if proximity or labels are not as described.
     """
-    if linkage not in hierarchical.LINKAGES:
-        raise unknown("linkage", linkage, hierarchical.LINKAGES)
+    hierarchical.check_linkage(linkage)
     proximity = hierarchical.check_proximity(proximity)
     return _distances(proximity, _checked_labels(labels, len(proximity)), linkage)
 
@@ -91,8 +90,7 @@ def assign_newcomers(
         described.
     """
     threshold = hierarchical.check_threshold(threshold)
-    if linkage not in hierarchical.LINKAGES:
-        raise unknown("linkage", linkage, hierarchical.LINKAGES)
+    hierarchical.check_linkage(linkage)
     proximity = hierarchical.check_proximity(proximity)
     labels = _checked_labels(labels, len(proximity))
     distances = _distances(proximity, labels, linkage)

@@ -180,6 +180,8 @@ class FederatedDataset:
       true_groups: int32 [N], or None where there are no true groups.
       class_names: Name of each label, or None.
       note: What a reader of results should know; else "".
+      server: The server's own images, as they are before any client's transform, or None. Methods may look at
+        the pictures only; the labels are for those who check the balance.
     """
 
     name: str
@@ -193,6 +195,7 @@ class FederatedDataset:
     true_groups: np.ndarray | None
     class_names: tuple[str, ...] | None = None
     note: str = ""
+    server: Images | None = None
 
     @property
     def num_clients(self) -> int:

@@ -1,9 +1,9 @@
 """The way in: from what a task file says to a federated data set."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from tffcl.datasets import catalog, options
-from tffcl.datasets.core import Dataset, FederatedDataset, Partition
+from tffcl.datasets import catalog, options, server_data
+from tffcl.datasets.core import Dataset, FederatedDataset, Images, Partition
 from tffcl.datasets.mixture import mixture
 from tffcl.datasets.normalization import normalized
 from tffcl.datasets.pools import pool
@@ -16,6 +16,9 @@ _MIXTURES = {"hybrid": {"labels": "common"}, "mix4": {"labels": "apart"}}
 # Options of every data set, beside those of its loader.
 _COMMON = {"normalization": "pacfl", "subset": None, "test_subset": None}
 
+# The same, but where there are several sets, of all of them together.
+_SERVER = {"server_examples": 0, "server_split": "train"}
+
 
 def load_federated(
     dataset: Mapping, partition: Mapping, *, seed: int, data_dir: str | None = None
@@ -24,10 +27,13 @@ def load_federated(
 
     Args:
       dataset: `name` (see `catalog.DATASETS`) and options: `normalization` ("pacfl", "unit", "half"),
-        `subset` and `test_subset` (how many examples to keep) and those of its loader. For the partitions
-        hybrid and mix4, `names` instead of `name`: several sets; options then hold for each of them.
+        `subset` and `test_subset` (how many examples to keep), `server_examples` (how many of these the
+        server has for itself, equally many of each class; 0 by default), `server_split` ("train": training
+        images, which no client has then; "test": copies of test images) and those of its loader. For the
+        partitions hybrid and mix4, `names` instead of `name`: several sets; options then hold for each of
+        them, but `server_examples` and `server_split` for all together.
       partition: `name` (see `catalog.PARTITIONS`) and the options of its function.
-      seed: Decides subset and partition.
+      seed: Decides subset, the server's images and partition.
       data_dir: Where data sets are; see `storage.resolve`.
 
     Raises:
@@ -39,9 +45,14 @@ def load_federated(
     function = catalog.find("partition", catalog.PARTITIONS, name).load()
     # Before the data is read: a mistyped option is answered at once.
     options.check(f"partition {name}", function, rule, given=("seed",))
-    whole = load_dataset(dataset, seed=seed, data_dir=data_dir, mixing=_MIXTURES.get(name), partition=name)
+    asked = dict(_mapping("dataset", dataset))
+    for_server = {key: asked.pop(key, default) for key, default in _SERVER.items()}
+    server_data.check(**for_server)
+    mixing = _MIXTURES.get(name)
+    whole = load_dataset(asked, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=_SERVER)
+    whole, server = server_data.hold_out_server(whole, seed=seed, **for_server)
     split = function(whole, seed=seed, **rule)
-    return federated(whole, split, name)
+    return federated(whole, split, name, server)
 
 
 def load_dataset(
@@ -51,15 +62,17 @@ def load_dataset(
     data_dir: str | None = None,
     mixing: Mapping | None = None,
     partition: str = "this partition",
+    also: Collection[str] = (),
 ) -> Dataset:
     """Loads one data set, or several as one.
 
     Args:
-      dataset: As in `load_federated`.
+      dataset: As in `load_federated`, without the options of the server's images.
       seed: Decides the subset.
       data_dir: As in `load_federated`.
       mixing: How several sets become one (keywords of `mixture`); None if there must be one.
       partition: For messages, what the data is for.
+      also: For messages, options that the caller has read itself.
 
     Raises:
       UserError: As in `load_federated`.
@@ -71,22 +84,21 @@ def load_dataset(
             raise UserError(
                 f"{partition} is of one data set: name = '...' (hybrid and mix4 take names = [...])"
             )
-        return _load_one(asked, seed=seed, data_dir=data_dir)
+        return _load_one(asked, seed=seed, data_dir=data_dir, also=also)
     listed = isinstance(names, Sequence) and all(isinstance(each, str) for each in names)
     if "name" in asked or not listed or isinstance(names, str) or not 2 <= len(names) == len(set(names)):
         raise UserError(
             f"{partition} is of several data sets: dataset needs different names = ['...', '...'], no name"
         )
-    return mixture(
-        [_load_one({**asked, "name": each}, seed=seed, data_dir=data_dir) for each in names], **mixing
-    )
+    sets = [_load_one({**asked, "name": each}, seed=seed, data_dir=data_dir, also=also) for each in names]
+    return mixture(sets, **mixing)
 
 
-def _load_one(asked: Mapping, *, seed, data_dir) -> Dataset:
+def _load_one(asked: Mapping, *, seed, data_dir, also) -> Dataset:
     name, rest = _section("dataset", asked)
     load = catalog.find("dataset", catalog.DATASETS, name).load()
     common = {key: rest.pop(key, default) for key, default in _COMMON.items()}
-    options.check(f"dataset {name}", load, rest, given=("data_dir",), also=_COMMON)
+    options.check(f"dataset {name}", load, rest, given=("data_dir",), also=(*_COMMON, *also))
     normal = normalized(load(data_dir=data_dir, **rest), common.pop("normalization"))
     return reduced(normal, seed=seed, **common)
 
@@ -102,13 +114,16 @@ def _section(kind: str, section: Mapping) -> tuple[object, dict]:
     return rest.pop("name", None), rest
 
 
-def federated(dataset: Dataset, partition: Partition, name: str) -> FederatedDataset:
+def federated(
+    dataset: Dataset, partition: Partition, name: str, server: Images | None = None
+) -> FederatedDataset:
     """Puts a data set and a partition of it together.
 
     Args:
       dataset: The data set.
       partition: Who holds what of it.
       name: The partition's name.
+      server: The server's own images, or None.
 
     Raises:
       UserError: If a client has no training examples.
@@ -132,4 +147,5 @@ def federated(dataset: Dataset, partition: Partition, name: str) -> FederatedDat
         true_groups=partition.groups,
         class_names=dataset.class_names,
         note=dataset.note,
+        server=server,
     )

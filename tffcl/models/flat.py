@@ -163,6 +163,7 @@ class FlatModel(FlatWeights):
         stands for inference.
       input_shape: Of one raw example.
       num_classes: Number of outputs.
+      initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn.
     """
 
     functional: tff.learning.models.FunctionalModel
@@ -170,6 +171,7 @@ class FlatModel(FlatWeights):
     logits: Callable
     input_shape: tuple[int, ...]
     num_classes: int
+    initialization: str
 
     @property
     def example_spec(self) -> collections.OrderedDict:
@@ -182,6 +184,15 @@ class FlatModel(FlatWeights):
     def initial(self) -> np.ndarray:
         """The initial parameters as a vector `float32 [P]`."""
         return self.ravel(self.functional.initial_weights[0])
+
+    def draw(self, seed: int, initialization: str | None = None) -> np.ndarray:
+        """Draws other initial parameters, a vector `float32 [P]`.
+
+        Args:
+          seed: Decides the values.
+          initialization: A name in `INITIALIZATIONS`; default as for `initial`.
+        """
+        return self.ravel(initialize(self.weights, initialization or self.initialization, seed))
 
 
 def mean_cross_entropy(logits, labels, sample_weight=None):
@@ -246,4 +257,4 @@ def build_flat_model(
         loss_fn=mean_cross_entropy,
         input_spec=(tf.TensorSpec((None, *input_shape), tf.uint8), tf.TensorSpec((None,), tf.int32)),
     )
-    return FlatModel(name, tuple(weights), functional, preprocess, logits, input_shape, int(num_classes))
+    return FlatModel(name, tuple(weights), functional, preprocess, logits, input_shape, int(num_classes), initialization)

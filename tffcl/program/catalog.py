@@ -13,15 +13,23 @@ class Entry:
       module: Where it is.
       build: Name of its builder in the module.
       parameters: Name of the dataclass of its own parameters in the module, if it has any.
+      needs: What its builder takes beside model, training and parameters, see `prepare.build_algorithm`: "server_images",
+        "seed".
+      clustering: Name of the builder of its grouping before training in the module, if it has one.
     """
 
     description: str
     module: str
     build: str
     parameters: str | None = None
+    needs: tuple[str, ...] = ()
+    clustering: str | None = None
 
     def builder(self):
         return getattr(importlib.import_module(self.module), self.build)
+
+    def clustering_builder(self):
+        return getattr(importlib.import_module(self.module), self.clustering)
 
     def parameter_class(self):
         return getattr(importlib.import_module(self.module), self.parameters) if self.parameters else None
@@ -33,10 +41,36 @@ ALGORITHMS = {
         "tffcl.algorithms.pacfl",
         "build_pacfl",
         "PrincipalAngleClustering",
+        clustering="build_clustering",
+    ),
+    "flis_dc": Entry(
+        "FLIS (DC): joint clusters by inference similarity on server data, anew in every round (2022)",
+        "tffcl.algorithms.flis_dc",
+        "build_flis_dc",
+        "JointClustering",
+        needs=("server_images",),
+    ),
+    "flis_hc": Entry(
+        "FLIS (HC): hierarchical clusters by inference similarity on server data, after a warm-up (2022)",
+        "tffcl.algorithms.flis_hc",
+        "build_flis_hc",
+        "InferenceClustering",
+        needs=("server_images", "seed"),
+        clustering="build_clustering",
+    ),
+    "ifca": Entry(
+        "IFCA: K models, every client takes the one of least loss (NeurIPS 2020)",
+        "tffcl.algorithms.ifca",
+        "build_ifca",
+        "IterativeClustering",
+        needs=("seed",),
     ),
     "fedavg": Entry("FedAvg: one global model (McMahan et al. 2017)", "tffcl.algorithms.fedavg", "build_fedavg"),
     "solo": Entry("SOLO: every client trains alone, nothing is sent", "tffcl.algorithms.solo", "build_solo"),
 }
+
+# What clients can tell before any training, and the method that groups by it.
+SIGNATURES = {"subspace": "pacfl", "inference": "flis_hc"}
 
 MODELS = {
     "lenet5": Entry(

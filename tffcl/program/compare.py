@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import sys
 from collections.abc import Sequence
 
 from tffcl.errors import UserError
@@ -38,13 +39,63 @@ def compare(
     places = [out / config.algorithm / f"seed-{config.seed}" for config in configs]
     if len(set(places)) < len(places):
         raise UserError("a comparison needs each algorithm and each seed once")
+    options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
+    return run_all(configs, places, **options)
+
+
+def run_all(
+    configs: Sequence[RunConfig],
+    places: Sequence[pathlib.Path],
+    *,
+    titles: Sequence[str] = (),
+    data_dir: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = True,
+) -> list[dict]:
+    """Runs every configuration into its place, one after the other.
+
+    Args:
+      configs: What to run.
+      places: A directory for each.
+      titles: With `show_progress`, a line for each on standard error before it begins, where its bar does not say all.
+      data_dir: As in `run.run`.
+      resume: Finished runs are kept, a started one goes on.
+      overwrite: Runs that are there are deleted.
+      show_progress: A bar a run.
+
+    Returns:
+      The summaries in the order of `configs`.
+
+    Raises:
+      UserError: If a place holds a run that may not be touched, which is found before anything runs, or a run fails;
+        what is finished stays.
+    """
+    _check_places(configs, places, resume, overwrite)
+    options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
     summaries = []
-    for config, place in zip(configs, places):
+    for number, (config, place) in enumerate(zip(configs, places, strict=True)):
         finished = place / "summary.json"
-        if resume and finished.is_file():
-            single.check_same(place, config)
+        kept = resume and finished.is_file()
+        if titles and show_progress:
+            state = ": finished before" if kept else ""
+            print(f"[{number + 1}/{len(configs)}] {titles[number]}{state}", file=sys.stderr)
+        if kept:
             summaries.append(json.loads(finished.read_text(encoding="utf-8")))
-            continue
-        options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
-        summaries.append(single.run(config, place, **options))
+        else:
+            summaries.append(single.run(config, place, **options))
     return summaries
+
+
+def _check_places(configs, places, resume: bool, overwrite: bool):
+    """That the last place holds another run must not be found after hours of work."""
+    for config, place in zip(configs, places, strict=True):
+        if not (place / "config.toml").is_file():
+            continue
+        if resume:
+            single.check_same(place, config)
+        elif not overwrite:
+            raise UserError(
+                f"{place} holds a run already; --resume keeps what is finished and goes on, --overwrite starts anew, "
+                "or give another --out"
+            )

@@ -12,8 +12,9 @@ from tffcl.client_work.evaluation import build_predict
 from tffcl.datasets.core import FederatedDataset
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.program import prepare
+from tffcl.program import prepare, sampling
 from tffcl.program.config import RunConfig, load_run_config
+from tffcl.program.population import build_population
 from tffcl.program.storage import Checkpoints
 
 
@@ -85,9 +86,12 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None) -> Trained
     checkpoints, newest = _newest(out, config)
     federated = prepare.load_data(config, data_dir)
     model = prepare.build_model(config, federated)
-    algorithm = prepare.build_algorithm(config, model)
+    algorithm = prepare.build_algorithm(config, model, federated)
     runtime.use_local_worker()
     state, _ = checkpoints.load(newest, algorithm)
+    if algorithm.choose:  # a checkpoint between evaluations holds older choices
+        participants, _ = sampling.hold_out(federated.num_clients, config.newcomers.clients, config.seed)
+        state = algorithm.choose(state, build_population(federated, participants))
     return TrainedRun(config, newest, federated, model, algorithm, state)
 
 

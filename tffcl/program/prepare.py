@@ -6,6 +6,7 @@ import json
 import numpy as np
 
 from tffcl.algorithms.contracts import Algorithm
+from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.datasets.federated import load_federated
 from tffcl.models.flat import FlatModel
@@ -48,9 +49,27 @@ def local_training(train: TrainSettings) -> LocalTraining:
     )
 
 
-def build_algorithm(config: RunConfig, model: FlatModel) -> Algorithm:
+def _given(config: RunConfig, federated) -> dict:
+    """What the method's builders need beside model, training and parameters."""
+    server = federated.server
+    values = {
+        "server_images": lambda: None if server is None else server.x,
+        "seed": lambda: stream(config.seed, config.algorithm),
+    }
+    return {name: values[name]() for name in ALGORITHMS[config.algorithm].needs}
+
+
+def build_algorithm(config: RunConfig, model: FlatModel, federated) -> Algorithm:
     """Builds the configured method."""
-    entry = ALGORITHMS[config.algorithm]
-    parameters = entry.parameter_class()
+    return _build(ALGORITHMS[config.algorithm].builder(), config, model, federated)
+
+
+def build_clustering(config: RunConfig, model: FlatModel, federated) -> OneShotClustering:
+    """Builds the grouping of a method that clusters before training."""
+    return _build(ALGORITHMS[config.algorithm].clustering_builder(), config, model, federated)
+
+
+def _build(builder, config: RunConfig, model: FlatModel, federated):
+    parameters = ALGORITHMS[config.algorithm].parameter_class()
     own = (parameters(**config.method),) if parameters else ()
-    return entry.builder()(model, local_training(config.train), *own)
+    return builder(model, local_training(config.train), *own, **_given(config, federated))

@@ -17,12 +17,15 @@ from tffcl.clustering import hierarchical
 from tffcl.errors import UserError
 from tffcl.program import prepare, sampling, summary
 from tffcl.program.config import RunConfig
+from tffcl.program.clustering_error import clustering_error
 from tffcl.program.evaluation import Evaluator, build_evaluator
 from tffcl.program.population import build_population
 from tffcl.program.progress import progress_bar
 from tffcl.program.storage import Checkpoints, Metrics
 
 CLUSTERING, TRAINING, EVALUATION = range(3)  # places in progress["seconds"]
+
+_ONCE = {"signature", "server_data"}  # transfers that every client has once, before training
 
 # What a run and the commands on it leave behind, beside directories.
 _FILES = (
@@ -86,7 +89,7 @@ def run(
     population = build_population(federated, participants)
     _check_sizes(config, population)
     model = prepare.build_model(config, federated)
-    algorithm = prepare.build_algorithm(config, model)
+    algorithm = prepare.build_algorithm(config, model, federated)
     runtime.use_local_worker()
     evaluator = build_evaluator(model, federated, participants)
     job = _Run(config, federated, population, algorithm, evaluator, _no_progress(len(participants)))
@@ -166,12 +169,12 @@ def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int,
     with job.timed(CLUSTERING):
         state = job.algorithm.initialize(job.population)
     bar.set_description(_title(job.config))
-    signature = job.algorithm.transfers.get("signature")
-    if signature:
-        clients = len(job.population.client_ids)
-        job.progress["down_bytes"] += signature.down_bytes * clients
-        job.progress["up_bytes"] += signature.up_bytes * clients
-        job.progress["signature_bytes"] += (signature.up_bytes + signature.down_bytes) * clients  # part of the two
+    clients = len(job.population.client_ids)
+    for name in _ONCE & set(job.algorithm.transfers):
+        transfer = job.algorithm.transfers[name]
+        job.progress["down_bytes"] += transfer.down_bytes * clients
+        job.progress["up_bytes"] += transfer.up_bytes * clients
+        job.progress["signature_bytes"] += (transfer.up_bytes + transfer.down_bytes) * clients  # part of the two
     checkpoints.save(0, state, job.progress)
     return 0, state
 
@@ -186,8 +189,9 @@ def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metric
             state, row = _round(job, state, done + 1)
             done += 1
             if sampling.is_evaluation(done, config.train.rounds, config.evaluation.every):
-                accuracy = _evaluate(job, state)
+                state, accuracy = _evaluate(job, state)
                 row.update(_accuracy_row(job, accuracy))
+                row.update(_cluster_row(job, state))
             metrics.release(done, {**row, "seconds": time.monotonic() - start})
             _show(bar, row, shown)
             if done == config.train.rounds or done % config.checkpoint.every == 0:
@@ -200,7 +204,7 @@ def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metric
         if done > saved:
             checkpoints.save(done, state, job.progress)
         raise UserError(f"{error} (rounds 1 to {done} are saved)" if done else str(error)) from None
-    return state, accuracy or _evaluate(job, state)
+    return (state, accuracy) if accuracy else _evaluate(job, state)
 
 
 def _round(job: _Run, state: State, number: int) -> tuple[State, dict]:
@@ -223,25 +227,35 @@ def _round(job: _Run, state: State, number: int) -> tuple[State, dict]:
     progress["down_bytes"] += metrics.down_bytes
     progress["up_bytes"] += metrics.up_bytes
     weights = metrics.examples / metrics.examples.sum()
+    # Where clients choose, all of them are asked at an evaluation only.
+    clusters = dict.fromkeys(("clusters", "ari")) if job.algorithm.choose else _cluster_row(job, state)
     return state, {
         "seconds": 0.0,
         "train_loss": float(weights @ metrics.losses),
-        "clusters": len(np.unique(state.assignment)),
-        "ari": summary.agreement(job.federated, state),
+        **clusters,
+        **({} if metrics.relatedness is None else {"clustering_error": clustering_error(job.federated, metrics)}),
+        **metrics.scalars,
         **dict.fromkeys(("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy")),
         "down_bytes": int(metrics.down_bytes),
         "up_bytes": int(metrics.up_bytes),
     }
 
 
-def _evaluate(job: _Run, state: State) -> dict:
+def _evaluate(job: _Run, state: State) -> tuple[State, dict]:
+    """Returns the state, in which clients that choose have chosen, and their accuracies."""
     with job.timed(EVALUATION):
+        if job.algorithm.choose:
+            state = job.algorithm.choose(state, job.population)
         models, keys = job.algorithm.assign(state, job.population.client_ids)
         shared = len(np.unique(keys)) == 1
-        return {
+        return state, {
             "cluster": job.evaluator.cluster_accuracy(models, keys),
             "global": job.evaluator.global_accuracy(models[keys[0]]) if shared else None,
         }
+
+
+def _cluster_row(job: _Run, state: State) -> dict:
+    return {"clusters": len(np.unique(state.assignment)), "ari": summary.agreement(job.federated, state)}
 
 
 def _accuracy_row(job: _Run, accuracy: dict) -> dict:

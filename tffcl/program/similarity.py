@@ -6,19 +6,16 @@ import pathlib
 import numpy as np
 
 from tffcl import runtime
-from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_data_signature, group
-from tffcl.algorithms.signature_round import build_signing
-from tffcl.clustering import hierarchical, proximity
+from tffcl.algorithms.one_shot import OneShotClustering
+from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project
 from tffcl.errors import unknown
 from tffcl.program import prepare
+from tffcl.program.catalog import SIGNATURES
 from tffcl.program.config import RunConfig
 from tffcl.program.population import build_population
 from tffcl.program.sampling import stream
 from tffcl.program.summary import rand_index
-
-SIGNATURES = ("subspace",)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Similarity:
@@ -26,12 +23,12 @@ class Similarity:
 
     Attributes:
       client_ids: `int32 [N]`.
-      proximity: `float32 [N, N]` in degrees.
+      proximity: `float32 [N, N]`, unit as `how.unit`.
       labels: `int32 [N]`, the clusters by the task's settings.
       dendrogram: The tree of merges.
       threshold: Where the tree is cut for `labels`.
       suggestion: Threshold and number of clusters that the tree itself suggests.
-      how: The settings.
+      how: Signature, measure and cut.
       seed: Of the task.
     """
 
@@ -41,7 +38,7 @@ class Similarity:
     dendrogram: hierarchical.Dendrogram
     threshold: float
     suggestion: hierarchical.Suggestion
-    how: PrincipalAngleClustering
+    how: OneShotClustering
     seed: int
 
     def heat_map(self):
@@ -49,7 +46,7 @@ class Similarity:
         from tffcl.reporting import figures
 
         return figures.proximity_figure(
-            self.proximity, self.labels, client_ids=self.client_ids, unit="degrees", measure=self.how.measure,
+            self.proximity, self.labels, client_ids=self.client_ids, unit=self.how.unit, measure=self.how.measure_name,
             merges=self.dendrogram.merges,
         )  # fmt: skip
 
@@ -58,7 +55,7 @@ class Similarity:
         from tffcl.reporting import figures
 
         return figures.dendrogram_figure(
-            self.dendrogram.merges, self.threshold, labels=self.labels, unit="degrees",
+            self.dendrogram.merges, self.threshold, labels=self.labels, unit=self.how.unit,
             linkage=self.how.linkage, suggestion=self.suggestion.reason,
         )  # fmt: skip
 
@@ -67,46 +64,43 @@ class Similarity:
         from tffcl.reporting import figures
 
         points = project(self.proximity, seed=stream(self.seed, "map"))
-        title = f"{len(points)} clients by {self.how.measure}, laid out by UMAP"
+        title = f"{len(points)} clients by {self.how.measure_name}, laid out by UMAP"
         return figures.projection_figure(points, self.labels, client_ids=self.client_ids, title=title)
 
 
-def measure_similarity(
-    config: RunConfig, *, signature: str = "subspace", data_dir: str | None = None
-) -> Similarity:
-    """Lets all clients send their signatures and measures how alike these are; nothing is trained.
+def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Similarity:
+    """Lets all clients send the signatures of a method that clusters before training, and measures how alike these are.
+
+    No federated round is run. Clients that the run would hold out as newcomers are looked at too.
 
     Args:
-      config: Task and the parameters of the method that uses the signature.
-      signature: A name in `SIGNATURES`.
+      config: Task, and the parameters of one of the methods in `catalog.SIGNATURES`.
       data_dir: Where data sets are.
+
+    Raises:
+      UserError: If the method does not cluster before training.
     """
-    if signature not in SIGNATURES:
-        raise unknown("signature", signature, SIGNATURES)
-    how = PrincipalAngleClustering(**config.method)
+    if config.algorithm not in SIGNATURES.values():
+        raise unknown("algorithm that clusters before training", config.algorithm, SIGNATURES.values())
     federated = prepare.load_data(config, data_dir)
     model = prepare.build_model(config, federated)
+    how = prepare.build_clustering(config, model, federated)
     runtime.use_local_worker()
-    sign = build_signing(build_data_signature(model, how))
     population = build_population(federated)
-    signed = sign(population)
-    angles = proximity.principal_angles(signed["basis"], signed["mask"], measure=how.measure)
-    labels, dendrogram, threshold = group(angles, how)
-    suggestion = hierarchical.suggest_threshold(dendrogram, unit="degrees")
-    ids = population.client_ids
-    return Similarity(ids, angles, labels, dendrogram, threshold, suggestion, how, config.seed)
+    how.check(len(population.client_ids))
+    found = how.measure(how.build_signing()(population), None)
+    labels, dendrogram, threshold = how.group(found)
+    suggestion = hierarchical.suggest_threshold(dendrogram, unit=how.unit)
+    return Similarity(population.client_ids, found, labels, dendrogram, threshold, suggestion, how, config.seed)
 
 
-def similarity(
-    config: RunConfig, signature: str, out: str | pathlib.Path, *, data_dir: str | None = None
-) -> str:
+def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None) -> str:
     """Measures and draws the clients' proximity matrix.
 
     Writes `proximity.npz` (as clustering.npz of a run), `proximity.png` and `dendrogram.png` into `out`.
 
     Args:
-      config: Task and the parameters of the method that uses the signature.
-      signature: A name in `SIGNATURES`.
+      config: As in `measure_similarity`.
       out: Directory.
       data_dir: Where data sets are.
 
@@ -114,13 +108,13 @@ def similarity(
       A few lines of text: what was measured, the suggested threshold and number of clusters, and how they
       fit the truth.
     """
-    found = measure_similarity(config, signature=signature, data_dir=data_dir)
+    found = measure_similarity(config, data_dir=data_dir)
     out = pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
         out / "proximity.npz", client_ids=found.client_ids, proximity=found.proximity,
         merges=found.dendrogram.merges, threshold=found.threshold, labels=found.labels,
-        suggestion=found.suggestion.reason, unit="degrees", measure=found.how.measure,
+        suggestion=found.suggestion.reason, unit=found.how.unit, measure=found.how.measure_name,
         linkage=found.how.linkage,
     )  # fmt: skip
     found.heat_map().savefig(out / "proximity.png")
@@ -129,16 +123,16 @@ def similarity(
 
 
 def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: pathlib.Path):
-    angles, labels, suggestion = found.proximity, found.labels, found.suggestion
-    pairs = angles[np.triu_indices(len(angles), 1)]
+    labels, suggestion, unit = found.labels, found.suggestion, found.how.unit
+    pairs = found.proximity[np.triu_indices(len(labels), 1)]
     if pairs.size:
         low, middle, high = np.percentile(pairs, [0, 50, 100])
-        measured = f"{low:.2f} to {high:.2f} degrees, median {middle:.2f}"
-        yield f"{len(angles)} clients of {config.task}, {found.how.measure}: {measured}"
-    suggested = f"{suggestion.threshold:.2f} degrees, {suggestion.num_clusters} clusters"
+        measured = f"{low:.4g} to {high:.4g} {unit}, median {middle:.4g}"
+        yield f"{len(labels)} clients of {config.task}, {found.how.measure_name}: {measured}"
+    suggested = f"{suggestion.threshold:.4g} {unit}, {suggestion.num_clusters} clusters"
     yield f"suggested threshold {suggested}: {suggestion.reason}"
     sizes = np.unique(labels, return_counts=True)[1].tolist()
-    settings = f"with the task's settings (threshold {found.threshold:.2f})"
+    settings = f"with the task's settings (threshold {found.threshold:.4g})"
     yield f"{settings}: {len(sizes)} clusters of sizes {sizes}"
     index = rand_index(truth, labels)
     if index is not None:

@@ -10,6 +10,7 @@ from tffcl.reporting.data_figures import label_histograms, labels_figure, sample
 from tffcl.reporting.projection_figure import projection_figure
 from tffcl.reporting.rounds_figures import accuracy_figure, progress_figure
 from tffcl.reporting.style import save
+from tffcl.reporting.sweep_figure import sweep_figure
 
 __all__ = [
     "accuracy_figure",
@@ -24,5 +25,6 @@ __all__ = [
     "proximity_figure",
     "sample_pictures",
     "save",
+    "sweep_figure",
     "titled_pictures",
 ]

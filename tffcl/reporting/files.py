@@ -18,6 +18,8 @@ ROUND_COLUMNS = (
     "round", "seconds", "train_loss", "clusters", "ari", "cluster_accuracy", "local_accuracy", "local_share",
     "global_accuracy", "down_bytes", "up_bytes",
 )  # fmt: skip
+# What only some methods measure.
+OPTIONAL_ROUND_COLUMNS = ("clustering_error",)
 CLIENT_COLUMNS = (
     "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",
     "local_accuracy",
@@ -92,7 +94,8 @@ class RunFiles:
         may be variants of one algorithm).
       config: `config.toml`.
       summary: `summary.json`.
-      rounds: `rounds.csv`, float[R] for each of `ROUND_COLUMNS`; NaN where a cell is empty.
+      rounds: `rounds.csv`, float[R] for each of `ROUND_COLUMNS`, and for those of `OPTIONAL_ROUND_COLUMNS` that are
+        there; NaN where a cell is empty.
       clients: `clients.csv`.
       clustering: `clustering.npz`; None for methods without a proximity matrix.
     """
@@ -214,7 +217,8 @@ def _read_summary(path: pathlib.Path) -> dict:
 
 def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
     table = columns.read_table(path, ROUND_COLUMNS)
-    return {name: table.floats(name) for name in ROUND_COLUMNS}
+    optional = [name for name in OPTIONAL_ROUND_COLUMNS if name in table.names]
+    return {name: table.floats(name) for name in (*ROUND_COLUMNS, *optional)}
 
 
 def _read_clients(path: pathlib.Path) -> Clients:

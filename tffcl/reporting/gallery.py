@@ -8,8 +8,9 @@ import numpy as np
 from tffcl.reporting import figures, style
 from tffcl.reporting.files import RunFiles
 from tffcl.reporting.style import ReportFigure
+from tffcl.reporting.sweeps import Sweep
 
-ROUNDS, CLIENTS, CLUSTERS = "Over the rounds", "Clients", "Clusters"
+ROUNDS, CLIENTS, CLUSTERS, SWEEP = "Over the rounds", "Clients", "Clusters", "Over the values"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +50,28 @@ def comparison_pictures(runs: Sequence[RunFiles]) -> list[Picture]:
         run = first[method]
         pictures += _of_one(run, f"-{method}", f"{method}, seed {run.seed}: ")
     return pictures
+
+
+def sweep_pictures(sweep: Sweep) -> list[Picture]:
+    """Draws the picture of a sweep."""
+    errors = any(point.stats["clustering_error"].count for point in sweep.points)
+    lines = f" A colour is a value of {sweep.labels[1]}." if len(sweep.labels) == 2 else ""
+    seeds = " A mark is the mean over the seeds, its whiskers are their standard deviation."
+    beside = (
+        "clustering error, with its standard deviation over the rounds as whiskers"
+        if errors
+        else "number of clusters and their agreement with the true groups, where these are known"
+    )
+    caption = f"At the left the accuracies of the last evaluation, at the right the {beside}.{lines}"
+    return [
+        _picture(
+            "sweep",
+            SWEEP,
+            f"accuracy and clusters against {sweep.labels[0]}",
+            f"{caption}{seeds if len(sweep.points[0].runs) > 1 else ''}",
+            figures.sweep_figure(sweep),
+        )
+    ]
 
 
 def _picture(

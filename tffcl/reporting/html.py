@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import jinja2
 import numpy as np
 
-from tffcl.reporting import settings, tables
+from tffcl.reporting import settings, sweeps, tables
 from tffcl.reporting.files import NO_CLUSTER, RunFiles
 from tffcl.reporting.gallery import Picture
-from tffcl.reporting.units import MISSING, human_bytes
+from tffcl.reporting.sweeps import Sweep
+from tffcl.reporting.units import MISSING, human_bytes, show_value
 
 _FILES = ("config.toml", "summary.json", "rounds.csv", "clients.csv", "clustering.npz")
 
@@ -35,13 +36,16 @@ class _Table:
     numbers: bool = False
 
 
-def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.Path) -> str:
+def render(
+    runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.Path, sweep: Sweep | None = None
+) -> str:
     """Returns the page.
 
     Args:
-      runs: One run, or those of a comparison.
+      runs: One run, or those of a comparison or a sweep.
       pictures: The figures.
       root: The directory that the page is written to; it names files relative to it.
+      sweep: What the runs are of, if it is one.
     """
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -50,10 +54,16 @@ def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.
         importlib.resources.files("tffcl.reporting").joinpath("report.html.j2").read_text(encoding="utf-8")
     )
     environment.filters["base64"] = lambda data: base64.b64encode(data).decode("ascii")
+    page = environment.from_string(source)
+    return page.render(_of_runs(runs, root) | _of_sweep(sweep) | {"sections": _sections(pictures)})
+
+
+def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path) -> dict:
+    """What the page says of the runs."""
     rows = tables.comparison_rows(runs)
     comparison = runs[0].path != root
     methods, differing = settings.differing(runs)
-    return environment.from_string(source).render(
+    return dict(
         title=_title(runs, comparison),
         description=_texts(runs, "description"),
         source=_texts(runs, "source"),
@@ -63,7 +73,6 @@ def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.
         seconds=tables.to_html(rows, tables.TIME_GROUPS),
         legend=tables.LEGEND,
         caution=tables.CAUTION,
-        sections=_sections(pictures),
         shared=_Table(("setting", "value"), settings.shared(runs)),
         differing=_Table(("setting", *methods), differing),
         versions=_Table(("software", "version"), settings.versions(runs)),
@@ -73,6 +82,27 @@ def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.
             ("file", "size", "SHA-256 begins"), [row for run in runs for row in _provenance(run, root)]
         ),
         reports=[_link(run, root) for run in runs if comparison and (run.path / "report.html").is_file()],
+    )
+
+
+def _of_sweep(sweep: Sweep | None) -> dict:
+    """What it says otherwise where the runs are those of a sweep."""
+    if sweep is None:
+        return {}
+    rows = tables.comparison_rows(sweep.runs)
+    facts = [fact for fact in _facts(sweep.runs) if not fact[0].startswith("method")]
+    values = [
+        (label, ", ".join(dict.fromkeys(show_value(point.values[place]) for point in sweep.points)))
+        for place, label in enumerate(sweep.labels)
+    ]
+    return dict(
+        title=f"{sweep.task}: {sweep.algorithm} over {' and '.join(sweep.labels)}",
+        facts=[facts[0], ("method", sweep.algorithm), *values, *facts[1:]],
+        result=sweeps.to_html(sweep),
+        traffic=tables.to_html(rows, tables.TRAFFIC_GROUPS, first=sweep.title),
+        seconds=tables.to_html(rows, tables.TIME_GROUPS, first=sweep.title),
+        legend=sweeps.legend(sweep),
+        clients=None,  # two columns for each point are too many
     )
 
 

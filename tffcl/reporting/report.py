@@ -1,18 +1,19 @@
-"""The report of a run or a comparison, made again from its files."""
+"""The report of a run, a comparison or a sweep, made again from its files."""
 
 import pathlib
 
 from tffcl.errors import UserError
-from tffcl.reporting import files, gallery, html, tables
+from tffcl.reporting import files, gallery, html, sweeps, tables
+from tffcl.reporting.gallery import Picture
 
 
 def write_report(path: str | pathlib.Path) -> pathlib.Path:
-    """Writes `figures/*.png` and `report.html` of a run, and for a comparison `table.csv`, too.
+    """Writes `figures/*.png` and `report.html` of a run, and `table.csv` of a comparison or `sweep.csv` of a sweep, too.
 
     What was there under these names is replaced; the same files give the same report.
 
     Args:
-      path: The output directory of a run or a comparison.
+      path: The output directory of a run, a comparison or a sweep.
 
     Returns:
       Where the page is.
@@ -21,17 +22,27 @@ def write_report(path: str | pathlib.Path) -> pathlib.Path:
       UserError: If a file of a run is missing or damaged, or the directory cannot be written to.
     """
     path = pathlib.Path(path)
-    runs = files.find_runs(path)
-    alone = files.is_run(path)
-    pictures = gallery.run_pictures(runs[0]) if alone else gallery.comparison_pictures(runs)
-    page = html.render(runs, pictures, path)
+    pictures, texts = _of_sweep(path) if sweeps.is_sweep(path) else _of_runs(path)
     try:
         (path / "figures").mkdir(exist_ok=True)
         for picture in pictures:
             (path / "figures" / f"{picture.name}.png").write_bytes(picture.png)
-        if not alone:
-            (path / "table.csv").write_text(tables.to_csv(tables.comparison_rows(runs)), encoding="utf-8")
-        (path / "report.html").write_text(page, encoding="utf-8")
+        for name, text in texts.items():
+            (path / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"{error.filename or path} cannot be written: {error.strerror}") from error
     return path / "report.html"
+
+
+def _of_runs(path: pathlib.Path) -> tuple[list[Picture], dict[str, str]]:
+    runs = files.find_runs(path)
+    alone = files.is_run(path)
+    pictures = gallery.run_pictures(runs[0]) if alone else gallery.comparison_pictures(runs)
+    table = {} if alone else {"table.csv": tables.to_csv(tables.comparison_rows(runs))}
+    return pictures, {**table, "report.html": html.render(runs, pictures, path)}
+
+
+def _of_sweep(path: pathlib.Path) -> tuple[list[Picture], dict[str, str]]:
+    sweep = sweeps.read_sweep(path)
+    pictures = gallery.sweep_pictures(sweep)
+    return pictures, {"sweep.csv": sweeps.to_csv(sweep), "report.html": html.render(sweep.runs, pictures, path, sweep)}

@@ -148,7 +148,14 @@ def comparison_rows(runs: Sequence[RunFiles]) -> list[Row]:
     ]
 
 
-def to_text(rows: Sequence[Row], width: int = 120, groups: Sequence[str] = TEXT_GROUPS) -> str:
+def to_text(
+    rows: Sequence[Row],
+    width: int = 120,
+    groups: Sequence[str] = TEXT_GROUPS,
+    *,
+    columns: Sequence[Column] = COLUMNS,
+    first: str = "method",
+) -> str:
     """Returns the table for a terminal.
 
     Groups of columns that do not fit beside each other are put below, with the names of the methods again.
@@ -157,13 +164,15 @@ def to_text(rows: Sequence[Row], width: int = 120, groups: Sequence[str] = TEXT_
       rows: What `comparison_rows` gave.
       width: Columns of the terminal.
       groups: Which groups of columns.
+      columns: From which the groups are taken.
+      first: Title of the names of the rows.
     """
-    first = _align(["", "method", *(row.algorithm for row in rows)], left=True)
+    names = _align(["", first, *(row.algorithm for row in rows)], left=True)
     seeds = _align(["", "seeds", *(str(len(row.seeds)) for row in rows)])
-    name = [f"{method}  {count}" for method, count in zip(first, seeds, strict=True)]
+    name = [f"{method}  {count}" for method, count in zip(names, seeds, strict=True)]
     blocks = [list(name)]
     for group in groups:
-        lines = _text_group(rows, group)
+        lines = _text_group(rows, group, columns)
         if blocks[-1] != name and len(blocks[-1][0]) + 3 + len(lines[0]) > width:
             blocks.append(list(name))
         blocks[-1] = [f"{old}   {new}" for old, new in zip(blocks[-1], lines, strict=True)]
@@ -176,32 +185,50 @@ def legend_text(width: int = 120) -> str:
     return "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in [*lines, CAUTION])
 
 
-def to_csv(rows: Sequence[Row]) -> str:
-    """Returns the table for programs: for each column its mean and `<column>_std`, empty where there is none."""
+def to_csv(
+    rows: Sequence[Row],
+    *,
+    columns: Sequence[Column] = COLUMNS,
+    first: Sequence[str] = ("algorithm",),
+    names: Sequence[Sequence[str]] | None = None,
+) -> str:
+    """Returns the table for programs: for each column its mean and `<column>_std`, empty where there is none.
+
+    Args:
+      rows: What `comparison_rows` gave.
+      columns: Which columns.
+      first: Titles of the columns that say what a row is of.
+      names: The cells of each row in these; default the row's algorithm.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    keys = [each.key for each in COLUMNS]
-    writer.writerow(["algorithm", "seeds", *(name for key in keys for name in (key, f"{key}_std"))])
-    for row in rows:
+    keys = [each.key for each in columns]
+    writer.writerow([*first, "seeds", *(name for key in keys for name in (key, f"{key}_std"))])
+    for row, own in zip(rows, names or [(row.algorithm,) for row in rows], strict=True):
         cells = [_plain(value) for key in keys for value in (row.stats[key].mean, row.stats[key].std)]
-        writer.writerow([row.algorithm, len(row.seeds), *cells])
+        writer.writerow([*own, len(row.seeds), *cells])
     return text.getvalue()
 
 
-def to_html(rows: Sequence[Row], groups: Sequence[str] = TEXT_GROUPS) -> Markup:
-    """Returns the table as an HTML element; names are escaped."""
-    shown = {group: [each for each in COLUMNS if each.group == group] for group in groups}
+def to_html(
+    rows: Sequence[Row],
+    groups: Sequence[str] = TEXT_GROUPS,
+    *,
+    columns: Sequence[Column] = COLUMNS,
+    first: str = "method",
+) -> Markup:
+    """Returns the table as an HTML element; names are escaped. The arguments are those of `to_text`."""
+    shown = {group: [each for each in columns if each.group == group] for group in groups}
     over = Markup("").join(
-        Markup('<th scope="colgroup" colspan="{}">{}</th>').format(len(columns), group)
-        for group, columns in shown.items()
+        Markup('<th scope="colgroup" colspan="{}">{}</th>').format(len(own), group) for group, own in shown.items()
     )
-    columns = [each for group in shown.values() for each in group]
-    heads = Markup("").join(Markup('<th scope="col">{}</th>').format(each.header) for each in columns)
-    body = Markup("\n").join(_html_row(row, columns) for row in rows)
+    chosen = [each for group in shown.values() for each in group]
+    heads = Markup("").join(Markup('<th scope="col">{}</th>').format(each.header) for each in chosen)
+    body = Markup("\n").join(_html_row(row, chosen) for row in rows)
     return Markup(
-        '<table class="numbers"><thead>\n<tr><th scope="col" rowspan="2">method</th>'
+        '<table class="numbers"><thead>\n<tr><th scope="col" rowspan="2">{}</th>'
         '<th scope="col" rowspan="2">seeds</th>{}</tr>\n<tr>{}</tr>\n</thead><tbody>\n{}\n</tbody></table>'
-    ).format(over, heads, body)
+    ).format(first, over, heads, body)
 
 
 def _html_row(row: Row, columns: Sequence[Column]) -> Markup:
@@ -211,9 +238,9 @@ def _html_row(row: Row, columns: Sequence[Column]) -> Markup:
     )
 
 
-def _text_group(rows: Sequence[Row], group: str) -> list[str]:
-    columns = [each for each in COLUMNS if each.group == group]
-    cells = [_align([each.header, *(each.show(row.stats[each.key]) for row in rows)]) for each in columns]
+def _text_group(rows: Sequence[Row], group: str, columns: Sequence[Column]) -> list[str]:
+    own = [each for each in columns if each.group == group]
+    cells = [_align([each.header, *(each.show(row.stats[each.key]) for row in rows)]) for each in own]
     lines = ["  ".join(line) for line in zip(*cells, strict=True)]
     # A line over the group shows how far it reaches, without any drawing characters that a terminal may lack.
     return _align([f"{group} ".ljust(len(lines[0]), "-"), *lines], left=True)

@@ -81,3 +81,14 @@ def _digits(count: float, power: int) -> str:
     if power == 0 or abs(value) >= 99.95:
         return f"{value:.0f}"
     return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
+
+
+def show_value(value: object) -> str:
+    """Returns the value of a setting as a person would type it: "210" for 210.0, "true", "0.1, 0.2"."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(show_value, value))
+    return str(value)

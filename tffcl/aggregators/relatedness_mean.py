@@ -1,0 +1,147 @@
+"""A mix of the cohort's values for each client: every row of a relatedness matrix is one weighted mean."""
+
+import collections
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.collect import empty, stacked
+
+RELATEDNESS_TYPE = tff.TensorType(np.float32, [None, None])
+
+
+def by_matrix(matrix, uploads):
+    """The relation of clients whose keys are rows of a matrix that the server holds (FLT): `matrix[key_i, key_j]`."""
+    return tf.gather(tf.gather(matrix, uploads["key"]), uploads["key"], axis=1)
+
+
+class RelatednessMeanFactory(tff.aggregators.WeightedAggregationFactory):
+    """`tff.aggregators.WeightedAggregationFactory` for one mix of the cohort's values per client.
+
+    The created `tff.templates.AggregationProcess` takes `value = <key=int32, value=T>`, or
+    `<key=int32, descriptor=S, value=T>`, with keys that differ between the clients of a cohort, and a scalar weight, and has
+        `next`: `(<state=C@SERVER, value={<key=int32,...,value=T>}@CLIENTS, weight={W}@CLIENTS> ->
+                  <state=C@SERVER, result=T[?,...]@SERVER,
+                   measurements=<key=int32[?],relatedness=float32[?,?],weight=float32[?]>@SERVER>)`.
+    The rows of the result stand in ascending order of the keys, whatever order the clients came in: with m clients and
+    relatedness R `[m, m]`, row i is `sum_j R_ij w_j v_j / sum_j R_ij w_j`, all from the values as uploaded (none from a
+    row that was mixed before it). A row whose weights sum to 0 is zero.
+
+    FLT Alg. 3 (case I) is `by_matrix`, the default, with the relatedness matrix in the state; FLIS (DC) Alg. 1 lines 11
+    and 12 relate the clients by what they upload beside their models. All-ones R gives everyone the mean of all.
+
+    The sum cannot be taken before all clients of the cohort have answered, since R may depend on all of them: the
+    aggregator holds the cohort's values, m times the size of T, and sees each of them. There is no inner factory
+    therefore. It is one `federated_aggregate`, which TFF's MapReduceForm accepts.
+    """
+
+    def __init__(self, relate: Callable = by_matrix, *, context_type: tff.Type = RELATEDNESS_TYPE, context=None):
+        """Makes the factory.
+
+        Args:
+          relate: `(context, uploads) -> float32 [m, m]`, in TensorFlow; `uploads` is the structure of the clients' values
+            `[m, ...]` in ascending order of their keys, with their `weight`.
+          context_type: C, what the server holds for `relate`.
+          context: Initial value of the state, of type C; default an empty matrix.
+        """
+        self._relate = relate
+        self._context_type = context_type
+        self._context = np.zeros([0, 0], np.float32) if context is None else context
+
+    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates the process.
+
+        Raises:
+          TypeError: If `value_type` is not `<key=int32,[descriptor=S,]value=T>`, T has tensors that are not floating, or the
+            weight is no scalar.
+        """
+        _check_types(value_type, weight_type)
+        upload_type = tff.to_type(collections.OrderedDict([*_fields(value_type), ("weight", np.float32)]))
+        rows_type = stacked(upload_type)
+        relate, context_type = self._relate, self._context_type
+        context_value = self._context
+
+        @tff.tensorflow.computation(value_type, weight_type)
+        def pack(value, weight):
+            return collections.OrderedDict([*value.items(), ("weight", tf.cast(weight, tf.float32))])
+
+        @tff.tensorflow.computation
+        def zero():
+            return empty(upload_type)
+
+        @tff.tensorflow.computation(rows_type, upload_type)
+        def accumulate(rows, new):
+            return tf.nest.map_structure(lambda r, n: tf.concat([r, tf.expand_dims(n, 0)], 0), rows, new)
+
+        @tff.tensorflow.computation(rows_type, rows_type)
+        def merge(first, second):
+            return tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), first, second)
+
+        @tff.tensorflow.computation(rows_type)
+        def report(rows):
+            return rows
+
+        @tff.tensorflow.computation(context_type, rows_type)
+        def mix(context, rows):
+            order = tf.argsort(rows["key"], stable=True)
+            rows = tf.nest.map_structure(lambda tensor: tf.gather(tensor, order), rows)
+            relatedness = tf.ensure_shape(tf.cast(relate(context, rows), tf.float32), [None, None])
+            result = tf.nest.map_structure(lambda tensor: _mix_rows(relatedness, rows["weight"], tensor), rows["value"])
+            measured = collections.OrderedDict(key=rows["key"], relatedness=relatedness, weight=rows["weight"])
+            return collections.OrderedDict(result=result, measurements=measured)
+
+        @tff.tensorflow.computation
+        def initial_context():
+            return tf.nest.map_structure(_placeholder, context_value, _specs(context_type))
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_eval(initial_context, tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            uploads = tff.federated_map(pack, (value, weight))
+            rows = tff.federated_aggregate(uploads, zero(), accumulate, merge, report)
+            mixed = tff.federated_map(mix, (state, rows))
+            return tff.templates.MeasuredProcessOutput(state, mixed["result"], mixed["measurements"])
+
+        return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def _mix_rows(relatedness, weight, values):
+    """Row i: the mean of `values [m, ...]` with weights `relatedness[i] * weight`."""
+    shares = relatedness * weight[tf.newaxis, :]
+    flat = tf.reshape(values, [tf.shape(values)[0], -1])
+    # A weight of 0 silences a client, also one whose value is not finite.
+    flat = tf.where(weight[:, tf.newaxis] > 0, flat, tf.zeros_like(flat))
+    mixed = tf.math.divide_no_nan(tf.cast(shares, flat.dtype) @ flat, tf.cast(tf.reduce_sum(shares, 1, keepdims=True), flat.dtype))
+    return tf.ensure_shape(tf.reshape(mixed, tf.shape(values)), [None, *values.shape[1:]])
+
+
+def _placeholder(value, spec):
+    # Of a type that lets later rounds have another size.
+    return tf.compat.v1.placeholder_with_default(np.asarray(value, spec.dtype.as_numpy_dtype), spec.shape)
+
+
+def _specs(context_type):
+    return tff.types.structure_from_tensor_type_tree(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), context_type)
+
+
+def _fields(value_type):
+    return list(tff.structure.iter_elements(value_type))
+
+
+def _check_types(value_type, weight_type):
+    names = tff.structure.name_list(value_type) if isinstance(value_type, tff.StructType) else []
+    if names not in (["key", "value"], ["key", "descriptor", "value"]) or value_type["key"] != tff.TensorType(np.int32):
+        raise TypeError(f"expected a value of type <key=int32,[descriptor=S,]value=T>, found {value_type}")
+    if not tff.types.is_structure_of_floats(value_type["value"]):
+        raise TypeError(f"a mix needs floating tensors, found {value_type['value']}; cast them at the clients")
+    if not (isinstance(weight_type, tff.TensorType) and not weight_type.shape):
+        raise TypeError(f"expected a scalar weight, found {weight_type}")

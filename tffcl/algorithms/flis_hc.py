@@ -1,0 +1,118 @@
+"""FLIS (HC): hierarchical clustering by inference similarity after a warm-up (Morafah et al., arXiv:2106.07678, Alg. 3).
+
+Before the first round every client trains the initial model on its own data and answers the server's images; clients
+whose models answer alike are clustered hierarchically, once, and every cluster trains its own model from the initial one.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tffcl.algorithms.contracts import Algorithm
+from tffcl.algorithms.one_shot import OneShotClustering, build_one_shot, check_cut
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clustering import inference
+from tffcl.errors import unknown
+from tffcl.models.flat import FlatModel
+from tffcl.signatures.inference import build_inference, check_images
+
+
+@dataclasses.dataclass(frozen=True)
+class InferenceClustering:
+    """How FLIS (HC) groups clients.
+
+    Attributes:
+      similarity: A name in `inference.FORMS`: "agreement" (the authors' code) or "frobenius" (the paper's formula).
+      soft: Whether clients answer with probabilities instead of their most likely class.
+      linkage: A name in `hierarchical.LINKAGES`, on 1 - similarity.
+      beta: β, merges down to this similarity are made.
+      num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
+    """
+
+    similarity: str = "agreement"
+    soft: bool = False
+    linkage: str = "average"
+    beta: float | None = None
+    num_clusters: int | None = None
+
+    def __post_init__(self):
+        check_cut(self)
+        if self.similarity not in inference.FORMS:
+            raise unknown("similarity", self.similarity, inference.FORMS)
+        if self.beta is not None:
+            inference.check_threshold(self.beta, "agreement", 1, None)
+
+
+def build_clustering(
+    model: FlatModel,
+    training: LocalTraining,
+    how: InferenceClustering,
+    *,
+    server_images: np.ndarray | None,
+    seed: int = 0,
+) -> OneShotClustering:
+    """Builds FLIS's grouping (Alg. 3 lines 4 to 6).
+
+    Args:
+      model: What is trained in the warm-up.
+      training: Local hyper-parameters of the warm-up.
+      how: Similarity and cut.
+      server_images: What models are compared on, `uint8 [n, ...]`.
+      seed: Decides in which order clients visit their examples in the warm-up.
+
+    Raises:
+      UserError: If there are no images, they do not fit the model, or no similarity can reach β.
+    """
+    images = check_images(model, server_images)
+    if how.beta is not None:
+        inference.check_threshold(how.beta, how.similarity, len(images), model.num_classes if how.soft else None)
+
+    def measure(first, second) -> np.ndarray:
+        others = None if second is None else second["answers"]
+        apart = 1 - inference.inference_similarity(first["answers"], others, form=how.similarity)
+        if second is None:
+            np.fill_diagonal(apart, 0)
+            apart = (apart + apart.T) / 2
+        return np.maximum(apart, 0)
+
+    return OneShotClustering(
+        build_inference(model, training, images, soft=how.soft, seed=seed),
+        {"": "answers"},
+        measure,
+        unit="1 - similarity",
+        measure_name=how.similarity,
+        linkage=how.linkage,
+        threshold=None if how.beta is None else 1 - how.beta,
+        num_clusters=how.num_clusters,
+    )
+
+
+def build_flis_hc(
+    model: FlatModel,
+    training: LocalTraining,
+    clustering: InferenceClustering = InferenceClustering(),
+    *,
+    server_images: np.ndarray | None,
+    seed: int = 0,
+    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+) -> Algorithm:
+    """Builds FLIS (HC).
+
+    Newcomers do the warm-up too and join the cluster whose members' models answer like theirs, see
+    `newcomers.assign_newcomers`.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters, of the warm-up too.
+      clustering: How clients are grouped.
+      server_images: What models are compared on, `uint8 [n, ...]` (paper: 2,500).
+      seed: Of the warm-up.
+      aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
+
+    Returns:
+      The method, see `one_shot.build_one_shot`. `State.extra` has `answers`, `int32 [N, n]` or `float32 [N, n, C]`; the
+      proximity is 1 - similarity.
+    """
+    grouping = build_clustering(model, training, clustering, server_images=server_images, seed=seed)
+    return build_one_shot("flis_hc", model, training, grouping, aggregation=aggregation)

@@ -1,0 +1,199 @@
+"""The picture of a sweep: accuracy and clusters against the values of a setting."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation
+
+from tffcl.reporting import style
+from tffcl.reporting.style import ReportFigure
+from tffcl.reporting.sweeps import Point, Sweep
+from tffcl.reporting.units import show_value
+
+# Key of the column, name, and how its line is drawn.
+_ACCURACIES = (
+    ("cluster_accuracy_percent", "cluster", {"linestyle": "-", "marker": "o"}),
+    ("local_accuracy_percent", "local", {"linestyle": "--", "marker": "s", "markerfacecolor": "white"}),
+    ("global_accuracy_percent", "global", {"linestyle": ":", "marker": "^"}),
+)
+_CLUSTERS = ("clusters", "clusters (left)", {"linestyle": "-", "marker": "o"})
+_ARI = ("ari", "adjusted Rand index (right)", {"linestyle": "--", "marker": "s", "markerfacecolor": "white"})
+_ERROR = "clustering_error"
+_LOGARITHMIC = 50  # from this ratio of the greatest to the least value on
+_LONGEST = 14  # letters at a tick
+_APART, _BROADEST = 3.0, 15.0  # points of 1/72 inch: between the marks of two lines at one value, between the outermost
+
+
+@dataclasses.dataclass(frozen=True)
+class _Line:
+    """The points with one value of the second setting.
+
+    Attributes:
+      name: What the legend calls it; "" without a second setting.
+      color: Of all that belongs to it.
+      points: From left to right.
+      x: Where they stand.
+    """
+
+    name: str
+    color: str
+    points: Sequence[Point]
+    x: np.ndarray
+
+
+def sweep_figure(sweep: Sweep) -> ReportFigure:
+    """Draws the accuracies against the values of a sweep's first setting, and beside them the clustering error.
+
+    Each value of the second setting has a line in its own colour. With several seeds a mark is their mean and the
+    whiskers are their standard deviation; those of the clustering error are its deviation over the rounds. Where no
+    run knows its clustering error, the number of clusters and the adjusted Rand index stand in its place.
+    """
+    values = _in_order([point.values[0] for point in sweep.points])
+    lines = _lines(sweep, values)
+    legend_rows = -(-len(lines) // 5) if len(sweep.labels) == 2 else 0
+    figure = style.new_figure(10.5, 4.2 + 0.25 * legend_rows)
+    left, right = figure.subplots(1, 2)
+    _draw_accuracies(left, lines)
+    if _has(lines, _ERROR):
+        _draw_errors(right, lines)
+        panels = [left, right]
+    else:
+        panels = [left, right, *_draw_clusters(right, lines)]
+    for axes in panels:
+        _set_scale(axes, values, sweep.labels[0])
+    if legend_rows:
+        handles = [Line2D([], [], linewidth=2.5, color=line.color, label=line.name) for line in lines]
+        title = {"title": sweep.labels[1], "ncols": min(len(lines), 5)}
+        figure.legend(handles=handles, loc="outside lower center", frameon=False, **title)
+    return figure
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _in_order(values: Sequence) -> list:
+    """The different values as they stand on the axis: numbers ascending, all else as they were given."""
+    different = [value for place, value in enumerate(values) if value not in values[:place]]
+    return sorted(different) if all(map(_is_number, different)) else different
+
+
+def _lines(sweep: Sweep, values: Sequence) -> list[_Line]:
+    seconds = [()] if len(sweep.labels) == 1 else [(value,) for value in _in_order([p.values[1] for p in sweep.points])]
+    lines = []
+    for index, second in enumerate(seconds):
+        own = [point for value in values for point in sweep.points if point.values == (value, *second)]
+        places = [values.index(point.values[0]) for point in own]
+        x = np.array([values[place] for place in places] if all(map(_is_number, values)) else places, float)
+        lines.append(_Line(" ".join(map(show_value, second)), style.color(index), own, x))
+    return lines
+
+
+def _has(lines: Sequence[_Line], key: str, least: int = 1) -> bool:
+    """Whether a line knows the number at `least` of its values."""
+    return any(sum(point.stats[key].count > 0 for point in line.points) >= least for line in lines)
+
+
+def _draw_accuracies(axes: Axes, lines: Sequence[_Line]) -> None:
+    # A method may have a global model at one end only, where its clusters are one: that is no line.
+    drawn = [each for each in _ACCURACIES if each[0] != "global_accuracy_percent" or _has(lines, each[0], 2)]
+    for key, _, look in drawn:
+        for place in range(len(lines)):
+            _draw(axes, place, lines, key, look)
+    _finish(axes, "accuracy", "accuracy (%)", drawn)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, 0), min(high, 100.5))
+
+
+def _draw_errors(axes: Axes, lines: Sequence[_Line]) -> None:
+    for place in range(len(lines)):
+        _draw(axes, place, lines, _ERROR, {"linestyle": "-", "marker": "o"}, f"{_ERROR}_over_rounds")
+    _finish(axes, "clustering error: mean and deviation over the rounds", "wrongly joined or parted clients", ())
+
+
+def _draw_clusters(axes: Axes, lines: Sequence[_Line]) -> list[Axes]:
+    """Draws the number of clusters and the agreement; returns the axes of the latter, if it is known."""
+    drawn = [(axes, _CLUSTERS)]
+    if _has(lines, "ari"):
+        drawn.append((axes.twinx(), _ARI))
+    for own, (key, _, look) in drawn:
+        for place in range(len(lines)):
+            _draw(own, place, lines, key, look)
+    _finish(axes, "clusters", "number of clusters", [each for _, each in drawn] if len(drawn) == 2 else ())
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(0.5, low), math.ceil(high) + 0.5)
+    axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+    for other, _ in drawn[1:]:
+        other.set_ylabel("adjusted Rand index")
+        other.set_ylim(min(-0.05, other.get_ylim()[0]), 1.05)
+        other.spines[["top", "left"]].set_visible(False)
+    return [other for other, _ in drawn[1:]]
+
+
+def _draw(axes: Axes, place: int, lines: Sequence[_Line], key: str, look: dict, spread_key: str = "") -> None:
+    """Draws a column of a line with whiskers: its deviation over the seeds, or the mean of column `spread_key`."""
+    line = lines[place]
+    y = np.array([point.stats[key].mean for point in line.points])
+    spread = np.array([(point.stats[spread_key].mean if spread_key else point.stats[key].std) for point in line.points])
+    known = ~np.isnan(y)
+    x, y, spread = line.x[known], y[known], spread[known]
+    # A little beside each other, or lines with the same values would hide one another, and whiskers anyway.
+    points = (place - (len(lines) - 1) / 2) * min(_APART, _BROADEST / len(lines))
+    moved = axes.transData + ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans)
+    axes.plot(x, y, linewidth=1.8, markersize=5, color=line.color, transform=moved, **look)
+    reach = np.nan_to_num(spread)
+    if reach.any():
+        whiskers = {"ecolor": line.color, "elinewidth": 1.1, "capsize": 2.5, "transform": moved, "zorder": 1.9}
+        axes.errorbar(x, y, yerr=reach, fmt="none", **whiskers)
+    axes.update_datalim(np.concatenate([np.stack([x, y - reach], axis=1), np.stack([x, y + reach], axis=1)]))
+    axes.autoscale_view()
+
+
+def _finish(axes: Axes, title: str, unit: str, drawn: Sequence[tuple]) -> None:
+    """Sets titles, and says between title and panel which line is what."""
+    axes.set_title(title, fontsize=11, pad=26 if drawn else 6)
+    axes.set_ylabel(unit)
+    style.tidy(axes)
+    if drawn:
+        handles = [Line2D([], [], color="#444444", markersize=5, label=name, **look) for _, name, look in drawn]
+        axes.legend(
+            handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(drawn), frameon=False, fontsize=9
+        )
+
+
+def _set_scale(axes: Axes, values: Sequence, label: str) -> None:
+    """Makes the x axis: of numbers with a tick at each value that has room, or of names."""
+    axes.set_xlabel(label)
+    texts = [style.shorten(show_value(value), _LONGEST) for value in values]
+    if not all(map(_is_number, values)):
+        turned = sum(map(len, texts)) > 40
+        axes.set_xticks(range(len(values)), texts, rotation=30 if turned else 0, ha="right" if turned else "center")
+        axes.set_xlim(-0.5, len(values) - 0.5)
+        return
+    _set_spacing(axes, values)
+    places = axes.xaxis.get_transform().transform(np.array(values, float))
+    places = (places - places[0]) / (places[-1] - places[0])
+    # The ends say most; then from left to right.
+    weights = [2.0 if place in (0, len(values) - 1) else 1.0 for place in range(len(values))]
+    kept = style.spread(places, weights, least=0.03 + 0.02 * max(map(len, texts)))
+    axes.set_xticks([values[place] for place in kept], [texts[place] for place in kept])
+    # Where a number has no room, its tick stays.
+    axes.xaxis.set_minor_locator(FixedLocator(values))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="x", which="both", length=3.5, width=0.8)
+
+
+def _set_spacing(axes: Axes, values: Sequence[float]) -> None:
+    """Values that span decades stand on a logarithmic axis; 0 stands at its end, a decade below the least."""
+    positive = [value for value in values if value > 0]
+    if values[0] < 0 or len(positive) < 2 or positive[-1] / positive[0] < _LOGARITHMIC:
+        return
+    if len(positive) == len(values):
+        axes.set_xscale("log")
+    else:
+        axes.set_xscale("symlog", linthresh=positive[0], linscale=0.9)
