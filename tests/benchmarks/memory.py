@@ -37,7 +37,7 @@ def main():
     population = build_population(federated)
     print(f"building 2,400 clients: {time.perf_counter() - start:.1f} s, {resident() - before:.0f} MB (process {resident():.0f} MB)")
     model = prepare.build_model(chosen, federated)
-    algorithm = prepare.build_algorithm(chosen, model)
+    algorithm = prepare.build_algorithm(chosen, model, federated)
     worker = runtime.use_local_worker()
     state = algorithm.initialize(population)
     print("round  seconds  process MB  worker MB")

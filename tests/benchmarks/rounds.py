@@ -23,11 +23,11 @@ import tensorflow_federated as tff
 
 from tffcl import runtime
 from tffcl.algorithms.contracts import Cohort
-from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl, group
+from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import build_local_sgd
-from tffcl.clustering import proximity
+from tffcl.clustering import hierarchical, proximity
 from tffcl.program import config, prepare, sampling
 from tffcl.program.evaluation import Evaluator
 from tffcl.program.population import build_population
@@ -149,7 +149,7 @@ def clustering_times(counts):
         bases = np.linalg.qr(rng.standard_normal((count, 784, 6)))[0].astype(np.float32)
         result = {}
         seconds = timed(lambda: result.update(angles=proximity.principal_angles(bases)))
-        tree = timed(lambda: group(result["angles"], PrincipalAngleClustering()))
+        tree = timed(lambda: hierarchical.build_dendrogram(result["angles"]))
         yield f"proximity matrix, {count} clients of 784x6", seconds
         yield f"hierarchical clustering, {count} clients", tree
 

@@ -37,7 +37,8 @@ def rows_of(file):
 
 def last_state(out):
     chosen = config.load_run_config(out)
-    algorithm = prepare.build_algorithm(chosen, prepare.build_model(chosen, prepare.load_data(chosen)))
+    federated = prepare.load_data(chosen)
+    algorithm = prepare.build_algorithm(chosen, prepare.build_model(chosen, federated), federated)
     checkpoints = Checkpoints(out / "checkpoints", 2)
     return checkpoints.load(checkpoints.latest(), algorithm)
 
@@ -124,7 +125,7 @@ def test_strangers_found_a_cluster(finished):
     strict = resolved(algorithms={"pacfl": {"threshold": 1.0}})
     federated = prepare.load_data(strict)
     model = prepare.build_model(strict, federated)
-    algorithm = prepare.build_algorithm(strict, model)
+    algorithm = prepare.build_algorithm(strict, model, federated)
     state, _ = last_state(finished["pacfl"][0])
     state.extra["threshold"] = np.float64(1.0)
     arrivals = newcomers.build_population(federated, sampling.hold_out(40, HELD_OUT, 0)[1])

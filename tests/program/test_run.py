@@ -141,13 +141,14 @@ def comparable_rows(out):
 
 
 def children(pid):
-    with open(f"/proc/{pid}/task/{pid}/children") as file:
-        direct = [int(child) for child in file.read().split()]
-    threads = [int(task) for task in os.listdir(f"/proc/{pid}/task")]
-    for thread in threads:
-        with open(f"/proc/{pid}/task/{thread}/children") as file:
-            direct += [int(child) for child in file.read().split()]
-    return [child for child in set(direct) if "worker" in name_of(child)]
+    direct = set()
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                direct |= {int(child) for child in file.read().split()}
+        except FileNotFoundError:  # the thread has ended since
+            continue
+    return [child for child in direct if "worker" in name_of(child)]
 
 
 def name_of(pid):

@@ -58,7 +58,7 @@ def run_all(
     Args:
       configs: What to run.
       places: A directory for each.
-      titles: With `show_progress`, a line for each on standard error before it begins, where its bar does not say all.
+      titles: With `show_progress`, a line for each on standard error before its bar, which does not say all.
       data_dir: As in `run.run`.
       resume: Finished runs are kept, a started one goes on.
       overwrite: Runs that are there are deleted.
@@ -68,8 +68,8 @@ def run_all(
       The summaries in the order of `configs`.
 
     Raises:
-      UserError: If a place holds a run that may not be touched, which is found before anything runs, or a run fails;
-        what is finished stays.
+      UserError: If a place holds a run that may not be touched, which is found before anything runs, or a run
+        fails; what is finished stays.
     """
     _check_places(configs, places, resume, overwrite)
     options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
@@ -96,6 +96,6 @@ def _check_places(configs, places, resume: bool, overwrite: bool):
             single.check_same(place, config)
         elif not overwrite:
             raise UserError(
-                f"{place} holds a run already; --resume keeps what is finished and goes on, --overwrite starts anew, "
-                "or give another --out"
+                f"{place} holds a run already; --resume keeps what is finished and goes on, --overwrite "
+                "starts anew, or give another --out"
             )

@@ -47,6 +47,14 @@ def agreement(federated, state) -> float | None:
     return None if truth is None else rand_index(truth[state.client_ids], state.assignment)
 
 
+def notes(config, federated) -> list[str]:
+    """What a reader of the results should know of the data and of the protocol."""
+    found = [federated.note] if federated.note else []
+    if config.method.get("protocol") == "authors":
+        found.append("protocol 'authors': clients choose among models by accuracy on their own test images")
+    return found
+
+
 def summarize(config, state, federated, accuracy: dict, progress: dict) -> dict:
     """Makes the contents of summary.json.
 
@@ -66,6 +74,7 @@ def summarize(config, state, federated, accuracy: dict, progress: dict) -> dict:
         "algorithm": config.algorithm,
         "seed": config.seed,
         "rounds": config.train.rounds,
+        "notes": notes(config, federated),
         "accuracy": {
             "cluster": spread(accuracy["cluster"]),
             "local": {**spread(local), "share": float(np.isfinite(local).mean())},

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import tomli_w
 
 from tffcl.errors import UserError, unknown
-from tffcl.program import compare, config as configs, tasks
+from tffcl.program import compare, tasks
+from tffcl.program import config as configs
 from tffcl.program.catalog import ALGORITHMS
 from tffcl.program.config import RunConfig, TrainSettings
 from tffcl.reporting.units import show_value
@@ -36,7 +37,7 @@ class Axis:
 
     @property
     def label(self) -> str:
-        """What tables and figures call it: without the section where that says nothing, e.g. "local epochs"."""
+        """What tables and figures call it, e.g. "local epochs" or "partition clients"."""
         parts = self.key.split(".")
         known = 2 if parts[0] == "algorithms" else parts[0] == "train"
         return " ".join(parts[known:]).replace("_", " ")
@@ -118,7 +119,9 @@ def make_axis(key: str, values: Sequence, algorithm: str, option: str = "--over"
         if value in values[:place]:
             raise UserError(f"{option} {key} names {show_value(value)} twice; give each value once")
     if len(values) < 2:
-        raise UserError(f"{option} {key} has {len(values)} value{'s' * (len(values) != 1)}; a sweep needs two or more")
+        raise UserError(
+            f"{option} {key} has {len(values)} value{'s' * (len(values) != 1)}; a sweep needs two or more"
+        )
     return Axis(key, tuple(values))
 
 
@@ -187,7 +190,9 @@ def _check_axes(axes: Sequence[Axis], overrides: Mapping):
         for part in axis.key.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
         if found is not None:
-            raise UserError(f"{axis.key} is swept over and set to {show_value(found)}, too; leave one of the two out")
+            raise UserError(
+                f"{axis.key} is swept over and set to {show_value(found)}, too; leave one of the two out"
+            )
 
 
 def _nested(key: str, value) -> dict:
@@ -198,7 +203,9 @@ def _nested(key: str, value) -> dict:
 
 def _directory(axes: Sequence[Axis], values: Sequence) -> pathlib.PurePath:
     parts = (f"{axis.name}-{show_value(value)}" for axis, value in zip(axes, values, strict=True))
-    return pathlib.PurePath(*(re.sub(r"[^\w.+-]+", "_", part, flags=re.ASCII)[:_LONGEST_NAME] for part in parts))
+    return pathlib.PurePath(
+        *(re.sub(r"[^\w.+-]+", "_", part, flags=re.ASCII)[:_LONGEST_NAME] for part in parts)
+    )
 
 
 def _check_different(axes: Sequence[Axis], points: Sequence[Point]):
@@ -209,10 +216,12 @@ def _check_different(axes: Sequence[Axis], points: Sequence[Point]):
             if other.runs[0].as_dict() == point.runs[0].as_dict():
                 algorithm = point.runs[0].algorithm
                 raise UserError(
-                    f"{names} are the same run of {algorithm}: another setting wins, or the key is not one of {algorithm}"
+                    f"{names} are the same run of {algorithm}: another value wins, or it has no such key"
                 )
             if other.directory == point.directory:
-                raise UserError(f"{names} would go into one directory, {point.directory}; give values that differ more")
+                raise UserError(
+                    f"{names} would go into one directory, {point.directory}; give values that differ more"
+                )
 
 
 def describe(axes: Sequence[Axis], values: Sequence) -> str:
@@ -229,7 +238,7 @@ def sweep(
     overwrite: bool = False,
     show_progress: bool = True,
 ) -> list[dict]:
-    """Runs every point into `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/` and notes in `OUT/sweep.toml` what there is.
+    """Runs every point into `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`, and writes `OUT/sweep.toml`.
 
     Args:
       planned: What to run.
@@ -251,12 +260,18 @@ def sweep(
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [(number, point) for number in range(len(planned.seeds)) for point in planned.points]
     places = [out / point.directory / f"seed-{planned.seeds[number]}" for number, point in order]
-    titles = [f"{describe(planned.axes, point.values)}, seed {planned.seeds[number]}" for number, point in order]
+    titles = [
+        f"{describe(planned.axes, point.values)}, seed {planned.seeds[number]}" for number, point in order
+    ]
     options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
-    summaries = compare.run_all([point.runs[number] for number, point in order], places, titles=titles, **options)
+    summaries = compare.run_all(
+        [point.runs[number] for number, point in order], places, titles=titles, **options
+    )
     (out / "sweep.toml").write_text(tomli_w.dumps(_contents(planned)), encoding="utf-8")
     points = len(planned.points)
-    return [summaries[number * points + place] for place in range(points) for number in range(len(planned.seeds))]
+    return [
+        summaries[number * points + place] for place in range(points) for number in range(len(planned.seeds))
+    ]
 
 
 def _contents(planned: Plan) -> dict:
@@ -267,6 +282,7 @@ def _contents(planned: Plan) -> dict:
         "keys": [axis.key for axis in planned.axes],
         "labels": [axis.label for axis in planned.axes],
         "points": [
-            {"values": list(point.values), "directory": point.directory.as_posix()} for point in planned.points
+            {"values": list(point.values), "directory": point.directory.as_posix()}
+            for point in planned.points
         ],
     }

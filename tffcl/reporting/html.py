@@ -63,26 +63,26 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path) -> dict:
     rows = tables.comparison_rows(runs)
     comparison = runs[0].path != root
     methods, differing = settings.differing(runs)
-    return dict(
-        title=_title(runs, comparison),
-        description=_texts(runs, "description"),
-        source=_texts(runs, "source"),
-        facts=_facts(runs),
-        result=tables.to_html(rows, tables.ACCURACY_GROUPS),
-        traffic=tables.to_html(rows, tables.TRAFFIC_GROUPS),
-        seconds=tables.to_html(rows, tables.TIME_GROUPS),
-        legend=tables.LEGEND,
-        caution=tables.CAUTION,
-        shared=_Table(("setting", "value"), settings.shared(runs)),
-        differing=_Table(("setting", *methods), differing),
-        versions=_Table(("software", "version"), settings.versions(runs)),
-        clients=_clients_compared(runs) if comparison else _clients(runs[0]),
-        clients_seed=runs[0].seed if comparison else None,
-        files=_Table(
+    return {
+        "title": _title(runs, comparison),
+        "description": _texts(runs, "description"),
+        "source": _texts(runs, "source"),
+        "facts": _facts(runs),
+        "result": tables.to_html(rows, tables.ACCURACY_GROUPS),
+        "traffic": tables.to_html(rows, tables.TRAFFIC_GROUPS),
+        "seconds": tables.to_html(rows, tables.TIME_GROUPS),
+        "legend": tables.LEGEND,
+        "caution": tables.CAUTION,
+        "shared": _Table(("setting", "value"), settings.shared(runs)),
+        "differing": _Table(("setting", *methods), differing),
+        "versions": _Table(("software", "version"), settings.versions(runs)),
+        "clients": _clients_compared(runs) if comparison else _clients(runs[0]),
+        "clients_seed": runs[0].seed if comparison else None,
+        "files": _Table(
             ("file", "size", "SHA-256 begins"), [row for run in runs for row in _provenance(run, root)]
         ),
-        reports=[_link(run, root) for run in runs if comparison and (run.path / "report.html").is_file()],
-    )
+        "reports": [_link(run, root) for run in runs if comparison and (run.path / "report.html").is_file()],
+    }
 
 
 def _of_sweep(sweep: Sweep | None) -> dict:
@@ -95,15 +95,15 @@ def _of_sweep(sweep: Sweep | None) -> dict:
         (label, ", ".join(dict.fromkeys(show_value(point.values[place]) for point in sweep.points)))
         for place, label in enumerate(sweep.labels)
     ]
-    return dict(
-        title=f"{sweep.task}: {sweep.algorithm} over {' and '.join(sweep.labels)}",
-        facts=[facts[0], ("method", sweep.algorithm), *values, *facts[1:]],
-        result=sweeps.to_html(sweep),
-        traffic=tables.to_html(rows, tables.TRAFFIC_GROUPS, first=sweep.title),
-        seconds=tables.to_html(rows, tables.TIME_GROUPS, first=sweep.title),
-        legend=sweeps.legend(sweep),
-        clients=None,  # two columns for each point are too many
-    )
+    return {
+        "title": f"{sweep.task}: {sweep.algorithm} over {' and '.join(sweep.labels)}",
+        "facts": [facts[0], ("method", sweep.algorithm), *values, *facts[1:]],
+        "result": sweeps.to_html(sweep),
+        "traffic": tables.to_html(rows, tables.TRAFFIC_GROUPS, first=sweep.title),
+        "seconds": tables.to_html(rows, tables.TIME_GROUPS, first=sweep.title),
+        "legend": sweeps.legend(sweep),
+        "clients": None,  # two columns for each point are too many
+    }
 
 
 def _title(runs: Sequence[RunFiles], comparison: bool) -> str:
@@ -135,7 +135,8 @@ def _facts(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
     ]
     if len(runs) == 1:
         facts.append(("clients per cluster", _cluster_sizes(runs[0])))
-    return facts
+    notes = dict.fromkeys(note for run in runs for note in run.summary.get("notes", []))
+    return facts + [("note", note) for note in notes]
 
 
 def _cluster_sizes(run: RunFiles) -> str:

@@ -45,4 +45,7 @@ def _of_runs(path: pathlib.Path) -> tuple[list[Picture], dict[str, str]]:
 def _of_sweep(path: pathlib.Path) -> tuple[list[Picture], dict[str, str]]:
     sweep = sweeps.read_sweep(path)
     pictures = gallery.sweep_pictures(sweep)
-    return pictures, {"sweep.csv": sweeps.to_csv(sweep), "report.html": html.render(sweep.runs, pictures, path, sweep)}
+    return pictures, {
+        "sweep.csv": sweeps.to_csv(sweep),
+        "report.html": html.render(sweep.runs, pictures, path, sweep),
+    }

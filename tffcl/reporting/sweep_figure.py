@@ -21,12 +21,15 @@ _ACCURACIES = (
     ("local_accuracy_percent", "local", {"linestyle": "--", "marker": "s", "markerfacecolor": "white"}),
     ("global_accuracy_percent", "global", {"linestyle": ":", "marker": "^"}),
 )
-_CLUSTERS = ("clusters", "clusters (left)", {"linestyle": "-", "marker": "o"})
+_CLUSTERS = ("clusters", "clusters", {"linestyle": "-", "marker": "o"})
 _ARI = ("ari", "adjusted Rand index (right)", {"linestyle": "--", "marker": "s", "markerfacecolor": "white"})
 _ERROR = "clustering_error"
 _LOGARITHMIC = 50  # from this ratio of the greatest to the least value on
 _LONGEST = 14  # letters at a tick
-_APART, _BROADEST = 3.0, 15.0  # points of 1/72 inch: between the marks of two lines at one value, between the outermost
+_APART, _BROADEST = (
+    3.0,
+    15.0,
+)  # points of 1/72 inch: between the marks of two lines at one value, between the outermost
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +50,11 @@ class _Line:
 
 
 def sweep_figure(sweep: Sweep) -> ReportFigure:
-    """Draws the accuracies against the values of a sweep's first setting, and beside them the clustering error.
+    """Draws the accuracies against the values of a sweep's first setting, and beside them the clusters.
 
-    Each value of the second setting has a line in its own colour. With several seeds a mark is their mean and the
-    whiskers are their standard deviation; those of the clustering error are its deviation over the rounds. Where no
-    run knows its clustering error, the number of clusters and the adjusted Rand index stand in its place.
+    Each value of the second setting has a line in its own colour. With several seeds a mark is their mean and
+    its whiskers are their standard deviation. Of the clusters the clustering error is drawn, with whiskers
+    for its deviation over the rounds; where no run knows it, the number of clusters and the adjusted Rand index.
     """
     values = _in_order([point.values[0] for point in sweep.points])
     lines = _lines(sweep, values)
@@ -84,7 +87,11 @@ def _in_order(values: Sequence) -> list:
 
 
 def _lines(sweep: Sweep, values: Sequence) -> list[_Line]:
-    seconds = [()] if len(sweep.labels) == 1 else [(value,) for value in _in_order([p.values[1] for p in sweep.points])]
+    seconds = (
+        [()]
+        if len(sweep.labels) == 1
+        else [(value,) for value in _in_order([p.values[1] for p in sweep.points])]
+    )
     lines = []
     for index, second in enumerate(seconds):
         own = [point for value in values for point in sweep.points if point.values == (value, *second)]
@@ -113,18 +120,21 @@ def _draw_accuracies(axes: Axes, lines: Sequence[_Line]) -> None:
 def _draw_errors(axes: Axes, lines: Sequence[_Line]) -> None:
     for place in range(len(lines)):
         _draw(axes, place, lines, _ERROR, {"linestyle": "-", "marker": "o"}, f"{_ERROR}_over_rounds")
-    _finish(axes, "clustering error: mean and deviation over the rounds", "wrongly joined or parted clients", ())
+    whisker = {"linestyle": "", "marker": "|", "markersize": 10}
+    shown = [(_ERROR, "mean over the rounds", {"marker": "o"}), (_ERROR, "standard deviation", whisker)]
+    _finish(axes, "clustering error", "wrongly joined or parted clients", shown)
 
 
 def _draw_clusters(axes: Axes, lines: Sequence[_Line]) -> list[Axes]:
     """Draws the number of clusters and the agreement; returns the axes of the latter, if it is known."""
     drawn = [(axes, _CLUSTERS)]
     if _has(lines, "ari"):
-        drawn.append((axes.twinx(), _ARI))
+        key, name, look = _CLUSTERS
+        drawn = [(axes, (key, f"{name} (left)", look)), (axes.twinx(), _ARI)]
     for own, (key, _, look) in drawn:
         for place in range(len(lines)):
             _draw(own, place, lines, key, look)
-    _finish(axes, "clusters", "number of clusters", [each for _, each in drawn] if len(drawn) == 2 else ())
+    _finish(axes, "clusters", "number of clusters", [each for _, each in drawn])
     low, high = axes.get_ylim()
     axes.set_ylim(min(0.5, low), math.ceil(high) + 0.5)
     axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -136,10 +146,12 @@ def _draw_clusters(axes: Axes, lines: Sequence[_Line]) -> list[Axes]:
 
 
 def _draw(axes: Axes, place: int, lines: Sequence[_Line], key: str, look: dict, spread_key: str = "") -> None:
-    """Draws a column of a line with whiskers: its deviation over the seeds, or the mean of column `spread_key`."""
+    """Draws a column of a line; whiskers are its deviation over the seeds, or the mean of `spread_key`."""
     line = lines[place]
     y = np.array([point.stats[key].mean for point in line.points])
-    spread = np.array([(point.stats[spread_key].mean if spread_key else point.stats[key].std) for point in line.points])
+    spread = np.array(
+        [(point.stats[spread_key].mean if spread_key else point.stats[key].std) for point in line.points]
+    )
     known = ~np.isnan(y)
     x, y, spread = line.x[known], y[known], spread[known]
     # A little beside each other, or lines with the same values would hide one another, and whiskers anyway.
@@ -148,7 +160,13 @@ def _draw(axes: Axes, place: int, lines: Sequence[_Line], key: str, look: dict, 
     axes.plot(x, y, linewidth=1.8, markersize=5, color=line.color, transform=moved, **look)
     reach = np.nan_to_num(spread)
     if reach.any():
-        whiskers = {"ecolor": line.color, "elinewidth": 1.1, "capsize": 2.5, "transform": moved, "zorder": 1.9}
+        whiskers = {
+            "ecolor": line.color,
+            "elinewidth": 1.1,
+            "capsize": 2.5,
+            "transform": moved,
+            "zorder": 1.9,
+        }
         axes.errorbar(x, y, yerr=reach, fmt="none", **whiskers)
     axes.update_datalim(np.concatenate([np.stack([x, y - reach], axis=1), np.stack([x, y + reach], axis=1)]))
     axes.autoscale_view()
@@ -156,14 +174,15 @@ def _draw(axes: Axes, place: int, lines: Sequence[_Line], key: str, look: dict, 
 
 def _finish(axes: Axes, title: str, unit: str, drawn: Sequence[tuple]) -> None:
     """Sets titles, and says between title and panel which line is what."""
-    axes.set_title(title, fontsize=11, pad=26 if drawn else 6)
+    axes.set_title(title, fontsize=11, pad=26)
     axes.set_ylabel(unit)
     style.tidy(axes)
-    if drawn:
-        handles = [Line2D([], [], color="#444444", markersize=5, label=name, **look) for _, name, look in drawn]
-        axes.legend(
-            handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(drawn), frameon=False, fontsize=9
-        )
+    handles = [
+        Line2D([], [], label=name, **({"color": "#444444", "markersize": 5} | look))
+        for _, name, look in drawn
+    ]
+    place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(drawn)}
+    axes.legend(handles=handles, frameon=False, fontsize=9, **place)
 
 
 def _set_scale(axes: Axes, values: Sequence, label: str) -> None:
@@ -172,15 +191,18 @@ def _set_scale(axes: Axes, values: Sequence, label: str) -> None:
     texts = [style.shorten(show_value(value), _LONGEST) for value in values]
     if not all(map(_is_number, values)):
         turned = sum(map(len, texts)) > 40
-        axes.set_xticks(range(len(values)), texts, rotation=30 if turned else 0, ha="right" if turned else "center")
+        axes.set_xticks(
+            range(len(values)), texts, rotation=30 if turned else 0, ha="right" if turned else "center"
+        )
         axes.set_xlim(-0.5, len(values) - 0.5)
         return
     _set_spacing(axes, values)
-    places = axes.xaxis.get_transform().transform(np.array(values, float))
+    scale = axes.xaxis.get_transform()
+    places = scale.transform(np.array(values, float))
+    margin = 0.05 * (places[-1] - places[0])
+    axes.set_xlim(*scale.inverted().transform([places[0] - margin, places[-1] + margin]))
     places = (places - places[0]) / (places[-1] - places[0])
-    # The ends say most; then from left to right.
-    weights = [2.0 if place in (0, len(values) - 1) else 1.0 for place in range(len(values))]
-    kept = style.spread(places, weights, least=0.03 + 0.02 * max(map(len, texts)))
+    kept = _with_room(places, texts)
     axes.set_xticks([values[place] for place in kept], [texts[place] for place in kept])
     # Where a number has no room, its tick stays.
     axes.xaxis.set_minor_locator(FixedLocator(values))
@@ -188,8 +210,18 @@ def _set_scale(axes: Axes, values: Sequence, label: str) -> None:
     axes.tick_params(axis="x", which="both", length=3.5, width=0.8)
 
 
+def _with_room(places: np.ndarray, texts: Sequence[str]) -> list[int]:
+    """Returns which texts fit on an axis from 0 to 1: the ends, then from the left what overlaps no other."""
+    widths = [0.02 * len(text) + 0.02 for text in texts]
+    kept: list[int] = []
+    for index in dict.fromkeys([0, len(texts) - 1, *range(len(texts))]):
+        if all(abs(places[index] - places[other]) >= (widths[index] + widths[other]) / 2 for other in kept):
+            kept.append(index)
+    return sorted(kept)
+
+
 def _set_spacing(axes: Axes, values: Sequence[float]) -> None:
-    """Values that span decades stand on a logarithmic axis; 0 stands at its end, a decade below the least."""
+    """Values that span decades stand on a logarithmic axis; 0 is at its end, about a decade lower."""
     positive = [value for value in values if value > 0]
     if values[0] < 0 or len(positive) < 2 or positive[-1] / positive[0] < _LOGARITHMIC:
         return

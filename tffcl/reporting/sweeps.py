@@ -30,17 +30,27 @@ class _OverRounds(Column):
 
 
 _decimals = functools.partial(show_number, decimals=2)
-_OF_SUMMARY = ("cluster_accuracy_percent", "local_accuracy_percent", "global_accuracy_percent", "clusters", "ari")
+_OF_SUMMARY = (
+    "cluster_accuracy_percent",
+    "local_accuracy_percent",
+    "global_accuracy_percent",
+    "clusters",
+    "ari",
+)
 SWEEP_COLUMNS = (
     *(each for each in COLUMNS if each.key in _OF_SUMMARY),
     _OverRounds("clustering_error", _ERRORS, "mean", ("clustering_error", "mean"), 1, _decimals),
-    _OverRounds("clustering_error_over_rounds", _ERRORS, "deviation", ("clustering_error", "std"), 1, _decimals),
+    _OverRounds(
+        "clustering_error_over_rounds", _ERRORS, "deviation", ("clustering_error", "std"), 1, _decimals
+    ),
 )
 _GROUPS = ("accuracy %", "clusters", _ERRORS)
 _SEEN = {"cluster", "local", "global", "clusters, ARI", "±"}
-_ERROR_LEGEND = ("clustering error", "Clients wrongly joined with a client or parted from it (false positives and false "
-                 "negatives), on average over those of a round: the mean over the rounds, and the sample standard "
-                 "deviation over the rounds.")  # fmt: skip
+_ERROR_LEGEND = (
+    "clustering error",
+    "Clients wrongly joined with a client or parted from it (false positives and false negatives), on "
+    "average over those of a round: the mean over the rounds, and the sample standard deviation over the rounds.",
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -152,11 +162,13 @@ def legend(sweep: Sweep) -> list[tuple[str, str]]:
 
 def to_text(sweep: Sweep) -> str:
     """Returns the table for a terminal."""
-    return tables.to_text(sweep_rows(sweep), groups=measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title)
+    return tables.to_text(
+        sweep_rows(sweep), groups=measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title
+    )
 
 
 def to_csv(sweep: Sweep) -> str:
-    """Returns the table for programs: a column for each setting, then mean and `<column>_std` over the seeds."""
+    """Returns the table for programs: a column for each setting, then means and `<column>_std` over seeds."""
     names = [[show_value(value) for value in point.values] for point in sweep.points]
     return tables.to_csv(sweep_rows(sweep), columns=SWEEP_COLUMNS, first=sweep.keys, names=names)
 

@@ -220,7 +220,8 @@ def to_html(
     """Returns the table as an HTML element; names are escaped. The arguments are those of `to_text`."""
     shown = {group: [each for each in columns if each.group == group] for group in groups}
     over = Markup("").join(
-        Markup('<th scope="colgroup" colspan="{}">{}</th>').format(len(own), group) for group, own in shown.items()
+        Markup('<th scope="colgroup" colspan="{}">{}</th>').format(len(own), group)
+        for group, own in shown.items()
     )
     chosen = [each for group in shown.values() for each in group]
     heads = Markup("").join(Markup('<th scope="col">{}</th>').format(each.header) for each in chosen)

@@ -1,0 +1,242 @@
+"""FLIS (DC) and FLIS (HC) on digits in three rotations."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.algorithms.test_pacfl import split
+from tffcl.algorithms.contracts import Cohort, type_bytes
+from tffcl.algorithms.flis_dc import JointClustering, build_flis_dc, build_joint_process
+from tffcl.algorithms.flis_hc import InferenceClustering, build_flis_hc
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clustering.inference import inference_similarity
+from tffcl.errors import UserError
+from tffcl.models.mlp import build_mlp
+from tffcl.signatures.inference import build_answer, build_inference, related
+from tffcl.signatures.signature import build_collection
+
+TRAINING = LocalTraining(epochs=10, batch_size=10, learning_rate=0.1)
+TURNS = [0, 1, 0, 1, 2, 2, 0, 1]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_mlp((8, 8, 1), 10, hidden=64, normalization=(0.3, 0.4), seed=3)
+
+
+@pytest.fixture(scope="module")
+def images(digits):
+    return digits[0][1300:1500]
+
+
+@pytest.fixture
+def population(digit_clients):
+    return digit_clients([150] * 8, turns=TURNS)
+
+
+def of_groups(labels):
+    return len({(turn, int(label)) for turn, label in zip(TURNS, labels)}) == len(set(labels)) == 3
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("form", ["agreement", "frobenius"])
+def test_relation_on_the_aggregator_is_the_servers_similarity(soft, form):
+    rng = np.random.default_rng(0)
+    answers = rng.integers(0, 3, (6, 40)).astype(np.int32)
+    if soft:
+        answers = rng.dirichlet(np.full(3, 0.1), (6, 40)).astype(np.float32)
+    similarity = inference_similarity(answers, form=form)
+    for beta in np.quantile(similarity, [0.2, 0.5, 0.8]):
+        beta = float(beta) + 1e-4
+        expected = (similarity >= beta) | np.eye(6, dtype=bool)
+        np.testing.assert_array_equal(related(tf.constant(answers), beta, form, 3), expected)
+
+
+def test_the_signature_is_what_the_trained_model_answers(tff_worker, model, images, population):
+    import collections
+
+    from tffcl.client_work.examples import stack
+    from tffcl.client_work.local_sgd import build_local_sgd
+
+    signature = build_inference(model, TRAINING, images, seed=4)
+    client = collections.OrderedDict(examples=population.examples(0), client_id=np.int32(0))
+    _, collected = build_collection(signature)(signature.context, [client])
+    local = stack(population.examples(0))
+    trained, _ = build_local_sgd(model, TRAINING)(model.initial, local["x"], local["y"], tf.constant([4, 0]))
+    expected = model.logits(model.unravel(trained), model.preprocess(images), None).numpy().argmax(axis=1)
+    np.testing.assert_array_equal(collected["value"][0], expected)
+    soft = build_answer(model, soft=True)(trained, images).numpy()
+    np.testing.assert_array_equal(soft.argmax(axis=1), expected)
+    np.testing.assert_allclose(soft.sum(axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_hc_finds_the_rotations(tff_worker, model, images, population, soft):
+    how = InferenceClustering(num_clusters=3, soft=soft)
+    state = build_flis_hc(model, TRAINING, how, server_images=images).initialize(population)
+    assert of_groups(state.assignment)
+    np.testing.assert_array_equal(state.models, [model.initial] * 3)
+    threshold = 1 - float(state.extra["threshold"])
+    again = build_flis_hc(model, TRAINING, InferenceClustering(beta=threshold, soft=soft), server_images=images)
+    np.testing.assert_array_equal(again.initialize(population).assignment, state.assignment)
+
+
+def test_hc_newcomers_join_by_their_answers(tff_worker, model, images, population):
+    known, newcomers = split(population, [3, 4])
+    algorithm = build_flis_hc(model, TRAINING, InferenceClustering(num_clusters=3), server_images=images)
+    state = algorithm.initialize(known)
+    admitted = algorithm.admit(state, newcomers)
+    assert of_groups(admitted.assignment)
+    np.testing.assert_array_equal(admitted.clusters(known.client_ids), state.assignment)
+
+
+def test_dc_finds_the_rotations_in_every_round(tff_worker, model, images, population):
+    hc = build_flis_hc(model, TRAINING, InferenceClustering(num_clusters=3), server_images=images)
+    beta = 1 - float(hc.initialize(population).extra["threshold"])
+    algorithm = build_flis_dc(model, TRAINING, JointClustering(beta=beta), server_images=images)
+    state = algorithm.initialize(population)
+    for number in (1, 2, 3):
+        state, metrics = algorithm.next(state, Cohort(population, np.arange(8), (3, number)))
+        assert metrics.relatedness.shape == (8, 8)
+        assert (np.diag(metrics.relatedness) == 1).all()
+    assert of_groups(algorithm.choose(state, population).assignment)
+
+
+def test_a_round_of_dc_by_hand(tff_worker, model, images, population):
+    """Choice, joint clusters and means of one round, from the uploaded models alone (FLIS Alg. 1 and 2 in NumPy)."""
+    from tffcl.client_work.evaluation import build_mean_loss
+    from tffcl.client_work.examples import stack
+    from tffcl.client_work.local_sgd import build_local_sgd
+
+    beta, clients = 0.35, np.array([0, 2, 3, 5])
+    algorithm = build_flis_dc(model, TRAINING, JointClustering(beta=beta), server_images=images)
+    state = algorithm.initialize(population)
+    state, _ = algorithm.next(state, Cohort(population, clients, (3, 1)))
+    assert len(state.models) > 1
+    cohort = Cohort(population, np.array([1, 2, 6]), (3, 2))
+    after, metrics = algorithm.next(state, cohort)
+    sgd, mean_loss, answer = build_local_sgd(model, TRAINING), build_mean_loss(model), build_answer(model)
+    trained, chosen = [], []
+    for client in cohort.client_ids:
+        local = stack(population.examples(int(client)))
+        chosen.append(int(np.argmin([mean_loss(row, local["x"], local["y"]) for row in state.models])))
+        trained.append(sgd(state.models[chosen[-1]], local["x"], local["y"], cohort.client_seed(client))[0].numpy())
+    np.testing.assert_array_equal(metrics.clusters, chosen)
+    answers = np.stack([answer(vector, images) for vector in trained])
+    related_to = inference_similarity(answers) >= beta
+    np.testing.assert_array_equal(metrics.relatedness, related_to)
+    rows = np.unique(related_to, axis=0)
+    assert len(after.models) == len(rows)
+    expected = [np.mean([trained[j] for j in np.flatnonzero(row)], axis=0) for row in rows]
+    np.testing.assert_allclose(np.sort(after.models.sum(axis=1)), np.sort(np.sum(expected, axis=1)), rtol=1e-3, atol=1e-3)
+    for mean in expected:
+        assert np.abs(after.models - mean).max(axis=1).min() < 1e-5
+
+
+def test_answers_at_the_server_give_the_same_models(tff_worker, model, images, population):
+    results = []
+    for where in ("clients", "server"):
+        algorithm = build_flis_dc(model, TRAINING, JointClustering(beta=0.4, answered_by=where), server_images=images)
+        state = algorithm.initialize(population)
+        for number in (1, 2):
+            state, metrics = algorithm.next(state, Cohort(population, np.array([0, 1, 4, 6]), (3, number)))
+        results.append((state.models, metrics))
+    np.testing.assert_allclose(results[0][0], results[1][0], atol=1e-6)
+    np.testing.assert_array_equal(results[0][1].relatedness, results[1][1].relatedness)
+    assert results[0][1].up_bytes - results[1][1].up_bytes == 4 * 4 * len(images)
+
+
+def test_dc_newcomers_take_the_best_model(tff_worker, model, images, population):
+    known, newcomers = split(population, [3, 4])
+    algorithm = build_flis_dc(model, TRAINING, JointClustering(beta=0.5), server_images=images)
+    state = algorithm.initialize(known)
+    for number in (1, 2):
+        state, _ = algorithm.next(state, Cohort(known, known.client_ids, (3, number)))
+    state = algorithm.choose(state, known)
+    admitted = algorithm.admit(state, newcomers)
+    assert admitted.clusters([3])[0] == state.clusters([1])[0]
+    assert admitted.clusters([4])[0] == state.clusters([5])[0]
+
+
+def test_traffic(tff_worker, model, images, population):
+    algorithm = build_flis_dc(model, TRAINING, JointClustering(beta=1.0), server_images=images)
+    state = algorithm.initialize(population)
+    state, first = algorithm.next(state, Cohort(population, np.arange(4), (3, 1)))
+    state, second = algorithm.next(state, Cohort(population, np.arange(3), (3, 2)))
+    assert first.down_bytes == 4 * 4 * model.size  # one model to each of four
+    assert second.down_bytes == 3 * len(np.unique(first.relatedness, axis=0)) * 4 * model.size == 3 * 4 * 4 * model.size
+    assert algorithm.transfers["server_data"].down_bytes == images.size
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(algorithm.computations()["training"])
+    assert algorithm.transfers["training"].up_bytes == type_bytes(form.work.type_signature.result)
+    one = build_flis_hc(model, TRAINING, server_images=images)
+    assert one.transfers["training"].down_bytes == 4 * model.size
+    assert one.transfers["signature"].down_bytes == 4 * model.size + images.size + 8
+    assert one.transfers["signature"].up_bytes == 4 * len(images)
+
+
+def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, worker, model, images, population):
+    from tffcl.algorithms.clustered_training import cohort_inputs
+
+    process = build_joint_process(model, TRAINING, JointClustering(beta=0.4), images)
+    inputs = cohort_inputs(
+        Cohort(population, np.arange(3), (7, 1)), forced=np.full(3, -1, np.int32), key=np.arange(3, dtype=np.int32)
+    )
+    for each in inputs:
+        del each["test_examples"]
+    state = process.initialize()
+    direct, _ = process.next(state, inputs)
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
+    rebuilt = tff.backends.mapreduce.get_computation_for_map_reduce_form(form)
+    tff.backends.test.set_sync_test_cpp_execution_context()
+    try:
+        again, _ = rebuilt(state, inputs)
+    finally:
+        worker.use_local_worker()
+    np.testing.assert_allclose(again["models"], direct["models"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "cls, values, message",
+    [
+        (JointClustering, {"beta": 1.01}, "beta is 1.01; it must be a similarity, from 0 to 1"),
+        (JointClustering, {"similarity": "agree"}, "did you mean 'agreement'"),
+        (JointClustering, {"answered_by": "client"}, "did you mean 'clients'"),
+        (JointClustering, {"protocol": "papers"}, "did you mean 'paper'"),
+        (InferenceClustering, {"beta": 0.5, "num_clusters": 2}, "give beta or num_clusters, not both"),
+        (InferenceClustering, {"linkage": "ward"}, "unknown linkage 'ward'"),
+    ],
+)
+def test_bad_parameters(cls, values, message):
+    with pytest.raises(UserError, match=message):
+        cls(**values)
+
+
+@pytest.mark.parametrize("build", [build_flis_dc, build_flis_hc])
+def test_bad_server_data(model, digits, build):
+    with pytest.raises(UserError, match="the server has no data to compare models on; give dataset.server_examples"):
+        build(model, TRAINING, server_images=None)
+    with pytest.raises(UserError, match=r"the server's images are uint8 of shape \[5, 4, 8, 1\]; they must be uint8 of shape \[n, 8, 8, 1\]"):
+        build(model, TRAINING, server_images=digits[0][:5, :4])
+    with pytest.raises(UserError, match="float32"):
+        build(model, TRAINING, server_images=digits[0][:5].astype(np.float32))
+
+
+def test_a_beta_that_no_pair_reaches(model, images):
+    with pytest.raises(UserError, match="at most 0.0707"):
+        build_flis_dc(model, TRAINING, JointClustering(beta=0.3, similarity="frobenius"), server_images=images)
+    with pytest.raises(UserError, match="at most 0.0707"):
+        build_flis_hc(model, TRAINING, InferenceClustering(beta=0.3, similarity="frobenius"), server_images=images)
+
+
+def test_the_authors_protocol_needs_test_examples(tff_worker, model, images, population):
+    nobody = dataclasses.replace(population, test_examples=lambda client: population.test_examples(client).take(0))
+    algorithm = build_flis_dc(model, TRAINING, JointClustering(protocol="authors"), server_images=images)
+    with pytest.raises(UserError, match="client 0 has no test examples; protocol 'authors'"):
+        algorithm.initialize(nobody)
+    state = algorithm.initialize(population)
+    for number in (1, 2):
+        state, metrics = algorithm.next(state, Cohort(population, np.array([0, 1]), (3, number)))
+    assert metrics.test_examples.tolist() == [50, 50]
