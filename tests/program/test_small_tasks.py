@@ -39,6 +39,17 @@ def test_every_task_has_a_small_variant():
     assert len(whole) > 40
 
 
+@pytest.mark.parametrize("algorithm", ["flis_dc", "flis_hc", "ifca"])
+@pytest.mark.parametrize("name", ["flis_fmnist_label_skew_20_small", "flis_rotated_mnist_small"])
+def test_flis_and_ifca_run_on_flis_tasks(name, algorithm, tmp_path, capsys):
+    absent = missing(name)
+    if absent:
+        pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
+    assert main(["run", name, "--algorithm", algorithm, "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert 0 < summary["accuracy"]["local"]["mean"] <= 1
+
+
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SMALL])
 def test_the_small_variant_runs(name, tmp_path, capsys):
     absent = missing(name)

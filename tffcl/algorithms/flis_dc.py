@@ -199,14 +199,14 @@ def build_flis_dc(
     sent_type = build_joint_update(model, training, clustering, images_type, local_test=False).type_signature.result
 
     def initialize(population: Population) -> State:
-        return start_of(population, clustering.protocol, process.initialize()["models"], ())
+        start = process.initialize()
+        return start_of(population, clustering.protocol, start["models"], start["aggregator"])
 
     def next_round(state: State, cohort: Cohort):
         cohort = cohort_of(cohort, clustering.protocol)
         places = np.arange(len(cohort.client_ids), dtype=np.int32)
         inputs = cohort_inputs(cohort, forced=np.full(len(places), CHOOSE_BY_LOSS), key=places)
-        context = images if clustering.answered_by == "server" else NO_CONTEXT
-        server = collections.OrderedDict(models=state.models, images=images, aggregator=context)
+        server = collections.OrderedDict(models=state.models, images=images, aggregator=state.aggregator)
         server, told = process.next(server, inputs)
         chosen = by_client(told["reports"], cohort.client_ids)["choice"]
         transfer = training_transfer(len(state.models))

@@ -3,6 +3,7 @@
 import csv
 import json
 import pathlib
+import warnings
 
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
@@ -38,7 +39,11 @@ def local_accuracies(progress: dict) -> np.ndarray:
 
 def rand_index(true_groups, assignment) -> float | None:
     """Adjusted Rand index of the clusters against the true groups (1: the same, 0: as by chance)."""
-    return None if true_groups is None else float(adjusted_rand_score(true_groups, assignment))
+    if true_groups is None:
+        return None
+    with warnings.catch_warnings():  # clusters of one client each look like a regression to scikit-learn
+        warnings.filterwarnings("ignore", message="The number of unique classes")
+        return float(adjusted_rand_score(true_groups, assignment))
 
 
 def agreement(federated, state) -> float | None:

@@ -1,0 +1,154 @@
+"""k-means on a client: Lloyd's iterations from k-means++ starts (FLT Alg. 2 lines 8 and 9)."""
+
+import collections
+import math
+
+import tensorflow as tf
+
+from tffcl.models.checks import check_count
+
+
+def _squared_distances(points, centre):
+    """`float64 [n]`; from differences, as |p|^2 - 2 p'c + |c|^2 would not be 0 for equal points."""
+    return tf.reduce_sum(tf.math.squared_difference(points, centre), axis=1)
+
+
+def _start(points, num_centres, seed):
+    """Greedy k-means++: each further centre is the best of a few points drawn by their squared distance from those before.
+
+    Args:
+      points: `float64 [n, e]`, n from 1.
+      num_centres: k.
+      seed: `int32 [2]`.
+
+    Returns:
+      `(centres float64 [k, e], nearest float64 [n])`, the centres and each point's squared distance to the nearest of
+      them. If there are fewer different points than k, the centres after these repeat one of them.
+    """
+    n = tf.shape(points)[0]
+    candidates = 2 + int(math.log(num_centres))  # as scikit-learn
+    draws = tf.random.stateless_uniform([num_centres, candidates], seed=seed, dtype=tf.float64)
+    nearest = tf.ones([n], tf.float64)
+    centres = []
+    for number in range(num_centres):
+        heaps = tf.cumsum(nearest)
+        # "right" passes over points of weight 0. Where there are no others it passes over all.
+        drawn = tf.minimum(tf.searchsorted(heaps, draws[number] * heaps[-1], side="right"), n - 1)
+        if number == 0:
+            centres.append(points[drawn[0]])
+            nearest = _squared_distances(points, centres[0])
+            continue
+        tried = tf.gather(points, drawn)
+        distances = tf.minimum(nearest, tf.stack([_squared_distances(points, each) for each in tf.unstack(tried)]))
+        best = tf.argmin(tf.reduce_sum(distances, axis=1))
+        centres.append(tried[best])
+        nearest = distances[best]
+    return tf.stack(centres), nearest
+
+
+def _assign(points, centres):
+    """Returns the nearest centre of every point, the first of equal ones, `int32 [n]`, and the squared distance to it."""
+    distances = tf.map_fn(lambda centre: _squared_distances(points, centre), centres, parallel_iterations=1)
+    return tf.argmin(distances, axis=0, output_type=tf.int32), tf.reduce_min(distances, axis=0)
+
+
+def _lloyd(points, centres, max_iterations):
+    """Moves centres to the means of their points until no point changes its centre.
+
+    An empty centre moves to the point farthest from its own, one in an iteration: that lowers the inertia, so the
+    iterations cannot run in a circle.
+
+    Args:
+      points: `float64 [n, e]`, more different ones than there are centres.
+      centres: `float64 [k, e]`.
+      max_iterations: At most so many.
+    """
+    num_centres = centres.shape[0]
+    lengths = tf.reduce_sum(tf.square(points), axis=1)
+
+    def improve(number, centres, before, changed):
+        del changed
+        # Squared distances less the points' squared lengths, by one matrix product: many times faster than differences.
+        scores = tf.reduce_sum(tf.square(centres), axis=1) - 2.0 * tf.matmul(points, centres, transpose_b=True)
+        assignment = tf.argmin(scores, axis=1, output_type=tf.int32)
+        members = tf.one_hot(assignment, num_centres, dtype=tf.float64)
+        counts = tf.reduce_sum(members, axis=0)[:, tf.newaxis]
+        means = tf.matmul(members, points, transpose_a=True) / tf.maximum(counts, 1.0)
+        farthest = points[tf.argmax(lengths + tf.reduce_min(scores, axis=1))]
+        empty = tf.equal(counts, 0.0)
+        first_empty = tf.logical_and(empty, tf.equal(tf.cumsum(tf.cast(empty, tf.int32)), 1))
+        centres = tf.where(empty, tf.where(first_empty, farthest, centres), means)
+        changed = tf.logical_or(tf.reduce_any(tf.not_equal(assignment, before)), tf.reduce_any(empty))
+        return number + 1, centres, assignment, changed
+
+    _, centres, *_ = tf.while_loop(
+        lambda number, centres, before, changed: tf.logical_and(number < max_iterations, changed),
+        improve,
+        (0, centres, tf.fill(tf.shape(points)[:1], -1), True),
+        parallel_iterations=1,
+    )
+    return centres
+
+
+def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 300):
+    """Builds k-means as a tf.function.
+
+    Of several starts the one with the least inertia (sum of squared distances of the points to their centres) counts.
+    A client with at most k different points sends these as its centres. Points that are not finite (the codes of an
+    encoder that diverged) are left out. Computed in float64.
+
+    Args:
+      num_centres: k.
+      restarts: Starts; 10 as scikit-learn's `n_init` in the authors' code.
+      max_iterations: Of Lloyd's per start.
+
+    Returns:
+      A tf.function `(points float32[n, e], seed int32[2]) ->
+      <centres=float32[k, e],mask=bool[k],counts=int32[k],inertia=float32>`; a centre without points, of which `counts`
+      is 0, is zero and masked. With n = 0 all are.
+
+    Raises:
+      UserError: If one of the numbers is not a whole number from 1.
+    """
+    num_centres, restarts = check_count("num_centres", num_centres), check_count("restarts", restarts)
+    max_iterations = check_count("max_iterations", max_iterations)
+
+    def once(points, seed):
+        centres, nearest = _start(points, num_centres, seed)
+        all_centres = tf.equal(tf.reduce_max(nearest), 0.0)  # at most k different points: there is nothing to improve
+        centres = tf.cond(all_centres, lambda: centres, lambda: _lloyd(points, centres, max_iterations))
+        assignment, squared = _assign(points, centres)
+        counts = tf.math.unsorted_segment_sum(tf.ones_like(assignment), assignment, num_centres)
+        return centres, counts, tf.reduce_sum(squared)
+
+    def best(points, seed):
+        def restart(number):
+            return once(points, tf.random.experimental.stateless_fold_in(seed, number))
+
+        types = (tf.float64, tf.int32, tf.float64)
+        centres, counts, inertia = tf.map_fn(
+            restart, tf.range(restarts), fn_output_signature=types, parallel_iterations=1
+        )
+        least = tf.argmin(inertia)
+        return centres[least], counts[least], inertia[least]
+
+    def nothing(points):
+        no_centres = tf.zeros([num_centres, tf.shape(points)[1]], tf.float64)
+        return no_centres, tf.zeros([num_centres], tf.int32), tf.zeros([], tf.float64)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([2], tf.int32)])
+    def kmeans(points, seed):
+        finite = tf.boolean_mask(points, tf.reduce_all(tf.math.is_finite(points), axis=1))
+        finite = tf.cast(finite, tf.float64)
+        centres, counts, inertia = tf.cond(
+            tf.shape(finite)[0] > 0, lambda: best(finite, seed), lambda: nothing(finite)
+        )
+        mask = tf.ensure_shape(counts, [num_centres]) > 0
+        return collections.OrderedDict(
+            centres=tf.cast(tf.where(mask[:, tf.newaxis], centres, tf.zeros_like(centres)), tf.float32),
+            mask=mask,
+            counts=tf.ensure_shape(counts, [num_centres]),
+            inertia=tf.cast(inertia, tf.float32),
+        )
+
+    return kmeans
