@@ -13,8 +13,8 @@ RELATEDNESS_TYPE = tff.TensorType(np.float32, [None, None])
 
 
 def by_matrix(matrix, uploads):
-    """The relation of clients whose keys are rows of a matrix that the server holds (FLT): `matrix[key_i, key_j]`."""
-    return tf.gather(tf.gather(matrix, uploads["key"]), uploads["key"], axis=1)
+    """The relation by a matrix that the server holds (FLT): one mix a row, client j's share of it in column `key_j`."""
+    return tf.gather(matrix, uploads["key"], axis=1)
 
 
 class RelatednessMeanFactory(tff.aggregators.WeightedAggregationFactory):
@@ -25,11 +25,12 @@ class RelatednessMeanFactory(tff.aggregators.WeightedAggregationFactory):
         `next`: `(<state=C@SERVER, value={<key=int32,...,value=T>}@CLIENTS, weight={W}@CLIENTS> ->
                   <state=C@SERVER, result=T[?,...]@SERVER,
                    measurements=<key=int32[?],relatedness=float32[?,?],weight=float32[?]>@SERVER>)`.
-    The rows of the result stand in ascending order of the keys, whatever order the clients came in: with m clients and
-    relatedness R `[m, m]`, row i is `sum_j R_ij w_j v_j / sum_j R_ij w_j`, all from the values as uploaded (none from a
-    row that was mixed before it). A row whose weights sum to 0 is zero.
+    With m clients in ascending order of their keys, whatever order they came in, and relatedness R `[r, m]`, row i of the
+    result is `sum_j R_ij w_j v_j / sum_j R_ij w_j`, all from the values as uploaded (none from a row that was mixed before
+    it). A row whose weights sum to 0 is zero. Most often r = m, one mix for each client; clients with the same relations
+    can share one.
 
-    FLT Alg. 3 (case I) is `by_matrix`, the default, with the relatedness matrix in the state; FLIS (DC) Alg. 1 lines 11
+    FLT Alg. 3 (case I) is `by_matrix`, the default, with the relatedness matrix in the state, a column for each key; FLIS (DC) Alg. 1 lines 11
     and 12 relate the clients by what they upload beside their models. All-ones R gives everyone the mean of all.
 
     The sum cannot be taken before all clients of the cohort have answered, since R may depend on all of them: the
@@ -41,7 +42,7 @@ class RelatednessMeanFactory(tff.aggregators.WeightedAggregationFactory):
         """Makes the factory.
 
         Args:
-          relate: `(context, uploads) -> float32 [m, m]`, in TensorFlow; `uploads` is the structure of the clients' values
+          relate: `(context, uploads) -> float32 [r, m]`, in TensorFlow; `uploads` is the structure of the clients' values
             `[m, ...]` in ascending order of their keys, with their `weight`.
           context_type: C, what the server holds for `relate`.
           context: Initial value of the state, of type C; default an empty matrix.
@@ -121,7 +122,7 @@ def _mix_rows(relatedness, weight, values):
     # A weight of 0 silences a client, also one whose value is not finite.
     flat = tf.where(weight[:, tf.newaxis] > 0, flat, tf.zeros_like(flat))
     mixed = tf.math.divide_no_nan(tf.cast(shares, flat.dtype) @ flat, tf.cast(tf.reduce_sum(shares, 1, keepdims=True), flat.dtype))
-    return tf.ensure_shape(tf.reshape(mixed, tf.shape(values)), [None, *values.shape[1:]])
+    return tf.reshape(mixed, [-1, *values.shape[1:]])
 
 
 def _placeholder(value, spec):
