@@ -30,7 +30,8 @@ def main():
     from tffcl.program import config, prepare, sampling
     from tffcl.program.population import build_population
 
-    overrides = {"dataset": {"name": "emnist_letters"}, "partition": {"test": "all"}}
+    # One local epoch instead of the task's: what stays in memory does not depend on it.
+    overrides = {"dataset": {"name": "emnist_letters"}, "partition": {"test": "all"}, "train": {"local_epochs": 1}}
     chosen = config.resolve("flt_emnist_scenario_4_mlp", "fedavg", overrides=overrides)
     before, start = resident(), time.perf_counter()
     federated = prepare.load_data(chosen, options.data_dir)

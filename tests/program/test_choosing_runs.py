@@ -122,7 +122,7 @@ def test_similarity_by_inference(capsys, tmp_path):
     arguments = ["similarity", "demo_digits", "--signature", "inference", "--set", "dataset.server_examples=100", "--out", str(out)]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    assert "40 clients of demo_digits, agreement" in printed and "1 - similarity" in printed
+    assert "40 clients of demo_digits, agreement" in printed and " dissimilarity, median" in printed
     assert (out / "proximity.png").stat().st_size > 10_000
 
 

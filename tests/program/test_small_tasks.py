@@ -40,7 +40,9 @@ def test_every_task_has_a_small_variant():
 
 
 @pytest.mark.parametrize("algorithm", ["flis_dc", "flis_hc", "ifca"])
-@pytest.mark.parametrize("name", ["flis_fmnist_label_skew_20_small", "flis_rotated_mnist_small"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("flis_fmnist_label_skew_20_small", marks=pytest.mark.slow), "flis_rotated_mnist_small"]
+)
 def test_flis_and_ifca_run_on_flis_tasks(name, algorithm, tmp_path, capsys):
     absent = missing(name)
     if absent:

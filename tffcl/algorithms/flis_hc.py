@@ -80,7 +80,7 @@ def build_clustering(
         build_inference(model, training, images, soft=how.soft, seed=seed),
         {"": "answers"},
         measure,
-        unit="1 - similarity",
+        unit="dissimilarity",
         measure_name=how.similarity,
         linkage=how.linkage,
         threshold=None if how.beta is None else 1 - how.beta,
@@ -112,7 +112,7 @@ def build_flis_hc(
 
     Returns:
       The method, see `one_shot.build_one_shot`. `State.extra` has `answers`, `int32 [N, n]` or `float32 [N, n, C]`; the
-      proximity is 1 - similarity.
+      proximity is the dissimilarity, 1 - similarity.
     """
     grouping = build_clustering(model, training, clustering, server_images=server_images, seed=seed)
     return build_one_shot("flis_hc", model, training, grouping, aggregation=aggregation)

@@ -14,7 +14,7 @@ class Entry:
       build: Name of its builder in the module.
       parameters: Name of the dataclass of its own parameters in the module, if it has any.
       needs: What its builder takes beside model, training and parameters, see `prepare.build_algorithm`: "server_images",
-        "seed".
+        "seed", "encoder".
       clustering: Name of the builder of its grouping before training in the module, if it has one.
     """
 
@@ -65,12 +65,34 @@ ALGORITHMS = {
         "IterativeClustering",
         needs=("seed",),
     ),
+    "flt": Entry(
+        "FLT: clients related by what an encoder makes of their data, joint or disjoint clusters (TNNLS 2022)",
+        "tffcl.algorithms.flt",
+        "build_flt",
+        "TaskonomyClustering",
+        needs=("encoder", "seed"),
+    ),
+    "pca_km_hc": Entry(
+        "PCA+kM+HC: clusters by k-means centres of PCA projections, before training (FLT's baseline)",
+        "tffcl.algorithms.pca_km_hc",
+        "build_pca_km_hc",
+        "ProjectionClustering",
+        needs=("seed",),
+        clustering="build_clustering",
+    ),
+    "fedsem": Entry(
+        "FedSEM: k-means on the clients' models in every round (2021)",
+        "tffcl.algorithms.fedsem",
+        "build_fedsem",
+        "CentreClustering",
+        needs=("seed",),
+    ),
     "fedavg": Entry("FedAvg: one global model (McMahan et al. 2017)", "tffcl.algorithms.fedavg", "build_fedavg"),
     "solo": Entry("SOLO: every client trains alone, nothing is sent", "tffcl.algorithms.solo", "build_solo"),
 }
 
 # What clients can tell before any training, and the method that groups by it.
-SIGNATURES = {"subspace": "pacfl", "inference": "flis_hc"}
+SIGNATURES = {"subspace": "pacfl", "inference": "flis_hc", "pca_centres": "pca_km_hc"}
 
 MODELS = {
     "lenet5": Entry(

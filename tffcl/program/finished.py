@@ -86,7 +86,7 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None) -> Trained
     checkpoints, newest = _newest(out, config)
     federated = prepare.load_data(config, data_dir)
     model = prepare.build_model(config, federated)
-    algorithm = prepare.build_algorithm(config, model, federated)
+    algorithm = prepare.build_algorithm(config, model, federated, data_dir)
     runtime.use_local_worker()
     state, _ = checkpoints.load(newest, algorithm)
     if algorithm.choose:  # a checkpoint between evaluations holds older choices

@@ -49,27 +49,37 @@ def local_training(train: TrainSettings) -> LocalTraining:
     )
 
 
-def _given(config: RunConfig, federated) -> dict:
+def _given(config: RunConfig, federated, data_dir: str | None) -> dict:
     """What the method's builders need beside model, training and parameters."""
     server = federated.server
     values = {
         "server_images": lambda: None if server is None else server.x,
         "seed": lambda: stream(config.seed, config.algorithm),
+        "encoder": lambda: _encoder(config.method, federated, data_dir),
     }
     return {name: values[name]() for name in ALGORITHMS[config.algorithm].needs}
 
 
-def build_algorithm(config: RunConfig, model: FlatModel, federated) -> Algorithm:
-    """Builds the configured method."""
-    return _build(ALGORITHMS[config.algorithm].builder(), config, model, federated)
+def _encoder(method, federated, data_dir: str | None):
+    from tffcl.program.encoders import find_encoder
+
+    return find_encoder(
+        method["encoder"], federated.train.x.shape[1:], epochs=method["encoder_epochs"],
+        examples=method.get("encoder_examples"), data_dir=data_dir,
+    )  # fmt: skip
 
 
-def build_clustering(config: RunConfig, model: FlatModel, federated) -> OneShotClustering:
+def build_algorithm(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> Algorithm:
+    """Builds the configured method; FLT's encoder is looked for, and kept, in the data directory."""
+    return _build(ALGORITHMS[config.algorithm].builder(), config, model, federated, data_dir)
+
+
+def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> OneShotClustering:
     """Builds the grouping of a method that clusters before training."""
-    return _build(ALGORITHMS[config.algorithm].clustering_builder(), config, model, federated)
+    return _build(ALGORITHMS[config.algorithm].clustering_builder(), config, model, federated, data_dir)
 
 
-def _build(builder, config: RunConfig, model: FlatModel, federated):
+def _build(builder, config: RunConfig, model: FlatModel, federated, data_dir):
     parameters = ALGORITHMS[config.algorithm].parameter_class()
     own = (parameters(**config.method),) if parameters else ()
-    return builder(model, local_training(config.train), *own, **_given(config, federated))
+    return builder(model, local_training(config.train), *own, **_given(config, federated, data_dir))

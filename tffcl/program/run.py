@@ -89,7 +89,7 @@ def run(
     population = build_population(federated, participants)
     _check_sizes(config, population)
     model = prepare.build_model(config, federated)
-    algorithm = prepare.build_algorithm(config, model, federated)
+    algorithm = prepare.build_algorithm(config, model, federated, data_dir)
     runtime.use_local_worker()
     evaluator = build_evaluator(model, federated, participants)
     job = _Run(config, federated, population, algorithm, evaluator, _no_progress(len(participants)))

@@ -84,7 +84,7 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
         raise unknown("algorithm that clusters before training", config.algorithm, SIGNATURES.values())
     federated = prepare.load_data(config, data_dir)
     model = prepare.build_model(config, federated)
-    how = prepare.build_clustering(config, model, federated)
+    how = prepare.build_clustering(config, model, federated, data_dir)
     runtime.use_local_worker()
     population = build_population(federated)
     how.check(len(population.client_ids))

@@ -1,0 +1,182 @@
+"""FLT, PCA+kM+HC and FedSEM on digits: their limits, groups of labels, newcomers."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.algorithms.test_limits import COHORTS, TRAINING, assert_close, models_of, train
+from tests.algorithms.test_pacfl import split
+from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.algorithms.contracts import Cohort, State, population_of
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.fedsem import CentreClustering, build_fedsem
+from tffcl.algorithms.flt import TaskonomyClustering, build_flt
+from tffcl.algorithms.pca_km_hc import ProjectionClustering, build_pca_km_hc
+from tffcl.algorithms.solo import build_solo
+from tffcl.client_work.autoencoding import build_adam_steps, start_adam
+from tffcl.errors import UserError
+from tffcl.models.autoencoder import build_autoencoder
+from tffcl.models.mlp import build_mlp
+
+PAIRS = [(0, 1), (2, 3), (4, 6)]
+OWNERS = [0, 1, 2, 0, 1, 2, 0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
+
+
+@pytest.fixture(scope="module")
+def encoder(digits):
+    """Trained on the digits 5, 7, 8 and 9 only."""
+    x, y = digits
+    x = x[np.isin(y, (5, 7, 8, 9))]
+    autoencoder = build_autoencoder((8, 8, 1), latent=16, seed=1)
+    steps, state = build_adam_steps(autoencoder, 20, 3e-3), start_adam(autoencoder.initial)
+    rng = np.random.default_rng(0)
+    for _ in range(15):
+        state, _ = steps(state, x, rng.permutation(len(x)).astype(np.int32))
+    return autoencoder, state["vector"].numpy()
+
+
+@pytest.fixture(scope="module")
+def grouped(digits):
+    """Nine clients in three groups of two digits each, which no two groups share."""
+    x, y = digits
+    clients = {}
+    for client, group in enumerate(OWNERS):
+        rows = np.flatnonzero(np.isin(y, PAIRS[group]))
+        own = rows[OWNERS[:client].count(group) :: 3]
+        clients[client] = tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x[own], y=y[own]))
+    return population_of(clients)
+
+
+@pytest.fixture
+def population(digit_clients):
+    return digit_clients([31, 40, 25, 50, 12])
+
+
+def same_groups(labels):
+    return len(set(zip(OWNERS, np.asarray(labels).tolist()))) == len(set(labels)) == 3
+
+
+def flt(model, encoder, **how):
+    return build_flt(model, TRAINING, TaskonomyClustering(num_neighbors=5, **how), encoder=encoder, seed=4)
+
+
+@pytest.mark.parametrize("fine_tune_epochs", [0, 2])
+def test_groups_of_labels_are_found(tff_worker, model, encoder, grouped, fine_tune_epochs):
+    algorithm = flt(model, encoder, gamma=0.6, distance="matching", fine_tune_epochs=fine_tune_epochs, num_centres=2)
+    state = algorithm.initialize(grouped)
+    assert same_groups(state.assignment)
+    assert state.extra["centres"].shape == (9, 2, 16)
+    np.testing.assert_array_equal(np.diag(state.extra["relatedness"]), np.ones(9))
+
+
+@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
+def test_with_everyone_related_it_is_fedavg(tff_worker, model, encoder, population, clusters):
+    algorithm = flt(model, encoder, gamma=1e9, clusters=clusters, mixes="everyone")
+    state = train(algorithm, population)
+    averaged = train(build_fedavg(model, TRAINING), population)
+    assert_close(models_of(algorithm, state, population), np.repeat(averaged.models, 5, axis=0))
+
+
+def test_with_nobody_related_it_is_solo(tff_worker, model, encoder, population):
+    algorithm, solo = flt(model, encoder, gamma=1e-9), build_solo(model, TRAINING)
+    state = train(algorithm, population)
+    assert_close(models_of(algorithm, state, population), models_of(solo, train(solo, population), population))
+
+
+def test_disjoint_clusters_are_the_engines(tff_worker, model, encoder, population):
+    algorithm = flt(model, encoder, clusters="disjoint", num_clusters=2)
+    state = algorithm.initialize(population)
+    engine = build_clustered_training(model, TRAINING)
+    given = State(population.client_ids, state.assignment, np.repeat(model.initial[None], len(state.models), axis=0), (), {})
+    for number, clients in enumerate(COHORTS, 1):
+        cohort = Cohort(population, np.array(clients), (7, number))
+        state, _ = algorithm.next(state, cohort)
+        given, _ = engine.next(given, cohort)
+    assert_close(state.models, given.models)
+
+
+@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
+def test_newcomers_join_the_nearest_cluster_and_nobody_moves(tff_worker, model, encoder, grouped, clusters):
+    known, newcomers = split(grouped, [4, 8])
+    algorithm = flt(model, encoder, gamma=0.6, distance="matching", clusters=clusters, num_centres=2)
+    state = algorithm.initialize(known)
+    state, _ = algorithm.next(state, Cohort(known, known.client_ids, (7, 1)))
+    admitted = algorithm.admit(state, newcomers)
+    assert same_groups(admitted.assignment)
+    np.testing.assert_array_equal(admitted.clusters(known.client_ids), state.assignment)
+    before, after = models_of(algorithm, state, known), models_of(algorithm, admitted, known)
+    np.testing.assert_array_equal(before, after)
+    old = [0, 1, 2, 3, 5, 6, 7]
+    np.testing.assert_array_equal(admitted.extra["relatedness"][np.ix_(old, old)], state.extra["relatedness"])
+    after, _ = algorithm.next(admitted, Cohort(grouped, np.array([3, 4, 8]), (7, 2)))
+    assert np.isfinite(after.models).all()
+    with pytest.raises(UserError, match="client 4 is no newcomer"):
+        algorithm.admit(admitted, newcomers)
+
+
+def test_only_the_encoder_is_sent_unless_it_is_fine_tuned(model, encoder):
+    autoencoder, vector = encoder
+    plain, tuned = (flt(model, encoder, fine_tune_epochs=epochs).transfers["signature"] for epochs in (0, 1))
+    assert tuned.down_bytes == 4 * vector.size + 8
+    assert plain.down_bytes < tuned.down_bytes
+    assert plain.up_bytes == tuned.up_bytes == 5 * (4 * autoencoder.latent + 1)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"distance": "closest"}, "unknown distance 'closest'"),
+        ({"clusters": "disjiont"}, "did you mean 'disjoint'"),
+        ({"mixes": "all"}, "unknown mixes 'all'"),
+        ({"gamma": 0.0}, "gamma is 0.0; it must be above 0"),
+        ({"num_centres": 0}, "num_centres is 0; it must be a whole number from 1"),
+        ({"encoder_epochs": 0}, "encoder_epochs is 0"),
+    ],
+)
+def test_bad_parameters(values, message):
+    with pytest.raises(UserError, match=message):
+        TaskonomyClustering(**values)
+
+
+def test_an_encoder_of_other_images(model):
+    other = build_autoencoder((28, 28, 1), latent=8)
+    with pytest.raises(UserError, match="the encoder takes uint8 images of 28x28x1, the clients' are uint8 of 8x8x1"):
+        build_flt(model, TRAINING, encoder=(other, other.initial))
+
+
+def test_pca_km_hc_at_its_limits(tff_worker, model, population):
+    one = build_pca_km_hc(model, TRAINING, ProjectionClustering(num_components=8, num_clusters=1))
+    assert_close(train(one, population).models, train(build_fedavg(model, TRAINING), population).models)
+    every = build_pca_km_hc(model, TRAINING, ProjectionClustering(num_components=8, num_clusters=5))
+    solo = build_solo(model, TRAINING)
+    clustered, alone = train(every, population), train(solo, population)
+    assert_close(models_of(every, clustered, population), models_of(solo, alone, population))
+
+
+def test_fedsem_with_one_centre_is_fedavg(tff_worker, model, population):
+    one = train(build_fedsem(model, TRAINING, CentreClustering(1)), population)
+    assert_close(one.models, train(build_fedavg(model, TRAINING), population).models)
+
+
+def test_fedsems_centres_are_the_means_of_the_models_near_them(tff_worker, model, grouped):
+    algorithm, solo = build_fedsem(model, TRAINING, CentreClustering(3)), build_solo(model, TRAINING)
+    cohort = Cohort(grouped, grouped.client_ids, (7, 1))
+    state, _ = algorithm.next(algorithm.initialize(grouped), cohort)
+    trained = models_of(solo, solo.next(solo.initialize(grouped), cohort)[0], grouped)
+    assert same_groups(state.assignment)
+    for cluster in range(3):
+        members = state.assignment == cluster
+        assert_close(state.models[cluster], np.average(trained[members], axis=0, weights=grouped.sizes[members]))
+    after, metrics = algorithm.next(state, Cohort(grouped, np.array([0, 1, 2, 5]), (7, 2)))
+    np.testing.assert_array_equal(metrics.clusters, state.assignment[[0, 1, 2, 5]])
+    absent = [3, 4, 6, 7, 8]
+    np.testing.assert_array_equal(after.assignment[absent], state.assignment[absent])
+    with pytest.raises(UserError, match="num_clusters is 3; it must be at most the clients of a round, 2"):
+        algorithm.next(state, Cohort(grouped, np.array([0, 1]), (7, 3)))

@@ -1,0 +1,144 @@
+"""FedSEM: multi-centre federated learning (Xie et al. 2021, arXiv:2005.01026): k-means on the clients' models in every round.
+
+A client trains the centre that it belongs to; then it belongs to the centre nearest to its trained model, and a centre is the
+mean of the models that belong to it.
+"""
+
+import collections
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from sklearn.cluster import KMeans
+
+from tffcl.aggregators.collect import by_client, collect
+from tffcl.algorithms.clustered_training import cohort_inputs, round_metrics
+from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State, Transfer, check_newcomers, extended, index_of
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.update import build_client_update
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+
+_FIRST_STARTS = 20  # of k-means in the first round, as in FLT's code; later rounds start from the centres
+
+
+@dataclasses.dataclass(frozen=True)
+class CentreClustering:
+    """How FedSEM groups clients.
+
+    Attributes:
+      num_clusters: Number of centres.
+    """
+
+    num_clusters: int = 5
+
+    def __post_init__(self):
+        if self.num_clusters < 1:
+            raise UserError(f"num_clusters is {self.num_clusters}; it must be 1 or more")
+
+
+def build_collected_training(model: FlatModel, training: LocalTraining, *, local_test: bool = False) -> tff.Computation:
+    """Builds a round's client half: every client trains its centre, all differences come to the server.
+
+    Returns:
+      `(<models=float32[?,P]@SERVER, {<...,key=int32>}@CLIENTS> ->
+        <float32[?,P]@SERVER, <client_id=int32[?],value=<difference=float32[?,P],report=R>>@SERVER>)`; the models come back.
+    """
+    client_update = build_client_update(model, training, local_test=local_test)
+    _, own_type = client_update.type_signature.parameter
+    models_type = tff.TensorType(np.float32, [None, model.size])
+
+    @tff.tensorflow.computation(models_type, own_type)
+    def gather_and_update(models, client):
+        updated = client_update(models[client["key"]], client)
+        told = collections.OrderedDict(difference=updated["upload"]["value"], report=updated["report"])
+        return collections.OrderedDict(client_id=updated["client_id"], told=told)
+
+    @tff.tensorflow.computation(models_type)
+    def keep(models):
+        return tf.identity(models)
+
+    @tff.federated_computation(tff.FederatedType(models_type, tff.SERVER), tff.FederatedType(own_type, tff.CLIENTS))
+    def collected_training(models, clients):
+        updated = tff.federated_map(gather_and_update, (tff.federated_broadcast(models), clients))
+        return tff.federated_map(keep, models), collect(updated["client_id"], updated["told"])
+
+    return collected_training
+
+
+def nearest_centres(trained: np.ndarray, centres: np.ndarray | None, num_clusters: int, seed: int) -> np.ndarray:
+    """Clusters the models of a round by k-means.
+
+    Args:
+      trained: `float32 [m, P]`.
+      centres: `float32 [K, P]` to start from, None in the first round.
+      num_clusters: K.
+      seed: Of the first round's starts.
+
+    Returns:
+      `int32 [m]`.
+    """
+    first = centres is None
+    kmeans = KMeans(num_clusters, init="k-means++" if first else centres, n_init=_FIRST_STARTS if first else 1, random_state=seed)
+    return kmeans.fit_predict(trained).astype(np.int32)
+
+
+def build_fedsem(
+    model: FlatModel, training: LocalTraining, clustering: CentreClustering = CentreClustering(), *, seed: int = 0
+) -> Algorithm:
+    """Builds FedSEM.
+
+    The clients of a round are clustered by their trained models, weighted means of which are the next centres; a centre
+    that nobody is near to stays, and so does the cluster of a client that does not take part. FLT's code instead clusters
+    the stored models of all clients in every round, of which most are old. Newcomers start in the largest cluster, as their
+    models are not known yet.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      clustering: Number of centres.
+      seed: Of k-means.
+    """
+    rounds = build_collected_training(model, training, local_test=True)
+    sent = build_client_update(model, training, local_test=False).type_signature
+    transfer = Transfer(down=sent.parameter[0], up=sent.result)
+
+    def initialize(population: Population) -> State:
+        assignment = np.zeros(len(population.client_ids), np.int32)
+        return State(population.client_ids, assignment, model.initial[np.newaxis], (), {"clustered": np.bool_(False)})
+
+    def next_round(state: State, cohort: Cohort):
+        if clustering.num_clusters > len(cohort.client_ids):
+            raise UserError(
+                f"num_clusters is {clustering.num_clusters}; it must be at most the clients of a round, {len(cohort.client_ids)}"
+            )
+        where = index_of(state.client_ids, cohort.client_ids)
+        own = state.assignment[where]
+        _, collected = rounds(state.models, cohort_inputs(cohort, key=own))
+        told = by_client(collected, cohort.client_ids)
+        reports = collections.OrderedDict(client_id=np.asarray(cohort.client_ids), value=told["report"])
+        metrics = round_metrics(reports, cohort, own, transfer)
+        trained = state.models[own] + told["difference"]
+        clustered = bool(state.extra["clustered"])
+        found = nearest_centres(trained, state.models if clustered else None, clustering.num_clusters, seed)
+        models = state.models.copy() if clustered else np.repeat(model.initial[np.newaxis], clustering.num_clusters, axis=0)
+        for cluster in np.unique(found):
+            members = found == cluster
+            models[cluster] = np.average(trained[members], axis=0, weights=metrics.examples[members])
+        assignment = state.assignment.copy()
+        assignment[where] = found
+        return dataclasses.replace(state, models=models, assignment=assignment, extra={"clustered": np.bool_(True)}), metrics
+
+    def admit(state: State, newcomers: Population) -> State:
+        check_newcomers(state, newcomers)
+        largest = np.bincount(state.assignment).argmax()
+        return dataclasses.replace(state, **extended(state, newcomers, np.full(len(newcomers.client_ids), largest)))
+
+    def assign(state: State, client_ids):
+        return state.models, state.clusters(client_ids)
+
+    return Algorithm(
+        "fedsem", initialize, next_round, assign, admit, lambda: {"training": build_collected_training(model, training)},
+        {"training": transfer}, extra_keys=("clustered",),
+    )  # fmt: skip

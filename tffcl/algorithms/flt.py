@@ -1,0 +1,216 @@
+"""FLT: federated learning with taskonomy (Jamali-Rad et al., TNNLS 2022, arXiv:2103.15947, Alg. 2 and 3).
+
+Before training every client encodes its images, sends the centres of their embeddings, and the server lays these out by
+UMAP: clients with near centres are related. Case I: every client trains a mix of its relatives' models; case II: the
+relatedness is cut into disjoint clusters, which train one model each.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from tffcl.algorithms.clustered_training import build_clustered_training, build_training_process
+from tffcl.algorithms.contracts import Algorithm, Population, State, check_newcomers, extended
+from tffcl.algorithms.one_shot import signature_transfer
+from tffcl.algorithms.related_training import MIXES, build_related_process, build_related_training
+from tffcl.algorithms.signature_round import build_signing
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clustering import centre_map, client_relatedness as fcr
+from tffcl.errors import UserError, unknown
+from tffcl.models.autoencoder import FlatAutoencoder
+from tffcl.models.flat import FlatModel
+from tffcl.signatures.embedding import build_embedding
+from tffcl.signatures.signature import build_collection
+
+CASES = {"joint": "case I, every client its own mix by the relatedness matrix", "disjoint": "case II, disjoint clusters"}
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskonomyClustering:
+    """How FLT relates clients and what follows from it.
+
+    Attributes:
+      encoder: A data set that the server pre-trains the autoencoder on, once, or a file of a pre-trained one (.npz), see
+        `program.encoders`. Paper: EMNIST (Enc1) or Fashion-MNIST (Enc2) for MNIST.
+      encoder_epochs: Passes of the pre-training over its data (authors: 25 to 30).
+      encoder_examples: Only so many of its images; default all.
+      num_centres: k, centres that a client sends (paper: 5).
+      fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before encoding; 0 for an
+        encoder whose data cover the clients' (Enc1), 5 in the paper for another's (Enc2).
+      fine_tune_rate: Adam's learning rate in it.
+      distance: A name in `client_relatedness.DISTANCES`: "closest_pair" (paper) or "matching" (the authors' code).
+      gamma: γ, clients nearer than this in the map are related (paper: 1).
+      clusters: A name in `CASES`.
+      num_clusters: C, for the disjoint clusters; default the best fitting number.
+      mixes: With "joint", a name in `related_training.MIXES`.
+      num_neighbors: Of UMAP.
+    """
+
+    encoder: str = "fashion_mnist"
+    encoder_epochs: int = 25
+    encoder_examples: int | None = None
+    num_centres: int = 5
+    fine_tune_epochs: int = 0
+    fine_tune_rate: float = 1e-3
+    distance: str = "closest_pair"
+    gamma: float = 1.0
+    clusters: str = "joint"
+    num_clusters: int | None = None
+    mixes: str = "cohort"
+    num_neighbors: int = 15
+
+    def __post_init__(self):
+        for name, allowed in (("distance", fcr.DISTANCES), ("clusters", CASES), ("mixes", MIXES)):
+            if getattr(self, name) not in allowed:
+                raise unknown(name, getattr(self, name), allowed)
+        least = {"encoder_epochs": 1, "encoder_examples": 1, "num_centres": 1, "fine_tune_epochs": 0, "num_neighbors": 2, "num_clusters": 1}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < smallest:
+                raise UserError(f"{name} is {value}; it must be a whole number from {smallest}")
+        for name in ("gamma", "fine_tune_rate"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} is {getattr(self, name)}; it must be above 0")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientRelatedness:
+    """Forms the client relatedness (FCR, Alg. 2) from the centres that clients sent.
+
+    Attributes:
+      how: Distance, threshold and clusters.
+      seed: Of the map.
+    """
+
+    how: TaskonomyClustering
+    seed: int
+
+    def form(self, centres: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Alg. 2 lines 13 to 19.
+
+        Args:
+          centres: `float32 [N, k, e]`.
+          mask: `bool [N, k]`.
+
+        Returns:
+          The disjoint clusters `int32 [N]`, and what the state keeps: `centres`, `mask`, `points` (the map), `proximity`
+          (distances in it), `relatedness`, `merges` (Ward's tree of the relatedness' rows), `threshold` (a height at which
+          the tree gives the clusters).
+        """
+        points = self._map(centres, mask).points
+        apart = fcr.client_distances(points, mask, distance=self.how.distance)
+        relatedness = fcr.relate(apart, self.how.gamma)
+        labels, merges = fcr.flatten(relatedness, self.how.num_clusters)
+        # Heights ascend: the cut lies between the last merge that was made and the next.
+        made = len(labels) - 1 - labels.max()
+        low, high = (merges[at, 2] if 0 <= at < len(merges) else edge for at, edge in ((made - 1, 0.0), (made, np.inf)))
+        threshold = low if np.isinf(high) else (low + high) / 2
+        kept = dict(centres=centres, mask=mask, points=points, proximity=apart, relatedness=relatedness, merges=merges)
+        return labels, {**kept, "threshold": np.float64(threshold)}
+
+    def place(self, extra: dict, centres: np.ndarray, mask: np.ndarray):
+        """Newcomers in the map of the others: their points, and distances to the others and to each other."""
+        points = self._map(extra["centres"], extra["mask"]).place(centres, mask)
+        distance = {"distance": self.how.distance}
+        across = fcr.client_distances(extra["points"], extra["mask"], points, mask, **distance)
+        return points, across, fcr.client_distances(points, mask, **distance)
+
+    def _map(self, centres, mask):
+        return centre_map.fit_map(centres, mask, seed=self.seed, num_neighbors=self.how.num_neighbors)
+
+
+def build_flt(
+    model: FlatModel,
+    training: LocalTraining,
+    clustering: TaskonomyClustering = TaskonomyClustering(),
+    *,
+    encoder: tuple[FlatAutoencoder, np.ndarray],
+    seed: int = 0,
+) -> Algorithm:
+    """Builds FLT.
+
+    All clients send their centres before the first round. Newcomers join the cluster whose members' embeddings are
+    nearest to theirs (section III-C4), are placed in the map of the others, and with joint clusters start from the mean of
+    their relatives' models, or from the nearest client's where they have none.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      clustering: How clients are related, and whether they train mixes or disjoint clusters' models.
+      encoder: A pre-trained autoencoder and its parameters.
+      seed: Of the clients' k-means and of the map.
+
+    Returns:
+      The method. `State.extra` has what `ClientRelatedness.form` says, and with joint clusters `rows int32 [N]`, whose
+      model is which row; the assignment is the disjoint clusters in both cases.
+    """
+    autoencoder, vector = encoder
+    signature = build_embedding(
+        autoencoder, vector, model.example_spec, num_centres=clustering.num_centres,
+        fine_tune_epochs=clustering.fine_tune_epochs, learning_rate=clustering.fine_tune_rate, seed=seed,
+    )  # fmt: skip
+    sign, relations = build_signing(signature), ClientRelatedness(clustering, seed)
+    joint = clustering.clusters == "joint"
+    rounds = build_related_training(model, training, clustering.mixes) if joint else build_clustered_training(model, training)
+
+    def initialize(population: Population) -> State:
+        signed = sign(population)
+        labels, extra = relations.form(signed["centres"], signed["mask"])
+        if joint:
+            models, rows = model.initial[np.newaxis], {"rows": np.zeros(len(labels), np.int32)}
+        else:
+            models, rows = np.repeat(model.initial[np.newaxis], labels.max() + 1, axis=0), {}
+        return State(population.client_ids, labels, models, () if joint else rounds.initial_aggregator_state(), {**extra, **rows})
+
+    def admit(state: State, arrivals: Population) -> State:
+        check_newcomers(state, arrivals)
+        signed, old = sign(arrivals), state.extra
+        points, across, within = relations.place(old, signed["centres"], signed["mask"])
+        labels = fcr.assign_to_nearest(signed["centres"], signed["mask"], old["centres"], old["mask"], state.assignment)
+        related = fcr.relate(np.block([[old["proximity"], across], [across.T, within]]), clustering.gamma)
+        # The old clients' relations stay as they are.
+        related[: len(across), : len(across)] = old["relatedness"]
+        members = extended(state, arrivals, labels)
+        order = np.argsort(np.concatenate([state.client_ids, arrivals.client_ids]))
+        new = {"centres": signed["centres"], "mask": signed["mask"], "points": points}
+        extra = {**old, **{key: np.concatenate([old[key], new[key]])[order] for key in new}}
+        extra["proximity"] = np.block([[old["proximity"], across], [across.T, within]])[np.ix_(order, order)]
+        extra["relatedness"] = related[np.ix_(order, order)]
+        models = state.models
+        if joint:
+            given = _starts(models[old["rows"]], related[len(across) :, : len(across)], across)
+            extra["rows"] = np.concatenate([old["rows"], len(models) + np.arange(len(given), dtype=np.int32)])[order]
+            models = np.concatenate([models, given])
+        return dataclasses.replace(state, models=models, extra=extra, **members)
+
+    def computations():
+        process = (build_related_process if joint else build_training_process)(model, training)
+        return {"signature": build_collection(signature), "initialize": process.initialize, "training": process.next}
+
+    return Algorithm(
+        "flt",
+        initialize,
+        rounds.next,
+        rounds.assign,
+        admit,
+        computations,
+        {"signature": signature_transfer(signature), "training": rounds.transfer},
+        extra_keys=(*_KEPT, *(("rows",) if joint else ())),
+        clustering={"unit": "distance in the UMAP map", "measure": clustering.distance, "linkage": "ward"},
+    )
+
+
+_KEPT = ("centres", "mask", "points", "proximity", "relatedness", "merges", "threshold")
+
+
+def _starts(models: np.ndarray, related: np.ndarray, across: np.ndarray) -> np.ndarray:
+    """The models that newcomers start from, `float32 [B, P]`.
+
+    Args:
+      models: `float32 [N, P]`, of the old clients.
+      related: `[B, N]` of 0 and 1.
+      across: `float [N, B]`, distances.
+    """
+    nearest = np.eye(len(models), dtype=np.float32)[across.argmin(axis=0)]
+    shares = np.where(related.any(axis=1, keepdims=True), related, nearest).astype(np.float32)
+    return (shares / shares.sum(axis=1, keepdims=True)) @ models

@@ -1,0 +1,119 @@
+"""Work with an autoencoder that is one vector: encode images, and train it by Adam to reproduce them.
+
+A client does both (FLT Alg. 2 lines 4 and 7); the server trains the encoder that it broadcasts with the same step.
+"""
+
+import collections
+
+import tensorflow as tf
+
+from tffcl.models.autoencoder import FlatAutoencoder
+
+_BATCH = 250  # bounds what is in memory while encoding
+
+# Adam's own, as in PyTorch.
+_FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
+
+
+def build_encode(autoencoder: FlatAutoencoder):
+    """Builds a tf.function `(vector float32[P], x uint8[n, ...]) -> codes float32[n, latent]`; n may be 0."""
+    shape = autoencoder.input_shape
+
+    @tf.function
+    def encode(vector, x):
+        tensors = autoencoder.unravel(vector)
+        n = tf.shape(x)[0]
+        batches = (n + _BATCH - 1) // _BATCH
+        padded = tf.pad(x, [[0, batches * _BATCH - n]] + [[0, 0]] * len(shape))
+
+        def codes(batch):
+            return autoencoder.encode(tensors, autoencoder.preprocess(batch))
+
+        encoded = tf.map_fn(
+            codes, tf.reshape(padded, [batches, _BATCH, *shape]), fn_output_signature=tf.float32, parallel_iterations=1
+        )
+        return tf.reshape(encoded, [-1, autoencoder.latent])[:n]
+
+    return encode
+
+
+def start_adam(vector) -> collections.OrderedDict:
+    """Returns what `build_adam_steps` starts from: the parameters, Adam's moments of 0, and the number of steps so far."""
+    vector = tf.convert_to_tensor(vector)
+    zeros = tf.zeros_like(vector)
+    return collections.OrderedDict(vector=vector, first=zeros, second=zeros, steps=0)
+
+
+def build_adam_steps(autoencoder: FlatAutoencoder, batch_size: int, learning_rate: float):
+    """Builds steps of Adam on the mean squared error between images and what is decoded from their codes.
+
+    Args:
+      autoencoder: What is trained.
+      batch_size: Examples a step; the last batch may be smaller.
+      learning_rate: Of Adam.
+
+    Returns:
+      A tf.function `(state, x uint8[n, ...], order int32[m]) -> (state, loss float32)` that visits the examples `order`
+      of x once, batch by batch; `state` as in `start_adam`, `loss` the sum of the examples' errors, each as it was
+      before the step on its batch.
+    """
+
+    def gradient(vector, features):
+        with tf.GradientTape() as tape:
+            tape.watch(vector)
+            loss = autoencoder.loss(autoencoder.unravel(vector), features)
+        return tape.gradient(loss, vector), loss
+
+    @tf.function
+    def adam_steps(state, x, order):
+        count = tf.size(order)
+
+        def step(start, vector, first, second, steps, total):
+            chosen = order[start : tf.minimum(start + batch_size, count)]
+            # Batch by batch, unlike a model's features: as floats, all images could take more memory than a client has.
+            slope, loss = gradient(vector, autoencoder.preprocess(tf.gather(x, chosen)))
+            steps += 1
+            first = _FIRST_DECAY * first + (1.0 - _FIRST_DECAY) * slope
+            second = _SECOND_DECAY * second + (1.0 - _SECOND_DECAY) * tf.square(slope)
+            age = tf.cast(steps, tf.float32)
+            root = tf.sqrt(second) / tf.sqrt(1.0 - _SECOND_DECAY**age) + _EPSILON
+            vector -= learning_rate / (1.0 - _FIRST_DECAY**age) * first / root
+            total += loss * tf.cast(tf.size(chosen), tf.float32)
+            return start + batch_size, vector, first, second, steps, total
+
+        _, vector, first, second, steps, total = tf.while_loop(
+            lambda start, *_: start < count, step, (0, *state.values(), 0.0), parallel_iterations=1
+        )
+        return collections.OrderedDict(vector=vector, first=first, second=second, steps=steps), total
+
+    return adam_steps
+
+
+def build_fine_tune(autoencoder: FlatAutoencoder, epochs: int, batch_size: int, learning_rate: float):
+    """Builds the client's fine-tuning: epochs of Adam over its own images in an order drawn from the seed.
+
+    Args:
+      autoencoder: What is trained.
+      epochs: Passes over the local data (J in FLT).
+      batch_size: Examples a step.
+      learning_rate: Of Adam, whose moments start at zero.
+
+    Returns:
+      A tf.function `(vector float32[P], x uint8[n, ...], seed int32[2]) -> vector float32[P]`; with n = 0 the vector
+      comes back as it went in.
+    """
+    adam_steps = build_adam_steps(autoencoder, batch_size, learning_rate)
+
+    @tf.function
+    def fine_tune(vector, x, seed):
+        def epoch(number, state):
+            order = tf.random.experimental.stateless_shuffle(tf.range(tf.shape(x)[0]), seed=seed + [0, number])
+            state, _ = adam_steps(state, x, order)
+            return number + 1, state
+
+        _, state = tf.while_loop(
+            lambda number, state: number < epochs, epoch, (0, start_adam(vector)), parallel_iterations=1
+        )
+        return state["vector"]
+
+    return fine_tune

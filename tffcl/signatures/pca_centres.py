@@ -1,0 +1,69 @@
+"""The signature of PCA+kM+HC, which FLT is compared with: k-means centres of principal components (FLT section IV-B)."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.client_work.examples import stack
+from tffcl.client_work.kmeans import build_kmeans
+from tffcl.models.checks import check_count
+from tffcl.signatures.signature import Signature, build_signature
+from tffcl.signatures.subspace import left_singular_vectors
+
+
+@tf.function
+def principal_components(rows, count: int):
+    """Projects rows on their own first principal components.
+
+    The components' signs are fixed as in `left_singular_vectors`: the entry of largest magnitude is positive.
+
+    Args:
+      rows: `float32 [n, d]`; n may be 0.
+      count: c, at most d.
+
+    Returns:
+      `float32 [n, c]`; columns beyond the rank of the centred rows are zero.
+    """
+    centred = rows - tf.reduce_mean(rows, axis=0)
+    basis, _ = left_singular_vectors(tf.transpose(centred), count)
+    return tf.matmul(centred, basis)
+
+
+def build_pca_centres(
+    example_spec, *, num_components: int = 128, num_centres: int = 5, preprocess=None, seed: int = 0
+) -> Signature:
+    """Builds the signature `V = <centres=float32[k,c],mask=bool[k]>`: centres of a client's images after its own PCA.
+
+    Each client projects on its own basis, as in the authors' code, though the server then compares centres of different
+    clients as if the bases were one.
+
+    Args:
+      example_spec: `tf.TensorSpec` structure of one example; `x` is a raw image.
+      num_components: c; no more than an image has values. A client with fewer examples has zeros for the rest.
+      num_centres: k.
+      preprocess: Raw images to features; default the raw pixels divided by 255, as in the authors' code.
+      seed: Decides where k-means starts.
+
+    Returns:
+      The signature; its context is `<seed=int32[2]>`.
+
+    Raises:
+      UserError: If one of the numbers is not a whole number from 1.
+    """
+    features = example_spec["x"].shape.num_elements()
+    count = min(check_count("num_components", num_components), features)
+    kmeans = build_kmeans(num_centres)
+
+    @tf.function
+    def compute(context, examples):
+        images = stack(examples)["x"]
+        x = preprocess(images) if preprocess else tf.cast(images, tf.float32) / 255.0
+        found = kmeans(principal_components(tf.reshape(x, [-1, features]), count), context["seed"])
+        centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], count])
+        return collections.OrderedDict(centres=centres, mask=found["mask"])
+
+    context_type = tff.to_type(collections.OrderedDict(seed=tff.TensorType(np.int32, [2])))
+    context = collections.OrderedDict(seed=np.array([seed % 2**31, 0], np.int32))
+    return build_signature("pca_centres", example_spec, compute, context_type=context_type, context=context)
