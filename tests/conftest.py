@@ -25,6 +25,23 @@ def tff_worker(worker):
     return worker.use_local_worker()
 
 
+@pytest.fixture
+def through_map_reduce(worker):
+    """Runs a round rebuilt from its MapReduceForm: `(computation, state, cohort's inputs) -> result`."""
+    import tensorflow_federated as tff
+
+    def run(computation, state, inputs):
+        form = tff.backends.mapreduce.get_map_reduce_form_for_computation(computation)
+        rebuilt = tff.backends.mapreduce.get_computation_for_map_reduce_form(form)
+        tff.backends.test.set_sync_test_cpp_execution_context()
+        try:
+            return rebuilt(state, inputs)
+        finally:
+            worker.use_local_worker()
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def digits():
     """scikit-learn's handwritten digits: `(x uint8 [1797, 8, 8, 1], y int32 [1797])`."""

@@ -10,17 +10,6 @@ from tffcl.algorithms.flis_dc import JointClustering, build_flis_dc
 from tffcl.algorithms.flis_hc import InferenceClustering, build_flis_hc
 from tffcl.algorithms.ifca import IterativeClustering, build_ifca
 from tffcl.algorithms.solo import build_solo
-from tffcl.models.mlp import build_mlp
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
-
-
-@pytest.fixture
-def population(digit_clients):
-    return digit_clients([31, 40, 25, 50, 12])
 
 
 @pytest.fixture(scope="module")

@@ -177,7 +177,7 @@ def test_traffic(tff_worker, model, images, population):
     assert one.transfers["signature"].up_bytes == 4 * len(images)
 
 
-def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, worker, model, images, population):
+def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_reduce, model, images, population):
     from tffcl.algorithms.clustered_training import cohort_inputs
 
     process = build_joint_process(model, TRAINING, JointClustering(beta=0.4), images)
@@ -188,13 +188,7 @@ def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, worker, model, i
         del each["test_examples"]
     state = process.initialize()
     direct, _ = process.next(state, inputs)
-    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
-    rebuilt = tff.backends.mapreduce.get_computation_for_map_reduce_form(form)
-    tff.backends.test.set_sync_test_cpp_execution_context()
-    try:
-        again, _ = rebuilt(state, inputs)
-    finally:
-        worker.use_local_worker()
+    again, _ = through_map_reduce(process.next, state, inputs)
     np.testing.assert_allclose(again["models"], direct["models"], atol=1e-6)
 
 

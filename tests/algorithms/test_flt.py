@@ -18,15 +18,9 @@ from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.autoencoding import build_adam_steps, start_adam
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import build_autoencoder
-from tffcl.models.mlp import build_mlp
 
 PAIRS = [(0, 1), (2, 3), (4, 6)]
 OWNERS = [0, 1, 2, 0, 1, 2, 0, 1, 2]
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +46,6 @@ def grouped(digits):
         own = rows[OWNERS[:client].count(group) :: 3]
         clients[client] = tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x[own], y=y[own]))
     return population_of(clients)
-
-
-@pytest.fixture
-def population(digit_clients):
-    return digit_clients([31, 40, 25, 50, 12])
 
 
 def same_groups(labels):

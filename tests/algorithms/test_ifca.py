@@ -149,7 +149,7 @@ def test_all_models_are_charged(convex):
     assert transfer.up_bytes == type_bytes(form.work.type_signature.result)
 
 
-def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, worker, convex, digit_clients):
+def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_reduce, convex, digit_clients):
     from tffcl.algorithms.clustered_training import cohort_inputs
 
     how = IterativeClustering(num_clusters=2)
@@ -160,13 +160,7 @@ def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, worker, convex, 
         del each["test_examples"]
     state = process.initialize()
     direct, _ = process.next(state, inputs)
-    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
-    rebuilt = tff.backends.mapreduce.get_computation_for_map_reduce_form(form)
-    tff.backends.test.set_sync_test_cpp_execution_context()
-    try:
-        again, _ = rebuilt(state, inputs)
-    finally:
-        worker.use_local_worker()
+    again, _ = through_map_reduce(process.next, state, inputs)
     assert np.abs(direct["models"] - state["models"]).max() > 0.01
     np.testing.assert_allclose(again["models"], direct["models"], atol=1e-6)
 

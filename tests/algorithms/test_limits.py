@@ -3,7 +3,6 @@
 import collections
 
 import numpy as np
-import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -12,20 +11,9 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
 from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.models.mlp import build_mlp
 
 TRAINING = LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.5)
 COHORTS = [(0, 1, 2, 3, 4), (1, 3, 4), (0, 2, 3)]
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
-
-
-@pytest.fixture
-def population(digit_clients):
-    return digit_clients([31, 40, 25, 50, 12])
 
 
 def train(algorithm, population, cohorts=COHORTS):

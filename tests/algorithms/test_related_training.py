@@ -11,17 +11,6 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.related_training import build_related_process, build_related_training
 from tffcl.algorithms.solo import build_solo
 from tffcl.errors import UserError
-from tffcl.models.mlp import build_mlp
-
-
-@pytest.fixture(scope="module")
-def model():
-    return build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
-
-
-@pytest.fixture
-def population(digit_clients):
-    return digit_clients([31, 40, 25, 50, 12])
 
 
 def related(model, matrix, mixes="cohort"):
@@ -102,7 +91,7 @@ def test_no_model_is_stored_twice(tff_worker, model, digit_clients):
     assert len(np.unique(state.models, axis=0)) == 4
 
 
-def test_traffic_and_the_map_reduce_form(tff_worker, worker, model, population):
+def test_traffic_and_the_map_reduce_form(tff_worker, through_map_reduce, model, population):
     process = build_related_process(model, TRAINING)
     places = np.arange(3, dtype=np.int32)
     inputs = cohort_inputs(Cohort(population, places, (7, 1)), row=np.array([0, 1, 0], np.int32), key=places)
@@ -116,12 +105,7 @@ def test_traffic_and_the_map_reduce_form(tff_worker, worker, model, population):
     transfer = build_related_training(model, TRAINING).transfer
     assert transfer.down_bytes == 4 * model.size
     assert transfer.up_bytes == type_bytes(form.work.type_signature.result)
-    rebuilt = tff.backends.mapreduce.get_computation_for_map_reduce_form(form)
-    tff.backends.test.set_sync_test_cpp_execution_context()
-    try:
-        again, _ = rebuilt(state, inputs)
-    finally:
-        worker.use_local_worker()
+    again, _ = through_map_reduce(process.next, state, inputs)
     np.testing.assert_allclose(again["models"], direct["models"], atol=1e-6)
 
 

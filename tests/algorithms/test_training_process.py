@@ -28,18 +28,12 @@ def deployed_inputs(population):
     return [collections.OrderedDict((k, v) for k, v in each.items() if k != "test_examples") for each in inputs]
 
 
-def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, worker, model, digit_clients):
+def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_reduce, model, digit_clients):
     process = build_training_process(model, TRAINING)
     clients = deployed_inputs(digit_clients([31, 40, 25]))
     state = collections.OrderedDict(models=np.stack([model.initial, 2 * model.initial]), aggregator=())
     direct, reports = process.next(state, clients)
-    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
-    rebuilt = tff.backends.mapreduce.get_computation_for_map_reduce_form(form)
-    tff.backends.test.set_sync_test_cpp_execution_context()
-    try:
-        again, their_reports = rebuilt(state, clients)
-    finally:
-        worker.use_local_worker()
+    again, their_reports = through_map_reduce(process.next, state, clients)
     assert np.abs(direct["models"] - state["models"]).max() > 0.01
     np.testing.assert_allclose(again["models"], direct["models"], atol=1e-6)
     np.testing.assert_array_equal(np.sort(their_reports["client_id"]), np.sort(reports["client_id"]))

@@ -39,7 +39,18 @@ def collect(client_id, value):
     Returns:
       `<client_id=int32[?], value=T[?,...]>@SERVER`, one row a client.
     """
-    row = tff.federated_zip(collections.OrderedDict(client_id=client_id, value=value))
+    return collect_rows(tff.federated_zip(collections.OrderedDict(client_id=client_id, value=value)))
+
+
+def collect_rows(row):
+    """Collects a value of every client in rows, in no promised order; to be called in a `tff.federated_computation`.
+
+    Args:
+      row: `{T}@CLIENTS` of fixed shapes.
+
+    Returns:
+      `T[?,...]@SERVER`, one row a client.
+    """
     row_type = row.type_signature.member
     rows_type = stacked(row_type)
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.collect import empty, stacked
+from tffcl.aggregators.collect import collect_rows, stacked
 
 RELATEDNESS_TYPE = tff.TensorType(np.float32, [None, None])
 
@@ -68,22 +68,6 @@ class RelatednessMeanFactory(tff.aggregators.WeightedAggregationFactory):
         def pack(value, weight):
             return collections.OrderedDict([*value.items(), ("weight", tf.cast(weight, tf.float32))])
 
-        @tff.tensorflow.computation
-        def zero():
-            return empty(upload_type)
-
-        @tff.tensorflow.computation(rows_type, upload_type)
-        def accumulate(rows, new):
-            return tf.nest.map_structure(lambda r, n: tf.concat([r, tf.expand_dims(n, 0)], 0), rows, new)
-
-        @tff.tensorflow.computation(rows_type, rows_type)
-        def merge(first, second):
-            return tf.nest.map_structure(lambda a, b: tf.concat([a, b], 0), first, second)
-
-        @tff.tensorflow.computation(rows_type)
-        def report(rows):
-            return rows
-
         @tff.tensorflow.computation(context_type, rows_type)
         def mix(context, rows):
             order = tf.argsort(rows["key"], stable=True)
@@ -108,7 +92,7 @@ class RelatednessMeanFactory(tff.aggregators.WeightedAggregationFactory):
         )
         def next_fn(state, value, weight):
             uploads = tff.federated_map(pack, (value, weight))
-            rows = tff.federated_aggregate(uploads, zero(), accumulate, merge, report)
+            rows = collect_rows(uploads)
             mixed = tff.federated_map(mix, (state, rows))
             return tff.templates.MeasuredProcessOutput(state, mixed["result"], mixed["measurements"])
 
