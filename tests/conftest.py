@@ -2,8 +2,14 @@
 
 import collections
 import os
+import signal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+# TFF ends the worker of its test context by SIGINT and waits; started in the background of a script, we and our children
+# would ignore it, and wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import numpy as np
 import pytest
