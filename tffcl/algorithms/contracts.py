@@ -234,7 +234,8 @@ class Algorithm:
       computations: `() -> {name: tff.Computation}`, what runs on devices and aggregators.
       transfers: What one client receives and sends, by computation name.
       extra_keys: Names in `State.extra`.
-      clustering: What the numbers in `State.extra` mean (`unit`, `measure`, `linkage`), for reports.
+      clustering: What the numbers in `State.extra` mean (`unit`, `measure`, `linkage`; `tree_unit` where the merges have
+        another than the proximity), for reports.
       choose: `(State, Population) -> State` for methods whose clients choose their model: every client of the population
         chooses anew among the present ones, which sets its assignment. Changes no model and no later round. None for
         methods whose server decides.

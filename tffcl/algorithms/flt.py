@@ -196,7 +196,12 @@ def build_flt(
         computations,
         {"signature": signature_transfer(signature), "training": rounds.transfer},
         extra_keys=(*_KEPT, *(("rows",) if joint else ())),
-        clustering={"unit": "distance in the UMAP map", "measure": clustering.distance, "linkage": "ward"},
+        clustering={
+            "unit": "distance in the UMAP map",
+            "tree_unit": "Ward distance of relations",
+            "measure": clustering.distance,
+            "linkage": "ward",
+        },
     )
 
 

@@ -282,7 +282,8 @@ def _show(bar, row: dict, shown: dict):
 def _finish(job: _Run, out: pathlib.Path, state: State, accuracy: dict) -> dict:
     if "proximity" in state.extra:
         dendrogram = hierarchical.Dendrogram(state.extra["merges"], job.algorithm.clustering["linkage"])
-        suggestion = hierarchical.suggest_threshold(dendrogram, unit=job.algorithm.clustering["unit"])
+        unit = job.algorithm.clustering.get("tree_unit", job.algorithm.clustering["unit"])
+        suggestion = hierarchical.suggest_threshold(dendrogram, unit=unit)
         summary.write_clustering(out, state, job.algorithm.clustering, suggestion.reason)
     summary.write_clients(out, state, job.federated, accuracy, job.progress)
     result = summary.summarize(job.config, state, job.federated, accuracy, job.progress)

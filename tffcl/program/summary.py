@@ -136,7 +136,11 @@ def _number(value: float) -> str:
 
 
 def write_clustering(out: pathlib.Path, state, clustering: dict, suggestion: str):
-    """Writes clustering.npz for methods with a proximity matrix: matrix, merges, threshold, labels, and what they mean."""
+    """Writes clustering.npz for methods with a proximity matrix: matrix, merges, threshold, labels, and what they mean.
+
+    Where clients are related by a map of their centres: relatedness and map too.
+    """
+    more = {key: state.extra[key] for key in ("relatedness", "points", "mask") if "relatedness" in state.extra}
     np.savez_compressed(
         out / "clustering.npz",
         client_ids=state.client_ids,
@@ -146,4 +150,5 @@ def write_clustering(out: pathlib.Path, state, clustering: dict, suggestion: str
         labels=state.assignment,
         suggestion=suggestion,
         **clustering,
+        **more,
     )

@@ -8,6 +8,7 @@ from tffcl.reporting.client_figures import client_accuracy_figure, client_sizes_
 from tffcl.reporting.clustering_figures import dendrogram_figure, proximity_figure
 from tffcl.reporting.data_figures import label_histograms, labels_figure, sample_pictures
 from tffcl.reporting.projection_figure import projection_figure
+from tffcl.reporting.relatedness_figures import centres_figure, relatedness_figure
 from tffcl.reporting.rounds_figures import accuracy_figure, progress_figure
 from tffcl.reporting.style import save
 from tffcl.reporting.sweep_figure import sweep_figure
@@ -15,6 +16,7 @@ from tffcl.reporting.sweep_figure import sweep_figure
 __all__ = [
     "accuracy_figure",
     "answers_figure",
+    "centres_figure",
     "client_accuracy_figure",
     "client_sizes_figure",
     "dendrogram_figure",
@@ -23,6 +25,7 @@ __all__ = [
     "progress_figure",
     "projection_figure",
     "proximity_figure",
+    "relatedness_figure",
     "sample_pictures",
     "save",
     "sweep_figure",

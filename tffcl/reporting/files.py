@@ -71,6 +71,10 @@ class Clustering:
       suggestion: A sentence: why this threshold.
       measure: Name of the proximity measure.
       linkage: Name of the linkage.
+      tree_unit: Of the merges and the threshold.
+      relatedness: float[N, N] of 0 and 1; None for methods without.
+      points: float[N, k, u], the map of the clients' centres; None for methods without.
+      mask: bool[N, k], which centres exist; None for methods without.
     """
 
     client_ids: np.ndarray
@@ -82,6 +86,10 @@ class Clustering:
     suggestion: str
     measure: str
     linkage: str
+    tree_unit: str = ""
+    relatedness: np.ndarray | None = None
+    points: np.ndarray | None = None
+    mask: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -277,4 +285,6 @@ def _clustering(arrays: Mapping[str, np.ndarray]) -> Clustering:
         suggestion=str(arrays["suggestion"]),
         measure=str(arrays["measure"]),
         linkage=str(arrays["linkage"]),
+        tree_unit=str(arrays.get("tree_unit", arrays["unit"])),
+        **{name: arrays[name] for name in ("relatedness", "points", "mask") if name in arrays},
     )

@@ -182,9 +182,34 @@ def _of_clustering(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]
             found.threshold,
             labels=found.labels,
             client_ids=found.client_ids,
-            unit=found.unit,
+            unit=found.tree_unit,
             linkage=found.linkage,
             suggestion=found.suggestion,
         ),
         prefix,
     )
+    if found.relatedness is not None:
+        yield from _of_relations(run, suffix, prefix)
+
+
+def _of_relations(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
+    found, truth = run.clustering, run.clients.true_cluster
+    yield _picture(
+        f"relatedness{suffix}",
+        CLUSTERS,
+        "which clients are related",
+        "The relatedness matrix as it came, ordered by the tree, and flattened to disjoint clusters: full colours are "
+        "relations within a cluster, pale ones are pairs of a cluster that were not related, grey ones relations that "
+        "the clusters cut.",
+        figures.relatedness_figure(found.relatedness, found.labels, found.merges, client_ids=found.client_ids),
+        prefix,
+    )
+    if found.points is not None:
+        yield _picture(
+            f"centres{suffix}",
+            CLUSTERS,
+            "the clients' centres in the map",
+            "A dot is one centre of one client, laid out by UMAP: near dots stand for like images.",
+            figures.centres_figure(found.points, found.mask, found.labels, truth if np.any(truth != "") else None),
+            prefix,
+        )
