@@ -157,10 +157,10 @@ def build_flt(
         signed = sign(population)
         labels, extra = relations.form(signed["centres"], signed["mask"])
         if joint:
-            models, rows = model.initial[np.newaxis], {"rows": np.zeros(len(labels), np.int32)}
+            models, own = model.initial[np.newaxis], {"rows": np.zeros(len(labels), np.int32)}
         else:
-            models, rows = np.repeat(model.initial[np.newaxis], labels.max() + 1, axis=0), {}
-        return State(population.client_ids, labels, models, () if joint else rounds.initial_aggregator_state(), {**extra, **rows})
+            models, own = np.repeat(model.initial[np.newaxis], labels.max() + 1, axis=0), {}
+        return State(population.client_ids, labels, models, rounds.initial_aggregator_state(), {**extra, **own})
 
     def admit(state: State, arrivals: Population) -> State:
         check_newcomers(state, arrivals)

@@ -105,6 +105,9 @@ class RelatedTraining:
     transfer: Transfer
     mixes: str
 
+    def initial_aggregator_state(self):
+        return self.process.initialize()["aggregator"]
+
     def next(self, state: State, cohort: Cohort) -> tuple[State, RoundMetrics]:
         """One round; see `Algorithm.next`."""
         where = index_of(state.client_ids, cohort.client_ids)

@@ -1,0 +1,71 @@
+"""Whole runs of FLT and its baselines on digits."""
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+
+import tffcl
+from tffcl.cli import main
+from tffcl.program import config, newcomers, run
+
+FLT = {"encoder": "digits", "encoder_examples": 300, "encoder_epochs": 2}
+METHODS = {
+    "flt": {**FLT, "clusters": "joint"},
+    "flt_disjoint": {**FLT, "clusters": "disjoint", "num_clusters": 4},
+    "pca_km_hc": {"num_components": 16, "num_clusters": 4},
+    "fedsem": {"num_clusters": 4},
+}
+SHORT = {"train": {"rounds": 4}, "evaluation": {"every": 2}, "checkpoint": {"every": 2}, "newcomers": {"clients": 4, "epochs": 1}}
+
+
+def resolved(name):
+    algorithm = "flt" if name.startswith("flt") else name
+    return config.resolve("demo_digits", algorithm, overrides={**SHORT, "algorithms": {algorithm: METHODS[name]}})
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Where the encoder is kept: one pre-training serves all runs."""
+    return str(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def finished(request, tmp_path_factory, kept):
+    out = tmp_path_factory.mktemp("flt") / request.param
+    return request.param, out, run.run(resolved(request.param), out, data_dir=kept, show_progress=False)
+
+
+def test_a_run_its_newcomers_and_its_models(finished, kept):
+    _, out, summary = finished
+    assert 0.1 < summary["accuracy"]["local"]["mean"] <= 1
+    assert newcomers.join_newcomers(out, data_dir=kept, show_progress=False)["newcomers"] == 4
+    trained = tffcl.load_run(out, data_dir=kept)
+    with open(out / "clients.csv", newline="") as file:
+        row = next(csv.DictReader(file))
+    test = trained.federated.test.take(trained.federated.test_indices[int(row["client_id"])])
+    answers = trained.predict(int(row["client_id"]), test.x)
+    assert (answers == test.y).mean() == pytest.approx(float(row["cluster_accuracy"]), abs=1e-6)
+
+
+def test_a_resumed_run_ends_as_the_whole_one(finished, kept, tmp_path):
+    name, out, whole = finished
+    again = tmp_path / "again"
+    shutil.copytree(out, again)
+    (again / "summary.json").unlink()
+    newest = max((again / "checkpoints").iterdir(), key=lambda path: int(path.name.split("_")[-1]))
+    shutil.rmtree(newest)
+    summary = run.run(resolved(name), again, data_dir=kept, resume=True, show_progress=False)
+    for key in ("accuracy", "clusters", "traffic"):
+        assert summary[key] == whole[key]
+
+
+def test_the_report_shows_relations_and_centres(finished):
+    name, out, _ = finished
+    assert main(["report", str(out)]) == 0
+    shown = {path.stem for path in (out / "figures").glob("*.png")}
+    assert {"relatedness", "centres"} <= shown if name.startswith("flt") else "relatedness" not in shown
+    if name.startswith("flt"):
+        with np.load(out / "clustering.npz") as saved:
+            assert saved["relatedness"].shape == saved["proximity"].shape == (36, 36)
