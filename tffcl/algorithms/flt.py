@@ -198,7 +198,7 @@ def build_flt(
         extra_keys=(*_KEPT, *(("rows",) if joint else ())),
         clustering={
             "unit": "distance in the UMAP map",
-            "tree_unit": "Ward distance of relations",
+            "tree_unit": "Ward distance",
             "measure": clustering.distance,
             "linkage": "ward",
         },
