@@ -79,3 +79,9 @@ def test_every_task_resolves_for_every_method_it_names():
         assert loaded.contents["description"] and loaded.contents["source"], name
         for algorithm in tasks.named_algorithms(name):
             assert config.resolve(name, algorithm).train.rounds >= 1
+
+
+@pytest.mark.parametrize("name", tasks.task_names())
+def test_every_method_that_a_task_names_resolves(name):
+    for algorithm in tasks.named_algorithms(name):
+        assert config.resolve(name, algorithm).algorithm == algorithm
