@@ -8,8 +8,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.collect import by_client, collect
+from tffcl.aggregators.collect import collect
+from tffcl.algorithms.clustered_training import ClusteredTraining
 from tffcl.algorithms.contracts import Cohort, Population, State, check_newcomers, extended, index_of
+from tffcl.algorithms.signature_round import in_waves
 from tffcl.client_work.choice import build_choose
 from tffcl.client_work.examples import stack
 from tffcl.client_work.local_sgd import LocalTraining
@@ -20,8 +22,6 @@ from tffcl.signatures.signature import sequence_type
 
 PROTOCOLS = ("paper", "authors")
 CHOOSE_BY_LOSS = np.int32(-1)  # a client's `forced` row: none, it chooses itself
-
-_CLIENTS_AT_A_TIME = 50  # bounds the data in flight; a round number keeps the runtime's executors few
 
 
 def criterion_of(protocol: str) -> str:
@@ -100,12 +100,7 @@ def build_choosing(model: FlatModel, protocol: str) -> Callable[[np.ndarray, Pop
 
     def choose(models: np.ndarray, population: Population) -> np.ndarray:
         tried = population.test_examples if protocol == "authors" else population.examples
-        chosen = []
-        for start in range(0, len(population.client_ids), _CLIENTS_AT_A_TIME):
-            ids = population.client_ids[start : start + _CLIENTS_AT_A_TIME]
-            clients = [collections.OrderedDict(examples=tried(int(client)), client_id=np.int32(client)) for client in ids]
-            chosen.append(by_client(collection(models, clients), ids))
-        return np.concatenate(chosen).astype(np.int32)
+        return in_waves(lambda clients: collection(models, clients), population, tried).astype(np.int32)
 
     return choose
 
@@ -120,9 +115,6 @@ def whose_clients_choose(choose_row: Callable[[np.ndarray, Population], np.ndarr
       Keyword arguments of `contracts.Algorithm`.
     """
 
-    def assign(state: State, client_ids):
-        return state.models, state.clusters(client_ids)
-
     def admit(state: State, newcomers: Population) -> State:
         check_newcomers(state, newcomers)
         return dataclasses.replace(state, **extended(state, newcomers, choose_row(state.models, newcomers)))
@@ -132,7 +124,7 @@ def whose_clients_choose(choose_row: Callable[[np.ndarray, Population], np.ndarr
         assignment[index_of(state.client_ids, population.client_ids)] = choose_row(state.models, population)
         return dataclasses.replace(state, assignment=assignment)
 
-    return {"assign": assign, "admit": admit, "choose": choose}
+    return {"assign": ClusteredTraining.assign, "admit": admit, "choose": choose}
 
 
 def start_of(population: Population, protocol: str, models: np.ndarray, aggregator) -> State:

@@ -260,6 +260,11 @@ def check_newcomers(state: State, newcomers: Population):
         raise UserError(f"client {both[0]} is no newcomer: it has an assignment already")
 
 
+def joined_order(state: State, newcomers: Population) -> np.ndarray:
+    """Places `int [N + B]` that put rows of the old clients, then of the newcomers, into ascending order of ID."""
+    return np.argsort(np.concatenate([state.client_ids, newcomers.client_ids]))
+
+
 def extended(state: State, newcomers: Population, assignment) -> dict[str, np.ndarray]:
     """Old and new clients in ascending order of ID, with their clusters.
 
@@ -272,6 +277,6 @@ def extended(state: State, newcomers: Population, assignment) -> dict[str, np.nd
       `client_ids` and `assignment` of the next state.
     """
     ids = np.concatenate([state.client_ids, newcomers.client_ids]).astype(np.int32)
-    order = np.argsort(ids)
+    order = joined_order(state, newcomers)
     keys = np.concatenate([state.assignment, assignment]).astype(np.int32)
     return {"client_ids": ids[order], "assignment": keys[order]}

@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 from sklearn.cluster import KMeans
 
 from tffcl.aggregators.collect import by_client, collect
-from tffcl.algorithms.clustered_training import cohort_inputs, round_metrics
+from tffcl.algorithms.clustered_training import ClusteredTraining, cohort_inputs, round_metrics
 from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State, Transfer, check_newcomers, extended, index_of
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.update import build_client_update
@@ -135,10 +135,7 @@ def build_fedsem(
         largest = np.bincount(state.assignment).argmax()
         return dataclasses.replace(state, **extended(state, newcomers, np.full(len(newcomers.client_ids), largest)))
 
-    def assign(state: State, client_ids):
-        return state.models, state.clusters(client_ids)
-
     return Algorithm(
-        "fedsem", initialize, next_round, assign, admit, lambda: {"training": build_collected_training(model, training)},
+        "fedsem", initialize, next_round, ClusteredTraining.assign, admit, lambda: {"training": build_collected_training(model, training)},
         {"training": transfer}, extra_keys=("clustered",),
     )  # fmt: skip

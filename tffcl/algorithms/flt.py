@@ -10,12 +10,12 @@ import dataclasses
 import numpy as np
 
 from tffcl.algorithms.clustered_training import build_clustered_training, build_training_process
-from tffcl.algorithms.contracts import Algorithm, Population, State, check_newcomers, extended
-from tffcl.algorithms.one_shot import signature_transfer
+from tffcl.algorithms.contracts import Algorithm, Population, State, check_newcomers, extended, joined_order
+from tffcl.algorithms.one_shot import signature_transfer, threshold_of
 from tffcl.algorithms.related_training import MIXES, build_related_process, build_related_training
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clustering import centre_map, client_relatedness as fcr
+from tffcl.clustering import centre_map, client_relatedness as fcr, hierarchical, newcomers as joining
 from tffcl.errors import UserError, unknown
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.flat import FlatModel
@@ -101,10 +101,7 @@ class ClientRelatedness:
         apart = fcr.client_distances(points, mask, distance=self.how.distance)
         relatedness = fcr.relate(apart, self.how.gamma)
         labels, merges = fcr.flatten(relatedness, self.how.num_clusters)
-        # Heights ascend: the cut lies between the last merge that was made and the next.
-        made = len(labels) - 1 - labels.max()
-        low, high = (merges[at, 2] if 0 <= at < len(merges) else edge for at, edge in ((made - 1, 0.0), (made, np.inf)))
-        threshold = low if np.isinf(high) else (low + high) / 2
+        threshold = threshold_of(hierarchical.Dendrogram(merges, "ward"), int(labels.max()) + 1)
         kept = dict(centres=centres, mask=mask, points=points, proximity=apart, relatedness=relatedness, merges=merges)
         return labels, {**kept, "threshold": np.float64(threshold)}
 
@@ -167,18 +164,19 @@ def build_flt(
         signed, old = sign(arrivals), state.extra
         points, across, within = relations.place(old, signed["centres"], signed["mask"])
         labels = fcr.assign_to_nearest(signed["centres"], signed["mask"], old["centres"], old["mask"], state.assignment)
-        related = fcr.relate(np.block([[old["proximity"], across], [across.T, within]]), clustering.gamma)
+        apart = joining.extend_proximity(old["proximity"], across, within)
+        related = fcr.relate(apart, clustering.gamma)
         # The old clients' relations stay as they are.
         related[: len(across), : len(across)] = old["relatedness"]
         members = extended(state, arrivals, labels)
-        order = np.argsort(np.concatenate([state.client_ids, arrivals.client_ids]))
+        order = joined_order(state, arrivals)
         new = {"centres": signed["centres"], "mask": signed["mask"], "points": points}
         extra = {**old, **{key: np.concatenate([old[key], new[key]])[order] for key in new}}
-        extra["proximity"] = np.block([[old["proximity"], across], [across.T, within]])[np.ix_(order, order)]
+        extra["proximity"] = apart[np.ix_(order, order)]
         extra["relatedness"] = related[np.ix_(order, order)]
         models = state.models
         if joint:
-            given = _starts(models[old["rows"]], related[len(across) :, : len(across)], across)
+            given = _starts(models, old["rows"], related[len(across) :, : len(across)], across)
             extra["rows"] = np.concatenate([old["rows"], len(models) + np.arange(len(given), dtype=np.int32)])[order]
             models = np.concatenate([models, given])
         return dataclasses.replace(state, models=models, extra=extra, **members)
@@ -208,14 +206,18 @@ def build_flt(
 _KEPT = ("centres", "mask", "points", "proximity", "relatedness", "merges", "threshold")
 
 
-def _starts(models: np.ndarray, related: np.ndarray, across: np.ndarray) -> np.ndarray:
+def _starts(models: np.ndarray, rows: np.ndarray, related: np.ndarray, across: np.ndarray) -> np.ndarray:
     """The models that newcomers start from, `float32 [B, P]`.
 
     Args:
-      models: `float32 [N, P]`, of the old clients.
+      models: `float32 [K, P]`, the different models of the old clients.
+      rows: `int32 [N]`, which is whose.
       related: `[B, N]` of 0 and 1.
       across: `float [N, B]`, distances.
     """
-    nearest = np.eye(len(models), dtype=np.float32)[across.argmin(axis=0)]
+    nearest = np.eye(len(rows), dtype=np.float32)[across.argmin(axis=0)]
     shares = np.where(related.any(axis=1, keepdims=True), related, nearest).astype(np.float32)
-    return (shares / shares.sum(axis=1, keepdims=True)) @ models
+    shares /= shares.sum(axis=1, keepdims=True)
+    # Shares of models, not of clients: a model that many clients have is not spread out for each of them.
+    by_model = np.stack([np.bincount(rows, weights=share, minlength=len(models)) for share in shares])
+    return by_model.astype(np.float32) @ models

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import build_clustered_training, build_training_process
-from tffcl.algorithms.contracts import Algorithm, Population, State, Transfer, check_newcomers, extended
+from tffcl.algorithms.contracts import Algorithm, Population, State, Transfer, check_newcomers, extended, joined_order
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical, newcomers as joining
@@ -71,7 +71,7 @@ class OneShotClustering:
         dendrogram = hierarchical.build_dendrogram(proximity, self.linkage)
         if self.num_clusters is not None:
             labels = hierarchical.cut(dendrogram, num_clusters=self.num_clusters)
-            return labels, dendrogram, _threshold_of(dendrogram, self.num_clusters)
+            return labels, dendrogram, threshold_of(dendrogram, self.num_clusters)
         threshold = self.threshold
         if threshold is None:
             threshold = hierarchical.suggest_threshold(dendrogram, unit=self.unit).threshold
@@ -96,7 +96,7 @@ def check_cut(how):
     hierarchical.check_linkage(how.linkage)
 
 
-def _threshold_of(dendrogram, num_clusters: int) -> float:
+def threshold_of(dendrogram, num_clusters: int) -> float:
     """A threshold for newcomers to clusters that were cut by count."""
     try:
         return hierarchical.threshold_for(dendrogram, num_clusters)
@@ -150,7 +150,7 @@ def build_one_shot(
         )
         members = extended(state, arrivals, labels[len(state.assignment) :])
         founded = labels.max() + 1 - len(state.models)
-        order = np.argsort(np.concatenate([state.client_ids, arrivals.client_ids]))
+        order = joined_order(state, arrivals)
         together = {key: np.concatenate([known[key], signed[key]])[order] for key in kept}
         extra = {**old, **together, "proximity": proximity[np.ix_(order, order)]}
         models = np.concatenate([state.models, np.repeat(model.initial[np.newaxis], founded, axis=0)])

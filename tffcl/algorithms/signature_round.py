@@ -24,14 +24,25 @@ def build_signing(signature: Signature) -> Callable[[Population], object]:
     collection: tff.Computation = build_collection(signature)
 
     def sign(population: Population):
-        parts = []
-        for start in range(0, len(population.client_ids), _CLIENTS_AT_A_TIME):
-            ids = population.client_ids[start : start + _CLIENTS_AT_A_TIME]
-            clients = [
-                collections.OrderedDict(examples=population.examples(int(client)), client_id=np.int32(client)) for client in ids
-            ]
-            _, collected = collection(signature.context, clients)
-            parts.append(by_client(collected, ids))
-        return tf.nest.map_structure(lambda *rows: np.concatenate(rows), *parts)
+        return in_waves(lambda clients: collection(signature.context, clients)[1], population, population.examples)
 
     return sign
+
+
+def in_waves(ask: Callable, population: Population, examples: Callable[[int], tf.data.Dataset]):
+    """Asks all clients of a population, a bounded number at a time.
+
+    Args:
+      ask: `(clients: list of <examples,client_id>) -> <client_id,value>`, as `collect` returns it.
+      population: Whom.
+      examples: Client ID to the examples that it is asked about.
+
+    Returns:
+      The value structure with NumPy rows `[N, ...]` in the order of the population's IDs.
+    """
+    parts = []
+    for start in range(0, len(population.client_ids), _CLIENTS_AT_A_TIME):
+        ids = population.client_ids[start : start + _CLIENTS_AT_A_TIME]
+        clients = [collections.OrderedDict(examples=examples(int(client)), client_id=np.int32(client)) for client in ids]
+        parts.append(by_client(ask(clients), ids))
+    return tf.nest.map_structure(lambda *rows: np.concatenate(rows), *parts)

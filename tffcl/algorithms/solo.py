@@ -16,7 +16,9 @@ from tffcl.algorithms.contracts import (
     State,
     Transfer,
     check_newcomers,
+    extended,
     index_of,
+    joined_order,
 )
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.update import build_train_and_report, client_type
@@ -110,16 +112,10 @@ def build_solo(model: FlatModel, training: LocalTraining) -> Algorithm:
 
     def admit(state: State, newcomers: Population) -> State:
         check_newcomers(state, newcomers)
-        ids = np.concatenate([state.client_ids, newcomers.client_ids]).astype(np.int32)
         fresh = state.assignment.max() + 1 + np.arange(len(newcomers.client_ids))
-        order = np.argsort(ids)
         rows = np.concatenate([state.extra["rows"], np.zeros(len(newcomers.client_ids), np.int32)])
-        return dataclasses.replace(
-            state,
-            client_ids=ids[order],
-            assignment=np.concatenate([state.assignment, fresh]).astype(np.int32)[order],
-            extra={"rows": rows[order]},
-        )
+        extra = {"rows": rows[joined_order(state, newcomers)]}
+        return dataclasses.replace(state, extra=extra, **extended(state, newcomers, fresh))
 
     def computations():
         return {"training": build_local_training(model, training)}

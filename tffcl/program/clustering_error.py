@@ -1,7 +1,5 @@
 """How far the clusters of a round are from the truth (FLIS, section III-D and Fig. 3)."""
 
-import math
-
 import numpy as np
 
 from tffcl.algorithms.contracts import RoundMetrics
@@ -23,8 +21,10 @@ def truly_related(federated, client_ids: np.ndarray) -> np.ndarray:
     if federated.true_groups is not None:
         groups = federated.true_groups[client_ids]
         return groups[:, np.newaxis] == groups[np.newaxis, :]
-    held = [np.unique(federated.train.y[federated.train_indices[client]]) for client in client_ids]
-    return np.array([[len(np.intersect1d(own, other)) >= math.ceil(len(own) / 2) for other in held] for own in held])
+    labels, classes = federated.train.y, int(federated.train.y.max()) + 1
+    held = np.stack([np.bincount(labels[federated.train_indices[client]], minlength=classes) > 0 for client in client_ids])
+    shared = held.astype(np.int64) @ held.T
+    return shared >= np.ceil(held.sum(axis=1, keepdims=True) / 2)
 
 
 def clustering_error(federated, metrics: RoundMetrics) -> float:
