@@ -78,7 +78,7 @@ def test_fine_tuning_lowers_the_error_on_the_clients_images(digits, autoencoder)
     np.testing.assert_array_equal(fine_tune(autoencoder.initial, x[:0], SEED), autoencoder.initial)
 
 
-def test_the_centres_are_those_of_the_codes(digits, autoencoder):
+def test_the_centres_are_those_of_the_codes(tff_worker, digits, autoencoder):
     signature = build_embedding(autoencoder, autoencoder.initial, SPEC, num_centres=3, seed=2)
     found = signature.computation(signature.context, dataset(digits, slice(0, 80)))
     codes = autoencoder.encode(autoencoder.unravel(tf.constant(autoencoder.initial)), autoencoder.preprocess(digits[0][:80]))
@@ -112,7 +112,7 @@ def test_the_collected_signatures_in_the_runtime(tff_worker, digits, autoencoder
         np.testing.assert_allclose(value["centres"][client], expected["centres"], atol=1e-4)
 
 
-def test_a_client_without_examples_masks_all(digits, autoencoder):
+def test_a_client_without_examples_masks_all(tff_worker, digits, autoencoder):
     signature = build_embedding(autoencoder, autoencoder.initial, SPEC, fine_tune_epochs=1)
     found = signature.computation(signature.context, dataset(digits, slice(0, 0)))
     assert not found["mask"].any() and not found["centres"].any()
