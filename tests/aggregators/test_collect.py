@@ -34,3 +34,13 @@ def test_who_did_not_answer_is_named(tff_worker):
 def test_nobody(tff_worker):
     collected = build()([], [])
     assert collected["value"]["b"].shape == (0, 2)
+
+
+@pytest.mark.parametrize("clients", [1, 2, 7, 8, 64, 1100])
+def test_everybody_comes_once_whatever_the_number(tff_worker, clients):
+    """1,100 rows do not fit into blocks of 1 to 256: the last block grows."""
+    ids = np.random.default_rng(0).permutation(clients).astype(np.int32)
+    values = [collections.OrderedDict(a=np.float32(client), b=[client % 2 == 0, True]) for client in ids]
+    rows = by_client(build()(list(ids), values), np.arange(clients))
+    np.testing.assert_array_equal(rows["a"], np.arange(clients))
+    np.testing.assert_array_equal(rows["b"][:, 0], np.arange(clients) % 2 == 0)

@@ -66,7 +66,9 @@ class RelatednessMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
         @tff.tensorflow.computation(value_type, weight_type)
         def pack(value, weight):
-            return collections.OrderedDict([*value.items(), ("weight", tf.cast(weight, tf.float32))])
+            # A weight of 0 silences a client, also one whose value is not finite.
+            heard = tf.nest.map_structure(lambda tensor: tf.where(weight > 0, tensor, tf.zeros_like(tensor)), value["value"])
+            return collections.OrderedDict([*value.items(), ("value", heard), ("weight", tf.cast(weight, tf.float32))])
 
         @tff.tensorflow.computation(context_type, rows_type)
         def mix(context, rows):
@@ -103,8 +105,6 @@ def _mix_rows(relatedness, weight, values):
     """Row i: the mean of `values [m, ...]` with weights `relatedness[i] * weight`."""
     shares = relatedness * weight[tf.newaxis, :]
     flat = tf.reshape(values, [tf.shape(values)[0], -1])
-    # A weight of 0 silences a client, also one whose value is not finite.
-    flat = tf.where(weight[:, tf.newaxis] > 0, flat, tf.zeros_like(flat))
     mixed = tf.math.divide_no_nan(tf.cast(shares, flat.dtype) @ flat, tf.cast(tf.reduce_sum(shares, 1, keepdims=True), flat.dtype))
     return tf.reshape(mixed, [-1, *values.shape[1:]])
 

@@ -121,7 +121,7 @@ class RelatedTraining:
         metrics = round_metrics(reports, cohort, state.assignment[where], self.transfer)
         everyone = state.extra["rows"].copy()
         everyone[mixed] = len(state.models) + mix_of
-        models, everyone = _kept(np.concatenate([state.models, server["models"]]), everyone)
+        models, everyone = _kept(state.models, server["models"], everyone)
         metrics = dataclasses.replace(metrics, relatedness=relatedness[where])
         return dataclasses.replace(state, models=models, extra={**state.extra, "rows": everyone}), metrics
 
@@ -131,10 +131,16 @@ class RelatedTraining:
         return state.models, state.extra["rows"][index_of(state.client_ids, client_ids)]
 
 
-def _kept(models: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Only the models that somebody has, and everyone's row among them."""
+def _kept(models: np.ndarray, new: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Only the models that somebody has, and everyone's row among them; `rows` counts `models` first, then `new`."""
     used, renumbered = np.unique(rows, return_inverse=True)
-    return models[used], renumbered.astype(np.int32)
+    old = used < len(models)
+    # Not the two joined and then picked from: with a model for each of many clients that is gigabytes more. Mode "clip",
+    # because "raise" makes a copy of its own.
+    kept = np.empty((len(used), models.shape[1]), np.float32)
+    np.take(models, used[old], axis=0, out=kept[: old.sum()], mode="clip")
+    np.take(new, used[~old] - len(models), axis=0, out=kept[old.sum() :], mode="clip")
+    return kept, renumbered.astype(np.int32)
 
 
 def build_related_training(model: FlatModel, training: LocalTraining, mixes: str = "cohort") -> RelatedTraining:

@@ -1,0 +1,80 @@
+"""Seconds and peak memory of a round in which every client gets its own mix (FLT case I), by number of clients.
+
+    uv run python tests/benchmarks/relatedness.py [--data-dir D] [--rounds 3] [--clients 600,1200,2400]
+
+EMNIST letters, MLP-200, 20 % of the clients a round, each related to a tenth of the others at random, so that no two mixes
+are equal. Each size runs in a process of its own, whose worker ends with it.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def peak(pid="self") -> float:
+    """Peak of the resident memory in MB."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as status:
+        line = next(line for line in status if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def measure(clients: int, rounds: int, data_dir: str | None):
+    """Prints the line of one size."""
+    import dataclasses
+
+    import numpy as np
+
+    from tffcl import runtime
+    from tffcl.algorithms.contracts import Cohort, State
+    from tffcl.algorithms.related_training import build_related_training
+    from tffcl.program import config, prepare, sampling
+    from tffcl.program.population import build_population
+
+    overrides = {"partition": {"clients": clients}, "train": {"clients_per_round": clients // 5}}
+    chosen = config.resolve("flt_emnist_letters_scenario_4_mlp", "fedavg", overrides=overrides)
+    federated = prepare.load_data(chosen, data_dir)
+    population = build_population(federated)
+    model = prepare.build_model(chosen, federated)
+    worker = runtime.use_local_worker()
+    training = build_related_training(model, prepare.local_training(chosen.train))
+    relatedness = np.random.default_rng(0).random((clients, clients)) < 0.1
+    relatedness = np.maximum(relatedness | relatedness.T, np.eye(clients)).astype(np.float32)
+    extra = {"relatedness": relatedness, "rows": np.zeros(clients, np.int32)}
+    state = State(
+        population.client_ids, np.zeros(clients, np.int32), model.initial[np.newaxis], training.initial_aggregator_state(), extra
+    )
+    # As after many rounds: a model for every client.
+    state = dataclasses.replace(state, models=np.repeat(state.models, clients, axis=0))
+    state.extra["rows"] = np.arange(clients, dtype=np.int32)
+    before, seconds = peak(), []
+    for number in range(1, rounds + 1):
+        ids = sampling.sample_cohort(population.client_ids, clients // 5, 0, number)
+        start = time.perf_counter()
+        state, _ = training.next(state, Cohort(population, ids, (0, number)))
+        seconds.append(time.perf_counter() - start)
+    models = state.models.nbytes / 2**20
+    print(f"{clients:7}  {min(seconds):13.2f}  {models:9.0f}  {before:9.0f}  {peak():10.0f}  {peak(worker.pid):9.0f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clients", default="600,1200,2400")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        measure(options.one, options.rounds, options.data_dir)
+        return
+    print("clients  s a round     models MB  before MB  process MB  worker MB", flush=True)
+    for clients in options.clients.split(","):
+        given = ["--data-dir", options.data_dir] if options.data_dir else []
+        subprocess.run([sys.executable, __file__, "--one", clients, "--rounds", str(options.rounds), *given], check=True)
+
+
+if __name__ == "__main__":
+    main()
