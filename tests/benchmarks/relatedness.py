@@ -34,7 +34,7 @@ def measure(clients: int, rounds: int, data_dir: str | None):
     from tffcl.program import config, prepare, sampling
     from tffcl.program.population import build_population
 
-    overrides = {"partition": {"clients": clients}, "train": {"clients_per_round": clients // 5}}
+    overrides = {"partition": {"clients": clients, "test": "classes"}, "train": {"clients_per_round": clients // 5}}
     chosen = config.resolve("flt_emnist_letters_scenario_4_mlp", "fedavg", overrides=overrides)
     federated = prepare.load_data(chosen, data_dir)
     population = build_population(federated)

@@ -247,7 +247,7 @@ class TestSampling:
         rounds, every, last, tested = 23, 5, {}, {}
         for number in range(1, rounds + 1):
             cohort = sampling.sample_cohort(self.IDS, 12, 3, number)
-            needed = sampling.needs_local_test(self.IDS, 12, 3, number, rounds, every)
+            needed = sampling.needs_local_test(lambda _: self.IDS, 12, 3, number, rounds, every)
             last.update(dict.fromkeys(cohort.tolist(), number))
             tested.update(dict.fromkeys(cohort[needed].tolist(), number))
             if sampling.is_evaluation(number, rounds, every):

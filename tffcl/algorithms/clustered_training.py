@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +26,7 @@ def build_training_process(
     aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
     distribution: str = "broadcast",
     local_test: bool = False,
+    flags: bool = False,
 ) -> tff.templates.IterativeProcess:
     """Builds one round of clustered training (PACFL Alg. 1 lines 17 to 25) as a TFF process.
 
@@ -44,13 +46,14 @@ def build_training_process(
       aggregation: Over `<key=int32,value=float32[P]>` with float32 weights; default `ClusteredMeanFactory()`.
       distribution: "broadcast" or "select".
       local_test: Whether clients bring test examples and test their own model after training.
+      flags: Whether clients tell that their data have changed (`changed=int32` in their input and their report).
 
     Raises:
       UserError: If the distribution is unknown.
     """
     if distribution not in DISTRIBUTIONS:
         raise unknown("distribution", distribution, DISTRIBUTIONS)
-    client_update = build_client_update(model, training, local_test=local_test)
+    client_update = build_client_update(model, training, local_test=local_test, flags=flags)
     model_type, input_type = client_update.type_signature.parameter
     upload_type = client_update.type_signature.result["upload"]
     weight_type = client_update.type_signature.result["weight"]
@@ -126,9 +129,9 @@ def _build_distribution(distribution, model_type, models_type, input_type, clien
     return broadcast if distribution == "broadcast" else select
 
 
-def training_transfer(model: FlatModel, training: LocalTraining) -> Transfer:
+def training_transfer(model: FlatModel, training: LocalTraining, *, flags: bool = False) -> Transfer:
     """What a client of a clustered round receives (its row) and sends (difference, key, weight, ID, report)."""
-    signature = build_client_update(model, training, local_test=False).type_signature
+    signature = build_client_update(model, training, local_test=False, flags=flags).type_signature
     return Transfer(down=signature.parameter[0], up=signature.result)
 
 
@@ -182,6 +185,7 @@ def round_metrics(reports, cohort: Cohort, clusters, transfer: Transfer) -> Roun
         test_examples=value["test_examples"],
         down_bytes=transfer.down_bytes * len(cohort.client_ids),
         up_bytes=transfer.up_bytes * len(cohort.client_ids),
+        changed=value["changed"].astype(bool) if "changed" in value else None,
     )
 
 
@@ -194,11 +198,13 @@ class ClusteredTraining:
       transfer: What a client receives and sends.
       compact: Whether only the rows that the cohort trains are sent to the runtime; not with aggregations that have a
         fixed number of clusters.
+      flags: `(State, Cohort) -> int32 [m]`, the clients' flags of change, for a process that takes them; else None.
     """
 
     process: tff.templates.IterativeProcess
     transfer: Transfer
     compact: bool
+    flags: Callable[[State, Cohort], np.ndarray] | None = None
 
     def initial_aggregator_state(self):
         return self.process.initialize()["aggregator"]
@@ -208,7 +214,8 @@ class ClusteredTraining:
         clusters = state.clusters(cohort.client_ids)
         rows, keys = np.unique(clusters, return_inverse=True) if self.compact else (np.arange(len(state.models)), clusters)
         server = collections.OrderedDict(models=state.models[rows], aggregator=state.aggregator)
-        server, reports = self.process.next(server, cohort_inputs(cohort, key=keys.astype(np.int32)))
+        flags = {"changed": self.flags(state, cohort)} if self.flags else {}
+        server, reports = self.process.next(server, cohort_inputs(cohort, key=keys.astype(np.int32), **flags))
         metrics = round_metrics(reports, cohort, clusters, self.transfer)
         models = state.models.copy()
         models[rows] = server["models"]
@@ -221,10 +228,11 @@ class ClusteredTraining:
 
 
 def build_clustered_training(
-    model: FlatModel, training: LocalTraining, *, aggregation=None, distribution: str = "broadcast"
+    model: FlatModel, training: LocalTraining, *, aggregation=None, distribution: str = "broadcast", flags=None
 ) -> ClusteredTraining:
-    """Builds the engine; arguments as in `build_training_process`."""
+    """Builds the engine; arguments as in `build_training_process`, flags as in `ClusteredTraining`."""
+    asks = flags is not None
     process = build_training_process(
-        model, training, aggregation=aggregation, distribution=distribution, local_test=True
+        model, training, aggregation=aggregation, distribution=distribution, local_test=True, flags=asks
     )
-    return ClusteredTraining(process, training_transfer(model, training), compact=aggregation is None)
+    return ClusteredTraining(process, training_transfer(model, training, flags=asks), aggregation is None, flags)

@@ -21,14 +21,18 @@ class Population:
       examples: Client ID to its training examples, a `tf.data.Dataset` of single `<x, y>`. Give the same object for the
         same client every time: building data sets anew in every round leaks memory.
       test_examples: The same for its test examples.
+      versions: `int32 [N]`, how often each client's data have changed; default never.
     """
 
     client_ids: np.ndarray
     sizes: np.ndarray
     examples: Callable[[int], tf.data.Dataset]
     test_examples: Callable[[int], tf.data.Dataset]
+    versions: np.ndarray | None = None
 
     def __post_init__(self):
+        if self.versions is None:
+            object.__setattr__(self, "versions", np.zeros(len(self.client_ids), np.int32))
         if not len(self.client_ids):
             raise UserError("the population has no clients; at least 1 is needed")
         if np.any(np.diff(self.client_ids) <= 0) or len(self.sizes) != len(self.client_ids):
@@ -206,6 +210,7 @@ class RoundMetrics:
       up_bytes: Bytes that it received.
       relatedness: `float32 [m, m]` for methods that relate the clients of a cohort, row i the mix of client i; else None.
       scalars: What else the method tells of the round, numbers by name; the same names in every round.
+      changed: `bool [m]`, who told that its data have changed; None for methods that do not ask.
     """
 
     client_ids: np.ndarray
@@ -218,6 +223,7 @@ class RoundMetrics:
     up_bytes: int
     relatedness: np.ndarray | None = None
     scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    changed: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ import dataclasses
 
 import numpy as np
 
+from tffcl.algorithms import dynamic_clustering
 from tffcl.algorithms.clustered_training import build_clustered_training, build_training_process
 from tffcl.algorithms.contracts import Algorithm, Population, State, check_newcomers, extended, joined_order
 from tffcl.algorithms.one_shot import signature_transfer, threshold_of
@@ -44,6 +45,9 @@ class TaskonomyClustering:
       num_clusters: C, for the disjoint clusters; default the best fitting number.
       mixes: With "joint", a name in `related_training.MIXES`.
       num_neighbors: Of UMAP.
+      change_flags: λ of Alg. 3 line 23: clients tell when their data have changed, and when more than so many have, all
+        send centres again and are related anew; default: flags are not asked for.
+      period: τ: the same in every round that is a multiple of it; default never.
     """
 
     encoder: str = "fashion_mnist"
@@ -58,6 +62,8 @@ class TaskonomyClustering:
     num_clusters: int | None = None
     mixes: str = "cohort"
     num_neighbors: int = 15
+    change_flags: int | None = None
+    period: int | None = None
 
     def __post_init__(self):
         for name, allowed in (("distance", fcr.DISTANCES), ("clusters", CASES), ("mixes", MIXES)):
@@ -71,6 +77,7 @@ class TaskonomyClustering:
         for name in ("gamma", "fine_tune_rate"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} is {getattr(self, name)}; it must be above 0")
+        dynamic_clustering.Triggers(self.change_flags, self.period)  # refuses what is impossible
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,6 +137,11 @@ def build_flt(
     nearest to theirs (section III-C4), are placed in the map of the others, and with joint clusters start from the mean of
     their relatives' models, or from the nearest client's where they have none.
 
+    With `change_flags` or `period` clients are related anew in the middle of training (Alg. 3 lines 21 to 28): all, newcomers
+    included, fine-tune and send centres as before the first round. Who moves to another cluster finds that cluster's
+    model: with disjoint clusters a new cluster starts from the mean of its members' models, with joint ones every client
+    keeps its own until its next mix.
+
     Args:
       model: What is trained.
       training: Local hyper-parameters.
@@ -139,7 +151,8 @@ def build_flt(
 
     Returns:
       The method. `State.extra` has what `ClientRelatedness.form` says, and with joint clusters `rows int32 [N]`, whose
-      model is which row; the assignment is the disjoint clusters in both cases.
+      model is which row; the assignment is the disjoint clusters in both cases. Where clients are related anew,
+      `dynamic_clustering.KEYS` too.
     """
     autoencoder, vector = encoder
     signature = build_embedding(
@@ -147,12 +160,21 @@ def build_flt(
         fine_tune_epochs=clustering.fine_tune_epochs, learning_rate=clustering.fine_tune_rate, seed=seed,
     )  # fmt: skip
     sign, relations = build_signing(signature), ClientRelatedness(clustering, seed)
-    joint = clustering.clusters == "joint"
-    rounds = build_related_training(model, training, clustering.mixes) if joint else build_clustered_training(model, training)
+    joint, triggers = clustering.clusters == "joint", dynamic_clustering.Triggers(clustering.change_flags, clustering.period)
+    flags = dynamic_clustering.changed_since_signed if clustering.change_flags is not None else None
+    if joint:
+        rounds = build_related_training(model, training, clustering.mixes, flags)
+    else:
+        rounds = build_clustered_training(model, training, flags=flags)
+
+    def form(population: Population):
+        signed = sign(population)
+        return relations.form(signed["centres"], signed["mask"])
 
     def initialize(population: Population) -> State:
-        signed = sign(population)
-        labels, extra = relations.form(signed["centres"], signed["mask"])
+        labels, extra = form(population)
+        if triggers:
+            extra |= dynamic_clustering.no_flags(population)
         if joint:
             models, own = model.initial[np.newaxis], {"rows": np.zeros(len(labels), np.int32)}
         else:
@@ -179,21 +201,30 @@ def build_flt(
             given = _starts(models, old["rows"], related[len(across) :, : len(across)], across)
             extra["rows"] = np.concatenate([old["rows"], len(models) + np.arange(len(given), dtype=np.int32)])[order]
             models = np.concatenate([models, given])
+        if triggers:
+            extra |= dynamic_clustering.with_arrivals(state, arrivals)
         return dataclasses.replace(state, models=models, extra=extra, **members)
 
+    def carry(state: State, labels, population: Population):
+        if joint:
+            return {}
+        return {"models": dynamic_clustering.mean_of_members(state.models, state.assignment, labels, population.sizes)}
+
     def computations():
-        process = (build_related_process if joint else build_training_process)(model, training)
+        process = (build_related_process if joint else build_training_process)(model, training, flags=flags is not None)
         return {"signature": build_collection(signature), "initialize": process.initialize, "training": process.next}
 
+    sent = signature_transfer(signature)
+    dynamic = dynamic_clustering.DynamicClustering(rounds, form, carry, triggers, sent)
     return Algorithm(
         "flt",
         initialize,
-        rounds.next,
+        (dynamic if triggers else rounds).next,
         rounds.assign,
         admit,
         computations,
-        {"signature": signature_transfer(signature), "training": rounds.transfer},
-        extra_keys=(*_KEPT, *(("rows",) if joint else ())),
+        {"signature": sent, "training": rounds.transfer},
+        extra_keys=(*_KEPT, *(("rows",) if joint else ()), *(dynamic_clustering.KEYS if triggers else ())),
         clustering={
             "unit": "distance in the UMAP map",
             "tree_unit": "Ward distance",

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -12,7 +13,7 @@ from tffcl.aggregators.relatedness_mean import RelatednessMeanFactory
 from tffcl.algorithms.clustered_training import cohort_inputs, round_metrics
 from tffcl.algorithms.contracts import Cohort, RoundMetrics, State, Transfer, index_of
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.update import build_train_and_report, client_type
+from tffcl.client_work.update import FLAG, build_train_and_report, client_type
 from tffcl.errors import unknown
 from tffcl.models.flat import FlatModel
 
@@ -22,15 +23,19 @@ MIXES = {
 }
 
 
-def build_related_update(model: FlatModel, training: LocalTraining, *, local_test: bool) -> tff.Computation:
+def build_related_update(
+    model: FlatModel, training: LocalTraining, *, local_test: bool, flags: bool = False
+) -> tff.Computation:
     """Builds the client's part: train the own model, upload it under the own place in the cohort.
+
+    With `flags` it also tells whether its data have changed.
 
     Returns:
       `(<model=float32[P], client=<...,row=int32,key=int32>> ->
         <upload=<key=int32,value=float32[P]>, weight=float32, client_id=int32, report=R>)`.
     """
     train_and_report = build_train_and_report(model, training, local_test=local_test)
-    own_type = client_type(model, local_test=local_test, row=np.int32, key=np.int32)
+    own_type = client_type(model, local_test=local_test, row=np.int32, key=np.int32, **(FLAG if flags else {}))
 
     @tff.tensorflow.computation(tff.TensorType(np.float32, [model.size]), own_type)
     def client_update(vector, client):
@@ -46,7 +51,7 @@ def build_related_update(model: FlatModel, training: LocalTraining, *, local_tes
 
 
 def build_related_process(
-    model: FlatModel, training: LocalTraining, *, local_test: bool = False
+    model: FlatModel, training: LocalTraining, *, local_test: bool = False, flags: bool = False
 ) -> tff.templates.IterativeProcess:
     """Builds one round of training with a relatedness matrix as one TFF computation.
 
@@ -59,8 +64,9 @@ def build_related_process(
       model: What is trained.
       training: Local hyper-parameters.
       local_test: Whether clients bring test examples and test their own model after training.
+      flags: Whether clients tell that their data have changed (`changed=int32` in their input and their report).
     """
-    client_update = build_related_update(model, training, local_test=local_test)
+    client_update = build_related_update(model, training, local_test=local_test, flags=flags)
     _, own_type = client_update.type_signature.parameter
     result_type = client_update.type_signature.result
     aggregator = RelatednessMeanFactory().create(result_type["upload"], result_type["weight"])
@@ -99,11 +105,13 @@ class RelatedTraining:
       process: From `build_related_process` with `local_test=True`.
       transfer: What a client receives and sends.
       mixes: A name in `MIXES`.
+      flags: `(State, Cohort) -> int32 [m]`, the clients' flags of change, for a process that takes them; else None.
     """
 
     process: tff.templates.IterativeProcess
     transfer: Transfer
     mixes: str
+    flags: Callable[[State, Cohort], np.ndarray] | None = None
 
     def initial_aggregator_state(self):
         return self.process.initialize()["aggregator"]
@@ -117,7 +125,8 @@ class RelatedTraining:
         used, rows = np.unique(state.extra["rows"][where], return_inverse=True)
         server = collections.OrderedDict(models=state.models[used], aggregator=asked)
         places = np.arange(len(where), dtype=np.int32)
-        server, reports = self.process.next(server, cohort_inputs(cohort, row=rows.astype(np.int32), key=places))
+        flags = {"changed": self.flags(state, cohort)} if self.flags else {}
+        server, reports = self.process.next(server, cohort_inputs(cohort, row=rows.astype(np.int32), key=places, **flags))
         metrics = round_metrics(reports, cohort, state.assignment[where], self.transfer)
         everyone = state.extra["rows"].copy()
         everyone[mixed] = len(state.models) + mix_of
@@ -143,11 +152,13 @@ def _kept(models: np.ndarray, new: np.ndarray, rows: np.ndarray) -> tuple[np.nda
     return kept, renumbered.astype(np.int32)
 
 
-def build_related_training(model: FlatModel, training: LocalTraining, mixes: str = "cohort") -> RelatedTraining:
-    """Builds the rounds of FLT's case I; `mixes` is a name in `MIXES`."""
+def build_related_training(
+    model: FlatModel, training: LocalTraining, mixes: str = "cohort", flags=None
+) -> RelatedTraining:
+    """Builds the rounds of FLT's case I; `mixes` is a name in `MIXES`, flags as in `RelatedTraining`."""
+    asks = flags is not None
     if mixes not in MIXES:
         raise unknown("mixes", mixes, MIXES)
-    sent = build_related_update(model, training, local_test=False).type_signature
-    return RelatedTraining(
-        build_related_process(model, training, local_test=True), Transfer(down=sent.parameter[0], up=sent.result), mixes
-    )
+    sent = build_related_update(model, training, local_test=False, flags=asks).type_signature
+    process = build_related_process(model, training, local_test=True, flags=asks)
+    return RelatedTraining(process, Transfer(down=sent.parameter[0], up=sent.result), mixes, flags)

@@ -31,6 +31,9 @@ def client_type(model: FlatModel, /, *, local_test: bool, **own) -> tff.StructTy
     return tff.to_type(fields)
 
 
+FLAG = {"changed": np.int32}  # field of a client that tells whether its data have changed, see `dynamic_clustering`
+
+
 def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_test: bool):
     """Builds the tf.function that every training method's client runs.
 
@@ -41,8 +44,9 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_t
 
     Returns:
       A tf.function `(vector float32[P], client) -> (vector float32[P], report)`; `client` as in `client_type`, the
-      report `<examples=int32,loss=float32,finite=bool[,test_correct=int32,test_examples=int32]>`: training examples, mean
-      training loss over the last epoch, whether the trained model is finite, and the local test.
+      report `<examples=int32,loss=float32,finite=bool[,test_correct=int32,test_examples=int32][,changed=int32]>`: training
+      examples, mean training loss over the last epoch, whether the trained model is finite, the local test, and the
+      client's flag of change if it brings one.
     """
     local_sgd = build_local_sgd(model, training)
     count_correct = build_count_correct(model)
@@ -57,13 +61,17 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_t
             test = stack(client["test_examples"])
             report["test_correct"] = count_correct(trained, test["x"], test["y"])
             report["test_examples"] = tf.size(test["y"])
+        if "changed" in client:
+            report["changed"] = client["changed"]
         return trained, report
 
     return train_and_report
 
 
-def build_client_update(model: FlatModel, training: LocalTraining, *, local_test: bool) -> tff.Computation:
-    """Builds the upload of one client of a clustered round.
+def build_client_update(
+    model: FlatModel, training: LocalTraining, *, local_test: bool, flags: bool = False
+) -> tff.Computation:
+    """Builds the upload of one client of a clustered round; with `flags` it also tells whether its data have changed.
 
     The weight is the number of training examples, |D_k| of PACFL Alg. 1 line 24; a model that is not finite gets weight 0.
 
@@ -73,7 +81,7 @@ def build_client_update(model: FlatModel, training: LocalTraining, *, local_test
       `value` = trained minus received model and R as in `build_train_and_report`.
     """
     train_and_report = build_train_and_report(model, training, local_test=local_test)
-    keyed = client_type(model, local_test=local_test, key=np.int32)
+    keyed = client_type(model, local_test=local_test, key=np.int32, **(FLAG if flags else {}))
 
     @tff.tensorflow.computation(tff.TensorType(np.float32, [model.size]), keyed)
     def client_update(model, client):

@@ -79,16 +79,38 @@ class NewcomerSettings:
 
     Attributes:
       clients: How many of the population are held out of clustering and training; the seed decides which.
-      epochs: Passes over its own data with which a newcomer trains the model that it is given; 0 is none.
+      epochs: Passes over its own data with which a newcomer trains the model that it is given; 0 is none. After the last
+        round only.
+      round: From this round on they take part as all others do; 0: they join after the last (`tffcl newcomers`).
     """
 
     clients: int = 0
     epochs: int = 5
+    round: int = 0
 
     def __post_init__(self):
-        for name in ("clients", "epochs"):
+        for name in ("clients", "epochs", "round"):
             if getattr(self, name) < 0:
                 raise UserError(f"newcomers.{name} is {getattr(self, name)}; it must be a whole number from 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class DriftSettings:
+    """Whose data change in the middle of a run, and when (see `datasets.drift`).
+
+    Attributes:
+      clients: How many clients exchange their data, with those of other groups where there are groups; 0 is none.
+      round: From this round on they hold the other data.
+    """
+
+    clients: int = 0
+    round: int = 2
+
+    def __post_init__(self):
+        if self.clients < 0 or self.clients == 1:
+            raise UserError(f"drift.clients is {self.clients}; it must be 0 or a whole number from 2")
+        if self.round < 2:
+            raise UserError(f"drift.round is {self.round}; it must be a whole number from 2")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +130,8 @@ class RunConfig:
       method: The method's own parameters.
       evaluation: When accuracies are taken.
       checkpoint: When the state is saved.
-      newcomers: Who joins after the last round.
+      newcomers: Who joins later.
+      drift: Whose data change in the middle.
     """
 
     task: str
@@ -124,12 +147,14 @@ class RunConfig:
     evaluation: EvaluationSettings
     checkpoint: CheckpointSettings
     newcomers: NewcomerSettings = NewcomerSettings()
+    drift: DriftSettings = DriftSettings()
 
     def as_dict(self) -> dict:
-        """Plain containers without None, as TOML takes them; no table for newcomers where there are none."""
+        """Plain containers without None, as TOML takes them; no table for newcomers or drift where there are none."""
         values = _without_none(dataclasses.asdict(self))
-        if not self.newcomers.clients:
-            del values["newcomers"]
+        for name in ("newcomers", "drift"):
+            if not values[name]["clients"]:
+                del values[name]
         return values
 
 
@@ -262,6 +287,7 @@ def _resolved(name: str, contents: Mapping, algorithm: str, seed: int, overrides
         evaluation=settings(EvaluationSettings, contents.get("evaluation", {}), "evaluation"),
         checkpoint=settings(CheckpointSettings, contents.get("checkpoint", {}), "checkpoint"),
         newcomers=settings(NewcomerSettings, contents.get("newcomers", {}), "newcomers"),
+        drift=settings(DriftSettings, contents.get("drift", {}), "drift"),
     )
 
 
@@ -301,7 +327,7 @@ def _written(values: dict) -> RunConfig:
     if values["algorithm"] not in ALGORITHMS:
         raise unknown("algorithm", values["algorithm"], ALGORITHMS)
     kinds = {"train": TrainSettings, "evaluation": EvaluationSettings, "checkpoint": CheckpointSettings}
-    kinds["newcomers"] = NewcomerSettings
+    kinds |= {"newcomers": NewcomerSettings, "drift": DriftSettings}
     tables = {name: settings(kind, values.get(name, {}), name) for name, kind in kinds.items()}
     method = _method_parameters(values["algorithm"], values["method"])
     plain = {name: values[name] for name in ("task", "algorithm", "seed", "description", "source")}

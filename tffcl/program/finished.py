@@ -12,9 +12,9 @@ from tffcl.client_work.evaluation import build_predict
 from tffcl.datasets.core import FederatedDataset
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.program import prepare, sampling
+from tffcl.program import prepare
 from tffcl.program.config import RunConfig, load_run_config
-from tffcl.program.population import build_population
+from tffcl.program.stages import Stages
 from tffcl.program.storage import Checkpoints
 
 
@@ -25,7 +25,7 @@ class TrainedRun:
     Attributes:
       config: What was run.
       round_number: The round after which the checkpoint was saved.
-      federated: Who holds what.
+      federated: Who holds what in that round.
       model: The architecture.
       algorithm: The method.
       state: What the method knows after that round.
@@ -89,10 +89,10 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None) -> Trained
     algorithm = prepare.build_algorithm(config, model, federated, data_dir)
     runtime.use_local_worker()
     state, _ = checkpoints.load(newest, algorithm)
+    stage = Stages(config, federated, model).at(newest)
     if algorithm.choose:  # a checkpoint between evaluations holds older choices
-        participants, _ = sampling.hold_out(federated.num_clients, config.newcomers.clients, config.seed)
-        state = algorithm.choose(state, build_population(federated, participants))
-    return TrainedRun(config, newest, federated, model, algorithm, state)
+        state = algorithm.choose(state, stage.population)
+    return TrainedRun(config, newest, stage.federated, model, algorithm, state)
 
 
 def _newest(out: pathlib.Path, config: RunConfig) -> tuple[Checkpoints, int]:

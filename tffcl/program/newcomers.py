@@ -63,8 +63,11 @@ def join_newcomers(
       UserError: If `out` holds no run, or one without held-out clients or without a checkpoint.
     """
     out = pathlib.Path(out)
-    if not load_run_config(out).newcomers.clients:
+    asked = load_run_config(out).newcomers
+    if not asked.clients:
         raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")
+    if asked.round:
+        raise UserError(f"the newcomers of the run in {out} joined it in round {asked.round}; none are left")
     trained = load_run(out, data_dir=data_dir)
     contents = _contents(trained, _join(trained, show_progress))
     _write(out, contents)

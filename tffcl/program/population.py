@@ -9,7 +9,7 @@ import tensorflow as tf
 from tffcl.algorithms.contracts import Population
 
 
-def build_population(federated, clients=None) -> Population:
+def build_population(federated, clients=None, *, changed=()) -> Population:
     """Makes the population of a `datasets.core.FederatedDataset`.
 
     Each client's `tf.data.Dataset`s are made once, when first asked for, and kept.
@@ -17,6 +17,7 @@ def build_population(federated, clients=None) -> Population:
     Args:
       federated: Who holds what.
       clients: Only these client IDs; default all.
+      changed: Clients whose data are not what they were at first.
     """
     ids = np.arange(federated.num_clients) if clients is None else np.sort(np.asarray(clients))
     sizes = np.array([len(federated.train_indices[client]) for client in ids], np.int32)
@@ -36,4 +37,4 @@ def build_population(federated, clients=None) -> Population:
             shared[id(indices)] = dataset(federated.test, indices)
         return shared[id(indices)]
 
-    return Population(ids.astype(np.int32), sizes, examples, test_examples)
+    return Population(ids.astype(np.int32), sizes, examples, test_examples, np.isin(ids, changed).astype(np.int32))

@@ -12,15 +12,14 @@ import numpy as np
 import tomli_w
 
 from tffcl import runtime
-from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State
+from tffcl.algorithms.contracts import Algorithm, Cohort, State
 from tffcl.clustering import hierarchical
 from tffcl.errors import UserError
-from tffcl.program import prepare, sampling, summary
+from tffcl.program import changes, prepare, sampling, summary
 from tffcl.program.config import RunConfig
 from tffcl.program.clustering_error import clustering_error
-from tffcl.program.evaluation import Evaluator, build_evaluator
-from tffcl.program.population import build_population
 from tffcl.program.progress import progress_bar
+from tffcl.program.stages import Stage, Stages
 from tffcl.program.storage import Checkpoints, Metrics
 
 CLUSTERING, TRAINING, EVALUATION = range(3)  # places in progress["seconds"]
@@ -43,10 +42,9 @@ class _Run:
     """The parts of a run in progress, and what has been counted so far."""
 
     config: RunConfig
-    federated: object
-    population: Population
+    stages: Stages
+    stage: Stage
     algorithm: Algorithm
-    evaluator: Evaluator
     progress: dict
 
     @contextlib.contextmanager
@@ -85,14 +83,12 @@ def run(
     out = pathlib.Path(out)
     _claim(out, config, resume=resume, overwrite=overwrite)
     federated = prepare.load_data(config, data_dir)
-    participants, _ = sampling.hold_out(federated.num_clients, config.newcomers.clients, config.seed)
-    population = build_population(federated, participants)
-    _check_sizes(config, population)
     model = prepare.build_model(config, federated)
+    stages = Stages(config, federated, model)
+    sampling.sample_cohort(stages.clients(0), config.train.clients_per_round, config.seed, 1)  # too large a cohort is said now
     algorithm = prepare.build_algorithm(config, model, federated, data_dir)
     runtime.use_local_worker()
-    evaluator = build_evaluator(model, federated, participants)
-    job = _Run(config, federated, population, algorithm, evaluator, _no_progress(len(participants)))
+    job = _Run(config, stages, stages.at(0), algorithm, _no_progress(len(stages.clients(0))))
     checkpoints = Checkpoints(out / "checkpoints", config.checkpoint.keep)
     with progress_bar(config.train.rounds, _title(config), "round", show=show_progress) as bar:
         round_number, state = _start(job, checkpoints, resume, bar)
@@ -149,10 +145,6 @@ def _first_difference(old: dict, new: dict, prefix=""):
     return None
 
 
-def _check_sizes(config: RunConfig, population: Population):
-    sampling.sample_cohort(population.client_ids, config.train.clients_per_round, config.seed, 1)
-
-
 def _no_progress(clients: int) -> dict:
     counts = {key: np.zeros(clients, np.int64) for key in ("rounds_trained", "local_correct", "local_total")}
     totals = {key: np.int64(0) for key in ("down_bytes", "up_bytes", "signature_bytes")}
@@ -164,19 +156,41 @@ def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int,
     saved = checkpoints.latest() if resume else None
     if saved is not None:
         state, job.progress = checkpoints.load(saved, job.algorithm)
+        job.stage = job.stages.at(saved)
         return saved, state
     bar.set_description(f"{_title(job.config)} initialises")
     with job.timed(CLUSTERING):
-        state = job.algorithm.initialize(job.population)
+        state = job.algorithm.initialize(job.stage.population)
     bar.set_description(_title(job.config))
-    clients = len(job.population.client_ids)
+    _count_signatures(job, len(job.stage.population.client_ids))
+    checkpoints.save(0, state, job.progress)
+    return 0, state
+
+
+def _count_signatures(job: _Run, clients: int):
     for name in _ONCE & set(job.algorithm.transfers):
         transfer = job.algorithm.transfers[name]
         job.progress["down_bytes"] += transfer.down_bytes * clients
         job.progress["up_bytes"] += transfer.up_bytes * clients
         job.progress["signature_bytes"] += (transfer.up_bytes + transfer.down_bytes) * clients  # part of the two
-    checkpoints.save(0, state, job.progress)
-    return 0, state
+
+
+def _enter_stage(job: _Run, state: State, number: int) -> State:
+    """Lets newcomers join and data change before a round; returns the method's state with the newcomers."""
+    before, job.stage, progress = job.stage, job.stages.at(number), dict(job.progress)
+    known, job.progress = job.stage.population.index(before.population.client_ids), progress
+    for key in ("rounds_trained", "local_correct", "local_total"):
+        everyone = np.zeros(len(job.stage.population.client_ids), np.int64)
+        everyone[known] = progress[key]
+        progress[key] = everyone
+    changed = np.isin(job.stage.population.client_ids, job.stage.changed)
+    # The last local test of these was on data that they hold no more.
+    progress["local_correct"][changed] = progress["local_total"][changed] = 0
+    if job.stage.arrivals is None:
+        return state
+    _count_signatures(job, len(job.stage.arrivals.client_ids))
+    with job.timed(CLUSTERING):
+        return job.algorithm.admit(state, job.stage.arrivals)
 
 
 def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metrics: Metrics, bar):
@@ -186,7 +200,7 @@ def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metric
     try:
         while done < config.train.rounds:
             start = time.monotonic()
-            state, row = _round(job, state, done + 1)
+            state, row = _next_round(job, state, done + 1)
             done += 1
             if sampling.is_evaluation(done, config.train.rounds, config.evaluation.every):
                 state, accuracy = _evaluate(job, state)
@@ -207,19 +221,31 @@ def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metric
     return (state, accuracy) if accuracy else _evaluate(job, state)
 
 
+def _next_round(job: _Run, state: State, number: int) -> tuple[State, dict]:
+    """A round, in its stage; one that fails leaves the run in the stage before."""
+    stage, progress = job.stage, job.progress
+    try:
+        if job.stages.starts(number):
+            state = _enter_stage(job, state, number)
+        return _round(job, state, number)
+    except BaseException:
+        job.stage, job.progress = stage, progress
+        raise
+
+
 def _round(job: _Run, state: State, number: int) -> tuple[State, dict]:
-    train, ids = job.config.train, job.population.client_ids
-    size, seed = train.clients_per_round, job.config.seed
-    tested = sampling.needs_local_test(ids, size, seed, number, train.rounds, job.config.evaluation.every)
+    train, population = job.config.train, job.stage.population
+    size, seed, ids = train.clients_per_round, job.config.seed, population.client_ids
+    tested = sampling.needs_local_test(job.stages.clients, size, seed, number, train.rounds, job.config.evaluation.every)
     cohort = Cohort(
-        job.population,
+        population,
         sampling.sample_cohort(ids, size, seed, number),
         (sampling.stream(seed, "clients"), number),
         tested,
     )
     with job.timed(TRAINING):
         state, metrics = job.algorithm.next(state, cohort)
-    where = job.population.index(metrics.client_ids)
+    where = population.index(metrics.client_ids)
     progress = job.progress
     progress["rounds_trained"][where] += 1
     progress["local_correct"][where] = metrics.test_correct
@@ -233,7 +259,7 @@ def _round(job: _Run, state: State, number: int) -> tuple[State, dict]:
         "seconds": 0.0,
         "train_loss": float(weights @ metrics.losses),
         **clusters,
-        **({} if metrics.relatedness is None else {"clustering_error": clustering_error(job.federated, metrics)}),
+        **({} if metrics.relatedness is None else {"clustering_error": clustering_error(job.stage.federated, metrics)}),
         **metrics.scalars,
         **dict.fromkeys(("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy")),
         "down_bytes": int(metrics.down_bytes),
@@ -245,17 +271,17 @@ def _evaluate(job: _Run, state: State) -> tuple[State, dict]:
     """Returns the state, in which clients that choose have chosen, and their accuracies."""
     with job.timed(EVALUATION):
         if job.algorithm.choose:
-            state = job.algorithm.choose(state, job.population)
-        models, keys = job.algorithm.assign(state, job.population.client_ids)
+            state = job.algorithm.choose(state, job.stage.population)
+        models, keys = job.algorithm.assign(state, job.stage.population.client_ids)
         shared = len(np.unique(keys)) == 1
         return state, {
-            "cluster": job.evaluator.cluster_accuracy(models, keys),
-            "global": job.evaluator.global_accuracy(models[keys[0]]) if shared else None,
+            "cluster": job.stage.evaluator.cluster_accuracy(models, keys),
+            "global": job.stage.evaluator.global_accuracy(models[keys[0]]) if shared else None,
         }
 
 
 def _cluster_row(job: _Run, state: State) -> dict:
-    return {"clusters": len(np.unique(state.assignment)), "ari": summary.agreement(job.federated, state)}
+    return {"clusters": len(np.unique(state.assignment)), "ari": summary.agreement(job.stage.federated, state)}
 
 
 def _accuracy_row(job: _Run, accuracy: dict) -> dict:
@@ -285,7 +311,8 @@ def _finish(job: _Run, out: pathlib.Path, state: State, accuracy: dict) -> dict:
         unit = job.algorithm.clustering.get("tree_unit", job.algorithm.clustering["unit"])
         suggestion = hierarchical.suggest_threshold(dendrogram, unit=unit)
         summary.write_clustering(out, state, job.algorithm.clustering, suggestion.reason)
-    summary.write_clients(out, state, job.federated, accuracy, job.progress)
-    result = summary.summarize(job.config, state, job.federated, accuracy, job.progress)
+    summary.write_clients(out, state, job.stage.federated, accuracy, job.progress)
+    told = changes.notes(job.config, job.stages.drifting, state)
+    result = summary.summarize(job.config, state, job.stage.federated, accuracy, job.progress, told)
     summary.write_summary(out, result)
     return result

@@ -1,6 +1,7 @@
 """Who takes part in which round: a pure function of the seed and the round, so that a resumed run repeats it."""
 
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 
@@ -59,13 +60,13 @@ def is_evaluation(round_number: int, rounds: int, every: int) -> bool:
     return round_number == rounds or round_number % every == 0
 
 
-def needs_local_test(client_ids, size: int, seed: int, round_number: int, rounds: int, every: int) -> np.ndarray:
+def needs_local_test(clients: Callable, size: int, seed: int, round_number: int, rounds: int, every: int) -> np.ndarray:
     """Which clients of a round's cohort will not train again before the next evaluation.
 
     Only their models can be what `local` accuracy asks for then; testing the others would be wasted.
 
     Args:
-      client_ids: The population.
+      clients: Round to the IDs of the population in it.
       size: Cohort size.
       seed: Of the run.
       round_number: The round.
@@ -75,9 +76,9 @@ def needs_local_test(client_ids, size: int, seed: int, round_number: int, rounds
     Returns:
       `bool [size]`, in the order of the round's cohort.
     """
-    cohort = sample_cohort(client_ids, size, seed, round_number)
+    cohort = sample_cohort(clients(round_number), size, seed, round_number)
     again = np.zeros(size, bool)
     while not is_evaluation(round_number, rounds, every):
         round_number += 1
-        again |= np.isin(cohort, sample_cohort(client_ids, size, seed, round_number))
+        again |= np.isin(cohort, sample_cohort(clients(round_number), size, seed, round_number))
     return ~again

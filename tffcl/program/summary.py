@@ -4,6 +4,7 @@ import csv
 import json
 import pathlib
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
@@ -60,7 +61,7 @@ def notes(config, federated) -> list[str]:
     return found
 
 
-def summarize(config, state, federated, accuracy: dict, progress: dict) -> dict:
+def summarize(config, state, federated, accuracy: dict, progress: dict, told: Sequence[str] = ()) -> dict:
     """Makes the contents of summary.json.
 
     Args:
@@ -69,6 +70,7 @@ def summarize(config, state, federated, accuracy: dict, progress: dict) -> dict:
       federated: Who holds what.
       accuracy: `cluster float [N]`, `global float | None` of the last evaluation.
       progress: The run's totals, see `storage.PROGRESS_KEYS`.
+      told: More notes, on what happened in the run.
     """
     local = local_accuracies(progress)
     whole = dict.fromkeys(("std", "variance", "worst_decile"))
@@ -79,7 +81,7 @@ def summarize(config, state, federated, accuracy: dict, progress: dict) -> dict:
         "algorithm": config.algorithm,
         "seed": config.seed,
         "rounds": config.train.rounds,
-        "notes": notes(config, federated),
+        "notes": [*notes(config, federated), *told],
         "accuracy": {
             "cluster": spread(accuracy["cluster"]),
             "local": {**spread(local), "share": float(np.isfinite(local).mean())},

@@ -12,7 +12,7 @@ from tffcl.errors import UserError, unknown
 
 SECTIONS = (
     "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "newcomers",
-    "algorithms",
+    "drift", "algorithms",
 )  # fmt: skip
 
 

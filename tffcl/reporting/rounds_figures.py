@@ -38,13 +38,26 @@ def accuracy_figure(runs: Sequence[RunFiles]) -> ReportFigure:
 
 
 def progress_figure(runs: Sequence[RunFiles]) -> ReportFigure:
-    """Draws training loss, number of clusters and agreement with the true groups over the rounds."""
+    """Draws training loss, number of clusters and agreement with the true groups over the rounds.
+
+    Dotted lines stand where clusters were formed anew.
+    """
     figure = _panels(runs, _PROGRESS, share_y=False)
     _, clusters, agreement = figure.axes
+    for number in sorted(set().union(*map(_formed_anew, runs))):
+        for axes in (clusters, agreement):
+            axes.axvline(number, color=style.GREY, linestyle=":", linewidth=1, zorder=0)
     clusters.set_ylim(min(0.5, clusters.get_ylim()[0]), np.ceil(clusters.get_ylim()[1]) + 0.5)
     clusters.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     agreement.set_ylim(min(-0.05, agreement.get_ylim()[0]), 1.05)
     return figure
+
+
+def _formed_anew(run: RunFiles) -> set[int]:
+    """Rounds after which the clusters were formed anew, the rare ones that a line can mark."""
+    anew = run.rounds.get("formed_anew")
+    numbers = set() if anew is None else {int(number) for number in run.rounds["round"][anew > 0]}
+    return numbers if len(numbers) <= _MOST_MARKED else set()
 
 
 def over_seeds(
