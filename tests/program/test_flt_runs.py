@@ -69,3 +69,21 @@ def test_the_report_shows_relations_and_centres(finished):
     if name.startswith("flt"):
         with np.load(out / "clustering.npz") as saved:
             assert saved["relatedness"].shape == saved["proximity"].shape == (36, 36)
+
+
+def test_similarity_by_embeddings_is_what_a_run_starts_from(finished, kept, tmp_path):
+    name, out, _ = finished
+    if name != "flt_disjoint":
+        pytest.skip("one is enough")
+    settings = [f"algorithms.flt.{key}={value}" for key, value in METHODS[name].items()] + ["newcomers.clients=0"]
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    shown = tmp_path / "similarity"
+    assert main(["similarity", "demo_digits", "--signature", "embedding", "--data-dir", kept, "--out", str(shown), *arguments]) == 0
+    with np.load(shown / "proximity.npz") as found:
+        assert found["proximity"].shape == (40, 40) and len(set(found["labels"])) <= 4
+        resolved_again = config.resolve("demo_digits", "flt", overrides={"train": {"rounds": 1}, "algorithms": {"flt": METHODS[name]}})
+        run.run(resolved_again, tmp_path / "run", data_dir=kept, show_progress=False)
+        with np.load(tmp_path / "run" / "clustering.npz") as clustering:
+            for key in ("proximity", "labels", "merges", "threshold"):
+                np.testing.assert_array_equal(found[key], clustering[key])
+    assert (shown / "dendrogram.png").stat().st_size > 10_000

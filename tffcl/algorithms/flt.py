@@ -12,7 +12,7 @@ import numpy as np
 from tffcl.algorithms import dynamic_clustering
 from tffcl.algorithms.clustered_training import build_clustered_training, build_training_process
 from tffcl.algorithms.contracts import Algorithm, Population, State, check_newcomers, extended, joined_order
-from tffcl.algorithms.one_shot import signature_transfer, threshold_of
+from tffcl.algorithms.one_shot import OneShotClustering, signature_transfer, threshold_of
 from tffcl.algorithms.related_training import MIXES, build_related_process, build_related_training
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import LocalTraining
@@ -104,13 +104,21 @@ class ClientRelatedness:
           (distances in it), `relatedness`, `merges` (Ward's tree of the relatedness' rows), `threshold` (a height at which
           the tree gives the clusters).
         """
+        points, apart = self.distances(centres, mask)
+        labels, cut = self.flattened(apart)
+        return labels, {"centres": centres, "mask": mask, "points": points, "proximity": apart, **cut}
+
+    def distances(self, centres: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Lines 13 to 16: the map's points, and the clients' distances in it."""
         points = self._map(centres, mask).points
-        apart = fcr.client_distances(points, mask, distance=self.how.distance)
+        return points, fcr.client_distances(points, mask, distance=self.how.distance)
+
+    def flattened(self, apart: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Lines 17 to 19: the disjoint clusters; `relatedness`, `merges` and `threshold`."""
         relatedness = fcr.relate(apart, self.how.gamma)
         labels, merges = fcr.flatten(relatedness, self.how.num_clusters)
         threshold = threshold_of(hierarchical.Dendrogram(merges, "ward"), int(labels.max()) + 1)
-        kept = dict(centres=centres, mask=mask, points=points, proximity=apart, relatedness=relatedness, merges=merges)
-        return labels, {**kept, "threshold": np.float64(threshold)}
+        return labels, {"relatedness": relatedness, "merges": merges, "threshold": np.float64(threshold)}
 
     def place(self, extra: dict, centres: np.ndarray, mask: np.ndarray):
         """Newcomers in the map of the others: their points, and distances to the others and to each other."""
@@ -121,6 +129,55 @@ class ClientRelatedness:
 
     def _map(self, centres, mask):
         return centre_map.fit_map(centres, mask, seed=self.seed, num_neighbors=self.how.num_neighbors)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TaskonomyGrouping(OneShotClustering):
+    """FLT's grouping as the parts that other methods that cluster before training have, for a look without training.
+
+    Attributes:
+      relations: What relates the clients.
+    """
+
+    relations: ClientRelatedness | None = None
+
+    def group(self, proximity: np.ndarray):
+        """Alg. 2 lines 17 to 19; see `OneShotClustering.group`, the tree is Ward's of the relatedness' rows."""
+        labels, kept = self.relations.flattened(proximity)
+        return labels, hierarchical.Dendrogram(kept["merges"], "ward"), float(kept["threshold"])
+
+
+def build_clustering(
+    model: FlatModel,
+    training: LocalTraining,
+    clustering: TaskonomyClustering = TaskonomyClustering(),
+    *,
+    encoder: tuple[FlatAutoencoder, np.ndarray],
+    seed: int = 0,
+) -> TaskonomyGrouping:
+    """Builds FLT's grouping; arguments as in `build_flt`."""
+    del training
+    relations = ClientRelatedness(clustering, seed)
+    return TaskonomyGrouping(
+        signature=_build_signature(model, clustering, encoder, seed),
+        names={"centres": "centres", "mask": "mask"},
+        measure=lambda signed, _: relations.distances(signed["centres"], signed["mask"])[1],
+        unit=_UNIT,
+        measure_name=clustering.distance,
+        linkage="ward",
+        threshold=None,
+        num_clusters=clustering.num_clusters,
+        tree_unit=_TREE_UNIT,
+        relations=relations,
+    )
+
+
+def _build_signature(model, clustering: TaskonomyClustering, encoder, seed: int):
+    autoencoder, vector = encoder
+    return build_embedding(
+        autoencoder, vector, model.example_spec, num_centres=clustering.num_centres,
+        fine_tune_epochs=clustering.fine_tune_epochs, learning_rate=clustering.fine_tune_rate, seed=seed,
+    )  # fmt: skip
 
 
 def build_flt(
@@ -154,11 +211,7 @@ def build_flt(
       model is which row; the assignment is the disjoint clusters in both cases. Where clients are related anew,
       `dynamic_clustering.KEYS` too.
     """
-    autoencoder, vector = encoder
-    signature = build_embedding(
-        autoencoder, vector, model.example_spec, num_centres=clustering.num_centres,
-        fine_tune_epochs=clustering.fine_tune_epochs, learning_rate=clustering.fine_tune_rate, seed=seed,
-    )  # fmt: skip
+    signature = _build_signature(model, clustering, encoder, seed)
     sign, relations = build_signing(signature), ClientRelatedness(clustering, seed)
     joint, triggers = clustering.clusters == "joint", dynamic_clustering.Triggers(clustering.change_flags, clustering.period)
     flags = dynamic_clustering.changed_since_signed if clustering.change_flags is not None else None
@@ -226,14 +279,15 @@ def build_flt(
         {"signature": sent, "training": rounds.transfer},
         extra_keys=(*_KEPT, *(("rows",) if joint else ()), *(dynamic_clustering.KEYS if triggers else ())),
         clustering={
-            "unit": "distance in the UMAP map",
-            "tree_unit": "Ward distance",
+            "unit": _UNIT,
+            "tree_unit": _TREE_UNIT,
             "measure": clustering.distance,
             "linkage": "ward",
         },
     )
 
 
+_UNIT, _TREE_UNIT = "distance in the UMAP map", "Ward distance"
 _KEPT = ("centres", "mask", "points", "proximity", "relatedness", "merges", "threshold")
 
 

@@ -35,6 +35,7 @@ class OneShotClustering:
       linkage: A name in `hierarchical.LINKAGES`.
       threshold: Merges up to it are made; None for the other two ways.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
+      tree_unit: Of the merges, where they have another than the proximity.
     """
 
     signature: Signature
@@ -45,6 +46,7 @@ class OneShotClustering:
     linkage: str
     threshold: float | None
     num_clusters: int | None
+    tree_unit: str | None = None
 
     def build_signing(self) -> Callable[[Population], dict[str, np.ndarray]]:
         """Builds `sign(population)`: the signatures' parts by name in `State.extra`, rows are clients."""

@@ -71,6 +71,7 @@ ALGORITHMS = {
         "build_flt",
         "TaskonomyClustering",
         needs=("encoder", "seed"),
+        clustering="build_clustering",
     ),
     "pca_km_hc": Entry(
         "PCA+kM+HC: clusters by k-means centres of PCA projections, before training (FLT's baseline)",
@@ -92,7 +93,7 @@ ALGORITHMS = {
 }
 
 # What clients can tell before any training, and the method that groups by it.
-SIGNATURES = {"subspace": "pacfl", "inference": "flis_hc", "pca_centres": "pca_km_hc"}
+SIGNATURES = {"subspace": "pacfl", "inference": "flis_hc", "pca_centres": "pca_km_hc", "embedding": "flt"}
 
 MODELS = {
     "lenet5": Entry(

@@ -55,7 +55,7 @@ class Similarity:
         from tffcl.reporting import figures
 
         return figures.dendrogram_figure(
-            self.dendrogram.merges, self.threshold, labels=self.labels, unit=self.how.unit,
+            self.dendrogram.merges, self.threshold, labels=self.labels, unit=self.how.tree_unit or self.how.unit,
             linkage=self.how.linkage, suggestion=self.suggestion.reason,
         )  # fmt: skip
 
@@ -90,7 +90,7 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
     how.check(len(population.client_ids))
     found = how.measure(how.build_signing()(population), None)
     labels, dendrogram, threshold = how.group(found)
-    suggestion = hierarchical.suggest_threshold(dendrogram, unit=how.unit)
+    suggestion = hierarchical.suggest_threshold(dendrogram, unit=how.tree_unit or how.unit)
     return Similarity(population.client_ids, found, labels, dendrogram, threshold, suggestion, how, config.seed)
 
 
@@ -129,7 +129,7 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: 
         low, middle, high = np.percentile(pairs, [0, 50, 100])
         measured = f"{low:.4g} to {high:.4g} {unit}, median {middle:.4g}"
         yield f"{len(labels)} clients of {config.task}, {found.how.measure_name}: {measured}"
-    suggested = f"{suggestion.threshold:.4g} {unit}, {suggestion.num_clusters} clusters"
+    suggested = f"{suggestion.threshold:.4g} {found.how.tree_unit or unit}, {suggestion.num_clusters} clusters"
     yield f"suggested threshold {suggested}: {suggestion.reason}"
     sizes = np.unique(labels, return_counts=True)[1].tolist()
     settings = f"with the task's settings (threshold {found.threshold:.4g})"
