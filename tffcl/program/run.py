@@ -226,6 +226,7 @@ def _round(job: _Run, state: State, number: int) -> tuple[State, dict]:
     progress["local_total"][where] = metrics.test_examples
     progress["down_bytes"] += metrics.down_bytes
     progress["up_bytes"] += metrics.up_bytes
+    progress["signature_bytes"] += metrics.signature_bytes
     weights = metrics.examples / metrics.examples.sum()
     # Where clients choose, all of them are asked at an evaluation only.
     clusters = dict.fromkeys(("clusters", "ari")) if job.algorithm.choose else _cluster_row(job, state)
@@ -247,10 +248,12 @@ def _evaluate(job: _Run, state: State) -> tuple[State, dict]:
         if job.algorithm.choose:
             state = job.algorithm.choose(state, job.population)
         models, keys = job.algorithm.assign(state, job.population.client_ids)
-        shared = len(np.unique(keys)) == 1
+        everyones = models[keys[0]] if len(np.unique(keys)) == 1 else None
+        if job.algorithm.global_model:
+            everyones = job.algorithm.global_model(state)
         return state, {
             "cluster": job.evaluator.cluster_accuracy(models, keys),
-            "global": job.evaluator.global_accuracy(models[keys[0]]) if shared else None,
+            "global": None if everyones is None else job.evaluator.global_accuracy(everyones),
         }
 
 
