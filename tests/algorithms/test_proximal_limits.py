@@ -21,8 +21,12 @@ def test_fedprox_without_its_term_is_fedavg(tff_worker, model, population):
     assert_close(fedprox.models, train(build_fedavg(model, TRAINING), population).models)
 
 
-def test_fedprox_is_tff_learnings_fedprox(tff_worker, model, population):
-    """The same batches in the same order give the same model as `build_weighted_fed_prox`."""
+def test_fedprox_is_tff_learnings_fedprox_but_for_its_sign(tff_worker, model, population):
+    """The same batches in the same order give the same model as `build_weighted_fed_prox` with our term reversed.
+
+    TFF 0.87 adds μ (w_t - w) to the gradient (`templates/proximal_client_work.py`), which drives clients away from the
+    global model; FedProx adds μ (w - w_t). `test_local_sgd` holds our sign against NumPy.
+    """
     process = tff.learning.algorithms.build_weighted_fed_prox(
         model.functional,
         proximal_strength=0.7,
@@ -33,9 +37,19 @@ def test_fedprox_is_tff_learnings_fedprox(tff_worker, model, population):
     for number, clients in enumerate(COHORTS, 1):
         cohort = Cohort(population, np.array(clients), (7, number))
         theirs = process.next(theirs, [batches_of(population, cohort, client) for client in clients]).state
-    ours = train(build_fedprox(model, TRAINING, ProximalTraining(0.7)), population)
+    away = dataclasses.replace(TRAINING)
+    object.__setattr__(away, "proximal_weight", -0.7)  # no user can ask for it
+    ours = train(build_fedavg(model, away), population)
     assert_close(ours.models[0], model.ravel(process.get_model_weights(theirs).trainable))
-    assert np.abs(ours.models - train(build_fedavg(model, TRAINING), population).models).max() > 1e-3
+
+
+def test_the_term_holds_clients_near_the_global_model(tff_worker, model, population):
+    def moved(weight):
+        state = train(build_fedprox(model, TRAINING, ProximalTraining(weight)), population, COHORTS[:1])
+        return np.linalg.norm(state.models[0] - model.initial)
+
+    distances = [moved(weight) for weight in (0.0, 0.5, 2.0)]
+    assert distances[0] > 1.1 * distances[1] > 1.1 * 1.1 * distances[2] > 0
 
 
 def test_ditto_without_its_term_is_solo_and_its_global_model_is_fedavgs(tff_worker, model, population):

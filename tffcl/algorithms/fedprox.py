@@ -30,8 +30,9 @@ def build_fedprox(
 ) -> Algorithm:
     """Builds FedProx; with μ = 0 it is FedAvg.
 
-    The same method as `tff.learning.algorithms.build_weighted_fed_prox`. The authors sample clients by size and average
-    them unweighted; this samples uniformly and weighs by examples, which has the same expectation (their section 5.1).
+    Not `tff.learning.algorithms.build_weighted_fed_prox`, whose term has the wrong sign in TFF 0.87: it adds μ (w_t - w) to
+    the gradient, which drives clients away from the global model. But for the sign the two are the same (tested so). The
+    authors sample clients by size and average them unweighted; this samples uniformly and weighs by examples.
 
     Args:
       model: What is trained.
