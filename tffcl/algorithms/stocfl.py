@@ -48,6 +48,9 @@ class StochasticClustering:
     Attributes:
       threshold: τ, clusters with a larger cosine merge; -1 merges everyone known, 1 nobody.
       proximal_weight: λ of Eq. 3, how strongly the global model pulls at the clusters' models.
+      linkage: A name in `stochastic.LINKAGES`: which clusters of a round merge. Where single clients tell little (50 examples
+        each), some of another group are more alike than those of one's own: "centroid" then finds the groups, at a lower
+        threshold, "single" joins them.
       representation: A name in `stochastic.REPRESENTATIONS`: of what a cluster's representation is the mean.
       model_merge: A name in `stochastic.MODEL_MERGES`: the model of clusters that merge.
       start: A name in `STARTS`: where a cluster that has never been trained starts.
@@ -61,6 +64,7 @@ class StochasticClustering:
 
     threshold: float = 0.5
     proximal_weight: float = 0.05
+    linkage: str = "single"
     representation: str = "members"
     model_merge: str = "mean"
     start: str = "initial"
@@ -74,6 +78,7 @@ class StochasticClustering:
     def __post_init__(self):
         stochastic.check_threshold(self.threshold)
         named = (
+            ("linkage", stochastic.LINKAGES),
             ("representation", stochastic.REPRESENTATIONS),
             ("model_merge", stochastic.MODEL_MERGES),
             ("start", STARTS),
@@ -254,7 +259,7 @@ class _Rounds:
 
     def _merge(self, state: State, known: _Known, partition, where: np.ndarray) -> stochastic.Merging:
         if self.how.representation == "members":
-            return stochastic.merge(partition, self.how.threshold)
+            return stochastic.merge(partition, self.how.threshold, self.how.linkage)
         sampled = known.signatures_of(where)
         return stochastic.merge_sampled(partition, state.assignment[where], sampled, self.how.threshold)
 

@@ -16,6 +16,10 @@ REPRESENTATIONS = {
     "members": "the mean over all members that are known (paper, Eq. 2)",
     "cohort": "the mean over the members of this round's cohort (the authors' code)",
 }
+LINKAGES = {
+    "single": "all pairs above the threshold at once, transitively; representations stay as they were (paper, Alg. 1)",
+    "centroid": "the most similar pairs first, by the mean of what has merged, until no pair is above the threshold",
+}
 MODEL_MERGES = {
     "mean": "the mean of the models, weighted by the members that trained them",
     "larger": "the model of the cluster with most members that trained it (the authors' code)",
@@ -139,13 +143,16 @@ def with_members(partition: Partition, ids: np.ndarray, signatures: np.ndarray) 
     return Partition(grown.ids, sums, sizes, changed)
 
 
-def merge(partition: Partition, threshold: float) -> Merging:
-    """Merges all pairs of clusters whose cosine is above the threshold (Alg. 1 lines 9 to 17).
+def merge(partition: Partition, threshold: float, linkage: str = "single") -> Merging:
+    """Merges clusters whose cosine is above the threshold (Alg. 1 lines 9 to 17).
 
-    As printed: the cosines are those before any merge of the round, and merging is transitive, so the order of the pairs
-    does not matter, and each new cluster is a connected component of the graph of the pairs above τ. Representations that
-    changed by it are compared again in the next round. Merging all clients at once is thus agglomerative clustering with
-    single linkage, cut at the cosine τ.
+    "single" is the algorithm as printed: the cosines are those before any merge of the round, and merging is transitive, so
+    the order of the pairs does not matter, and each new cluster is a connected component of the graph of the pairs above
+    τ. Representations that changed by it are compared again in the next round. Merging all clients at once is thus
+    agglomerative clustering with single linkage, cut at the cosine τ: one pair above it joins two groups.
+
+    "centroid" averages at once, which a single pair cannot lead astray: pairs that are each other's most similar merge,
+    their means take their place, and so on until no pair is above τ.
 
     Only clusters that are new or changed are compared, with all others: the pairs among the rest were compared before, to
     the same result. Memory is bounded: there is no matrix of all pairs.
@@ -153,12 +160,54 @@ def merge(partition: Partition, threshold: float) -> Merging:
     Args:
       partition: Before.
       threshold: τ; a cosine equal to it does not merge.
+      linkage: A name in `LINKAGES`.
 
     Returns:
       The partition after it; a new cluster has the least ID of its parts.
     """
-    labels = connected(unit_vectors(partition.sums), np.flatnonzero(partition.changed), threshold)
-    return _joined(partition, labels)
+    touched = np.flatnonzero(partition.changed)
+    if linkage == "single":
+        return _joined(partition, connected(unit_vectors(partition.sums), touched, threshold))
+    places = np.arange(len(partition))
+    while True:
+        labels, near = _mutual(unit_vectors(partition.sums), touched, threshold)
+        step = _joined(partition, labels)
+        partition, places = step.partition, step.places[places]
+        if step.merges == 0:
+            return Merging(partition, places.astype(np.int32))
+        touched = np.flatnonzero(partition.changed | np.isin(np.arange(len(partition)), step.places[near]))
+
+
+def _mutual(units: np.ndarray, touched: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
+    """Joins clusters that are each other's most similar, above the threshold.
+
+    Args:
+      units: Float32 [K, d].
+      touched: Integers [t], ascending; no pair of others is above the threshold.
+      threshold: τ.
+
+    Returns:
+      `(labels, near)`: component numbers int64 [K] as of `connected`, and the touched clusters with a pair above τ.
+    """
+    count = len(units)
+    best, other = np.full(count, -2, np.float32), np.arange(count)
+    own = np.full(len(touched), -2, np.float32)
+    rows_at_a_time = max(1, _STRIP // max(count, 1))
+    for start in range(0, len(touched), rows_at_a_time):
+        rows = touched[start : start + rows_at_a_time]
+        found = np.minimum(units[rows] @ units.T, 1)
+        found[np.arange(len(rows)), rows] = -2
+        own[start : start + len(rows)] = found.max(axis=1)
+        for axis, which, names in ((1, rows, np.arange(count)), (0, np.arange(count), rows)):
+            highest, place = found.max(axis=axis), names[found.argmax(axis=axis)]
+            better = (highest > best[which]) | ((highest == best[which]) & (place < other[which]))
+            best[which[better]], other[which[better]] = highest[better], place[better]
+    labels = np.arange(count)
+    mutual = (other[other] == labels) & (best > threshold)
+    if not mutual.any() and best.max(initial=-2) > threshold:  # a ring of ties
+        mutual[best.argmax()] = True
+    labels = _united(labels, labels[mutual], other[mutual])
+    return np.unique(labels, return_inverse=True)[1], touched[own > threshold]
 
 
 def merge_sampled(partition: Partition, ids: np.ndarray, signatures: np.ndarray, threshold: float) -> Merging:
