@@ -112,7 +112,7 @@ def build_bilevel_process(
 
 
 def bilevel_transfer(model: FlatModel, training: LocalTraining) -> Transfer:
-    """What a client receives (two models) and sends (two differences, key, weight, ID, report)."""
+    """What a client receives (two models) and sends (two differences, key, ID, report, and the weight for each mean)."""
     sent = build_bilevel_update(model, training, training, local_test=False).type_signature
     vector_type, _, _ = sent.parameter
-    return Transfer(down=tff.to_type((vector_type, vector_type)), up=sent.result)
+    return Transfer(down=tff.to_type((vector_type, vector_type)), up=tff.to_type((sent.result, sent.result["weight"])))

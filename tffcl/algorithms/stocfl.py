@@ -24,6 +24,7 @@ from tffcl.algorithms.contracts import (
     index_of,
     joined_order,
 )
+from tffcl.algorithms.known_clients import KEPT, KnownClients
 from tffcl.algorithms.one_shot import OneShotClustering, signature_transfer
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import LocalTraining
@@ -128,53 +129,6 @@ def build_clustering(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Known:
-    """What the server knows of the clients that have taken part; the arrays of `State.extra`.
-
-    Attributes:
-      mask: Bool [N], which clients.
-      signatures: Float32 [M, d], of these, in order of client ID.
-      partition: Their clusters.
-      rows: Int32 [K], the row of `State.models` of each cluster; -1 for one that has never trained.
-    """
-
-    mask: np.ndarray
-    signatures: np.ndarray
-    partition: stochastic.Partition
-    rows: np.ndarray
-
-    @classmethod
-    def of(cls, state: State) -> "_Known":
-        extra, ids = state.extra, state.extra["clusters"]
-        members = np.searchsorted(ids, state.assignment[extra["known"]])
-        sizes = np.bincount(members, minlength=len(ids)).astype(np.int32)
-        partition = stochastic.Partition(ids, extra["sums"], sizes, extra["changed"])
-        return cls(extra["known"], extra["signatures"], partition, extra["rows"])
-
-    def extra(self) -> dict[str, np.ndarray]:
-        kept = self.partition
-        return {
-            "known": self.mask, "signatures": self.signatures, "clusters": kept.ids, "sums": kept.sums,
-            "changed": kept.changed, "rows": self.rows,
-        }  # fmt: skip
-
-    def with_clients(self, where: np.ndarray, signatures: np.ndarray, partition, rows) -> "_Known":
-        """With signatures [n, d] of the clients at the places `where` [n], ascending, and the clusters after they came."""
-        mask = self.mask.copy()
-        mask[where] = True
-        together = np.empty([mask.sum(), signatures.shape[1]], np.float32)
-        new = np.isin(np.flatnonzero(mask), where)
-        together[new], together[~new] = signatures, self.signatures
-        return _Known(mask, together, partition, rows)
-
-    def signatures_of(self, where: np.ndarray) -> np.ndarray:
-        return self.signatures[np.cumsum(self.mask)[where] - 1]
-
-
-_KEPT = ("known", "signatures", "clusters", "sums", "changed", "rows")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class _Rounds:
     """StoCFL's server.
 
@@ -194,18 +148,14 @@ class _Rounds:
 
     def initialize(self, population: Population, size: int) -> State:
         count = len(population.client_ids)
-        nobody = stochastic.Partition(
-            np.zeros(0, np.int32), np.zeros([0, size], np.float32), np.zeros(0, np.int32), np.zeros(0, bool)
-        )
-        known = _Known(np.zeros(count, bool), nobody.sums, nobody, np.zeros(0, np.int32))
         aggregator, everyone = self.process.initialize()["aggregator"], np.arange(count, dtype=np.int32)
-        return State(population.client_ids, everyone, self.initial[np.newaxis], aggregator, known.extra())
+        return State(population.client_ids, everyone, self.initial[np.newaxis], aggregator, KnownClients.nobody(count, size).extra())
 
     def next(self, state: State, cohort: Cohort):
         """One round; see `Algorithm.next`."""
         state, fresh, merges = self._meet(state, cohort)
         state, metrics = self._train(state, cohort)
-        partition = _Known.of(state).partition
+        partition = KnownClients.of(state).partition
         total, pairs = stochastic.objective(partition.sums), len(partition) * (len(partition) - 1) / 2
         scalars = {
             "known_clients": int(state.extra["known"].sum()),
@@ -239,7 +189,7 @@ class _Rounds:
 
     def _meet(self, state: State, cohort: Cohort) -> tuple[State, int, int]:
         """Alg. 1 lines 5 to 17; returns the state, how many clients are new in it, and the number of merges."""
-        before = _Known.of(state)
+        before = KnownClients.of(state)
         where = np.sort(index_of(state.client_ids, cohort.client_ids))
         fresh = where[~before.mask[where]]
         partition, known = before.partition, before
@@ -257,13 +207,13 @@ class _Rounds:
         state = dataclasses.replace(state, assignment=assignment, models=models, extra=known.extra())
         return state, len(fresh), merging.merges
 
-    def _merge(self, state: State, known: _Known, partition, where: np.ndarray) -> stochastic.Merging:
+    def _merge(self, state: State, known: KnownClients, partition, where: np.ndarray) -> stochastic.Merging:
         if self.how.representation == "members":
             return stochastic.merge(partition, self.how.threshold, self.how.linkage)
         sampled = known.signatures_of(where)
         return stochastic.merge_sampled(partition, state.assignment[where], sampled, self.how.threshold)
 
-    def _merge_models(self, models: np.ndarray, before: _Known, places: np.ndarray, count: int):
+    def _merge_models(self, models: np.ndarray, before: KnownClients, places: np.ndarray, count: int):
         """Models and rows `int32 [count]` after merging; `places` [K] says what the clusters before are part of now."""
         rows = np.full(count, -1, np.int32)
         rows[places] = before.rows
@@ -301,7 +251,7 @@ class _Rounds:
 
     def _starts(self, state: State, present: np.ndarray) -> np.ndarray:
         """The models `float32 [n, P]` that the clusters at the places `present` train from."""
-        known = _Known.of(state)
+        known = KnownClients.of(state)
         rows = known.rows[present]
         new, trained = rows < 0, known.rows >= 0
         if self.how.start == "closest" and new.any() and trained.any():
@@ -316,7 +266,7 @@ class _Rounds:
     def admit(self, state: State, newcomers: Population) -> State:
         """Section 3.3; before the first round there are no clusters to compare with, and newcomers are as all others."""
         check_newcomers(state, newcomers)
-        known, order = _Known.of(state), joined_order(state, newcomers)
+        known, order = KnownClients.of(state), joined_order(state, newcomers)
         arriving, count = newcomers.client_ids, len(newcomers.client_ids)
         unused = state.assignment.max() + 1 + np.arange(count)
         came = np.concatenate([np.zeros(len(state.client_ids), bool), np.ones(count, bool)])[order]
@@ -398,6 +348,6 @@ def build_stocfl(
         rounds.admit,
         computations,
         transfers,
-        extra_keys=_KEPT,
+        extra_keys=KEPT,
         global_model=lambda state: state.models[0],
     )
