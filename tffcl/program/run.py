@@ -20,6 +20,7 @@ from tffcl.program.config import RunConfig
 from tffcl.program.clustering_error import clustering_error
 from tffcl.program.evaluation import Evaluator, build_evaluator
 from tffcl.program.population import build_population
+from tffcl.program.history import ClusterHistory
 from tffcl.program.progress import progress_bar
 from tffcl.program.storage import Checkpoints, Metrics
 
@@ -30,7 +31,7 @@ _ONCE = {"signature", "server_data"}  # transfers that every client has once, be
 # What a run and the commands on it leave behind, beside directories.
 _FILES = (
     "config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "report.html", "newcomers.csv",
-    "newcomers.json",
+    "newcomers.json", "representations.npz",
 )  # fmt: skip
 
 
@@ -97,7 +98,8 @@ def run(
     with progress_bar(config.train.rounds, _title(config), "round", show=show_progress) as bar:
         round_number, state = _start(job, checkpoints, resume, bar)
         bar.update(round_number)
-        state, accuracy = _rounds(job, state, round_number, checkpoints, Metrics(out), bar)
+        written = Metrics(out), ClusterHistory(out, round_number + 1)
+        state, accuracy = _rounds(job, state, round_number, checkpoints, *written, bar)
     return _finish(job, out, state, accuracy)
 
 
@@ -111,7 +113,7 @@ def _claim(out: pathlib.Path, config: RunConfig, *, resume: bool, overwrite: boo
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out must be a directory")
     if overwrite and file.is_file():
-        for name in ("checkpoints", "tensorboard", "figures"):
+        for name in ("checkpoints", "tensorboard", "figures", "history"):
             shutil.rmtree(out / name, ignore_errors=True)
         for name in _FILES:
             (out / name).unlink(missing_ok=True)
@@ -179,7 +181,7 @@ def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int,
     return 0, state
 
 
-def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metrics: Metrics, bar):
+def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metrics: Metrics, history: ClusterHistory, bar):
     """Runs the rounds that are left; returns the last state and the last evaluation."""
     config, accuracy, shown = job.config, None, {}
     saved = done
@@ -193,6 +195,7 @@ def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metric
                 row.update(_accuracy_row(job, accuracy))
                 row.update(_cluster_row(job, state))
             metrics.release(done, {**row, "seconds": time.monotonic() - start})
+            history.save(done, state.assignment)
             _show(bar, row, shown)
             if done == config.train.rounds or done % config.checkpoint.every == 0:
                 checkpoints.save(done, state, job.progress)
@@ -288,6 +291,8 @@ def _finish(job: _Run, out: pathlib.Path, state: State, accuracy: dict) -> dict:
         unit = job.algorithm.clustering.get("tree_unit", job.algorithm.clustering["unit"])
         suggestion = hierarchical.suggest_threshold(dendrogram, unit=unit)
         summary.write_clustering(out, state, job.algorithm.clustering, suggestion.reason)
+    if "signatures" in state.extra:
+        summary.write_representations(out, state, sampling.stream(job.config.seed, "map"))
     summary.write_clients(out, state, job.federated, accuracy, job.progress)
     result = summary.summarize(job.config, state, job.federated, accuracy, job.progress)
     summary.write_summary(out, result)

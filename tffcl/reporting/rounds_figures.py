@@ -22,6 +22,11 @@ _PROGRESS = (
     ("clusters", "clusters", "number of clusters", 1),
     ("ari", "agreement with true groups", "adjusted Rand index", 1),
 )
+_MERGING = (
+    ("clusters", "clusters", "number of clusters", 1),
+    ("known_clusters", "clusters of known clients", "number of clusters", 1),
+    ("objective", "clustering objective", "sum of cosines of all pairs", 1),
+)
 _MOST_MARKED = 16
 
 
@@ -44,6 +49,14 @@ def progress_figure(runs: Sequence[RunFiles]) -> ReportFigure:
     clusters.set_ylim(min(0.5, clusters.get_ylim()[0]), np.ceil(clusters.get_ylim()[1]) + 0.5)
     clusters.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     agreement.set_ylim(min(-0.05, agreement.get_ylim()[0]), 1.05)
+    return figure
+
+
+def merging_figure(runs: Sequence[RunFiles]) -> ReportFigure:
+    """Draws how clusters merge over the rounds, and the clustering objective (StoCFL Fig. 6b, Eq. 2)."""
+    figure = _panels(runs, _MERGING, share_y=False)
+    for axes in figure.axes[:2]:
+        axes.set_ylim(0, axes.get_ylim()[1])
     return figure
 
 
