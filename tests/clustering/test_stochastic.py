@@ -109,6 +109,20 @@ def test_equal_directions_merge_at_every_threshold_below_1_and_never_at_1():
         assert len({*next(run(signatures, [range(7)], 1, linkage))[0]}) == 7
 
 
+def test_what_merged_is_compared_anew_in_the_next_round():
+    """Two at a cosine of 0.5 merge; a third, at 0.4 to each, is at 0.8 / sqrt(3) = 0.46 to their mean, above τ = 0.45."""
+    gram = np.array([[1, 0.5, 0.4], [0.5, 1, 0.4], [0.4, 0.4, 1]])
+    signatures = np.zeros([3, 6], np.float32)
+    signatures[:, :3] = np.linalg.cholesky(gram)
+    first, second = (labels for labels, _ in run(signatures, [range(3), [2]], 0.45))
+    assert first.tolist() == [0, 0, 2] and second.tolist() == [0, 0, 0]
+    server = oracle.Server(3, signatures, 0.45)
+    for cohort, labels in (([0, 1, 2], first), ([2], second)):
+        server.round(cohort)
+        assert sorted(server.clusters) == as_sets(labels)
+    assert len(set(next(run(signatures, [range(3)], 0.45, "centroid"))[0])) == 1
+
+
 def test_a_signature_of_zeros_is_alike_to_nobody():
     signatures = np.eye(3, 6, dtype=np.float32)
     signatures[1] = 0

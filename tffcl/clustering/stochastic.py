@@ -249,14 +249,16 @@ def connected(units: np.ndarray, touched: np.ndarray, threshold: float) -> np.nd
     """
     count = len(units)
     labels = np.arange(count)
-    rows_at_a_time = max(1, _STRIP // max(count, 1))
-    for start in range(0, len(touched), rows_at_a_time):
-        rows = touched[start : start + rows_at_a_time]
-        # Rounding must not lift the cosine of equal directions above 1, where no threshold is.
-        near = np.minimum(units[rows] @ units.T, 1) > threshold
-        near[np.arange(len(rows)), rows] = False
-        from_row, to = np.divmod(np.flatnonzero(near), count)
-        labels = _united(labels, labels[rows[from_row]], labels[to])
+    if threshold >= 1:  # no cosine is above 1, but rounding lifts some
+        return labels
+    order = np.concatenate([touched, np.setdiff1d(labels, touched)])
+    arranged, start = units[order], 0
+    while start < len(touched):
+        stop = min(len(touched), start + max(1, _STRIP // (count - start)))
+        # The rows before were compared with all: their pairs with these are known.
+        rows, others = np.nonzero(arranged[start:stop] @ arranged[start:].T > threshold)
+        labels = _united(labels, labels[order[start + rows]], labels[order[start + others]])
+        start = stop
     return np.unique(labels, return_inverse=True)[1]
 
 
