@@ -27,12 +27,16 @@ def features(model, x):
         LocalTraining(epochs=3, batch_size=10, learning_rate=0.1, momentum=0.5),
         LocalTraining(epochs=1, batch_size=7, learning_rate=0.05, momentum=0.0, weight_decay=0.01),
         LocalTraining(epochs=4, batch_size=0, learning_rate=0.2, momentum=0.9),
+        LocalTraining(epochs=3, batch_size=10, learning_rate=0.1, momentum=0.5, proximal_weight=0.6),
     ],
-    ids=["momentum", "weight decay", "full batch"],
+    ids=["momentum", "weight decay", "full batch", "proximal"],
 )
-def test_it_is_numpys_sgd(digits, model, training):
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["start", "centre"])
+def test_it_is_numpys_sgd(digits, model, training, elsewhere):
     x, y = digits[0][:45], digits[1][:45]
-    trained, loss = build_local_sgd(model, training)(model.initial, x, y, SEED)
+    centre = model.draw(9) if elsewhere else model.initial
+    given = (tf.constant(centre),) if elsewhere else ()
+    trained, loss = build_local_sgd(model, training)(model.initial, x, y, SEED, *given)
     batches, last = [], 0
     for epoch in range(training.epochs):
         order = tf.random.experimental.stateless_shuffle(tf.range(45), seed=SEED + [0, epoch]).numpy()
@@ -41,8 +45,9 @@ def test_it_is_numpys_sgd(digits, model, training):
         batches += [order[start : start + size] for start in range(0, 45, size)]
     tensors = [part.numpy() for part in model.unravel(tf.constant(model.initial))]
     expected, losses = softmax_regression.train(
-        tensors, features(model, x), y, batches, training.learning_rate, training.momentum, training.weight_decay
-    )
+        tensors, features(model, x), y, batches, training.learning_rate, training.momentum, training.weight_decay,
+        training.proximal_weight, [part.numpy() for part in model.unravel(tf.constant(centre))],
+    )  # fmt: skip
     np.testing.assert_allclose(trained, model.ravel(expected), atol=2e-5)
     mean = np.average(losses[last:], weights=[len(batch) for batch in batches[last:]])
     assert float(loss) == pytest.approx(mean, rel=1e-4)

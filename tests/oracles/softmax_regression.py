@@ -18,14 +18,16 @@ def gradient(tensors, x, y):
     return [x.T @ back, back.sum(axis=0), active.T @ upstream, upstream.sum(axis=0)], loss
 
 
-def train(tensors, x, y, batches, learning_rate, momentum, weight_decay=0.0):
+def train(tensors, x, y, batches, learning_rate, momentum, weight_decay=0.0, proximal_weight=0.0, centre=None):
     """SGD over the given index batches; returns the trained tensors and the losses of the steps."""
     tensors = [np.asarray(tensor, float) for tensor in tensors]
+    centre = tensors if centre is None else [np.asarray(tensor, float) for tensor in centre]
     velocity = [np.zeros_like(tensor) for tensor in tensors]
     losses = []
     for batch in batches:
         slopes, loss = gradient(tensors, x[batch], y[batch])
         losses.append(loss)
-        velocity = [momentum * v + s + weight_decay * t for v, s, t in zip(velocity, slopes, tensors)]
+        pulls = [weight_decay * t + proximal_weight * (t - c) for t, c in zip(tensors, centre)]
+        velocity = [momentum * v + s + pull for v, s, pull in zip(velocity, slopes, pulls)]
         tensors = [t - learning_rate * v for t, v in zip(tensors, velocity)]
     return tensors, losses

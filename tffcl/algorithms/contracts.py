@@ -208,6 +208,7 @@ class RoundMetrics:
       test_examples: `int32 [m]`, test examples tried; 0 where there was no local test.
       down_bytes: Bytes that the server sent in this round, all clients.
       up_bytes: Bytes that it received.
+      signature_bytes: Part of the two: what clients exchanged in this round before they trained.
       relatedness: `float32 [m, m]` for methods that relate the clients of a cohort, row i the mix of client i; else None.
       scalars: What else the method tells of the round, numbers by name; the same names in every round.
       changed: `bool [m]`, who told that its data have changed; None for methods that do not ask.
@@ -224,6 +225,7 @@ class RoundMetrics:
     relatedness: np.ndarray | None = None
     scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
     changed: np.ndarray | None = None
+    signature_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -245,6 +247,7 @@ class Algorithm:
       choose: `(State, Population) -> State` for methods whose clients choose their model: every client of the population
         chooses anew among the present ones, which sets its assignment. Changes no model and no later round. None for
         methods whose server decides.
+      global_model: `(State) -> float32 [P]` for methods that train a global model beside those of `assign`; else None.
     """
 
     name: str
@@ -257,6 +260,7 @@ class Algorithm:
     extra_keys: tuple[str, ...] = ()
     clustering: Mapping[str, str] = dataclasses.field(default_factory=dict)
     choose: Callable[[State, Population], State] | None = None
+    global_model: Callable[[State], np.ndarray] | None = None
 
 
 def check_newcomers(state: State, newcomers: Population):

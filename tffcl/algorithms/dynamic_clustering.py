@@ -79,11 +79,9 @@ class DynamicClustering:
         due = self._due(standing, cohort.seed[1])
         if due:
             state = self._formed(state, cohort.population, cohort.seed[1])
-            clients = len(state.client_ids)
+            down, up = (len(state.client_ids) * each for each in (self.transfer.down_bytes, self.transfer.up_bytes))
             metrics = dataclasses.replace(
-                metrics,
-                down_bytes=metrics.down_bytes + clients * self.transfer.down_bytes,
-                up_bytes=metrics.up_bytes + clients * self.transfer.up_bytes,
+                metrics, down_bytes=metrics.down_bytes + down, up_bytes=metrics.up_bytes + up, signature_bytes=down + up
             )
         return state, dataclasses.replace(metrics, scalars={"change_flags": standing, "formed_anew": int(due)})
 

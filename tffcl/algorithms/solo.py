@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -28,35 +29,55 @@ from tffcl.models.flat import FlatModel
 NOTHING_SENT = Transfer(None, None)
 
 
-def build_local_training(model: FlatModel, training: LocalTraining, *, local_test: bool = False) -> tff.Computation:
+def build_local_training(
+    model: FlatModel, training: LocalTraining, *, local_test: bool = False, towards: bool = False
+) -> tff.Computation:
     """Builds local training with the model as the client's own state.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      local_test: Whether clients bring test examples and test their own model after training.
+      towards: Whether the server broadcasts the centre of the proximal term; otherwise it is the own model's start.
 
     Returns:
       `({<examples=E*,client_id=int32,seed=int32[2],model=float32[P]>}@CLIENTS ->
-        {<client_id=int32,model=float32[P],report=REPORT>}@CLIENTS)`.
+        {<client_id=int32,model=float32[P],report=REPORT>}@CLIENTS)`, with `towards` `(<float32[P]@SERVER, {...}@CLIENTS> ->
+        ...)`.
     """
     train_and_report = build_train_and_report(model, training, local_test=local_test)
-    own_type = client_type(model, local_test=local_test, model=tff.TensorType(np.float32, [model.size]))
+    vector_type = tff.TensorType(np.float32, [model.size])
+    own_type = client_type(model, local_test=local_test, model=vector_type)
+
+    def result(trained, report, client):
+        return collections.OrderedDict(client_id=client["client_id"], model=trained, report=report)
 
     @tff.tensorflow.computation(own_type)
     def train(client):
-        trained, report = train_and_report(client["model"], client)
-        return collections.OrderedDict(client_id=client["client_id"], model=trained, report=report)
+        return result(*train_and_report(client["model"], client), client)
+
+    @tff.tensorflow.computation(vector_type, own_type)
+    def train_towards(centre, client):
+        return result(*train_and_report(client["model"], client, centre), client)
 
     @tff.federated_computation(tff.FederatedType(own_type, tff.CLIENTS))
     def local_training(clients):
         return tff.federated_map(train, clients)
 
-    return local_training
+    @tff.federated_computation(tff.FederatedType(vector_type, tff.SERVER), tff.FederatedType(own_type, tff.CLIENTS))
+    def local_training_towards(centre, clients):
+        return tff.federated_map(train_towards, (tff.federated_broadcast(centre), clients))
+
+    return local_training_towards if towards else local_training
 
 
 def train_apart(
-    local_training: tff.Computation, cohort: Cohort, models: np.ndarray, clusters: np.ndarray
+    local_training: Callable, cohort: Cohort, models: np.ndarray, clusters: np.ndarray
 ) -> tuple[np.ndarray, RoundMetrics]:
     """Lets every client of a cohort train a model of its own; nothing is sent.
 
     Args:
-      local_training: From `build_local_training` with `local_test=True`.
+      local_training: From `build_local_training` with `local_test=True`; the centre, if it takes one, already given.
       cohort: Who trains.
       models: `float32 [m, P]`, the model that each starts from.
       clusters: `int32 [m]`, for the metrics.
@@ -102,31 +123,44 @@ def build_solo(model: FlatModel, training: LocalTraining) -> Algorithm:
         where = index_of(state.client_ids, cohort.client_ids)
         rows = state.extra["rows"][where]
         trained, metrics = train_apart(local_training, cohort, state.models[rows], state.assignment[where])
-        models, rows = _with_rows(state.models, rows, trained)
+        models, rows = with_rows(state.models, rows, trained)
         everyone = state.extra["rows"].copy()
         everyone[where] = rows
         return dataclasses.replace(state, models=models, extra={"rows": everyone}), metrics
-
-    def assign(state: State, client_ids):
-        return state.models, state.extra["rows"][index_of(state.client_ids, client_ids)]
-
-    def admit(state: State, newcomers: Population) -> State:
-        check_newcomers(state, newcomers)
-        fresh = state.assignment.max() + 1 + np.arange(len(newcomers.client_ids))
-        rows = np.concatenate([state.extra["rows"], np.zeros(len(newcomers.client_ids), np.int32)])
-        extra = {"rows": rows[joined_order(state, newcomers)]}
-        return dataclasses.replace(state, extra=extra, **extended(state, newcomers, fresh))
 
     def computations():
         return {"training": build_local_training(model, training)}
 
     return Algorithm(
-        "solo", initialize, next_round, assign, admit, computations, {"training": NOTHING_SENT}, extra_keys=("rows",)
+        "solo", initialize, next_round, assign_rows, admit_apart, computations, {"training": NOTHING_SENT}, extra_keys=("rows",)
     )
 
 
-def _with_rows(models, rows, trained):
-    """Puts trained models into their rows; a client that had the initial model (row 0) gets a row of its own."""
+def assign_rows(state: State, client_ids) -> tuple[np.ndarray, np.ndarray]:
+    """See `Algorithm.assign`; `extra["rows"]` says whose model is which row."""
+    return state.models, state.extra["rows"][index_of(state.client_ids, client_ids)]
+
+
+def admit_apart(state: State, newcomers: Population) -> State:
+    """Newcomers to a method whose clients are a cluster each, without a model of their own (row 0) until they train."""
+    check_newcomers(state, newcomers)
+    fresh = state.assignment.max() + 1 + np.arange(len(newcomers.client_ids))
+    rows = np.concatenate([state.extra["rows"], np.zeros(len(newcomers.client_ids), np.int32)])
+    extra = {"rows": rows[joined_order(state, newcomers)]}
+    return dataclasses.replace(state, extra=extra, **extended(state, newcomers, fresh))
+
+
+def with_rows(models, rows, trained):
+    """Puts trained models into their rows; a client that had none of its own (row 0) gets one.
+
+    Args:
+      models: `float32 [R, P]`.
+      rows: `int32 [m]`.
+      trained: `float32 [m, P]`.
+
+    Returns:
+      The models with those rows, and the clients' rows.
+    """
     fresh = np.flatnonzero(rows == 0)
     rows = rows.copy()
     rows[fresh] = len(models) + np.arange(len(fresh))

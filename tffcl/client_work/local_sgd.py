@@ -19,6 +19,7 @@ class LocalTraining:
       learning_rate: Step size.
       momentum: Of SGD; the velocity starts at zero in every round, as in the papers' code.
       weight_decay: L2 coefficient added to the gradient.
+      proximal_weight: μ of FedProx, λ of Ditto and StoCFL: the loss has `proximal_weight / 2 * ||w - centre||^2` added.
     """
 
     epochs: int = 1
@@ -26,6 +27,7 @@ class LocalTraining:
     learning_rate: float = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
+    proximal_weight: float = 0.0
 
     def __post_init__(self):
         whole = {"epochs": (self.epochs, 1), "batch_size": (self.batch_size, 0)}
@@ -36,8 +38,9 @@ class LocalTraining:
             raise UserError(f"learning_rate is {self.learning_rate}; it must be a positive number")
         if not 0 <= self.momentum < 1:
             raise UserError(f"momentum is {self.momentum}; it must be from 0 to below 1")
-        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
-            raise UserError(f"weight_decay is {self.weight_decay}; it must be 0 or more")
+        for name in ("weight_decay", "proximal_weight"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise UserError(f"{name} is {getattr(self, name)}; it must be 0 or more")
 
 
 def build_local_sgd(model: FlatModel, training: LocalTraining):
@@ -51,20 +54,26 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
       training: Hyper-parameters.
 
     Returns:
-      A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2])` to
-      `(vector float32[P], loss float32)`: the trained parameters and the mean training loss over the last epoch.
-      With n = 0 the vector comes back as it went in, with loss 0.
+      A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2], centre float32[P])` to
+      `(vector float32[P], loss float32)`: the trained parameters and the mean training loss over the last epoch, without
+      the terms of `weight_decay` and `proximal_weight`. The centre of the proximal term is the vector as it came in unless
+      another is given. With n = 0 the vector comes back as it went in, with loss 0.
     """
 
-    def gradient(vector, features, labels, seed):
+    def gradient(vector, features, labels, seed, centre):
         with tf.GradientTape() as tape:
             tape.watch(vector)
             loss = mean_cross_entropy(model.logits(model.unravel(vector), features, seed), labels)
         slope = tape.gradient(loss, vector)
-        return slope + training.weight_decay * vector if training.weight_decay else slope, loss
+        if training.weight_decay:
+            slope += training.weight_decay * vector
+        if training.proximal_weight:
+            slope += training.proximal_weight * (vector - centre)
+        return slope, loss
 
     @tf.function
-    def local_sgd(vector, x, y, seed):
+    def local_sgd(vector, x, y, seed, centre=None):
+        centre = vector if centre is None else centre
         features = model.preprocess(x)
         n = tf.shape(y)[0]
         size = training.batch_size or tf.maximum(n, 1)
@@ -73,7 +82,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
             chosen = order[start : tf.minimum(start + size, n)]
             # The order's seed again, at another place of the stream: what dropout draws in this step.
             dropped = tf.random.experimental.stateless_fold_in(shuffling, start + 1)
-            slope, loss = gradient(vector, tf.gather(features, chosen), tf.gather(y, chosen), dropped)
+            slope, loss = gradient(vector, tf.gather(features, chosen), tf.gather(y, chosen), dropped, centre)
             velocity = training.momentum * velocity + slope
             total += loss * tf.cast(tf.size(chosen), tf.float32)
             return start + size, vector - training.learning_rate * velocity, velocity, total, order, shuffling

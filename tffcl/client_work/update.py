@@ -43,8 +43,9 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_t
       local_test: Whether the client tests its own model after training, on its own test examples.
 
     Returns:
-      A tf.function `(vector float32[P], client) -> (vector float32[P], report)`; `client` as in `client_type`, the
-      report `<examples=int32,loss=float32,finite=bool[,test_correct=int32,test_examples=int32][,changed=int32]>`: training
+      A tf.function `(vector float32[P], client, centre=None) -> (vector float32[P], report)`; `client` as in `client_type`,
+      `centre` as in `build_local_sgd`, the report
+      `<examples=int32,loss=float32,finite=bool[,test_correct=int32,test_examples=int32][,changed=int32]>`: training
       examples, mean training loss over the last epoch, whether the trained model is finite, the local test, and the
       client's flag of change if it brings one.
     """
@@ -52,9 +53,9 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_t
     count_correct = build_count_correct(model)
 
     @tf.function
-    def train_and_report(vector, client):
+    def train_and_report(vector, client, centre=None):
         local = stack(client["examples"])
-        trained, loss = local_sgd(vector, local["x"], local["y"], client["seed"])
+        trained, loss = local_sgd(vector, local["x"], local["y"], client["seed"], centre)
         finite = tf.reduce_all(tf.math.is_finite(trained))
         report = collections.OrderedDict(examples=tf.size(local["y"]), loss=loss, finite=finite)
         if local_test:
@@ -95,3 +96,44 @@ def build_client_update(
         )
 
     return client_update
+
+
+def build_bilevel_update(
+    model: FlatModel, training: LocalTraining, global_training: LocalTraining, *, local_test: bool
+) -> tff.Computation:
+    """Builds the client's part of bi-level training (StoCFL Eq. 3, Alg. 1 lines 27 to 30).
+
+    Both models start from what this round broadcast: the cluster's is pulled towards the broadcast global model by
+    `training.proximal_weight`, the global one is trained by itself, on the same batches.
+
+    Args:
+      model: What is trained.
+      training: Of the cluster model; its `proximal_weight` is λ.
+      global_training: Of the global model.
+      local_test: Whether clients bring test examples; the cluster model is tested after its training.
+
+    Returns:
+      `(<model=float32[P], global_model=float32[P], client=<...,key=int32>> ->
+        <upload=<key=int32,value=float32[P]>, global_upload=float32[P], weight=float32, client_id=int32, report=R>)`: the
+      two differences, and R of the cluster model as in `build_train_and_report`; it is finite if both models are.
+    """
+    train_and_report = build_train_and_report(model, training, local_test=local_test)
+    global_sgd = build_local_sgd(model, global_training)
+    vector_type = tff.TensorType(np.float32, [model.size])
+    keyed = client_type(model, local_test=local_test, key=np.int32)
+
+    @tff.tensorflow.computation(vector_type, vector_type, keyed)
+    def bilevel_update(model, global_model, client):
+        trained, report = train_and_report(model, client, global_model)
+        local = stack(client["examples"])
+        moved, _ = global_sgd(global_model, local["x"], local["y"], client["seed"])
+        report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(moved)))
+        return collections.OrderedDict(
+            upload=collections.OrderedDict(key=client["key"], value=trained - model),
+            global_upload=tf.where(report["finite"], moved - global_model, tf.zeros_like(moved)),
+            weight=tf.where(report["finite"], tf.cast(report["examples"], tf.float32), 0.0),
+            client_id=client["client_id"],
+            report=report,
+        )
+
+    return bilevel_update

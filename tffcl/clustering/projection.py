@@ -3,11 +3,14 @@
 import warnings
 
 import numpy as np
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
 
-from tffcl.clustering import hierarchical
+from tffcl.clustering import hierarchical, stochastic
 from tffcl.errors import UserError
 
 _LEAST = 4  # UMAP has no neighbourhoods to keep among fewer
+_COMPONENTS = 50  # what van der Maaten and Hinton keep of high-dimensional rows before t-SNE
 
 
 def project(distances: np.ndarray, *, seed: int, neighbors: int = 15) -> np.ndarray:
@@ -46,3 +49,28 @@ def project(distances: np.ndarray, *, seed: int, neighbors: int = 15) -> np.ndar
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="using precomputed metric")
         return layout.fit_transform(np.asarray(distances, np.float32)).astype(np.float32)
+
+
+def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30.0) -> np.ndarray:
+    """Lays clients out by t-SNE (van der Maaten and Hinton 2008), so that vectors of a like direction are near each other.
+
+    As StoCFL's Fig. 6 shows representations. The rows are scaled to length 1 and reduced to 50 principal components first.
+
+    Args:
+      vectors: Numbers [N, d].
+      seed: Decides the layout.
+      perplexity: About how many neighbours of each client are kept near; a third of the others where there are fewer.
+
+    Returns:
+      Float32 [N, 2].
+
+    Raises:
+      UserError: If there are fewer than 4 clients.
+    """
+    units = stochastic.unit_vectors(vectors)
+    if len(units) < _LEAST:
+        raise UserError(f"a map of clients needs at least {_LEAST} of them; there are {len(units)}")
+    kept = min(_COMPONENTS, *units.shape)
+    reduced = PCA(kept, random_state=seed).fit_transform(units)
+    tsne = TSNE(perplexity=min(perplexity, (len(units) - 1) / 3), init="pca", random_state=seed, n_jobs=1)
+    return tsne.fit_transform(reduced).astype(np.float32)

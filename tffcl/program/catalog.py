@@ -88,12 +88,38 @@ ALGORITHMS = {
         "CentreClustering",
         needs=("seed",),
     ),
+    "stocfl": Entry(
+        "StoCFL: clusters merge by gradients at an anchor as clients become known, models held near a global one (2023)",
+        "tffcl.algorithms.stocfl",
+        "build_stocfl",
+        "StochasticClustering",
+        needs=("seed",),
+        clustering="build_clustering",
+    ),
+    "fedprox": Entry(
+        "FedProx: FedAvg whose local training is held near the global model (MLSys 2020)",
+        "tffcl.algorithms.fedprox",
+        "build_fedprox",
+        "ProximalTraining",
+    ),
+    "ditto": Entry(
+        "Ditto: a personal model for every client, held near the global one (ICML 2021)",
+        "tffcl.algorithms.ditto",
+        "build_ditto",
+        "PersonalTraining",
+    ),
     "fedavg": Entry("FedAvg: one global model (McMahan et al. 2017)", "tffcl.algorithms.fedavg", "build_fedavg"),
     "solo": Entry("SOLO: every client trains alone, nothing is sent", "tffcl.algorithms.solo", "build_solo"),
 }
 
 # What clients can tell before any training, and the method that groups by it.
-SIGNATURES = {"subspace": "pacfl", "inference": "flis_hc", "pca_centres": "pca_km_hc", "embedding": "flt"}
+SIGNATURES = {
+    "subspace": "pacfl",
+    "inference": "flis_hc",
+    "pca_centres": "pca_km_hc",
+    "embedding": "flt",
+    "anchor_gradient": "stocfl",
+}
 
 MODELS = {
     "lenet5": Entry(

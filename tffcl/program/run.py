@@ -18,6 +18,7 @@ from tffcl.errors import UserError
 from tffcl.program import changes, prepare, sampling, summary
 from tffcl.program.config import RunConfig
 from tffcl.program.clustering_error import clustering_error
+from tffcl.program.history import ClusterHistory
 from tffcl.program.progress import progress_bar
 from tffcl.program.stages import Stage, Stages
 from tffcl.program.storage import Checkpoints, Metrics
@@ -29,7 +30,7 @@ _ONCE = {"signature", "server_data"}  # transfers that every client has once, be
 # What a run and the commands on it leave behind, beside directories.
 _FILES = (
     "config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "report.html", "newcomers.csv",
-    "newcomers.json",
+    "newcomers.json", "representations.npz",
 )  # fmt: skip
 
 
@@ -93,7 +94,8 @@ def run(
     with progress_bar(config.train.rounds, _title(config), "round", show=show_progress) as bar:
         round_number, state = _start(job, checkpoints, resume, bar)
         bar.update(round_number)
-        state, accuracy = _rounds(job, state, round_number, checkpoints, Metrics(out), bar)
+        written = Metrics(out), ClusterHistory(out, round_number + 1)
+        state, accuracy = _rounds(job, state, round_number, checkpoints, *written, bar)
     return _finish(job, out, state, accuracy)
 
 
@@ -107,7 +109,7 @@ def _claim(out: pathlib.Path, config: RunConfig, *, resume: bool, overwrite: boo
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out must be a directory")
     if overwrite and file.is_file():
-        for name in ("checkpoints", "tensorboard", "figures"):
+        for name in ("checkpoints", "tensorboard", "figures", "history"):
             shutil.rmtree(out / name, ignore_errors=True)
         for name in _FILES:
             (out / name).unlink(missing_ok=True)
@@ -193,7 +195,7 @@ def _enter_stage(job: _Run, state: State, number: int) -> State:
         return job.algorithm.admit(state, job.stage.arrivals)
 
 
-def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metrics: Metrics, bar):
+def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metrics: Metrics, history: ClusterHistory, bar):
     """Runs the rounds that are left; returns the last state and the last evaluation."""
     config, accuracy, shown = job.config, None, {}
     saved = done
@@ -207,6 +209,7 @@ def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metric
                 row.update(_accuracy_row(job, accuracy))
                 row.update(_cluster_row(job, state))
             metrics.release(done, {**row, "seconds": time.monotonic() - start})
+            history.save(done, state.assignment)
             _show(bar, row, shown)
             if done == config.train.rounds or done % config.checkpoint.every == 0:
                 checkpoints.save(done, state, job.progress)
@@ -252,6 +255,7 @@ def _round(job: _Run, state: State, number: int) -> tuple[State, dict]:
     progress["local_total"][where] = metrics.test_examples
     progress["down_bytes"] += metrics.down_bytes
     progress["up_bytes"] += metrics.up_bytes
+    progress["signature_bytes"] += metrics.signature_bytes
     weights = metrics.examples / metrics.examples.sum()
     # Where clients choose, all of them are asked at an evaluation only.
     clusters = dict.fromkeys(("clusters", "ari")) if job.algorithm.choose else _cluster_row(job, state)
@@ -273,10 +277,12 @@ def _evaluate(job: _Run, state: State) -> tuple[State, dict]:
         if job.algorithm.choose:
             state = job.algorithm.choose(state, job.stage.population)
         models, keys = job.algorithm.assign(state, job.stage.population.client_ids)
-        shared = len(np.unique(keys)) == 1
+        everyones = models[keys[0]] if len(np.unique(keys)) == 1 else None
+        if job.algorithm.global_model:
+            everyones = job.algorithm.global_model(state)
         return state, {
             "cluster": job.stage.evaluator.cluster_accuracy(models, keys),
-            "global": job.stage.evaluator.global_accuracy(models[keys[0]]) if shared else None,
+            "global": None if everyones is None else job.stage.evaluator.global_accuracy(everyones),
         }
 
 
@@ -311,6 +317,8 @@ def _finish(job: _Run, out: pathlib.Path, state: State, accuracy: dict) -> dict:
         unit = job.algorithm.clustering.get("tree_unit", job.algorithm.clustering["unit"])
         suggestion = hierarchical.suggest_threshold(dendrogram, unit=unit)
         summary.write_clustering(out, state, job.algorithm.clustering, suggestion.reason)
+    if "signatures" in state.extra:
+        summary.write_representations(out, state, sampling.stream(job.config.seed, "map"))
     summary.write_clients(out, state, job.stage.federated, accuracy, job.progress)
     told = changes.notes(job.config, job.stages.drifting, state)
     result = summary.summarize(job.config, state, job.stage.federated, accuracy, job.progress, told)

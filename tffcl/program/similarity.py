@@ -59,6 +59,14 @@ class Similarity:
             linkage=self.how.linkage, suggestion=self.suggestion.reason,
         )  # fmt: skip
 
+    def histogram(self, truth: np.ndarray | None = None):
+        """Draws how far apart the pairs of clients are, within and across the true groups `[N]` where they are known."""
+        from tffcl.reporting import figures
+
+        return figures.pairs_figure(
+            self.proximity, truth, threshold=self.threshold, unit=self.how.unit, measure=self.how.measure_name
+        )
+
     def umap(self):
         """Draws the clients as points by UMAP: those with small angles between them are near each other."""
         from tffcl.reporting import figures
@@ -97,7 +105,7 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
 def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None) -> str:
     """Measures and draws the clients' proximity matrix.
 
-    Writes `proximity.npz` (as clustering.npz of a run), `proximity.png` and `dendrogram.png` into `out`.
+    Writes `proximity.npz` (as clustering.npz of a run), `proximity.png`, `dendrogram.png` and `histogram.png` into `out`.
 
     Args:
       config: As in `measure_similarity`.
@@ -119,7 +127,9 @@ def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | No
     )  # fmt: skip
     found.heat_map().savefig(out / "proximity.png")
     found.tree().savefig(out / "dendrogram.png")
-    return "\n".join(_lines(config, found, prepare.load_data(config, data_dir).true_groups, out))
+    truth = prepare.load_data(config, data_dir).true_groups
+    found.histogram(truth).savefig(out / "histogram.png")
+    return "\n".join(_lines(config, found, truth, out))
 
 
 def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: pathlib.Path):
@@ -137,4 +147,15 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: 
     index = rand_index(truth, labels)
     if index is not None:
         yield f"adjusted Rand index against the {len(np.unique(truth))} true groups: {index:.3f}"
-    yield f"written: {out / 'proximity.png'}, {out / 'dendrogram.png'}, {out / 'proximity.npz'}"
+    if truth is not None and pairs.size:
+        yield from _within_and_across(pairs, truth, unit)
+    pictures = ", ".join(str(out / f"{name}.png") for name in ("proximity", "dendrogram", "histogram"))
+    yield f"written: {pictures}, {out / 'proximity.npz'}"
+
+
+def _within_and_across(pairs: np.ndarray, truth: np.ndarray, unit: str):
+    same = np.equal.outer(truth, truth)[np.triu_indices(len(truth), 1)]
+    for name, chosen in (("within", pairs[same]), ("across", pairs[~same])):
+        if chosen.size:
+            low, middle, high = np.percentile(chosen, [0, 50, 100])
+            yield f"{name} true groups: {low:.4g} to {high:.4g} {unit}, median {middle:.4g}"

@@ -9,6 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
+from tffcl.clustering.projection import project_directions
+
+_MOST_MAPPED = 2000
+
 
 def spread(values: np.ndarray) -> dict[str, float | None]:
     """Statistics over clients.
@@ -135,6 +139,21 @@ def write_clients(out: pathlib.Path, state, federated, accuracy: dict, progress:
 
 def _number(value: float) -> str:
     return "" if not np.isfinite(value) else f"{value:.6f}"
+
+
+def write_representations(out: pathlib.Path, state, seed: int):
+    """Writes representations.npz for methods whose clients sent vectors: a map of them, and who they are.
+
+    Of more than 2,000 clients so many are drawn by the seed: more dots tell no more, and the map takes long.
+    """
+    rows = np.arange(len(state.extra["signatures"]))
+    if len(rows) < 4:
+        return
+    if len(rows) > _MOST_MAPPED:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, _MOST_MAPPED, replace=False))
+    known = np.flatnonzero(state.extra["known"])[rows]
+    points = project_directions(state.extra["signatures"][rows], seed=seed)
+    np.savez_compressed(out / "representations.npz", client_ids=state.client_ids[known], places=known, points=points)
 
 
 def write_clustering(out: pathlib.Path, state, clustering: dict, suggestion: str):

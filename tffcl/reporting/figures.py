@@ -7,9 +7,11 @@ from tffcl.reporting.answer_figures import answers_figure, titled_pictures
 from tffcl.reporting.client_figures import client_accuracy_figure, client_sizes_figure
 from tffcl.reporting.clustering_figures import dendrogram_figure, proximity_figure
 from tffcl.reporting.data_figures import label_histograms, labels_figure, sample_pictures
+from tffcl.reporting.pairs_figure import pairs_figure
 from tffcl.reporting.projection_figure import projection_figure
 from tffcl.reporting.relatedness_figures import centres_figure, relatedness_figure
-from tffcl.reporting.rounds_figures import accuracy_figure, progress_figure
+from tffcl.reporting.representation_figure import representations_figure
+from tffcl.reporting.rounds_figures import accuracy_figure, merging_figure, progress_figure
 from tffcl.reporting.style import save
 from tffcl.reporting.sweep_figure import sweep_figure
 
@@ -22,10 +24,13 @@ __all__ = [
     "dendrogram_figure",
     "label_histograms",
     "labels_figure",
+    "merging_figure",
+    "pairs_figure",
     "progress_figure",
     "projection_figure",
     "proximity_figure",
     "relatedness_figure",
+    "representations_figure",
     "sample_pictures",
     "save",
     "sweep_figure",

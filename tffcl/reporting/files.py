@@ -7,7 +7,7 @@ import pathlib
 import re
 import tomllib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -19,7 +19,7 @@ ROUND_COLUMNS = (
     "global_accuracy", "down_bytes", "up_bytes",
 )  # fmt: skip
 # What only some methods measure.
-OPTIONAL_ROUND_COLUMNS = ("clustering_error", "change_flags", "formed_anew")
+OPTIONAL_ROUND_COLUMNS = ("clustering_error", "change_flags", "formed_anew", "known_clusters", "objective")
 CLIENT_COLUMNS = (
     "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",
     "local_accuracy",
@@ -93,6 +93,19 @@ class Clustering:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Representations:
+    """`representations.npz`: the map of what clients sent of their data.
+
+    Attributes:
+      places: int[M], their rows in `clients.csv`.
+      points: float[M, 2].
+    """
+
+    places: np.ndarray
+    points: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class RunFiles:
     """What a run has written.
 
@@ -106,6 +119,8 @@ class RunFiles:
         there; NaN where a cell is empty.
       clients: `clients.csv`.
       clustering: `clustering.npz`; None for methods without a proximity matrix.
+      representations: `representations.npz`; None for methods without.
+      history: `history/*.npy`, int[N] by round: the clusters of the rows of `clients.csv`, where they changed.
     """
 
     path: pathlib.Path
@@ -115,6 +130,8 @@ class RunFiles:
     rounds: Mapping[str, np.ndarray]
     clients: Clients
     clustering: Clustering | None
+    representations: Representations | None = None
+    history: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
 
     @property
     def task(self) -> str:
@@ -191,16 +208,31 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     path = pathlib.Path(path)
     config = _read_config(path / "config.toml")
     summary = _read_summary(path / "summary.json")
-    clustering = path / "clustering.npz"
+    clustering, representations = path / "clustering.npz", path / "representations.npz"
+    clients = _read_clients(path / "clients.csv")
     return RunFiles(
         path=path,
         method=method or str(summary["algorithm"]),
         config=config,
         summary=summary,
         rounds=_read_rounds(path / "rounds.csv"),
-        clients=_read_clients(path / "clients.csv"),
-        clustering=_read_clustering(clustering) if clustering.exists() else None,
+        clients=clients,
+        clustering=_read_arrays(clustering, _clustering) if clustering.exists() else None,
+        representations=_read_arrays(representations, _representations) if representations.exists() else None,
+        history=_read_history(path / "history", len(clients)),
     )
+
+
+def _read_history(directory: pathlib.Path, count: int) -> dict[int, np.ndarray]:
+    history = {}
+    for path in sorted(directory.glob("*.npy")):
+        try:
+            history[int(path.stem)] = np.load(path, allow_pickle=False)
+        except (OSError, EOFError, ValueError) as error:
+            raise columns.damaged(path, error) from error
+        if history[int(path.stem)].shape != (count,):
+            raise columns.damaged(path, f"it is {history[int(path.stem)].shape}, for {count} clients it must be ({count},)")
+    return history
 
 
 def _read_config(path: pathlib.Path) -> dict:
@@ -250,15 +282,22 @@ def _read_clients(path: pathlib.Path) -> Clients:
     )
 
 
-def _read_clustering(path: pathlib.Path) -> Clustering:
+def _read_arrays(path: pathlib.Path, make: Callable):
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = dict(archive)
-        return _clustering(arrays)
+        return make(arrays)
     except KeyError as error:
         raise columns.damaged(path, f"there is no {error}") from error
     except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:
         raise columns.damaged(path, error) from error
+
+
+def _representations(arrays: Mapping[str, np.ndarray]) -> Representations:
+    places, points = arrays["places"], arrays["points"]
+    if points.shape != (len(places), 2):
+        raise ValueError(f"points is {points.shape}, for {len(places)} clients it must be {(len(places), 2)}")
+    return Representations(places.astype(int), points.astype(float))
 
 
 def _clustering(arrays: Mapping[str, np.ndarray]) -> Clustering:

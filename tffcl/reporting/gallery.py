@@ -113,6 +113,18 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
                 figures.progress_figure(runs),
             ),
         ]
+    merging = [run for run in runs if "objective" in run.rounds]
+    if merging:
+        pictures.append(
+            _picture(
+                "merging",
+                ROUNDS,
+                "How clusters merge",
+                "At first every client is a cluster of its own; clients become known when they first take part. The "
+                f"objective is the sum of the cosines of all pairs of clusters: less is farther apart.{band}",
+                figures.merging_figure(merging),
+            )
+        )
     return [
         *pictures,
         _picture(
@@ -148,6 +160,20 @@ def _of_one(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
     )
     if run.clustering is not None:
         yield from _of_clustering(run, suffix, prefix)
+    if run.representations is not None and run.history:
+        truth = run.clients.true_cluster
+        last = int(max(run.rounds["round"], default=max(run.history)))
+        yield _picture(
+            f"representations{suffix}",
+            CLUSTERS,
+            "the clients by what they sent of their data",
+            "A dot is a client; near dots have sent vectors of a like direction. The map is the same in each panel, the "
+            "colours are the clusters by then. Grey dots are clusters of one client, as are all that have not taken part.",
+            figures.representations_figure(
+                run.representations, run.history, last, truth if np.any(truth != "") else None
+            ),
+            prefix,
+        )
 
 
 def _of_clustering(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:

@@ -22,6 +22,11 @@ _PROGRESS = (
     ("clusters", "clusters", "number of clusters", 1),
     ("ari", "agreement with true groups", "adjusted Rand index", 1),
 )
+_MERGING = (
+    ("clusters", "clusters", "number of clusters", 1),
+    ("known_clusters", "clusters of known clients", "number of clusters", 1),
+    ("objective", "clustering objective", "sum of cosines of all pairs", 1),
+)
 _MOST_MARKED = 16
 
 
@@ -58,6 +63,14 @@ def _formed_anew(run: RunFiles) -> set[int]:
     anew = run.rounds.get("formed_anew")
     numbers = set() if anew is None else {int(number) for number in run.rounds["round"][anew > 0]}
     return numbers if len(numbers) <= _MOST_MARKED else set()
+
+
+def merging_figure(runs: Sequence[RunFiles]) -> ReportFigure:
+    """Draws how clusters merge over the rounds, and the clustering objective (StoCFL Fig. 6b, Eq. 2)."""
+    figure = _panels(runs, _MERGING, share_y=False)
+    for axes in figure.axes[:2]:
+        axes.set_ylim(0, axes.get_ylim()[1])
+    return figure
 
 
 def over_seeds(

@@ -1,0 +1,47 @@
+"""FedProx (Li et al., MLSys 2020, arXiv:1812.06127, Alg. 2): FedAvg whose local training is held near the global model."""
+
+import dataclasses
+
+import tensorflow_federated as tff
+
+from tffcl.algorithms.contracts import Algorithm
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.models.flat import FlatModel
+
+
+@dataclasses.dataclass(frozen=True)
+class ProximalTraining:
+    """What FedProx adds to FedAvg.
+
+    Attributes:
+      proximal_weight: μ; each client minimises its loss plus μ/2 times the squared distance to the model it received.
+    """
+
+    proximal_weight: float = 0.05
+
+
+def build_fedprox(
+    model: FlatModel,
+    training: LocalTraining,
+    how: ProximalTraining = ProximalTraining(),
+    *,
+    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+) -> Algorithm:
+    """Builds FedProx; with μ = 0 it is FedAvg.
+
+    Not `tff.learning.algorithms.build_weighted_fed_prox`, whose term has the wrong sign in TFF 0.87: it adds μ (w_t - w) to
+    the gradient, which drives clients away from the global model. But for the sign the two are the same (tested so). The
+    authors sample clients by size and average them unweighted; this samples uniformly and weighs by examples.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      how: μ.
+      aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
+
+    Raises:
+      UserError: If μ is negative.
+    """
+    proximal = dataclasses.replace(training, proximal_weight=how.proximal_weight)
+    return dataclasses.replace(build_fedavg(model, proximal, aggregation=aggregation), name="fedprox")

@@ -1,0 +1,361 @@
+"""Stochastic clustering: clusters grow as clients become known, a cohort at a time.
+
+Source: StoCFL (arXiv:2303.00897), Alg. 1 lines 3 to 17, Eq. 2, section 3.3.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
+
+from tffcl.errors import UserError
+
+REPRESENTATIONS = {
+    "members": "the mean over all members that are known (paper, Eq. 2)",
+    "cohort": "the mean over the members of this round's cohort (the authors' code)",
+}
+LINKAGES = {
+    "single": "all pairs above the threshold at once, transitively; representations stay as they were (paper, Alg. 1)",
+    "centroid": "the most similar pairs first, by the mean of what has merged, until no pair is above the threshold",
+}
+MODEL_MERGES = {
+    "mean": "the mean of the models, weighted by the members that trained them",
+    "larger": "the model of the cluster with most members that trained it (the authors' code)",
+}
+
+# Cosines that are looked at together: 16 MB as float32.
+_STRIP = 2**22
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Partition:
+    """The clusters of which the server has a signature; a client that is not known yet is none of them.
+
+    Attributes:
+      ids: Int32 [K], ascending.
+      sums: Float32 [K, d], the sum of the members' signatures. Its direction is that of their mean, which is all that a
+        cosine asks for.
+      sizes: Int32 [K], members.
+      changed: Bool [K], whether a cluster is new or has changed since it was compared with the others.
+    """
+
+    ids: np.ndarray
+    sums: np.ndarray
+    sizes: np.ndarray
+    changed: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Merging:
+    """What became of the clusters of a partition.
+
+    Attributes:
+      partition: The clusters after it.
+      places: Int32 [K], the place in it of each cluster before.
+    """
+
+    partition: Partition
+    places: np.ndarray
+
+    @property
+    def merges(self) -> int:
+        """By how many clusters there are fewer."""
+        return len(self.places) - len(self.partition)
+
+
+def check_threshold(threshold: float) -> float:
+    """Returns τ if it is a cosine.
+
+    Raises:
+      UserError: If it is no number from -1 to 1.
+    """
+    if not (math.isfinite(threshold) and -1 <= threshold <= 1):
+        raise UserError(f"threshold is {threshold}; it must be a cosine, from -1 (all clients in one cluster) to 1 (no merges)")
+    return float(threshold)
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Scales rows [n, d] to length 1; a row of zeros stays, and has the cosine 0 to all."""
+    vectors = np.asarray(vectors, np.float32)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+
+
+def cosine_distances(vectors: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
+    """Returns 1 minus the cosines of rows [N, d], among each other or with others [M, d]: float32 [N, N] or [N, M], from 0 to 2."""
+    first = unit_vectors(vectors)
+    if others is not None:
+        return np.clip(1 - first @ unit_vectors(others).T, 0, 2)
+    distances = np.clip(1 - first @ first.T, 0, 2)
+    np.fill_diagonal(distances, 0)
+    return (distances + distances.T) / 2
+
+
+def objective(sums: np.ndarray) -> float:
+    """Eq. 2: the sum of the cosines of all pairs of clusters [K, d], in O(K d)."""
+    units = unit_vectors(sums).astype(np.float64)
+    whole = units.sum(axis=0)
+    return float((whole @ whole - (units**2).sum()) / 2)
+
+
+def with_singletons(partition: Partition, ids: np.ndarray, signatures: np.ndarray) -> Partition:
+    """Adds clusters of one client each, whose signatures have come (Alg. 1 lines 5 to 8).
+
+    Args:
+      partition: Before.
+      ids: Integers [n], new cluster IDs.
+      signatures: Float32 [n, d].
+    """
+    ids = np.concatenate([partition.ids, ids]).astype(np.int32)
+    order = np.argsort(ids)
+    count = len(signatures)
+    return Partition(
+        ids[order],
+        np.concatenate([partition.sums, signatures])[order],
+        np.concatenate([partition.sizes, np.ones(count, np.int32)])[order],
+        np.concatenate([partition.changed, np.ones(count, bool)])[order],
+    )
+
+
+def with_members(partition: Partition, ids: np.ndarray, signatures: np.ndarray) -> Partition:
+    """Puts clients into clusters; IDs that are not there yet are new clusters.
+
+    Args:
+      partition: Before.
+      ids: Integers [n], the cluster of each client.
+      signatures: Float32 [n, d].
+    """
+    touched, which = np.unique(ids, return_inverse=True)
+    founded = np.setdiff1d(touched, partition.ids)
+    nothing = np.zeros([len(founded), partition.sums.shape[1]], np.float32)
+    grown = with_singletons(partition, founded, nothing)
+    places = np.searchsorted(grown.ids, touched)
+    sums, sizes, changed = grown.sums, grown.sizes, grown.changed
+    sums[places] += summed(signatures, which, len(touched))
+    sizes[np.searchsorted(grown.ids, founded)] = 0
+    sizes[places] += np.bincount(which).astype(np.int32)
+    changed[places] = True
+    return Partition(grown.ids, sums, sizes, changed)
+
+
+def merge(partition: Partition, threshold: float, linkage: str = "single") -> Merging:
+    """Merges clusters whose cosine is above the threshold (Alg. 1 lines 9 to 17).
+
+    "single" is the algorithm as printed: the cosines are those before any merge of the round, and merging is transitive, so
+    the order of the pairs does not matter, and each new cluster is a connected component of the graph of the pairs above
+    τ. Representations that changed by it are compared again in the next round. Merging all clients at once is thus
+    agglomerative clustering with single linkage, cut at the cosine τ: one pair above it joins two groups.
+
+    "centroid" averages at once, which a single pair cannot lead astray: pairs that are each other's most similar merge,
+    their means take their place, and so on until no pair is above τ.
+
+    Only clusters that are new or changed are compared, with all others: the pairs among the rest were compared before, to
+    the same result. Memory is bounded: there is no matrix of all pairs.
+
+    Args:
+      partition: Before.
+      threshold: τ; a cosine equal to it does not merge.
+      linkage: A name in `LINKAGES`.
+
+    Returns:
+      The partition after it; a new cluster has the least ID of its parts.
+    """
+    touched = np.flatnonzero(partition.changed)
+    if linkage == "single":
+        return _joined(partition, connected(unit_vectors(partition.sums), touched, threshold))
+    places = np.arange(len(partition))
+    while True:
+        labels, near = _mutual(unit_vectors(partition.sums), touched, threshold)
+        step = _joined(partition, labels)
+        partition, places = step.partition, step.places[places]
+        if step.merges == 0:
+            return Merging(partition, places.astype(np.int32))
+        touched = np.flatnonzero(partition.changed | np.isin(np.arange(len(partition)), step.places[near]))
+
+
+def _mutual(units: np.ndarray, touched: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
+    """Joins clusters that are each other's most similar, above the threshold.
+
+    Args:
+      units: Float32 [K, d].
+      touched: Integers [t], ascending; no pair of others is above the threshold.
+      threshold: τ.
+
+    Returns:
+      `(labels, near)`: component numbers int64 [K] as of `connected`, and the touched clusters with a pair above τ.
+    """
+    count = len(units)
+    best, other = np.full(count, -2, np.float32), np.arange(count)
+    own = np.full(len(touched), -2, np.float32)
+    rows_at_a_time = max(1, _STRIP // max(count, 1))
+    for start in range(0, len(touched), rows_at_a_time):
+        rows = touched[start : start + rows_at_a_time]
+        found = np.minimum(units[rows] @ units.T, 1)
+        found[np.arange(len(rows)), rows] = -2
+        own[start : start + len(rows)] = found.max(axis=1)
+        for axis, which, names in ((1, rows, np.arange(count)), (0, np.arange(count), rows)):
+            highest, place = found.max(axis=axis), names[found.argmax(axis=axis)]
+            better = (highest > best[which]) | ((highest == best[which]) & (place < other[which]))
+            best[which[better]], other[which[better]] = highest[better], place[better]
+    labels = np.arange(count)
+    mutual = (other[other] == labels) & (best > threshold)
+    if not mutual.any() and best.max(initial=-2) > threshold:  # a ring of ties
+        mutual[best.argmax()] = True
+    labels = _united(labels, labels[mutual], other[mutual])
+    return np.unique(labels, return_inverse=True)[1], touched[own > threshold]
+
+
+def merge_sampled(partition: Partition, ids: np.ndarray, signatures: np.ndarray, threshold: float) -> Merging:
+    """The same as `merge` by the clients of a cohort only, as the authors' code does.
+
+    Args:
+      partition: Before; its sums are kept up, but not looked at.
+      ids: Integers [m], the cluster of each client of the cohort.
+      signatures: Float32 [m, d], theirs.
+      threshold: τ.
+    """
+    present, which = np.unique(ids, return_inverse=True)
+    sampled = summed(signatures, which, len(present))
+    found = connected(unit_vectors(sampled), np.arange(len(present)), threshold)
+    # Every component has the number of its first cluster, so that the others keep theirs.
+    places = np.searchsorted(partition.ids, present)
+    _, first = np.unique(found, return_index=True)
+    labels = np.arange(len(partition))
+    labels[places] = places[first[found]]
+    return _joined(partition, np.unique(labels, return_inverse=True)[1])
+
+
+def summed(values: np.ndarray, which: np.ndarray, count: int) -> np.ndarray:
+    """Sums rows [n, d] by group, float32 [count, d]; `which` [n] are the groups."""
+    groups = sparse.csr_matrix((np.ones(len(which), np.float32), (which, np.arange(len(which)))), (count, len(which)))
+    return np.asarray(groups @ np.asarray(values, np.float32))
+
+
+def connected(units: np.ndarray, touched: np.ndarray, threshold: float) -> np.ndarray:
+    """Finds the connected components of the graph of pairs with a cosine above the threshold.
+
+    Args:
+      units: Float32 [K, d], rows of length 1 (or 0).
+      touched: Integers [t], ascending; only pairs with at least one of these are looked at.
+      threshold: τ.
+
+    Returns:
+      Int64 [K], component numbers from 0, ascending by their first member.
+    """
+    count = len(units)
+    labels = np.arange(count)
+    if threshold >= 1:  # no cosine is above 1, but rounding lifts some
+        return labels
+    order = np.concatenate([touched, np.setdiff1d(labels, touched)])
+    arranged, start = units[order], 0
+    while start < len(touched):
+        stop = min(len(touched), start + max(1, _STRIP // (count - start)))
+        # The rows before were compared with all: their pairs with these are known.
+        rows, others = np.nonzero(arranged[start:stop] @ arranged[start:].T > threshold)
+        labels = _united(labels, labels[order[start + rows]], labels[order[start + others]])
+        start = stop
+    return np.unique(labels, return_inverse=True)[1]
+
+
+def _united(labels: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Components [K] after edges between components; a component's number is the least of its parts'."""
+    across = first != second
+    if not across.any():
+        return labels
+    count = len(labels)
+    edges = sparse.coo_matrix((np.ones(across.sum(), bool), (first[across], second[across])), (count, count))
+    _, found = csgraph.connected_components(edges, directed=False)
+    _, least = np.unique(found, return_index=True)
+    return least[found][labels]
+
+
+def _joined(partition: Partition, labels: np.ndarray) -> Merging:
+    """Puts clusters together by component numbers [K], which are ascending by first member."""
+    count = int(labels.max(initial=-1)) + 1
+    parts = np.bincount(labels, minlength=count)
+    _, first = np.unique(labels, return_index=True)
+    sums = partition.sums[first]
+    grown = np.flatnonzero(parts > 1)
+    if len(grown):
+        moving = np.flatnonzero(parts[labels] > 1)
+        sums[grown] = summed(partition.sums[moving], np.searchsorted(grown, labels[moving]), len(grown))
+    sizes = np.bincount(labels, weights=partition.sizes, minlength=count).astype(np.int32)
+    return Merging(Partition(partition.ids[first], sums, sizes, parts > 1), labels.astype(np.int32))
+
+
+def merge_models(models: np.ndarray, weights: np.ndarray, places: np.ndarray, rule: str) -> tuple[np.ndarray, np.ndarray]:
+    """Merges the models of clusters that became one.
+
+    Args:
+      models: Float32 [n, P], of the clusters that have a model.
+      weights: Numbers [n], members that trained each.
+      places: Integers [n], the cluster that each is now part of.
+      rule: A name in `MODEL_MERGES`; of equally large clusters the first one's model wins.
+
+    Returns:
+      `(places, models)`: the different places, ascending, and float32 [len(places), P].
+    """
+    present, which = np.unique(places, return_inverse=True)
+    if rule == "larger":
+        order = np.lexsort((np.arange(len(places)), -np.asarray(weights, float), which))
+        _, first = np.unique(which[order], return_index=True)
+        return present, models[order[first]]
+    shares = np.asarray(weights, np.float64)
+    shares = shares / np.bincount(which, weights=shares)[which]
+    mixing = sparse.csr_matrix((shares.astype(np.float32), (which, np.arange(len(which)))), (len(present), len(which)))
+    return present, np.asarray(mixing @ models, np.float32)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Inference:
+    """Where newcomers belong (section 3.3).
+
+    Attributes:
+      closest: Int64 [B], the place of the nearest known cluster.
+      cosines: Float32 [B], its cosine.
+      founded: Int64 [B], the number from 0 of the new cluster that a newcomer is in; -1 for one that joined `closest`.
+    """
+
+    closest: np.ndarray
+    cosines: np.ndarray
+    founded: np.ndarray
+
+
+def infer(partition: Partition, signatures: np.ndarray, threshold: float) -> Inference:
+    """Finds the clusters of newcomers (section 3.3).
+
+    A newcomer joins the closest cluster if its cosine reaches the threshold. Those who do not are put into new clusters,
+    together with newcomers whom they are like. All are compared with the clusters as they were: the order does not matter.
+
+    Args:
+      partition: At least one cluster.
+      signatures: Float32 [B, d].
+      threshold: τ.
+    """
+    closest, cosines = nearest(signatures, partition.sums)
+    founded = np.full(len(closest), -1, np.int64)
+    alone = np.flatnonzero(cosines < threshold)
+    founded[alone] = connected(unit_vectors(signatures[alone]), np.arange(len(alone)), threshold)
+    return Inference(closest, cosines, founded)
+
+
+def nearest(vectors: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Finds for each row [n, d] the row of `others` [K, d] with the largest cosine, the first of equal ones.
+
+    Returns:
+      `(int64 [n], float32 [n])`: which, and the cosine.
+    """
+    units, known = unit_vectors(vectors), unit_vectors(others)
+    closest, cosines = np.zeros(len(units), np.int64), np.zeros(len(units), np.float32)
+    rows_at_a_time = max(1, _STRIP // len(known))
+    for start in range(0, len(units), rows_at_a_time):
+        found = np.minimum(units[start : start + rows_at_a_time] @ known.T, 1)
+        rows = slice(start, start + len(found))
+        closest[rows] = found.argmax(axis=1)
+        cosines[rows] = found.max(axis=1)
+    return closest, cosines
