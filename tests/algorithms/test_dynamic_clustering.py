@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from tests.algorithms.test_flt import TRAINING, encoder, grouped, same_groups  # noqa: F401 (fixtures)
+from tests.algorithms.test_flt import TRAINING, same_groups
 from tests.algorithms.test_pacfl import split
 from tffcl.algorithms.contracts import Cohort, Population
 from tffcl.algorithms.dynamic_clustering import Triggers, mean_of_members, renumbered

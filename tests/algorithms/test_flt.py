@@ -1,51 +1,21 @@
 """FLT, PCA+kM+HC and FedSEM on digits: their limits, groups of labels, newcomers."""
 
-import collections
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from tests.algorithms.conftest import OWNERS
 from tests.algorithms.test_limits import COHORTS, TRAINING, assert_close, models_of, train
 from tests.algorithms.test_pacfl import split
 from tffcl.algorithms.clustered_training import build_clustered_training
-from tffcl.algorithms.contracts import Cohort, State, population_of
+from tffcl.algorithms.contracts import Cohort, State
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fedsem import CentreClustering, build_fedsem
 from tffcl.algorithms.flt import TaskonomyClustering, build_flt
 from tffcl.algorithms.pca_km_hc import ProjectionClustering, build_pca_km_hc
 from tffcl.algorithms.solo import build_solo
-from tffcl.client_work.autoencoding import build_adam_steps, start_adam
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import build_autoencoder
-
-PAIRS = [(0, 1), (2, 3), (4, 6)]
-OWNERS = [0, 1, 2, 0, 1, 2, 0, 1, 2]
-
-
-@pytest.fixture(scope="module")
-def encoder(digits):
-    """Trained on the digits 5, 7, 8 and 9 only."""
-    x, y = digits
-    x = x[np.isin(y, (5, 7, 8, 9))]
-    autoencoder = build_autoencoder((8, 8, 1), latent=16, seed=1)
-    steps, state = build_adam_steps(autoencoder, 20, 3e-3), start_adam(autoencoder.initial)
-    rng = np.random.default_rng(0)
-    for _ in range(15):
-        state, _ = steps(state, x, rng.permutation(len(x)).astype(np.int32))
-    return autoencoder, state["vector"].numpy()
-
-
-@pytest.fixture(scope="module")
-def grouped(digits):
-    """Nine clients in three groups of two digits each, which no two groups share."""
-    x, y = digits
-    clients = {}
-    for client, group in enumerate(OWNERS):
-        rows = np.flatnonzero(np.isin(y, PAIRS[group]))
-        own = rows[OWNERS[:client].count(group) :: 3]
-        clients[client] = tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x[own], y=y[own]))
-    return population_of(clients)
 
 
 def same_groups(labels):

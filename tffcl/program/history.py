@@ -6,7 +6,7 @@ import numpy as np
 
 
 class ClusterHistory:
-    """Writes `history/<round>.npy`, int32 [N] in the order of the client IDs, when it is not as in the round before."""
+    """Writes `history/<round>.npy`, int32 [2, N], client IDs and their clusters, when it is not as in the round before."""
 
     def __init__(self, out: pathlib.Path, first: int):
         """Opens the history of a run.
@@ -24,8 +24,9 @@ class ClusterHistory:
             else:
                 self._last = np.load(path)
 
-    def save(self, round_number: int, assignment: np.ndarray):
+    def save(self, round_number: int, client_ids: np.ndarray, assignment: np.ndarray):
         """Saves the clusters after a round."""
-        if self._last is None or not np.array_equal(self._last, assignment):
-            np.save(self._directory / f"{round_number:06}.npy", np.asarray(assignment, np.int32))
-            self._last = np.array(assignment)
+        now = np.stack([client_ids, assignment]).astype(np.int32)
+        if self._last is None or not np.array_equal(self._last, now):
+            np.save(self._directory / f"{round_number:06}.npy", now)
+            self._last = now

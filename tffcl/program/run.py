@@ -209,7 +209,7 @@ def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metric
                 row.update(_accuracy_row(job, accuracy))
                 row.update(_cluster_row(job, state))
             metrics.release(done, {**row, "seconds": time.monotonic() - start})
-            history.save(done, state.assignment)
+            history.save(done, state.client_ids, state.assignment)
             _show(bar, row, shown)
             if done == config.train.rounds or done % config.checkpoint.every == 0:
                 checkpoints.save(done, state, job.progress)

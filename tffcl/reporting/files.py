@@ -120,7 +120,8 @@ class RunFiles:
       clients: `clients.csv`.
       clustering: `clustering.npz`; None for methods without a proximity matrix.
       representations: `representations.npz`; None for methods without.
-      history: `history/*.npy`, int[N] by round: the clusters of the rows of `clients.csv`, where they changed.
+      history: `history/*.npy`, int[N] by round: the clusters of the rows of `clients.csv`, where they changed;
+        `NO_CLUSTER` for those who were not there yet.
     """
 
     path: pathlib.Path
@@ -209,29 +210,32 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     config = _read_config(path / "config.toml")
     summary = _read_summary(path / "summary.json")
     clustering, representations = path / "clustering.npz", path / "representations.npz"
-    clients = _read_clients(path / "clients.csv")
+    rounds, clients = _read_rounds(path / "rounds.csv"), _read_clients(path / "clients.csv")
     return RunFiles(
         path=path,
         method=method or str(summary["algorithm"]),
         config=config,
         summary=summary,
-        rounds=_read_rounds(path / "rounds.csv"),
+        rounds=rounds,
         clients=clients,
         clustering=_read_arrays(clustering, _clustering) if clustering.exists() else None,
         representations=_read_arrays(representations, _representations) if representations.exists() else None,
-        history=_read_history(path / "history", len(clients)),
+        history=_read_history(path / "history", clients.client_id),
     )
 
 
-def _read_history(directory: pathlib.Path, count: int) -> dict[int, np.ndarray]:
-    history = {}
+def _read_history(directory: pathlib.Path, client_ids: np.ndarray) -> dict[int, np.ndarray]:
+    history, place = {}, {client: row for row, client in enumerate(client_ids.tolist())}
     for path in sorted(directory.glob("*.npy")):
         try:
-            history[int(path.stem)] = np.load(path, allow_pickle=False)
+            then, clusters = np.load(path, allow_pickle=False)
+            rows = [place[str(client)] for client in then.tolist()]
+        except KeyError as error:
+            raise columns.damaged(path, f"client {error} is not in clients.csv") from error
         except (OSError, EOFError, ValueError) as error:
             raise columns.damaged(path, error) from error
-        if history[int(path.stem)].shape != (count,):
-            raise columns.damaged(path, f"it is {history[int(path.stem)].shape}, for {count} clients it must be ({count},)")
+        history[int(path.stem)] = np.full(len(client_ids), NO_CLUSTER)
+        history[int(path.stem)][rows] = clusters
     return history
 
 

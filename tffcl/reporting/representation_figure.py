@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tffcl.reporting import ordering, style
-from tffcl.reporting.files import Representations
+from tffcl.reporting.files import NO_CLUSTER, Representations
 from tffcl.reporting.style import ReportFigure
 
 _ROUNDS = (5, 10, 40)  # those of StoCFL's Fig. 6
@@ -63,7 +63,7 @@ def representations_figure(
 def _crowded(labels: np.ndarray) -> np.ndarray:
     """Clusters [N] with more than one client; -1 for the others."""
     _, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
-    return np.where(counts[which] > 1, labels, -1)
+    return np.where((counts[which] > 1) & (labels != NO_CLUSTER), labels, -1)
 
 
 def _draw(axes: Axes, points: np.ndarray, places: np.ndarray) -> None:
