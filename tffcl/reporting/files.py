@@ -209,13 +209,13 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     config = _read_config(path / "config.toml")
     summary = _read_summary(path / "summary.json")
     clustering, representations = path / "clustering.npz", path / "representations.npz"
-    clients = _read_clients(path / "clients.csv")
+    rounds, clients = _read_rounds(path / "rounds.csv"), _read_clients(path / "clients.csv")
     return RunFiles(
         path=path,
         method=method or str(summary["algorithm"]),
         config=config,
         summary=summary,
-        rounds=_read_rounds(path / "rounds.csv"),
+        rounds=rounds,
         clients=clients,
         clustering=_read_arrays(clustering, _clustering) if clustering.exists() else None,
         representations=_read_arrays(representations, _representations) if representations.exists() else None,
