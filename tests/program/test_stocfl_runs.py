@@ -1,14 +1,13 @@
 """Whole runs of StoCFL, FedProx and Ditto on digits."""
 
 import csv
-import shutil
 
 import numpy as np
 import pytest
 
-import tffcl
+from tests.program.finished_runs import check_newcomers_and_models, check_resume
 from tffcl.cli import main
-from tffcl.program import config, newcomers, run, similarity
+from tffcl.program import config, run, similarity
 
 METHODS = {"stocfl": {"threshold": 0.3}, "fedprox": {"proximal_weight": 0.1}, "ditto": {"proximal_weight": 0.1}}
 SHORT = {
@@ -42,25 +41,13 @@ def test_a_run_its_newcomers_and_its_models(finished):
     name, out, summary = finished
     assert summary["accuracy"]["cluster"]["mean"] > 0.3
     assert summary["accuracy"]["global"]["mean"] > 0.3  # FedProx has one model only, the others a global one beside theirs
-    assert newcomers.join_newcomers(out, show_progress=False)["newcomers"] == 4
-    trained = tffcl.load_run(out)
-    with open(out / "clients.csv", newline="") as file:
-        row = next(csv.DictReader(file))
-    test = trained.federated.test.take(trained.federated.test_indices[int(row["client_id"])])
-    answers = trained.predict(int(row["client_id"]), test.x)
-    assert (answers == test.y).mean() == pytest.approx(float(row["cluster_accuracy"]), abs=1e-6)
+    check_newcomers_and_models(out, 4)
 
 
 def test_a_resumed_run_ends_as_the_whole_one(finished, tmp_path):
     name, out, whole = finished
     again = tmp_path / "again"
-    shutil.copytree(out, again)
-    (again / "summary.json").unlink()
-    newest = max((again / "checkpoints").iterdir(), key=lambda path: int(path.name.split("_")[-1]))
-    shutil.rmtree(newest)
-    summary = run.run(resolved(name), again, resume=True, show_progress=False)
-    for key in ("accuracy", "clusters", "traffic"):
-        assert summary[key] == whole[key]
+    check_resume(resolved(name), out, whole, again)
     before, after = history(out), history(again)
     assert before.keys() == after.keys()
     for key in before:
