@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tests.algorithms.test_limits import TRAINING, assert_close, models_of
 from tests.algorithms.test_pacfl import split
-from tffcl.algorithms.contracts import Cohort, Population, type_bytes
+from tffcl.algorithms.contracts import Cohort, type_bytes
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.bilevel_training import build_bilevel_process
 from tffcl.algorithms.clustered_training import cohort_inputs

@@ -139,6 +139,24 @@ def test_label_groups_hold_their_classes_only(seed):
     assert max(ones) - min(ones) <= 1  # the class of two groups is shared among the clients of both
 
 
+@pytest.mark.parametrize("rotations", [2, 4])
+def test_label_groups_of_every_rotation(rotations):
+    """Each rotation parts all images by label anew; the true groups are label groups and rotations together."""
+    data = labelled(balanced(400), balanced(200))
+    split = label_groups(data, seed=1, clients=8 * rotations, scheme="stocfl", rotations=rotations, test="share")
+    classes = ({0, 1, 2}, {3, 4}, {5, 6}, {7, 8, 9})
+    for turn in range(rotations):
+        own = range(8 * turn, 8 * turn + 8)
+        assert sorted(np.concatenate([split.train[client] for client in own])) == list(range(400))
+        assert sorted(np.concatenate([split.test[client] for client in own])) == list(range(200))
+        for client in own:
+            assert split.groups[client] == client // 2
+            assert set(data.train.y[split.train[client]]) == classes[(client - 8 * turn) // 2]
+            assert set(data.test.y[split.test[client]]) <= classes[(client - 8 * turn) // 2]
+            assert split.transforms[client].quarter_turns == turn * 4 // rotations
+    assert any(set(split.train[client]) != set(split.train[client + 8]) for client in range(8))
+
+
 @RUN
 @given(seed=SEEDS)
 def test_label_groups_with_share_gives_a_class_to_each_of_its_groups(seed):

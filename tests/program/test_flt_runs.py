@@ -1,14 +1,11 @@
 """Whole runs of FLT and its baselines on digits."""
 
-import csv
-import shutil
-
 import numpy as np
 import pytest
 
-import tffcl
+from tests.program.finished_runs import check_newcomers_and_models, check_resume
 from tffcl.cli import main
-from tffcl.program import config, newcomers, run
+from tffcl.program import config, run
 
 FLT = {"encoder": "digits", "encoder_examples": 300, "encoder_epochs": 2}
 METHODS = {
@@ -40,25 +37,12 @@ def finished(request, tmp_path_factory, kept):
 def test_a_run_its_newcomers_and_its_models(finished, kept):
     _, out, summary = finished
     assert 0.1 < summary["accuracy"]["local"]["mean"] <= 1
-    assert newcomers.join_newcomers(out, data_dir=kept, show_progress=False)["newcomers"] == 4
-    trained = tffcl.load_run(out, data_dir=kept)
-    with open(out / "clients.csv", newline="") as file:
-        row = next(csv.DictReader(file))
-    test = trained.federated.test.take(trained.federated.test_indices[int(row["client_id"])])
-    answers = trained.predict(int(row["client_id"]), test.x)
-    assert (answers == test.y).mean() == pytest.approx(float(row["cluster_accuracy"]), abs=1e-6)
+    check_newcomers_and_models(out, 4, kept)
 
 
 def test_a_resumed_run_ends_as_the_whole_one(finished, kept, tmp_path):
     name, out, whole = finished
-    again = tmp_path / "again"
-    shutil.copytree(out, again)
-    (again / "summary.json").unlink()
-    newest = max((again / "checkpoints").iterdir(), key=lambda path: int(path.name.split("_")[-1]))
-    shutil.rmtree(newest)
-    summary = run.run(resolved(name), again, data_dir=kept, resume=True, show_progress=False)
-    for key in ("accuracy", "clusters", "traffic"):
-        assert summary[key] == whole[key]
+    check_resume(resolved(name), out, whole, tmp_path / "again", kept)
 
 
 def test_the_report_shows_relations_and_centres(finished):

@@ -52,6 +52,25 @@ def test_flis_and_ifca_run_on_flis_tasks(name, algorithm, tmp_path, capsys):
     assert 0 < summary["accuracy"]["local"]["mean"] <= 1
 
 
+@pytest.mark.parametrize("algorithm", ["stocfl", "fedprox", "ditto", "ifca"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "stocfl_threshold_mnist_small",
+        *(pytest.param(f"stocfl_{n}_small", marks=pytest.mark.slow) for n in ("femnist", "rotated_cifar10", "rotated_mnist_4800")),
+    ],
+)
+def test_stocfl_and_what_it_is_compared_with_run_on_stocfl_tasks(name, algorithm, tmp_path, capsys):
+    absent = missing(name)
+    if absent:
+        pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
+    few = ["--set", "algorithms.ifca.num_clusters=2"] if algorithm == "ifca" else []
+    assert main(["run", name, "--algorithm", algorithm, "--out", str(tmp_path / "out"), *few]) == 0, capsys.readouterr().err
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert 0 < summary["accuracy"]["local"]["mean"] <= 1
+    assert (summary["traffic"]["signature_bytes"] > 0) == (algorithm == "stocfl")
+
+
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SMALL])
 def test_the_small_variant_runs(name, tmp_path, capsys):
     absent = missing(name)

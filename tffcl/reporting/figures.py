@@ -10,7 +10,7 @@ from tffcl.reporting.data_figures import label_histograms, labels_figure, sample
 from tffcl.reporting.pairs_figure import pairs_figure
 from tffcl.reporting.projection_figure import projection_figure
 from tffcl.reporting.relatedness_figures import centres_figure, relatedness_figure
-from tffcl.reporting.representation_figure import representations_figure
+from tffcl.reporting.representation_figure import representations_figure, settings_figure
 from tffcl.reporting.rounds_figures import accuracy_figure, merging_figure, progress_figure
 from tffcl.reporting.style import save
 from tffcl.reporting.sweep_figure import sweep_figure
@@ -33,6 +33,7 @@ __all__ = [
     "representations_figure",
     "sample_pictures",
     "save",
+    "settings_figure",
     "sweep_figure",
     "titled_pictures",
 ]

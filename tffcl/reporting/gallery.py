@@ -53,7 +53,7 @@ def comparison_pictures(runs: Sequence[RunFiles]) -> list[Picture]:
 
 
 def sweep_pictures(sweep: Sweep) -> list[Picture]:
-    """Draws the picture of a sweep."""
+    """Draws the pictures of a sweep."""
     errors = any(point.stats["clustering_error"].count for point in sweep.points)
     lines = f" A colour is a value of {sweep.labels[1]}." if len(sweep.labels) == 2 else ""
     seeds = " A mark is the mean over the seeds, its whiskers are their standard deviation."
@@ -70,8 +70,24 @@ def sweep_pictures(sweep: Sweep) -> list[Picture]:
             f"accuracy and clusters against {sweep.labels[0]}",
             f"{caption}{seeds if len(sweep.points[0].runs) > 1 else ''}",
             figures.sweep_figure(sweep),
-        )
+        ),
+        *_maps_of(sweep),
     ]
+
+
+def _maps_of(sweep: Sweep) -> Iterator[Picture]:
+    """The clusters of the first seed at each point, for methods whose clients sent vectors."""
+    firsts = {f"{sweep.title} {point.name}": point.runs[0] for point in sweep.points}
+    if all(run.representations is not None and run.history for run in firsts.values()):
+        truth = next(iter(firsts.values())).clients.true_cluster
+        yield _picture(
+            "representations",
+            SWEEP,
+            f"the clusters against {sweep.labels[0]}",
+            "A dot is a client; near dots have sent vectors of a like direction. The colours are the clusters after the last "
+            f"round, of seed {sweep.points[0].runs[0].seed}. Grey dots are clusters of one client.",
+            figures.settings_figure(firsts, truth if np.any(truth != "") else None),
+        )
 
 
 def _picture(

@@ -6,10 +6,11 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tffcl.reporting import ordering, style
-from tffcl.reporting.files import NO_CLUSTER, Representations
+from tffcl.reporting.files import NO_CLUSTER, Representations, RunFiles
 from tffcl.reporting.style import ReportFigure
 
 _ROUNDS = (5, 10, 40)  # those of StoCFL's Fig. 6
+_ACROSS, _MOST_PANELS = 4, 12
 
 
 def shown_rounds(last: int) -> list[int]:
@@ -40,20 +41,43 @@ def representations_figure(
     rounds = shown_rounds(last)
     panels = [(f"after round {each}", clusters_at(history, each)) for each in rounds]
     # A cluster keeps its number, and so its colour, for as long as it lasts.
-    everything = np.concatenate([np.unique(_crowded(labels)) for _, labels in panels])
-    names, firsts = np.unique(everything[::-1], return_index=True)
-    palette = {int(name): place for place, name in enumerate(names[np.argsort(firsts)])}
+    palette = np.unique(np.concatenate([_crowded(labels) for _, labels in panels]))
+    palette = palette[palette >= 0]
+    panels = [(title, found, labels, palette) for title, labels in panels]
+    return _panels(panels, found, truth)
+
+
+def settings_figure(runs: Mapping[str, RunFiles], truth: Sequence | None = None) -> ReportFigure:
+    """Draws the clusters after the last round of several runs, a panel each (StoCFL Fig. 7).
+
+    Args:
+      runs: By title, with representations and history; the first twelve are drawn.
+      truth: str [N], the true groups; None where they are not known.
+    """
+    panels = []
+    for title, run in list(runs.items())[:_MOST_PANELS]:
+        labels = run.history[max(run.history)]
+        palette = np.unique(_crowded(labels))
+        panels.append((title, run.representations, labels, palette[palette >= 0]))
+    return _panels(panels, next(iter(runs.values())).representations, truth)
+
+
+def _panels(panels: Sequence[tuple], found: Representations, truth: Sequence | None) -> ReportFigure:
+    """Draws panels of title, map, clusters [N], and the clusters in the order of colours; first the true groups."""
     count = len(panels) + (truth is not None)
-    figure = style.new_figure(2.9 * count, 3.4)
-    all_axes = np.atleast_1d(figure.subplots(1, count))
+    rows, across = -(-count // _ACROSS), min(count, _ACROSS)
+    figure = style.new_figure(2.9 * across, 0.4 + 3.0 * rows)
+    all_axes = np.atleast_1d(figure.subplots(rows, across, squeeze=False).ravel())
+    for axes in all_axes[count:]:
+        axes.set_visible(False)
     if truth is not None:
         _draw(all_axes[0], found.points, ordering.ranks(truth)[found.places])
-        all_axes[0].set_title(f"{len(np.unique(truth))} true groups", fontsize=11)
-    for axes, (title, labels) in zip(all_axes[count - len(panels) :], panels, strict=True):
+        all_axes[0].set_title(f"{len(np.unique(truth))} true groups", fontsize=10)
+    for axes, (title, own, labels, palette) in zip(all_axes[count - len(panels) :], panels):
         crowded = _crowded(labels)
-        _draw(axes, found.points, np.array([palette[each] if each >= 0 else -1 for each in crowded[found.places].tolist()]))
-        alone = int(np.sum(crowded < 0))
-        number = len(np.unique(crowded[crowded >= 0]))
+        places = np.where(crowded < 0, -1, np.searchsorted(palette, crowded))
+        _draw(axes, own.points, places[own.places])
+        alone, number = int(np.sum(crowded < 0)), len(np.unique(crowded[crowded >= 0]))
         clusters = f"{number} cluster{'s' * (number != 1)}"
         axes.set_title(f"{title}: {clusters}{f', {alone} alone' if alone else ''}", fontsize=10)
     figure.suptitle(f"{len(found.points):,} clients by what they sent of their data, laid out by t-SNE", fontsize=12)

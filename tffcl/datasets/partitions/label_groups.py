@@ -7,7 +7,8 @@ import numpy as np
 from tffcl.datasets import options
 from tffcl.datasets.core import Dataset, Partition
 from tffcl.datasets.partitions.dealing import block_groups, by_class, enough, share_classes
-from tffcl.datasets.partitions.local_tests import with_tests
+from tffcl.datasets.partitions.local_tests import Domains, with_tests
+from tffcl.datasets.partitions.transformed import turned
 from tffcl.errors import UserError
 
 SCHEMES = ("flt1", "flt2", "stocfl")
@@ -55,6 +56,7 @@ def label_groups(
     groups: Sequence[Sequence[int]] | None = None,
     scheme: str | None = None,
     share: bool = False,
+    rotations: int = 1,
     test: str = "classes",
 ) -> Partition:
     """Gives each group of classes to an equal block of clients, each class in near-equal parts.
@@ -63,6 +65,9 @@ def label_groups(
     clients of all of them, or, with `share`, in each of them anew: clients of different groups then hold the
     same examples, as in FLT's code. Classes of no group are not used. The true groups are the blocks.
 
+    With `rotations`, all of that is done once for each rotation, of all examples: with 2 and the scheme "stocfl" there are
+    the eight true groups of StoCFL's Fig. 7.
+
     Args:
       dataset: The data set.
       seed: Decides who gets what.
@@ -70,6 +75,7 @@ def label_groups(
       groups: The groups of classes.
       scheme: Instead of `groups`, a published scheme: see `scheme_groups`.
       share: If examples of a class of several groups are given once for each of them.
+      rotations: 1, 2 (0 and 180 degrees) or 4; equal blocks of clients, all of a rotation side by side.
       test: As in `local_tests`.
 
     Raises:
@@ -78,6 +84,7 @@ def label_groups(
     """
     options.integer("clients", clients, 1)
     options.boolean("share", share)
+    turns = turned(dataset, options.choice("rotations", rotations, (1, 2, 4)))
     if (groups is None) == (scheme is None):
         raise UserError(
             f"label_groups needs either groups = [[...], ...] or scheme (one of {', '.join(SCHEMES)})"
@@ -88,16 +95,22 @@ def label_groups(
         if scheme is None
         else scheme_groups(scheme, dataset.num_classes, rng)
     )
-    of_client = block_groups(clients, len(chosen), "groups")
+    of_client = block_groups(clients, len(chosen) * rotations, "groups")
+    once = of_client[: clients // rotations]
     examples = by_class(dataset.train.y, dataset.num_classes)
     for group in chosen:
         enough(
-            clients // len(chosen),
+            len(once) // len(chosen),
             sum(len(examples[label]) for label in group),
             f"examples of classes {group}",
         )
-    train = _shared(examples, chosen, of_client, rng) if share else _once(examples, chosen, of_client, rng)
-    return with_tests(dataset, train, test=test, seed=seed, groups=of_client)
+    give = _shared if share else _once
+    train = [part for _ in turns for part in give(examples, chosen, once, rng)]
+    turn_of = of_client // len(chosen)
+    # Every rotation has the test images to itself.
+    domains = Domains(turn_of, [np.arange(len(dataset.test))] * rotations)
+    transforms = [turns[each] for each in turn_of] if rotations > 1 else None
+    return with_tests(dataset, train, test=test, seed=seed, groups=of_client, transforms=transforms, domains=domains)
 
 
 def _once(examples, chosen, of_client, rng):

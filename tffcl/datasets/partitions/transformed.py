@@ -29,14 +29,22 @@ def rotated(
       UserError: If the clients do not divide, there are too few examples, or images to be turned by 90
         degrees are not square.
     """
-    options.choice("rotations", rotations, (4, 2))
+    turns = turned(dataset, options.choice("rotations", rotations, (4, 2)))
+    return _grouped(dataset, turns, "rotations", seed=seed, clients=clients, reuse=reuse, test=test)
+
+
+def turned(dataset: Dataset, rotations: int) -> list[Transform]:
+    """Returns the transforms that turn images by 0 degrees (1 rotation), by 0 and 180 (2), or by all quarter turns (4).
+
+    Raises:
+      UserError: If images to be turned by 90 degrees are not square.
+    """
     height, width = dataset.train.x.shape[1:3]
     if rotations == 4 and height != width:
         raise UserError(
             f"{dataset.name}'s images are {height}x{width}: only square ones turn by 90 degrees; use 2"
         )
-    turns = [Transform(quarter_turns=number * 4 // rotations) for number in range(rotations)]
-    return _grouped(dataset, turns, "rotations", seed=seed, clients=clients, reuse=reuse, test=test)
+    return [Transform(quarter_turns=number * 4 // rotations) for number in range(rotations)]
 
 
 def shifted(
