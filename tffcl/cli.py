@@ -99,6 +99,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_angles(commands)
 
+    export = _command(commands, "export", _export, "a finished run as files for a TFF deployment, or proof that such files run")
+    export.add_argument("out", nargs="?", metavar="OUT", help="what `run` wrote")
+    export.add_argument("--to", metavar="DIR", help="directory to write; a new or an empty one")
+    export.add_argument("--check", metavar="DIR", help="load every file of an export, run it, compare the numbers")
+    export.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+
     worker = _command(commands, "worker", _worker, "run the TFF worker of this installation for the rounds of another machine")
     worker.add_argument("--port", type=int, required=True, metavar="P", help="on all addresses of this machine, unencrypted: close it to others")
     worker.add_argument("--max-concurrent", type=int, metavar="N", help="client computations at a time (default: one a core)")
@@ -177,6 +183,23 @@ def _workers(options):
     from tffcl.runtime import RemoteWorkers
 
     return RemoteWorkers.parse(options.workers, options.worker_timeout)
+
+
+def _export(options):
+    if options.check:
+        if options.out or options.to:
+            raise UserError("give --check DIR alone, or OUT and --to DIR")
+        from tffcl.program import export_check
+
+        for line in export_check.check_export(options.check, data_dir=options.data_dir):
+            print(line)
+        return
+    if not (options.out and options.to):
+        raise UserError("tffcl export needs OUT and --to DIR, or --check DIR")
+    from tffcl import export
+
+    manifest = export.export_run(options.out, options.to, data_dir=options.data_dir)
+    print(export.describe(manifest, options.to))
 
 
 def _worker(options):

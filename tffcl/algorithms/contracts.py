@@ -239,6 +239,8 @@ class Algorithm:
       choose: `(State, Population) -> State` for methods whose clients choose their model: every client of the population
         chooses anew among the present ones, which sets its assignment. Changes no model and no later round. None for
         methods whose server decides.
+      summed: `(number of clusters) -> tff.Computation`, a training round with the same models whose only aggregation is a
+        sum, see `summed_training.build_summed_round`; None for methods whose server needs each client's upload.
     """
 
     name: str
@@ -251,6 +253,7 @@ class Algorithm:
     extra_keys: tuple[str, ...] = ()
     clustering: Mapping[str, str] = dataclasses.field(default_factory=dict)
     choose: Callable[[State, Population], State] | None = None
+    summed: Callable[[int], tff.Computation] | None = None
 
 
 def check_newcomers(state: State, newcomers: Population):

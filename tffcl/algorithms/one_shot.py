@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.clustered_training import build_clustered_training, build_training_process
+from tffcl.algorithms.clustered_training import build_clustered_training, build_summed_training, build_training_process
 from tffcl.algorithms.contracts import Algorithm, Population, State, Transfer, check_newcomers, extended, joined_order
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import LocalTraining
@@ -171,6 +171,7 @@ def build_one_shot(
         {"signature": signature_transfer(clustering.signature), "training": engine.transfer},
         extra_keys=(*kept, *_CLUSTERING_KEYS),
         clustering={"unit": clustering.unit, "measure": clustering.measure_name, "linkage": clustering.linkage},
+        summed=build_summed_training(model, training, aggregation),
     )
 
 
