@@ -139,14 +139,20 @@ def _write_states(directory: pathlib.Path, computations, arguments, state: State
     training = computations["training"].type_signature.parameter
     if isinstance(training, tff.StructType):
         server = arguments["training"][0]
-        fields = {field: server[field] for field in tff.structure.name_list(training[0].member)}
-        write("trained", {**fields, **({"models": state.models} if "models" in fields else {})}, training[0])
+        write("trained", _with_models(server, training[0].member, state.models), training[0])
         if "initialize" in computations:
             write("initial", _initial(computations["initialize"](), len(state.models)), training[0])
     if "signature" in arguments:
         kind = computations["signature"].type_signature.parameter[0]
         write("signature_context", arguments["signature"][0], kind)
     return written
+
+
+def _with_models(server, kind: tff.Type, models: np.ndarray):
+    """The server's value of a round with all models, not just those of its clients."""
+    if not isinstance(kind, tff.StructType):
+        return models
+    return {field: models if field == "models" else server[field] for field in tff.structure.name_list(kind)}
 
 
 def _initial(start, rows: int):
@@ -158,6 +164,7 @@ def _initial(start, rows: int):
 def _write_models(directory: pathlib.Path, trained: TrainedRun):
     models, _ = trained.algorithm.assign(trained.state, trained.state.client_ids)
     save_models(directory / "saved_model", trained.model, models)
+    (directory / "state").mkdir(exist_ok=True)
     np.save(directory / "state" / "models.npy", models)
 
 

@@ -61,12 +61,12 @@ def _check_computation(directory: pathlib.Path, name: str, described: dict):
     given = forms.read_value(directory / described["check"]["input"], signature.parameter)
     expected = forms.read_value(directory / described["check"]["output"], signature.result)
     arguments = forms.from_argument(given, signature.parameter)
-    yield _compared(path, computation(*arguments), expected, "as when it was exported")
+    yield _compared(path, computation(*arguments), expected, "the library when it was exported")
     for kind, form in described["forms"].items():
         if "directory" in form:
             place = directory / form["directory"]
             parts = forms.read_form(place, kind)
-            yield _compared(place, _run_form(kind, parts, signature, arguments), expected, "as the computation")
+            yield _compared(place, _run_form(kind, parts, signature, arguments), expected, "the whole computation")
 
 
 def _read_computation(path: pathlib.Path, kind: str):
@@ -87,7 +87,7 @@ def _compared(path: pathlib.Path, found, expected, same: str) -> str:
     apart = difference(expected, found)
     if not apart.close:
         raise UserError(f"{path} gives other numbers than {same}: they differ by up to {apart.largest:.3g}")
-    return f"{path}: {same} (largest difference {apart.largest:.1e})"
+    return f"{path}: as {same} (largest difference {apart.largest:.1e})"
 
 
 def _load_library(directory: pathlib.Path, data_dir: str | None):
@@ -123,7 +123,7 @@ def _check_on_task(directory: pathlib.Path, manifest: dict, algorithm: Algorithm
     for name, arguments in rehearse(algorithm, state, examples, context).items():
         path = directory / manifest["computations"][name]["file"]
         found = forms.read_computation(path)(*arguments)
-        yield _compared(path, found, computations[name](*arguments), "as the library on clients of the task")
+        yield _compared(path, found, computations[name](*arguments), "the library on clients of the task")
 
 
 def _check_saved_model(directory: pathlib.Path, model: FlatModel, images: np.ndarray):
@@ -132,4 +132,4 @@ def _check_saved_model(directory: pathlib.Path, model: FlatModel, images: np.nda
     probabilities = build_probabilities(model)
     found = [serve(images=tf.constant(images), cluster=tf.constant(row))["probabilities"] for row in range(len(models))]
     expected = [probabilities(vector, images) for vector in models]
-    return _compared(path, found, expected, "as the library on images of the task")
+    return _compared(path, found, expected, "the library on images of the task")

@@ -77,10 +77,17 @@ def write_form(directory: pathlib.Path, kind: str, computation: tff.Computation)
     try:
         form = _build(kind, computation)
     except Exception as error:  # TFF raises what happens to go wrong inside it
-        return None, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return None, _reason(kind, error)
     for part in PARTS[kind]:
         write_computation(directory / f"{part}.pb", getattr(form, part))
     return form, None
+
+
+def _reason(kind: str, error: Exception) -> str:
+    said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    if kind == "distribute_aggregate" and "FunctionType" in said:
+        return f"TFF 0.87 makes none of a computation with a tff.federated_aggregate, only with sums ({said})"
+    return said
 
 
 def read_form(directory: pathlib.Path, kind: str) -> dict[str, tff.Computation]:
