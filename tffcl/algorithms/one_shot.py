@@ -35,6 +35,8 @@ class OneShotClustering:
       linkage: A name in `hierarchical.LINKAGES`.
       threshold: Merges up to it are made; None for the other two ways.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
+      device_signature: The same by operations that device runtimes have, where they lack some of `signature`'s: what is
+        exported.
     """
 
     signature: Signature
@@ -45,6 +47,7 @@ class OneShotClustering:
     linkage: str
     threshold: float | None
     num_clusters: int | None
+    device_signature: Signature | None = None
 
     def build_signing(self) -> Callable[[Population], dict[str, np.ndarray]]:
         """Builds `sign(population)`: the signatures' parts by name in `State.extra`, rows are clients."""
@@ -158,7 +161,7 @@ def build_one_shot(
 
     def computations():
         process = build_training_process(model, training, aggregation=aggregation)
-        collection = build_collection(clustering.signature)
+        collection = build_collection(clustering.device_signature or clustering.signature)
         return {"signature": collection, "initialize": process.initialize, "training": process.next}
 
     return Algorithm(

@@ -8,6 +8,9 @@ import pathlib
 import tensorflow as tf
 import tensorflow_federated as tff
 
+# Control flow is in no list: TFLite's converter makes its own operations of it.
+_CONVERTED = {"While", "StatelessWhile", "If", "StatelessIf", "PartitionedCall", "StatefulPartitionedCall"}
+
 # The library's own test `bool tflite::flex::IsAllowlistedFlexOp(const std::string&)`: TFLite's "select TensorFlow ops".
 _IS_ALLOWED = "_ZN6tflite4flex19IsAllowlistedFlexOpERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
 
@@ -41,7 +44,7 @@ def missing_on_devices(operations) -> list[str] | None:
       operations: Names of TensorFlow operations.
     """
     allowed = _allowlist()
-    return None if allowed is None else sorted(name for name in operations if not allowed(name))
+    return None if allowed is None else sorted(name for name in operations if name not in _CONVERTED and not allowed(name))
 
 
 class _String(ctypes.Structure):

@@ -6,9 +6,10 @@ import tensorflow as tf
 
 from tffcl.client_work.examples import stack
 from tffcl.errors import UserError, unknown
+from tffcl.signatures.jacobi import symmetric_eigenpairs
 from tffcl.signatures.signature import Signature, build_signature
 
-METHODS = ("gram", "svd")
+METHODS = ("gram", "svd", "power")
 
 # Singular values below this share of the largest are noise: such a direction is not the data's.
 _RANK_TOLERANCE = 1e-6
@@ -17,21 +18,27 @@ _RANK_TOLERANCE = 1e-6
 _RESIDUAL = 1e-10
 _ITERATIONS = 60
 
+# Of the same without an operation for eigenvectors: there is no other way to fall back on.
+_STEPS = 4  # between two looks at the residual, which are dear there
+_MOST_LOOKS = 500
+
 
 def _by_svd(data, num_vectors):
     values, left, _ = tf.linalg.svd(data)
     return values[:num_vectors], left[:, :num_vectors]
 
 
-def _by_gram(data, num_vectors):
+def _by_gram(data, num_vectors, largest=None):
     """Singular vectors from the eigenvectors of the smaller of D D' and D' D, in float64 (a Gram matrix squares errors)."""
 
+    largest = largest or _largest
+
     def from_samples():  # fewer samples than features: u = D v / sigma
-        values, right = _largest(tf.matmul(data, data, transpose_a=True), num_vectors)
+        values, right = largest(tf.matmul(data, data, transpose_a=True), num_vectors)
         return values, tf.math.divide_no_nan(tf.matmul(data, right), values)
 
     def from_features():
-        return _largest(tf.matmul(data, data, transpose_b=True), num_vectors)
+        return largest(tf.matmul(data, data, transpose_b=True), num_vectors)
 
     return tf.cond(tf.shape(data)[1] < tf.shape(data)[0], from_samples, from_features)
 
@@ -86,6 +93,44 @@ def _subspace_iteration(gram, count):
     return values[:count], vectors[:, :count], error <= _RESIDUAL
 
 
+def _by_power(data, num_vectors):
+    """The same by operations that device runtimes have: matrix products, QR, and Jacobi's rotations for a small matrix."""
+    return _by_gram(data, num_vectors, _largest_by_power)
+
+
+def _largest_by_power(gram, count):
+    """As `_largest`, by block power iteration alone."""
+    block = count + 8 + count % 2  # even, as Jacobi's rotations need it
+    missing = tf.maximum(block - tf.shape(gram)[0], 0)  # more zero eigenvalues, whose vectors count for nothing
+    padded = tf.pad(gram, [[0, missing], [0, missing]])
+
+    def step(columns):
+        return tf.ensure_shape(tf.linalg.qr(tf.matmul(padded, columns)).q, [None, block])
+
+    def improve(number, columns, squares, error):
+        del squares, error
+        for _ in range(_STEPS):
+            columns = step(columns)
+        image = tf.matmul(padded, columns)
+        values, turn = symmetric_eigenpairs(tf.ensure_shape(tf.matmul(columns, image, transpose_a=True), [block, block]))
+        vectors = tf.matmul(columns, turn)
+        residual = tf.norm(tf.matmul(image, turn) - vectors * values, axis=0)[:count]
+        return number + 1, vectors, values, tf.math.divide_no_nan(tf.reduce_max(residual), values[0])
+
+    start = tf.random.stateless_normal([tf.shape(padded)[0], block], seed=[1, 2], dtype=gram.dtype)
+    _, vectors, squares, _ = tf.while_loop(
+        lambda number, columns, squares, error: tf.logical_and(number < _MOST_LOOKS, error > _RESIDUAL),
+        improve,
+        (0, start, tf.zeros([block], gram.dtype), tf.constant(1.0, gram.dtype)),
+        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, block]), tf.TensorShape([block]), tf.TensorShape([])),
+        parallel_iterations=1,
+    )
+    return tf.sqrt(tf.maximum(squares[:count], 0)), vectors[: tf.shape(gram)[0], :count]
+
+
+_BY = {"gram": _by_gram, "svd": _by_svd, "power": _by_power}
+
+
 @tf.function
 def left_singular_vectors(data, num_vectors: int, method: str = "gram"):
     """Computes the `num_vectors` most significant left singular vectors of `data`.
@@ -95,13 +140,14 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram"):
     Args:
       data: `float [d, n]`, samples in columns; n may be 0 or smaller than `num_vectors`.
       num_vectors: p.
-      method: "gram" (leading eigenvectors of the smaller Gram matrix, the fast way) or "svd".
+      method: "gram" (leading eigenvectors of the smaller Gram matrix, the fast way), "svd", or "power" (as "gram", by
+        operations that a device's runtime has).
 
     Returns:
       `(basis float32 [d, p], mask bool [p])`; columns beyond the rank of the data are zero and masked.
     """
     data = tf.cast(data, tf.float64)
-    values, basis = (_by_gram if method == "gram" else _by_svd)(data, num_vectors)
+    values, basis = _BY[method](data, num_vectors)
     missing = num_vectors - tf.shape(values)[0]
     values, basis = tf.pad(values, [[0, missing]]), tf.pad(basis, [[0, 0], [0, missing]])
     mask = values > _RANK_TOLERANCE * tf.reduce_max(tf.pad(values, [[0, 1]]))
@@ -159,7 +205,7 @@ def build_subspace(
       num_classes: Number of labels; needed with `per_class`.
       max_classes: Room for so many classes; default `num_classes`. What is not used is padding that is sent all the same.
       preprocess: Raw examples to features; default the raw pixels divided by 255, uncentred as in the authors' code.
-      method: "gram" or "svd".
+      method: A name in `METHODS`.
 
     Raises:
       UserError: If p is below 1 or above the number of features, or the class counts are missing or contradictory.
