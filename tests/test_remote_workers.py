@@ -18,6 +18,7 @@ from tffcl.algorithms.contracts import Cohort
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fedsem import CentreClustering, build_fedsem
 from tffcl.algorithms.flis_dc import JointClustering, build_flis_dc
+from tffcl.algorithms.flt import TaskonomyClustering, build_flt
 from tffcl.algorithms.flis_hc import InferenceClustering, build_flis_hc
 from tffcl.algorithms.ifca import IterativeClustering, build_ifca
 from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
@@ -26,10 +27,12 @@ from tffcl.algorithms.solo import build_solo
 from tffcl.cli import main
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
+from tffcl.models.autoencoder import build_autoencoder
 from tffcl.models.mlp import build_mlp
 
 TRAINING = LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.5)
 SILENCE = 3.0
+ENCODER = build_autoencoder((8, 8, 1), latent=8, seed=1)
 METHODS = {
     "fedavg": lambda model, images: build_fedavg(model, TRAINING),
     "pacfl": lambda model, images: build_pacfl(model, TRAINING, PrincipalAngleClustering(num_clusters=2)),
@@ -38,6 +41,9 @@ METHODS = {
     "ifca": lambda model, images: build_ifca(model, TRAINING, IterativeClustering(num_clusters=2), seed=1),
     "pca_km_hc": lambda model, images: build_pca_km_hc(model, TRAINING, ProjectionClustering(num_clusters=2), seed=1),
     "fedsem": lambda model, images: build_fedsem(model, TRAINING, CentreClustering(num_clusters=2), seed=1),
+    "flt": lambda model, images: build_flt(
+        model, TRAINING, TaskonomyClustering(num_neighbors=3), encoder=(ENCODER, ENCODER.initial), seed=4
+    ),
     "solo": lambda model, images: build_solo(model, TRAINING),
 }
 
@@ -187,6 +193,22 @@ def test_a_lost_workers_share_is_repeated_on_another(processes, capfd, fault, sa
     error = capfd.readouterr().err
     assert f"the worker at {first.target} is lost: {said}" in error and f"goes to {second.target}" in error
     assert total([[4], [5], [6]]) == 15  # and so are the next rounds
+
+
+def test_a_lost_worker_that_is_back_takes_part_again(processes, capfd):
+    first, second = processes.start(2)
+    context = processes.use([first, second], silence=1)
+    total = slow_sum()
+    assert total([[1], [2]]) == 3
+    first.stop()
+    assert total([[1], [2]]) == 3 and context.workers[0].lost
+    again = runtime.Worker(runtime.WorkerSettings(cores=1), first.port).start()
+    processes.started.append(again)
+    runtime.connect(again.target, alive=again.alive)
+    time.sleep(1)
+    assert total([[3], [4]]) == 7
+    assert not context.workers[0].lost and context.workers[0].received_bytes > 0
+    assert f"the worker at {first.target} is back" in capfd.readouterr().err
 
 
 def test_a_worker_that_was_started_anew_goes_on(processes):

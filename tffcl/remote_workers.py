@@ -6,11 +6,13 @@ the one event loop that all of them share there), and a worker that ends or hang
 """
 
 import asyncio
+import contextlib
 import importlib.metadata
 import logging
 import socket
 import sys
 import threading
+import time
 
 import grpc
 import numpy as np
@@ -20,6 +22,8 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.runtime import Address, RemoteWorkers
 from tffcl.errors import UserError
+
+_LOOK_SECONDS = 2.0  # for a lost worker: the round waits
 
 # When no worker is left every share fails, and asyncio would print a traceback for all but the first.
 logging.getLogger("asyncio").addFilter(lambda record: "exception was never retrieved" not in record.getMessage())
@@ -89,6 +93,7 @@ class RemoteWorker:
       address: Where it listens.
       silence: Seconds without an answer after which it counts as lost.
       lost: How it was lost, or None.
+      lost_since: When, by `time.monotonic`.
       sent_bytes: Of all messages to it.
       received_bytes: Of all messages from it.
     """
@@ -96,6 +101,7 @@ class RemoteWorker:
     def __init__(self, address: Address, silence: float):
         self.address, self.silence = address, silence
         self.lost: str | None = None
+        self.lost_since = 0.0
         self.sent_bytes = self.received_bytes = 0
         self._channel = grpc.insecure_channel(str(address), runtime.CHANNEL_OPTIONS)
         self._stub = _Stub(self, self._channel)
@@ -110,24 +116,26 @@ class RemoteWorker:
 
     def lose(self, why: str):
         """Gives the worker up: calls that wait for it fail."""
-        self.lost = self.lost or why
+        if not self.lost:
+            self.lost, self.lost_since = why, time.monotonic()
         self._channel.close()
 
-    def answers(self) -> bool:
-        """Whether the worker takes a new connection and says so itself within the time of `silence`.
+    def answers(self, seconds: float | None = None) -> bool:
+        """Whether the worker takes a new connection and says so itself within `seconds`, by default those of `silence`.
 
         A process that is stopped or a machine that hangs may still accept connections; it does not answer them. A worker
         that computes answers at once: others of its threads do that.
         """
+        seconds = seconds or self.silence
         try:
-            socket.create_connection((self.address.host, self.address.port), timeout=self.silence).close()
+            socket.create_connection((self.address.host, self.address.port), timeout=seconds).close()
         except OSError:
             return False
         # Without a pool of its own a channel shares the connection that exists already.
         options = [*runtime.CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(str(self.address), options) as channel:
             try:
-                grpc.channel_ready_future(channel).result(timeout=self.silence)
+                grpc.channel_ready_future(channel).result(timeout=seconds)
             except grpc.FutureTimeoutError:
                 return False
         return True
@@ -239,8 +247,22 @@ class WorkersContext(tff.framework.SyncContext):
         self._mergeable = tff.backends.native.create_mergeable_comp_execution_context(shares)
 
     def invoke(self, comp, arg=None):
-        """See `tff.framework.SyncContext`."""
+        """See `tff.framework.SyncContext`. Lost workers that are back take part again."""
+        self._look_for_lost()
         return self._mergeable.invoke(comp, deal(arg, comp.type_signature.parameter, len(self.workers)))
+
+
+    def _look_for_lost(self):
+        for place, worker in enumerate(self.workers):
+            if not worker.lost or time.monotonic() - worker.lost_since < worker.silence:
+                continue
+            worker.lost_since = time.monotonic()  # the next look is as long after this one
+            if worker.answers(_LOOK_SECONDS):
+                fresh = RemoteWorker(worker.address, worker.silence)
+                with contextlib.suppress(UserError):
+                    fresh.connect()
+                    self.workers[place] = fresh  # the shares have the same list
+                    print(f"\ntffcl: the worker at {fresh.address} is back", file=sys.stderr)
 
 
 def deal(argument, type_spec, hands: int):
