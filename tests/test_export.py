@@ -2,18 +2,15 @@
 
 import json
 import os
-import pathlib
 import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import tffcl
 from tffcl.cli import main
-from tffcl.errors import UserError
 from tffcl.program import config, forms, manifest
 
 SHORT = {"train": {"rounds": 2}, "dataset": {"server_examples": 60}}
@@ -131,7 +128,8 @@ def test_the_script_runs_a_round_with_plain_tff(pacfl, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     said = tmp_path / "said"  # a file: TFF's worker would keep a pipe open if it stayed
     with open(said, "w") as file:
-        done = subprocess.run([sys.executable, str(to / "run_one_round.py")], stdout=file, stderr=file, env=environment, cwd=tmp_path, timeout=300)
+        command = [sys.executable, str(to / "run_one_round.py")]
+        done = subprocess.run(command, stdout=file, stderr=file, env=environment, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, said.read_text()
     assert "4 clients moved 4 models by 0." in said.read_text()
 

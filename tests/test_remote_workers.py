@@ -142,7 +142,9 @@ def test_the_order_of_clients_does_not_matter(tff_worker, pair, worker, model, p
     np.testing.assert_allclose(forwards[1], backwards[1], rtol=0, atol=3e-6)
 
 
-@pytest.mark.parametrize("clients, hands, expected", [(5, 2, [0, 2, 4, 1, 3]), (3, 3, [0, 1, 2]), (1, 2, [0]), (4, 1, [0, 1, 2, 3])])
+@pytest.mark.parametrize(
+    "clients, hands, expected", [(5, 2, [0, 2, 4, 1, 3]), (3, 3, [0, 1, 2]), (1, 2, [0]), (4, 1, [0, 1, 2, 3])]
+)
 def test_clients_are_dealt(clients, hands, expected):
     import tensorflow_federated as tff
 
@@ -180,7 +182,9 @@ def during(seconds, action):
     return timer
 
 
-@pytest.mark.parametrize("fault, said", [(signal.SIGKILL, "the connection broke"), (signal.SIGSTOP, "it has not answered for 3 s")])
+@pytest.mark.parametrize(
+    "fault, said", [(signal.SIGKILL, "the connection broke"), (signal.SIGSTOP, "it has not answered for 3 s")]
+)
 def test_a_lost_workers_share_is_repeated_on_another(processes, capfd, fault, said):
     first, second = processes.start(2)
     context = processes.use([first, second])

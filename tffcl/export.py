@@ -24,9 +24,21 @@ _SCRIPT = pathlib.Path(__file__).parent / "program" / "run_one_round.py"
 
 
 def export_run(out: str | pathlib.Path, to: str | pathlib.Path, *, data_dir: str | None = None) -> dict:
-    """Writes a run's method and what it learned as files, see the README of exports for what is where.
+    """Writes a run's method and what it learned as files.
 
-    No client's data are written: the values that a check starts from are of random images.
+    No client's examples are written: the values that a check starts from are of random images. What clients sent (their
+    signatures) and what the server broadcasts (an encoder, FLIS's server images) is.
+
+    | path | what |
+    |---|---|
+    | `manifest.json` | types, versions, checksums, what runs when, why a form is missing, operations of the clients' graphs |
+    | `computations/NAME/computation.pb` | a serialised `tff.Computation` |
+    | `computations/NAME/map_reduce/`, `distribute_aggregate/` | its deployment forms, a file for each part, computations too |
+    | `state/` | server values before the first and after the last round, `models.npy float32 [K, P]` |
+    | `saved_model/` | all models for TensorFlow alone, see `models.saved_model` |
+    | `clustering/` | `assignments.csv`; `state.npz` with signatures, proximity, tree, threshold |
+    | `check/` | arguments and results of the computations, for `program.export_check` |
+    | `run_one_round.py` | a round with TFF alone |
 
     Args:
       out: The directory of one run, with a checkpoint.
@@ -104,7 +116,8 @@ def _write_computation(directory: pathlib.Path, name: str, computation, argument
         return described
     described["check"] = {"input": f"check/{name}.input.pb", "output": f"check/{name}.output.pb"}
     signature = computation.type_signature
-    forms.write_value(directory / described["check"]["input"], forms.as_argument(argument, signature.parameter), signature.parameter)
+    given = forms.as_argument(argument, signature.parameter)
+    forms.write_value(directory / described["check"]["input"], given, signature.parameter)
     forms.write_value(directory / described["check"]["output"], computation(*argument), signature.result)
     described["forms"] = {}
     for kind in forms.PARTS:
@@ -218,13 +231,19 @@ def _phases(algorithm, computations) -> list[dict]:
             "gives": "a cluster a client; this run's are in clustering/assignments.csv, threshold and tree in clustering/state.npz",
         })  # fmt: skip
     how = "every client chooses among the models itself" if algorithm.choose else "the coordinator gives every client its key"
-    phases.append({"phase": "training", "when": f"every round; {how}", "computation": "training", "server_value": "trained"})
+    phases.append({
+        "phase": "training",
+        "when": f"every round; {how}",
+        "computation": "training",
+        "server_value": "initial at first, trained to go on from this run",
+    })  # fmt: skip
     return phases
 
 
 def describe(manifest: dict, to: str | pathlib.Path) -> str:
     """Returns what was written as a few lines, for a terminal."""
-    lines = [f"{to}: {manifest['algorithm']} on {manifest['task']} after round {manifest['rounds']}, {len(manifest['files'])} files"]
+    run = f"{manifest['algorithm']} on {manifest['task']} after round {manifest['rounds']}"
+    lines = [f"{to}: {run}, {len(manifest['files'])} files"]
     for name, about in manifest["computations"].items():
         made = [kind for kind, form in about.get("forms", {}).items() if "directory" in form]
         lines.append(f"  {about['file']}" + (f"; forms: {', '.join(made)}" if made else ""))

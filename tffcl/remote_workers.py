@@ -33,6 +33,13 @@ class WorkerLost(Exception):
     """A worker does not answer any more; the message says which and how that was seen."""
 
 
+def _forwarded(name: str):
+    def call(self, request):
+        return self._call(name, request)
+
+    return call
+
+
 class _Stub(tff.framework.RemoteExecutorStub):
     """Speaks to one worker, counts the bytes of the messages, and does not try a lost worker again."""
 
@@ -55,23 +62,12 @@ class _Stub(tff.framework.RemoteExecutorStub):
         worker.received_bytes += response.ByteSize()
         return response
 
-    def get_executor(self, request):
-        return self._call("get_executor", request)
-
-    def create_value(self, request):
-        return self._call("create_value", request)
-
-    def create_struct(self, request):
-        return self._call("create_struct", request)
-
-    def create_call(self, request):
-        return self._call("create_call", request)
-
-    def create_selection(self, request):
-        return self._call("create_selection", request)
-
-    def compute(self, request):
-        return self._call("compute", request)
+    get_executor = _forwarded("get_executor")
+    create_value = _forwarded("create_value")
+    create_struct = _forwarded("create_struct")
+    create_call = _forwarded("create_call")
+    create_selection = _forwarded("create_selection")
+    compute = _forwarded("compute")
 
     def dispose(self, request):
         if not self._worker.lost:

@@ -14,13 +14,9 @@ METHODS = ("gram", "svd", "power")
 # Singular values below this share of the largest are noise: such a direction is not the data's.
 _RANK_TOLERANCE = 1e-6
 
-# Of the subspace iteration: relative residual at which a pair counts as found, and when to give up.
+# Of the subspace iteration: relative residual at which a pair counts as found, and after how many looks at it to give up.
 _RESIDUAL = 1e-10
-_ITERATIONS = 60
-
-# Of the same without an operation for eigenvectors: there is no other way to fall back on.
-_STEPS = 4  # between two looks at the residual, which are dear there
-_MOST_LOOKS = 500
+_LOOKS = 60
 
 
 def _by_svd(data, num_vectors):
@@ -62,29 +58,43 @@ def _largest(gram, count):
     return tf.sqrt(tf.maximum(squares, 0)), vectors
 
 
-def _subspace_iteration(gram, count):
+def _eigenpairs(matrix):
+    """All eigenpairs of a small symmetric matrix, largest first."""
+    values, vectors = tf.linalg.eigh(matrix)
+    return values[::-1], vectors[:, ::-1]
+
+
+def _subspace_iteration(gram, count, block=None, *, eigenpairs=_eigenpairs, steps=1, looks=_LOOKS):
     """Leading eigenpairs by block power iteration with Rayleigh-Ritz, an order of magnitude faster than all pairs.
 
     Images' spectra fall steeply, so a few iterations do; where they do not (noise), `converged` is False.
 
+    Args:
+      gram: `[m, m]`.
+      count: How many pairs.
+      block: More columns than that: convergence is by the ratio to the first left out.
+      eigenpairs: Of a matrix `[block, block]`, largest first.
+      steps: Iterations between two looks at the residual.
+      looks: When to give up.
+
     Returns:
       `(squares [count], vectors [m, count], converged bool)`.
     """
-    rows, block = tf.shape(gram)[0], count + 8  # more columns than wanted: convergence is by the ratio to the first left out
-    start = tf.random.stateless_normal([rows, block], seed=[1, 2], dtype=gram.dtype)
+    block = block or count + 8
+    start = tf.random.stateless_normal([tf.shape(gram)[0], block], seed=[1, 2], dtype=gram.dtype)
 
     def improve(number, columns, squares, error):
         del squares, error
-        basis = tf.ensure_shape(tf.linalg.qr(tf.matmul(gram, tf.matmul(gram, columns))).q, [None, block])
-        image = tf.matmul(gram, basis)
-        values, turn = tf.linalg.eigh(tf.matmul(basis, image, transpose_a=True))
-        values, turn = tf.ensure_shape(values[::-1], [block]), turn[:, ::-1]
-        vectors = tf.ensure_shape(tf.matmul(basis, turn), [None, block])
+        for _ in range(steps):
+            columns = tf.ensure_shape(tf.linalg.qr(tf.matmul(gram, tf.matmul(gram, columns))).q, [None, block])
+        image = tf.matmul(gram, columns)
+        values, turn = eigenpairs(tf.ensure_shape(tf.matmul(columns, image, transpose_a=True), [block, block]))
+        values, vectors = tf.ensure_shape(values, [block]), tf.ensure_shape(tf.matmul(columns, turn), [None, block])
         residual = tf.norm(tf.matmul(image, turn) - vectors * values, axis=0)[:count]
         return number + 1, vectors, values, tf.math.divide_no_nan(tf.reduce_max(residual), values[0])
 
     _, vectors, values, error = tf.while_loop(
-        lambda number, columns, squares, error: tf.logical_and(number < _ITERATIONS, error > _RESIDUAL),
+        lambda number, columns, squares, error: tf.logical_and(number < looks, error > _RESIDUAL),
         improve,
         (0, start, tf.zeros([block], gram.dtype), tf.constant(1.0, gram.dtype)),
         shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, block]), tf.TensorShape([block]), tf.TensorShape([])),
@@ -99,33 +109,14 @@ def _by_power(data, num_vectors):
 
 
 def _largest_by_power(gram, count):
-    """As `_largest`, by block power iteration alone."""
+    """As `_largest`, by block power iteration alone; there is nothing to fall back on."""
     block = count + 8 + count % 2  # even, as Jacobi's rotations need it
     missing = tf.maximum(block - tf.shape(gram)[0], 0)  # more zero eigenvalues, whose vectors count for nothing
     padded = tf.pad(gram, [[0, missing], [0, missing]])
-
-    def step(columns):
-        return tf.ensure_shape(tf.linalg.qr(tf.matmul(padded, columns)).q, [None, block])
-
-    def improve(number, columns, squares, error):
-        del squares, error
-        for _ in range(_STEPS):
-            columns = step(columns)
-        image = tf.matmul(padded, columns)
-        values, turn = symmetric_eigenpairs(tf.ensure_shape(tf.matmul(columns, image, transpose_a=True), [block, block]))
-        vectors = tf.matmul(columns, turn)
-        residual = tf.norm(tf.matmul(image, turn) - vectors * values, axis=0)[:count]
-        return number + 1, vectors, values, tf.math.divide_no_nan(tf.reduce_max(residual), values[0])
-
-    start = tf.random.stateless_normal([tf.shape(padded)[0], block], seed=[1, 2], dtype=gram.dtype)
-    _, vectors, squares, _ = tf.while_loop(
-        lambda number, columns, squares, error: tf.logical_and(number < _MOST_LOOKS, error > _RESIDUAL),
-        improve,
-        (0, start, tf.zeros([block], gram.dtype), tf.constant(1.0, gram.dtype)),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, block]), tf.TensorShape([block]), tf.TensorShape([])),
-        parallel_iterations=1,
+    squares, vectors, _ = _subspace_iteration(
+        padded, count, block, eigenpairs=symmetric_eigenpairs, steps=2, looks=10 * _LOOKS
     )
-    return tf.sqrt(tf.maximum(squares[:count], 0)), vectors[: tf.shape(gram)[0], :count]
+    return tf.sqrt(tf.maximum(squares, 0)), vectors[: tf.shape(gram)[0]]
 
 
 _BY = {"gram": _by_gram, "svd": _by_svd, "power": _by_power}
