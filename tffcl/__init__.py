@@ -23,6 +23,8 @@ _PUBLIC = {
     "find_runs": "tffcl.reporting.files",
     "write_report": "tffcl.reporting.report",
     "use_local_worker": "tffcl.runtime",
+    "use_workers": "tffcl.remote_workers",
+    "RemoteWorkers": "tffcl.runtime",
     "UserError": "tffcl.errors",
 }
 

@@ -45,6 +45,11 @@ def _add_out_options(parser):
     parser.add_argument("--overwrite", action="store_true", help="delete what is in OUT first")
 
 
+def _add_worker_options(parser):
+    parser.add_argument("--workers", metavar="H:P,...", help="share each round's clients among these running workers (see tffcl worker)")
+    parser.add_argument("--worker-timeout", type=float, default=30.0, metavar="S", help="seconds of silence after which a worker counts as lost (default: 30)")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Builds the parser of all commands."""
     parser = _Parser(prog="tffcl", description="Clustered federated learning on TensorFlow Federated.")
@@ -66,12 +71,14 @@ def build_parser() -> argparse.ArgumentParser:
     run.add_argument("--algorithm", required=True, metavar="A", help="a name from `tffcl list algorithms`")
     run.add_argument("--seed", type=int, default=0, metavar="S", help="decides everything that is random (default: 0)")
     _add_out_options(run)
+    _add_worker_options(run)
 
     compare = _command(commands, "compare", _compare, "run methods side by side: one table, one report")
     _add_run_options(compare)
     compare.add_argument("--algorithms", metavar="A,B,C", help="default: those that the task names")
     compare.add_argument("--seeds", default="0", metavar="0,1,2")
     _add_out_options(compare)
+    _add_worker_options(compare)
 
     _add_sweep(commands)
 
@@ -91,6 +98,16 @@ def build_parser() -> argparse.ArgumentParser:
     newcomers.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
 
     _add_angles(commands)
+
+    export = _command(commands, "export", _export, "a finished run as files for a TFF deployment, or proof that such files run")
+    export.add_argument("out", nargs="?", metavar="OUT", help="what `run` wrote")
+    export.add_argument("--to", metavar="DIR", help="directory to write; a new or an empty one")
+    export.add_argument("--check", metavar="DIR", help="load every file of an export, run it, compare the numbers")
+    export.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+
+    worker = _command(commands, "worker", _worker, "run the TFF worker of this installation for the rounds of another machine")
+    worker.add_argument("--port", type=int, required=True, metavar="P", help="on all addresses of this machine, unencrypted: close it to others")
+    worker.add_argument("--max-concurrent", type=int, metavar="N", help="client computations at a time (default: one a core)")
 
     report = _command(commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison")
     report.add_argument("out", metavar="OUT", help="what `run`, `compare` or `sweep` wrote")
@@ -160,6 +177,40 @@ def _overrides(options) -> dict:
     return config.parse_overrides(pairs)
 
 
+def _workers(options):
+    if not options.workers:
+        return None
+    from tffcl.runtime import RemoteWorkers
+
+    return RemoteWorkers.parse(options.workers, options.worker_timeout)
+
+
+def _export(options):
+    if options.check:
+        if options.out or options.to:
+            raise UserError("give --check DIR alone, or OUT and --to DIR")
+        from tffcl.program import export_check
+
+        for line in export_check.check_export(options.check, data_dir=options.data_dir):
+            print(line)
+        return
+    if not (options.out and options.to):
+        raise UserError("tffcl export needs OUT and --to DIR, or --check DIR")
+    from tffcl import export
+
+    manifest = export.export_run(options.out, options.to, data_dir=options.data_dir)
+    print(export.describe(manifest, options.to))
+
+
+def _worker(options):
+    from tffcl import runtime
+
+    given = options.max_concurrent
+    if given is not None and given < 1:
+        raise UserError(f"--max-concurrent is {given}; it must be 1 or more")
+    runtime.serve(options.port, runtime.WorkerSettings(given) if given else runtime.WorkerSettings())
+
+
 def _seeds(options) -> list[int]:
     try:
         return [int(seed) for seed in options.seeds.split(",")]
@@ -184,7 +235,9 @@ def _run(options):
 
     resolved = config.resolve(options.task, options.algorithm, seed=options.seed, overrides=_overrides(options))
     out = options.out or f"runs/{_task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
-    run.run(resolved, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
+    run.run(
+        resolved, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite, workers=_workers(options)
+    )
     _print_report(out)
 
 
@@ -196,7 +249,9 @@ def _compare(options):
     seeds = _seeds(options)
     configs = [config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
     out = options.out or f"runs/{_task_name(options.task)}"
-    compare.compare(configs, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
+    compare.compare(
+        configs, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite, workers=_workers(options)
+    )
     _print_report(out)
 
 

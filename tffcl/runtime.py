@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import time
 from tffcl.errors import UserError
 
 _MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
-_CHANNEL_OPTIONS = [
+CHANNEL_OPTIONS = [
     ("grpc.max_message_length", _MESSAGE_BYTES),
     ("grpc.max_receive_message_length", _MESSAGE_BYTES),
     ("grpc.max_send_message_length", _MESSAGE_BYTES),
@@ -152,6 +153,104 @@ class Worker:
                 self._process.wait(timeout=5)
 
 
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """Where a worker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self):
+        return f"{self.host}:{self.port}"
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteWorkers:
+    """Running workers that share each round's clients, see `remote_workers.use_workers`.
+
+    Attributes:
+      addresses: Where they listen; each takes part once.
+      silence: Seconds without an answer after which one counts as lost.
+    """
+
+    addresses: tuple[Address, ...]
+    silence: float = 30.0
+
+    def __post_init__(self):
+        if not self.silence > 0:
+            raise UserError(f"the workers' timeout is {self.silence:g} s; it must be above 0")
+        if len(set(self.addresses)) < len(self.addresses):
+            raise UserError(f"the workers {', '.join(map(str, self.addresses))} are not distinct; each takes part once")
+
+    @classmethod
+    def parse(cls, text: str, silence: float = 30.0) -> "RemoteWorkers":
+        """Reads "host:port,host:port".
+
+        Raises:
+          UserError: If it is something else, or names a worker twice.
+        """
+        found = []
+        for part in text.split(","):
+            host, _, port = part.strip().rpartition(":")
+            if not host or not port.isdigit() or not 0 < int(port) < 65536:
+                raise UserError(f"worker {part!r} is not HOST:PORT; several are written 10.0.0.5:10000,10.0.0.6:10000")
+            found.append(Address(host, int(port)))
+        return cls(tuple(found), silence)
+
+
+def serve(port: int, settings: WorkerSettings):
+    """Runs a worker for others until this process is ended: by SIGTERM with exit code 0.
+
+    Raises:
+      UserError: If the port is taken or the worker ends by itself.
+    """
+    _check_free(port)
+    # Without a handler of its own the first process of a container ignores the signal.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    worker = Worker(settings, port).start()
+    try:
+        while not _listens(port):
+            if not worker.alive():
+                raise UserError(f"TFF's worker ended while starting on port {port}; is memory short?")
+            time.sleep(0.05)
+        print(_NOTICE.format(port=port, cores=settings.cores, host=socket.gethostname(), version=_tff_version()), flush=True)
+        while worker.alive():
+            time.sleep(0.5)
+        raise UserError(f"TFF's worker on port {port} has ended: was it killed, or is memory short?")
+    finally:
+        worker.stop()
+
+
+_NOTICE = """tffcl worker: TensorFlow Federated {version}, port {port}, {cores} client computations at a time. Ctrl-C ends it.
+It takes unencrypted gRPC from everyone who can reach port {port} on any address of this machine, and runs what they send:
+TFF's worker can be bound to no single address. Close the port to others, and reach it through an encrypted tunnel:
+  ssh -N -L {port}:localhost:{port} {host}        (on the machine that runs the rounds)
+  tffcl run ... --workers localhost:{port}"""
+
+
+def _tff_version() -> str:
+    import importlib.metadata
+
+    return importlib.metadata.version("tensorflow-federated")
+
+
+def _check_free(port: int):
+    """gRPC shares a port with another gRPC server without a word; each would get some of the calls."""
+    if not 0 < port < 65536:
+        raise UserError(f"--port {port}: a port is from 1 to 65535")
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+    except OSError as error:
+        raise UserError(f"port {port} can't be used ({error.strerror}); give another --port") from None
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def connect(target: str, *, alive=lambda: True, timeout: float = _START_SECONDS):
     """Waits for the worker at `target` ("host:port") and returns a `tff.framework` stub that speaks to it.
 
@@ -161,7 +260,7 @@ def connect(target: str, *, alive=lambda: True, timeout: float = _START_SECONDS)
     import grpc
     import tensorflow_federated as tff
 
-    stub = tff.framework.RemoteExecutorGrpcStub(grpc.insecure_channel(target, _CHANNEL_OPTIONS))
+    stub = tff.framework.RemoteExecutorGrpcStub(grpc.insecure_channel(target, CHANNEL_OPTIONS))
     deadline = time.monotonic() + timeout
     while not stub.is_ready:
         if not alive():
@@ -182,14 +281,29 @@ def build_context(stub, *, alive=lambda: True):
     """
     import tensorflow_federated as tff
 
-    def stack(cardinalities):
+    def check():
         if not alive():
             raise UserError("TFF's worker has ended in the middle of a computation: was it killed, or is memory short?")
+
+    return tff.framework.SyncExecutionContext(**context_options(stub, check))
+
+
+def context_options(stub, check=lambda: None) -> dict:
+    """Arguments of a TFF execution context, synchronous or not, over one worker.
+
+    Args:
+      stub: Speaks to it.
+      check: Called before an executor is asked for; an error in it ends the computation.
+    """
+    import tensorflow_federated as tff
+
+    def stack(cardinalities):
+        check()
         executor = tff.framework.RemoteExecutor(stub)
         executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})  # 0: a computation without clients
         return executor
 
-    return tff.framework.SyncExecutionContext(
+    return dict(
         executor_fn=tff.framework.ResourceManagingExecutorFactory(stack),
         compiler_fn=tff.backends.native.desugar_and_transform_to_native,
         transform_args=tff.tensorflow.transform_args,

@@ -11,6 +11,7 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
 from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.order import visiting_order
 
 TRAINING = LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.5)
 COHORTS = [(0, 1, 2, 3, 4), (1, 3, 4), (0, 2, 3)]
@@ -86,7 +87,7 @@ def batches_of(population, cohort, client):
     batches = []
     for epoch in range(TRAINING.epochs):
         seed = cohort.client_seed(client) + np.array([0, epoch], np.int32)
-        order = tf.random.experimental.stateless_shuffle(tf.range(n), seed=seed).numpy()
+        order = visiting_order(n, seed).numpy()
         batches += [order[start : start + TRAINING.batch_size] for start in range(0, n, TRAINING.batch_size)]
 
     # One flat list of examples with their batch's number, grouped again: batches of unequal size in one data set.

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, pad_rows
 from tffcl.aggregators.collect import by_client, collect
 from tffcl.algorithms.contracts import Cohort, RoundMetrics, State, Transfer, none_of
+from tffcl.algorithms.summed_training import build_summed_round
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.update import build_client_update
 from tffcl.errors import UserError, unknown
@@ -133,6 +134,13 @@ def training_transfer(model: FlatModel, training: LocalTraining, *, flags: bool 
     """What a client of a clustered round receives (its row) and sends (difference, key, weight, ID, report)."""
     signature = build_client_update(model, training, local_test=False, flags=flags).type_signature
     return Transfer(down=signature.parameter[0], up=signature.result)
+
+
+def build_summed_training(model: FlatModel, training: LocalTraining, aggregation=None):
+    """Builds `Algorithm.summed` of a method on this engine; None with an aggregation of the user's own."""
+    if aggregation is not None:
+        return None
+    return lambda clusters: build_summed_round(build_client_update(model, training, local_test=False), clusters)
 
 
 def cohort_inputs(cohort: Cohort, **own) -> list:

@@ -248,6 +248,8 @@ class Algorithm:
         chooses anew among the present ones, which sets its assignment. Changes no model and no later round. None for
         methods whose server decides.
       global_model: `(State) -> float32 [P]` for methods that train a global model beside those of `assign`; else None.
+      summed: `(number of clusters) -> tff.Computation`, a training round with the same models whose only aggregation is a
+        sum, see `summed_training.build_summed_round`; None for methods whose server needs each client's upload.
     """
 
     name: str
@@ -261,6 +263,7 @@ class Algorithm:
     clustering: Mapping[str, str] = dataclasses.field(default_factory=dict)
     choose: Callable[[State, Population], State] | None = None
     global_model: Callable[[State], np.ndarray] | None = None
+    summed: Callable[[int], tff.Computation] | None = None
 
 
 def check_newcomers(state: State, newcomers: Population):

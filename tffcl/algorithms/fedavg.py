@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.algorithms.clustered_training import build_clustered_training, build_training_process
+from tffcl.algorithms.clustered_training import build_clustered_training, build_summed_training, build_training_process
 from tffcl.algorithms.contracts import Algorithm, Population, State, check_newcomers, extended
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.models.flat import FlatModel
@@ -37,5 +37,12 @@ def build_fedavg(model: FlatModel, training: LocalTraining, *, aggregation=None)
         return {"initialize": process.initialize, "training": process.next}
 
     return Algorithm(
-        "fedavg", initialize, engine.next, engine.assign, admit, computations, {"training": engine.transfer}
+        "fedavg",
+        initialize,
+        engine.next,
+        engine.assign,
+        admit,
+        computations,
+        {"training": engine.transfer},
+        summed=build_summed_training(model, training, aggregation),
     )

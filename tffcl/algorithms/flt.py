@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from tffcl.algorithms import dynamic_clustering
-from tffcl.algorithms.clustered_training import build_clustered_training, build_training_process
+from tffcl.algorithms.clustered_training import build_clustered_training, build_summed_training, build_training_process
 from tffcl.algorithms.contracts import Algorithm, Population, State, check_newcomers, extended, joined_order
 from tffcl.algorithms.one_shot import OneShotClustering, signature_transfer, threshold_of
 from tffcl.algorithms.related_training import MIXES, build_related_process, build_related_training
@@ -284,6 +284,7 @@ def build_flt(
             "measure": clustering.distance,
             "linkage": "ward",
         },
+        summed=None if joint else build_summed_training(model, training),
     )
 
 

@@ -23,6 +23,7 @@ from tffcl.algorithms.choosing import (
 )
 from tffcl.algorithms.clustered_training import cohort_inputs, round_metrics
 from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State, Transfer
+from tffcl.algorithms.summed_training import build_summed_round
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.update import client_type
 from tffcl.errors import UserError, unknown
@@ -274,6 +275,7 @@ def build_ifca(
         next=next_round,
         computations=computations,
         transfers={"training": transfer},
+        summed=None if aggregation is not None or clustering.share_representation else lambda k: build_summed_round(sent, k),
         **whose_clients_choose(choose_row),
     )
 

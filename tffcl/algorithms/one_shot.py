@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.clustered_training import build_clustered_training, build_training_process
+from tffcl.algorithms.clustered_training import build_clustered_training, build_summed_training, build_training_process
 from tffcl.algorithms.contracts import Algorithm, Population, State, Transfer, check_newcomers, extended, joined_order
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import LocalTraining
@@ -36,6 +36,8 @@ class OneShotClustering:
       threshold: Merges up to it are made; None for the other two ways.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
       tree_unit: Of the merges, where they have another than the proximity.
+      device_signature: The same by operations that device runtimes have, where they lack some of `signature`'s: what is
+        exported.
     """
 
     signature: Signature
@@ -47,6 +49,7 @@ class OneShotClustering:
     threshold: float | None
     num_clusters: int | None
     tree_unit: str | None = None
+    device_signature: Signature | None = None
 
     def build_signing(self) -> Callable[[Population], dict[str, np.ndarray]]:
         """Builds `sign(population)`: the signatures' parts by name in `State.extra`, rows are clients."""
@@ -160,7 +163,7 @@ def build_one_shot(
 
     def computations():
         process = build_training_process(model, training, aggregation=aggregation)
-        collection = build_collection(clustering.signature)
+        collection = build_collection(clustering.device_signature or clustering.signature)
         return {"signature": collection, "initialize": process.initialize, "training": process.next}
 
     return Algorithm(
@@ -173,6 +176,7 @@ def build_one_shot(
         {"signature": signature_transfer(clustering.signature), "training": engine.transfer},
         extra_keys=(*kept, *_CLUSTERING_KEYS),
         clustering={"unit": clustering.unit, "measure": clustering.measure_name, "linkage": clustering.linkage},
+        summed=build_summed_training(model, training, aggregation),
     )
 
 

@@ -47,14 +47,21 @@ class PrincipalAngleClustering:
             raise unknown("measure", self.measure, proximity.MEASURES)
 
 
-def build_data_signature(model: FlatModel, clustering: PrincipalAngleClustering) -> Signature:
-    """Builds the signature that PACFL's clients send: the subspace of their data, as `clustering` says."""
+def build_data_signature(model: FlatModel, clustering: PrincipalAngleClustering, method: str = "gram") -> Signature:
+    """Builds the signature that PACFL's clients send: the subspace of their data, as `clustering` says.
+
+    Args:
+      model: Decides the examples' type.
+      clustering: How many vectors, of what.
+      method: A name in `subspace.METHODS`.
+    """
     return build_subspace(
         model.example_spec,
         clustering.num_vectors,
         per_class=clustering.per_class,
         num_classes=model.num_classes,
         max_classes=clustering.max_classes,
+        method=method,
     )
 
 
@@ -81,6 +88,7 @@ def build_clustering(model: FlatModel, training: LocalTraining, how: PrincipalAn
         linkage=how.linkage,
         threshold=how.threshold,
         num_clusters=how.num_clusters,
+        device_signature=build_data_signature(model, how, "power"),
     )
 
 

@@ -7,6 +7,7 @@ import collections
 
 import tensorflow as tf
 
+from tffcl.client_work.order import visiting_order
 from tffcl.models.autoencoder import FlatAutoencoder
 
 _BATCH = 250  # bounds what is in memory while encoding
@@ -107,7 +108,7 @@ def build_fine_tune(autoencoder: FlatAutoencoder, epochs: int, batch_size: int, 
     @tf.function
     def fine_tune(vector, x, seed):
         def epoch(number, state):
-            order = tf.random.experimental.stateless_shuffle(tf.range(tf.shape(x)[0]), seed=seed + [0, number])
+            order = visiting_order(tf.shape(x)[0], seed + [0, number])
             state, _ = adam_steps(state, x, order)
             return number + 1, state
 

@@ -5,6 +5,7 @@ import math
 
 import tensorflow as tf
 
+from tffcl.client_work.order import visiting_order
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, mean_cross_entropy
 
@@ -90,7 +91,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
         def epoch(number, vector, velocity, total):
             del total  # only the last epoch's is reported
             shuffling = seed + [0, number]
-            order = tf.random.experimental.stateless_shuffle(tf.range(n), seed=shuffling)
+            order = visiting_order(n, shuffling)
             _, vector, velocity, total, *_ = tf.while_loop(
                 lambda start, *_: start < n,
                 step,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tffcl.errors import UserError
 from tffcl.program import run as single
 from tffcl.program.config import RunConfig
+from tffcl.runtime import RemoteWorkers
 
 
 def compare(
@@ -18,6 +19,7 @@ def compare(
     resume: bool = False,
     overwrite: bool = False,
     show_progress: bool = True,
+    workers: RemoteWorkers | None = None,
 ) -> list[dict]:
     """Runs every configuration into `OUT/<algorithm>/seed-<n>/`.
 
@@ -28,6 +30,7 @@ def compare(
       resume: Finished runs are kept, a started one goes on.
       overwrite: Runs that are there are deleted.
       show_progress: A bar a run.
+      workers: As in `run.run`.
 
     Returns:
       The summaries in the order of `configs`.
@@ -39,7 +42,7 @@ def compare(
     places = [out / config.algorithm / f"seed-{config.seed}" for config in configs]
     if len(set(places)) < len(places):
         raise UserError("a comparison needs each algorithm and each seed once")
-    options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
+    options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress, "workers": workers}
     return run_all(configs, places, **options)
 
 
@@ -52,6 +55,7 @@ def run_all(
     resume: bool = False,
     overwrite: bool = False,
     show_progress: bool = True,
+    workers: RemoteWorkers | None = None,
 ) -> list[dict]:
     """Runs every configuration into its place, one after the other.
 
@@ -59,10 +63,12 @@ def run_all(
       configs: What to run.
       places: A directory for each.
       titles: With `show_progress`, a line for each on standard error before its bar, which does not say all.
+      workers: As in `run.run`.
       data_dir: As in `run.run`.
       resume: Finished runs are kept, a started one goes on.
       overwrite: Runs that are there are deleted.
       show_progress: A bar a run.
+      workers: As in `run.run`.
 
     Returns:
       The summaries in the order of `configs`.
@@ -72,7 +78,7 @@ def run_all(
         fails; what is finished stays.
     """
     _check_places(configs, places, resume, overwrite)
-    options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
+    options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress, "workers": workers}
     summaries = []
     for number, (config, place) in enumerate(zip(configs, places, strict=True)):
         finished = place / "summary.json"

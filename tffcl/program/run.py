@@ -11,7 +11,7 @@ import tomllib
 import numpy as np
 import tomli_w
 
-from tffcl import runtime
+from tffcl import remote_workers, runtime
 from tffcl.algorithms.contracts import Algorithm, Cohort, State
 from tffcl.clustering import hierarchical
 from tffcl.errors import UserError
@@ -22,6 +22,7 @@ from tffcl.program.history import ClusterHistory
 from tffcl.program.progress import progress_bar
 from tffcl.program.stages import Stage, Stages
 from tffcl.program.storage import Checkpoints, Metrics
+from tffcl.runtime import RemoteWorkers
 
 CLUSTERING, TRAINING, EVALUATION = range(3)  # places in progress["seconds"]
 
@@ -63,6 +64,7 @@ def run(
     resume: bool = False,
     overwrite: bool = False,
     show_progress: bool = True,
+    workers: RemoteWorkers | None = None,
 ) -> dict:
     """Runs one method on one task and writes the files of a run (DESIGN: files of a run) but for report and figures.
 
@@ -73,6 +75,7 @@ def run(
       resume: Go on from the newest checkpoint in `out`; from the start if there is none.
       overwrite: Delete the run that is in `out`.
       show_progress: A progress bar with an ETA on standard error.
+      workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
 
     Returns:
       The contents of summary.json.
@@ -82,13 +85,16 @@ def run(
       Interrupted: After Ctrl-C.
     """
     out = pathlib.Path(out)
+    if workers:
+        remote_workers.use_workers(workers)  # one that is not there is found before anything is written
     _claim(out, config, resume=resume, overwrite=overwrite)
     federated = prepare.load_data(config, data_dir)
     model = prepare.build_model(config, federated)
     stages = Stages(config, federated, model)
     sampling.sample_cohort(stages.clients(0), config.train.clients_per_round, config.seed, 1)  # too large a cohort is said now
     algorithm = prepare.build_algorithm(config, model, federated, data_dir)
-    runtime.use_local_worker()
+    if not workers:
+        runtime.use_local_worker()
     job = _Run(config, stages, stages.at(0), algorithm, _no_progress(len(stages.clients(0))))
     checkpoints = Checkpoints(out / "checkpoints", config.checkpoint.keep)
     with progress_bar(config.train.rounds, _title(config), "round", show=show_progress) as bar:

@@ -1,0 +1,134 @@
+"""Computations, TFF values and deployment forms as files, and back."""
+
+import pathlib
+
+import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import computation_pb2, executor_pb2
+
+from tffcl.errors import UserError
+
+_MAP_REDUCE = (
+    "prepare", "work", "zero", "accumulate", "merge", "report", "secure_sum_bitwidth", "secure_sum_max_input",
+    "secure_modular_sum_modulus", "update",
+)  # fmt: skip
+_DISTRIBUTE_AGGREGATE = (
+    "server_prepare", "server_to_client_broadcast", "client_work", "client_to_server_aggregation", "server_result",
+)  # fmt: skip
+PARTS = {"map_reduce": _MAP_REDUCE, "distribute_aggregate": _DISTRIBUTE_AGGREGATE}
+
+
+def write_computation(path: pathlib.Path, computation: tff.Computation):
+    """Writes a serialised computation (TFF's `computation.proto`)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tff.framework.serialize_computation(computation).SerializeToString(deterministic=True))
+
+
+def read_computation(path: pathlib.Path) -> tff.Computation:
+    """Reads what `write_computation` wrote; UserError if it is something else."""
+    try:
+        return tff.framework.deserialize_computation(computation_pb2.Computation.FromString(path.read_bytes()))
+    except Exception as error:
+        raise UserError(f"{path} holds no computation of this TFF ({type(error).__name__})") from None
+
+
+def write_value(path: pathlib.Path, value, type_spec: tff.Type):
+    """Writes a value of a TFF type (TFF's `executor.proto`)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    proto, _ = tff.framework.serialize_value(value, type_spec)
+    path.write_bytes(proto.SerializeToString(deterministic=True))
+
+
+def read_value(path: pathlib.Path, type_spec: tff.Type):
+    """Reads what `write_value` wrote; UserError if it is something else."""
+    try:
+        return tff.framework.deserialize_value(executor_pb2.Value.FromString(path.read_bytes()), type_spec)[0]
+    except Exception as error:
+        raise UserError(f"{path} holds no value of type {type_spec} ({type(error).__name__})") from None
+
+
+def as_argument(values: tuple, parameter: tff.Type):
+    """The arguments of a computation as one value of its parameter's type."""
+    return tff.structure.Struct.unnamed(*values) if isinstance(parameter, tff.StructType) else values[0]
+
+
+def from_argument(value, parameter: tff.Type) -> tuple:
+    """The inverse of `as_argument`."""
+    return tuple(value) if isinstance(parameter, tff.StructType) else (value,)
+
+
+def _build(kind: str, computation: tff.Computation):
+    mapreduce = tff.backends.mapreduce
+    if kind == "map_reduce":
+        return mapreduce.get_map_reduce_form_for_computation(computation)
+    return mapreduce.get_distribute_aggregate_form_for_computation(computation)
+
+
+def write_form(directory: pathlib.Path, kind: str, computation: tff.Computation):
+    """Writes a deployment form of a computation, a file for each of its parts, which are computations themselves.
+
+    Args:
+      directory: Gets `<part>.pb`.
+      kind: A name in `PARTS`.
+      computation: A round: `(<S@SERVER, {T}@CLIENTS> -> <S@SERVER, U@SERVER>)`.
+
+    Returns:
+      The form, or None and TFF's reason if the computation has none: `(form, None)` or `(None, reason)`.
+    """
+    try:
+        form = _build(kind, computation)
+    except Exception as error:  # TFF raises what happens to go wrong inside it
+        return None, _reason(kind, error)
+    for part in PARTS[kind]:
+        write_computation(directory / f"{part}.pb", getattr(form, part))
+    return form, None
+
+
+def _reason(kind: str, error: Exception) -> str:
+    said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    if kind == "distribute_aggregate" and "FunctionType" in said:
+        return f"TFF 0.87 makes none of a computation with a tff.federated_aggregate, only with sums ({said})"
+    return said
+
+
+def read_form(directory: pathlib.Path, kind: str) -> dict[str, tff.Computation]:
+    """Reads the parts that `write_form` wrote, by name."""
+    return {part: read_computation(directory / f"{part}.pb") for part in PARTS[kind]}
+
+
+def run_map_reduce(parts, state, clients: list):
+    """Runs a round by the parts of its MapReduceForm as a deployment does, two accumulators to be merged.
+
+    Args:
+      parts: From `read_form`; without secure sums.
+      state: The server's.
+      clients: The clients' inputs.
+
+    Returns:
+      What the computation returns.
+    """
+    prepared = parts["prepare"](state)
+    updates = [parts["work"](client, prepared)[0] for client in clients]
+    totals = []
+    for share in (updates[::2], updates[1::2]):
+        total = parts["zero"]()
+        for update in share:
+            total = parts["accumulate"](total, update)
+        totals.append(total)
+    return parts["update"](state, (parts["report"](parts["merge"](*totals)), (), (), ()))
+
+
+def run_distribute_aggregate(parts, type_signature: tff.FunctionType, state, clients: list):
+    """Runs a round rebuilt from the parts of its DistributeAggregateForm.
+
+    Args:
+      parts: From `read_form`.
+      type_signature: Of the computation.
+      state: The server's.
+      clients: The clients' inputs.
+
+    Returns:
+      What the computation returns.
+    """
+    mapreduce = tff.backends.mapreduce
+    form = mapreduce.DistributeAggregateForm(type_signature, *(parts[name] for name in _DISTRIBUTE_AGGREGATE))
+    return mapreduce.get_computation_for_distribute_aggregate_form(form)(state, clients)

@@ -1,0 +1,71 @@
+"""The list of what an export holds: every file with its checksum, so that a damaged or a foreign one is refused by name."""
+
+import hashlib
+import json
+import pathlib
+
+from tffcl.errors import UserError
+
+FORMAT = "tffcl export 1"  # a change of what files mean must change this
+NAME = "manifest.json"
+
+
+def _sha256(contents: bytes) -> str:
+    return hashlib.sha256(contents).hexdigest()
+
+
+def _own_checksum(contents: dict) -> str:
+    rest = {key: value for key, value in contents.items() if key != "sha256"}
+    return _sha256(json.dumps(rest, sort_keys=True).encode())
+
+
+def _files(directory: pathlib.Path) -> dict[str, pathlib.Path]:
+    found = {path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*")) if not path.is_dir()}
+    found.pop(NAME, None)
+    return found
+
+
+def write_manifest(directory: pathlib.Path, contents: dict):
+    """Writes manifest.json of all files that are in the directory.
+
+    Args:
+      directory: Of the export.
+      contents: What it says beside `format`, `files` (`bytes` and `sha256` by path) and its own `sha256`.
+    """
+    files = {}
+    for name, path in _files(directory).items():
+        data = path.read_bytes()
+        files[name] = {"bytes": len(data), "sha256": _sha256(data)}
+    contents = {"format": FORMAT, **contents, "files": files}
+    contents["sha256"] = _own_checksum(contents)
+    (directory / NAME).write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
+
+
+def read_manifest(directory: pathlib.Path) -> dict:
+    """Reads manifest.json and makes sure that the directory holds just what it lists, unchanged.
+
+    Raises:
+      UserError: Naming the file that is missing, damaged, foreign or of another version.
+    """
+    path = directory / NAME
+    if not path.is_file():
+        raise UserError(f"{directory} holds no export: there is no {NAME} in it")
+    try:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+        kind, listed, own = contents["format"], dict(contents["files"]), contents["sha256"]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged, or no manifest of tffcl") from None
+    if kind != FORMAT:
+        raise UserError(f"{path} is of the format {kind!r}; this tffcl reads {FORMAT!r}")
+    if own != _own_checksum(contents):
+        raise UserError(f"{path} is damaged: it is not what tffcl export wrote")
+    found = _files(directory)
+    for name, about in listed.items():
+        if name not in found:
+            raise UserError(f"{directory / name} is missing")
+        if _sha256(found[name].read_bytes()) != about["sha256"]:
+            raise UserError(f"{found[name]} is damaged: its SHA-256 is not the manifest's")
+    for name in found:
+        if name not in listed:
+            raise UserError(f"{found[name]} is foreign: the manifest does not list it")
+    return contents

@@ -1,0 +1,183 @@
+"""A round that is recorded: what a method hands to its exported computations, whatever the method."""
+
+import collections
+import contextlib
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+
+_EXAMPLES = 12
+_ARRIVALS = 3
+_NEW_ID = 2**30  # above every client's
+
+
+class _Recorder(tff.framework.SyncContext):
+    """Runs computations in another context and keeps their types and arguments."""
+
+    def __init__(self, context):
+        self._context = context
+        self.calls = []
+
+    def invoke(self, comp, arg=None):
+        self.calls.append((comp.type_signature, arg))
+        return self._context.invoke(comp, arg)
+
+
+@contextlib.contextmanager
+def _recording(context):
+    recorder = _Recorder(context)
+    tff.framework.set_default_context(recorder)
+    try:
+        yield recorder.calls
+    finally:
+        tff.framework.set_default_context(context)
+
+
+def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], tf.data.Dataset]:
+    """Builds `client ID -> data set` of random images and labels: no client's data need leave with an export."""
+
+    def examples(client: int):
+        rng = np.random.default_rng([seed, client])
+        x = rng.integers(0, 256, [_EXAMPLES, *model.input_shape], np.uint8)
+        y = rng.integers(0, model.num_classes, _EXAMPLES, np.int32)
+        return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x, y=y))
+
+    return examples
+
+
+def rehearse(algorithm: Algorithm, state: State, examples: Callable[[int], tf.data.Dataset], context) -> dict[str, tuple]:
+    """Runs one round and lets three newcomers join, and tells what each exported computation would be given.
+
+    Args:
+      algorithm: The method.
+      state: What it knows.
+      examples: Client ID to examples; newcomers ask for the first clients' IDs.
+      context: TFF context that computes.
+
+    Returns:
+      Arguments of the computations that take clients, by name: `(server value, clients)`, or `(clients,)`.
+
+    Raises:
+      UserError: If the method hands its computations something that the exported ones don't take.
+    """
+    ids = _one_a_model(algorithm, state)
+    population = _population(ids, {int(client): examples(int(client)) for client in ids})
+    some = [int(client) for client in ids[:_ARRIVALS]]
+    arrivals = {_NEW_ID + place: examples(client) for place, client in enumerate(some)}
+    with _recording(context) as calls:
+        algorithm.next(state, Cohort(population, ids, (0, 1)))
+        if "signature" in algorithm.computations():
+            algorithm.admit(state, _population(np.array(sorted(arrivals)), arrivals))
+    found = {}
+    for name, computation in algorithm.computations().items():
+        if computation.type_signature.parameter is not None:
+            found[name] = _argument(name, computation.type_signature.parameter, calls)
+    return found
+
+
+def _one_a_model(algorithm: Algorithm, state: State) -> np.ndarray:
+    """Clients of which every model has one, three at least if there are so many."""
+    _, keys = algorithm.assign(state, state.client_ids)
+    _, first = np.unique(keys, return_index=True)
+    others = np.setdiff1d(np.arange(len(keys)), first)[: max(0, 3 - len(first))]
+    return state.client_ids[np.sort(np.concatenate([first, others]))]
+
+
+def _population(ids: np.ndarray, data) -> Population:
+    sizes = np.array([int(data[int(client)].cardinality()) for client in ids], np.int32)
+    return Population(ids.astype(np.int32), sizes, data.__getitem__, data.__getitem__)
+
+
+def _argument(name: str, wanted: tff.Type, calls) -> tuple:
+    """The first recorded argument whose values are those of the wanted type, and perhaps more fields of a client."""
+    parts = list(wanted) if isinstance(wanted, tff.StructType) else [wanted]
+    for recorded, argument in calls:
+        given = recorded.parameter
+        found = list(given) if isinstance(given, tff.StructType) else [given]
+        if len(found) == len(parts) and all(map(_covers, found, parts)):
+            values = list(argument) if isinstance(given, tff.StructType) else [argument]
+            return tuple(_project(value, part) for value, part in zip(values, parts, strict=True))
+    raise UserError(f"the computation {name!r} of this method can't be rehearsed: no round calls one of its type")
+
+
+def _covers(given: tff.Type, wanted: tff.Type) -> bool:
+    if not (isinstance(given, tff.FederatedType) and given.placement is wanted.placement):
+        return False
+    if wanted.placement is tff.SERVER:
+        return wanted.is_assignable_from(given)
+    names = set(tff.structure.name_list(wanted.member))
+    return names <= set(tff.structure.name_list(given.member)) and all(
+        wanted.member[each].is_assignable_from(given.member[each]) for each in names
+    )
+
+
+def _project(value, wanted: tff.FederatedType):
+    if wanted.placement is tff.SERVER:
+        return value
+    names = tff.structure.name_list(wanted.member)
+    return [collections.OrderedDict((name, client[name]) for name in names) for client in value]
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How far two results are apart.
+
+    Attributes:
+      largest: The largest absolute difference of two numbers.
+      close: Whether all numbers agree up to rounding: within 1e-4 of the largest magnitude in their tensor.
+    """
+
+    largest: float
+    close: bool
+
+
+_SHARE = 1e-4
+
+
+def difference(first, second) -> Difference:
+    """Compares two results of a computation, whatever order the clients' rows came in.
+
+    Args:
+      first: Python containers, TFF structs and arrays.
+      second: The same.
+    """
+    largest, close = 0.0, True
+    for one, other in zip(_leaves(first), _leaves(second), strict=True):
+        one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+        if one.shape != other.shape:
+            return Difference(float("inf"), False)
+        apart = np.abs(one - other).max() if one.size else 0.0
+        largest = max(largest, float(apart))
+        close = close and apart <= _SHARE * max(1.0, np.abs(one).max() if one.size else 0.0)
+    return Difference(largest, bool(close))
+
+
+def _leaves(value) -> list:
+    """All numbers in a fixed order; rows that stand beside client IDs by these."""
+    if isinstance(value, tff.structure.Struct):
+        value = tff.structure.to_odict_or_tuple(value, recursive=False)
+    if isinstance(value, collections.abc.Mapping):
+        leaves = [leaf for key in value for leaf in _leaves(value[key])]
+        if "client_id" in value and np.ndim(value["client_id"]) == 1:
+            order = np.argsort(np.asarray(value["client_id"]), kind="stable")
+            leaves = [np.asarray(leaf)[order] for leaf in leaves]
+        return leaves
+    if isinstance(value, (list, tuple)):
+        parts = list(value)
+        if parts and all(_client_of(part) is not None for part in parts):
+            parts.sort(key=_client_of)
+        return [leaf for part in parts for leaf in _leaves(part)]
+    return [value]
+
+
+def _client_of(value):
+    if isinstance(value, tff.structure.Struct):
+        value = tff.structure.to_odict_or_tuple(value, recursive=False)
+    return int(value["client_id"]) if isinstance(value, collections.abc.Mapping) and "client_id" in value else None

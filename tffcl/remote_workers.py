@@ -1,0 +1,303 @@
+"""Several TFF workers, on this machine or on others, as one execution context.
+
+TFF's own mergeable context parts the clients of a computation among the workers, each works on its share, and the
+partial aggregates are merged. What is added here: the workers work at the same time (TFF 0.87's remote executor blocks
+the one event loop that all of them share there), and a worker that ends or hangs loses its share to another.
+"""
+
+import asyncio
+import contextlib
+import importlib.metadata
+import logging
+import socket
+import sys
+import threading
+import time
+
+import grpc
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import runtime
+from tffcl.runtime import Address, RemoteWorkers
+from tffcl.errors import UserError
+
+_LOOK_SECONDS = 2.0  # for a lost worker: the round waits
+
+# When no worker is left every share fails, and asyncio would print a traceback for all but the first.
+logging.getLogger("asyncio").addFilter(lambda record: "exception was never retrieved" not in record.getMessage())
+
+
+class WorkerLost(Exception):
+    """A worker does not answer any more; the message says which and how that was seen."""
+
+
+def _forwarded(name: str):
+    def call(self, request):
+        return self._call(name, request)
+
+    return call
+
+
+class _Stub(tff.framework.RemoteExecutorStub):
+    """Speaks to one worker, counts the bytes of the messages, and does not try a lost worker again."""
+
+    def __init__(self, worker: "RemoteWorker", channel: grpc.Channel):
+        self._worker = worker
+        self._inner = tff.framework.RemoteExecutorGrpcStub(channel)
+
+    def _call(self, name, request):
+        worker = self._worker
+        worker.check()
+        worker.sent_bytes += request.ByteSize()
+        try:
+            response = getattr(self._inner, name)(request)
+        except grpc.RpcError as error:
+            worker.check()
+            if isinstance(error, tff.framework.RetryableError) and not worker.answers():
+                worker.lose("the connection broke and a new one is not answered")
+                worker.check()
+            raise  # a worker that was started anew gets everything again from TFF
+        worker.received_bytes += response.ByteSize()
+        return response
+
+    get_executor = _forwarded("get_executor")
+    create_value = _forwarded("create_value")
+    create_struct = _forwarded("create_struct")
+    create_call = _forwarded("create_call")
+    create_selection = _forwarded("create_selection")
+    compute = _forwarded("compute")
+
+    def dispose(self, request):
+        if not self._worker.lost:
+            self._call("dispose", request)
+
+    def dispose_executor(self, request):
+        if not self._worker.lost:
+            self._call("dispose_executor", request)
+
+    @property
+    def is_ready(self):
+        return self._inner.is_ready
+
+
+class RemoteWorker:
+    """A connection to a worker, and the thread in which calls to it wait.
+
+    Attributes:
+      address: Where it listens.
+      silence: Seconds without an answer after which it counts as lost.
+      lost: How it was lost, or None.
+      lost_since: When, by `time.monotonic`.
+      sent_bytes: Of all messages to it.
+      received_bytes: Of all messages from it.
+    """
+
+    def __init__(self, address: Address, silence: float):
+        self.address, self.silence = address, silence
+        self.lost: str | None = None
+        self.lost_since = 0.0
+        self.sent_bytes = self.received_bytes = 0
+        self._channel = grpc.insecure_channel(str(address), runtime.CHANNEL_OPTIONS)
+        self._stub = _Stub(self, self._channel)
+        self._context = tff.framework.AsyncExecutionContext(**runtime.context_options(self._stub, self.check))
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name=f"tff-worker-{address}", daemon=True).start()
+
+    def check(self):
+        """Raises WorkerLost if it is lost."""
+        if self.lost:
+            raise WorkerLost(f"the worker at {self.address} is lost: {self.lost}")
+
+    def lose(self, why: str):
+        """Gives the worker up: calls that wait for it fail."""
+        if not self.lost:
+            self.lost, self.lost_since = why, time.monotonic()
+        self._channel.close()
+
+    def answers(self, seconds: float | None = None) -> bool:
+        """Whether the worker takes a new connection and says so itself within `seconds`, by default those of `silence`.
+
+        A process that is stopped or a machine that hangs may still accept connections; it does not answer them. A worker
+        that computes answers at once: others of its threads do that.
+        """
+        seconds = seconds or self.silence
+        try:
+            socket.create_connection((self.address.host, self.address.port), timeout=seconds).close()
+        except OSError:
+            return False
+        # Without a pool of its own a channel shares the connection that exists already.
+        options = [*runtime.CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(str(self.address), options) as channel:
+            try:
+                grpc.channel_ready_future(channel).result(timeout=seconds)
+            except grpc.FutureTimeoutError:
+                return False
+        return True
+
+    def connect(self):
+        """Makes sure that the worker is there and speaks this TFF's language.
+
+        Raises:
+          UserError: If it does not answer, or not as a worker of this version would.
+        """
+        if not self.answers():
+            raise UserError(
+                f"no TFF worker answers at {self.address} (waited {self.silence:g} s at most); start one there: "
+                f"tffcl worker --port {self.address.port}"
+            )
+        call = asyncio.run_coroutine_threadsafe(self._try(), self._loop)
+        try:
+            found = call.result(timeout=max(self.silence, 5.0))
+        except Exception as error:
+            self.lose("it failed the first computation")
+            reason = (error.details() if isinstance(error, grpc.Call) else str(error)) or type(error).__name__
+            raise UserError(_foreign(self.address, reason.splitlines()[0][:200])) from None
+        if found != _TRIED_RESULT:
+            raise UserError(_foreign(self.address, f"it computed {found} instead of {_TRIED_RESULT}"))
+
+    async def _try(self):
+        computation, argument = _build_trial()
+        total, rows = await self._context.invoke(computation, argument)
+        return int(total), np.asarray(rows).tolist()
+
+    async def invoke(self, comp, arg):
+        """Runs a computation on this worker; the caller's event loop stays free.
+
+        Raises:
+          WorkerLost: If the worker ends or falls silent before it has answered.
+        """
+        call = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._context.invoke(comp, arg), self._loop))
+        call.add_done_callback(lambda done: done.cancelled() or done.exception())  # also if nobody waits any more
+        while not call.done():
+            await asyncio.wait({call}, timeout=self.silence / 2)
+            if not call.done() and not await asyncio.to_thread(self.answers):
+                self.lose(f"it has not answered for {self.silence:g} s")
+        try:
+            return call.result()
+        except Exception:
+            self.check()  # what a lost worker's call says is no reason
+            raise
+
+
+def _foreign(address: Address, reason: str) -> str:
+    return (
+        f"what listens at {address} does not compute as a worker of tensorflow-federated "
+        f"{importlib.metadata.version('tensorflow-federated')} does ({reason}); "
+        f"start one there from the same version: tffcl worker --port {address.port}"
+    )
+
+
+_TRIED_RESULT = (6, [[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
+
+
+def _build_trial():
+    """A computation that uses what rounds use: sequences, a sum, a custom aggregation of unknown size."""
+    from tffcl.aggregators.collect import collect_rows
+
+    @tff.tensorflow.computation(tff.SequenceType(np.int32))
+    def add_up(numbers):
+        return numbers.reduce(np.int32(0), lambda total, number: total + number)
+
+    @tff.tensorflow.computation(tff.SequenceType(np.int32))
+    def row(numbers):
+        return tf.range(2.0) + tf.cast(numbers.reduce(0, lambda total, _: total), tf.float32)
+
+    @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
+    def trial(numbers):
+        return tff.federated_sum(tff.federated_map(add_up, numbers)), collect_rows(tff.federated_map(row, numbers))
+
+    return trial, [[1], [2], [3]]
+
+
+class _Share(tff.framework.AsyncContext):
+    """One worker's share of every computation; another worker's, when that one is lost."""
+
+    def __init__(self, workers: list[RemoteWorker], place: int):
+        self._workers, self._place = workers, place
+
+    async def invoke(self, comp, arg):
+        while True:
+            worker = self._next()
+            try:
+                return await worker.invoke(comp, arg)
+            except WorkerLost as error:
+                print(f"\ntffcl: {error}; its share of the round goes to {self._next().address}", file=sys.stderr)
+
+    def _next(self) -> RemoteWorker:
+        order = [*self._workers[self._place :], *self._workers[: self._place]]
+        worker = next((each for each in order if not each.lost), None)
+        if worker is None:
+            why = "; ".join(f"{each.address}: {each.lost}" for each in self._workers)
+            raise UserError(f"no worker is left ({why}); start them again and use --resume")
+        return worker
+
+
+class WorkersContext(tff.framework.SyncContext):
+    """Parts the clients of every computation among workers."""
+
+    def __init__(self, workers: list[RemoteWorker]):
+        self.workers = workers
+        shares = [_Share(workers, place) for place in range(len(workers))]
+        self._mergeable = tff.backends.native.create_mergeable_comp_execution_context(shares)
+
+    def invoke(self, comp, arg=None):
+        """See `tff.framework.SyncContext`. Lost workers that are back take part again."""
+        self._look_for_lost()
+        return self._mergeable.invoke(comp, deal(arg, comp.type_signature.parameter, len(self.workers)))
+
+
+    def _look_for_lost(self):
+        for place, worker in enumerate(self.workers):
+            if not worker.lost or time.monotonic() - worker.lost_since < worker.silence:
+                continue
+            worker.lost_since = time.monotonic()  # the next look is as long after this one
+            if worker.answers(_LOOK_SECONDS):
+                fresh = RemoteWorker(worker.address, worker.silence)
+                with contextlib.suppress(UserError):
+                    fresh.connect()
+                    self.workers[place] = fresh  # the shares have the same list
+                    print(f"\ntffcl: the worker at {fresh.address} is back", file=sys.stderr)
+
+
+def deal(argument, type_spec, hands: int):
+    """Reorders the clients so that contiguous shares get every `hands`-th of them.
+
+    A round's clients come largest first, and TFF parts them in contiguous shares: the first worker would get all the
+    large ones. All values at clients are reordered alike.
+    """
+    if argument is None or hands == 1:
+        return argument
+    if isinstance(type_spec, tff.FederatedType):
+        if type_spec.placement is not tff.CLIENTS or type_spec.all_equal or not isinstance(argument, (list, tuple)):
+            return argument
+        return [each for hand in range(hands) for each in argument[hand::hands]]
+    if isinstance(type_spec, tff.StructType) and isinstance(argument, tff.structure.Struct):
+        types = [each for _, each in tff.structure.iter_elements(type_spec)]
+        elements = zip(tff.structure.iter_elements(argument), types, strict=True)
+        return tff.structure.Struct([(name, deal(value, kind, hands)) for (name, value), kind in elements])
+    return argument
+
+
+_current: WorkersContext | None = None
+
+
+def use_workers(remote: RemoteWorkers) -> WorkersContext:
+    """Makes running workers TFF's default context; those in use already if they are the same and none is lost.
+
+    Args:
+      remote: Where they listen.
+
+    Raises:
+      UserError: If one is not there, or is no worker of this version.
+    """
+    global _current
+    known = [worker.address for worker in _current.workers if not worker.lost] if _current else []
+    if known != list(remote.addresses):
+        workers = [RemoteWorker(address, remote.silence) for address in remote.addresses]
+        for worker in workers:
+            worker.connect()
+        _current = WorkersContext(workers)
+    tff.framework.set_default_context(_current)
+    return _current
