@@ -230,8 +230,10 @@ def test_one_line_for_a_mistake(capsys, pacfl, arguments, message):
     assert line.startswith("tffcl: ") and message in line
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("algorithm", ["fedavg", "flis_hc", "ifca", "flis_dc", "solo", "fedsem", "pca_km_hc"])
+_OTHERS = ["fedavg", "flis_hc", "ifca", "flis_dc", "solo", "fedsem", "pca_km_hc", "fedprox", "ditto"]
+
+
+@pytest.mark.parametrize("algorithm", [*(pytest.param(name, marks=pytest.mark.slow) for name in _OTHERS), "stocfl"])
 def test_every_method_is_exported_and_checked(tmp_path, algorithm):
     from tffcl.program.export_check import check_export
 
@@ -240,4 +242,4 @@ def test_every_method_is_exported_and_checked(tmp_path, algorithm):
     assert any("training/computation.pb: as the library on clients of the task" in line for line in lines)
     training = contents["computations"]["training"]
     assert ("directory" in training["forms"]["map_reduce"]) == (algorithm != "solo")
-    assert ("training_summed" in contents["computations"]) == (algorithm in ("fedavg", "flis_hc", "ifca", "pca_km_hc"))
+    assert ("training_summed" in contents["computations"]) == (algorithm in ("fedavg", "fedprox", "flis_hc", "ifca", "pca_km_hc"))

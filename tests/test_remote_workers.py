@@ -19,9 +19,12 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fedsem import CentreClustering, build_fedsem
 from tffcl.algorithms.flis_dc import JointClustering, build_flis_dc
 from tffcl.algorithms.flt import TaskonomyClustering, build_flt
+from tffcl.algorithms.ditto import build_ditto
+from tffcl.algorithms.fedprox import build_fedprox
 from tffcl.algorithms.flis_hc import InferenceClustering, build_flis_hc
 from tffcl.algorithms.ifca import IterativeClustering, build_ifca
 from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
+from tffcl.algorithms.stocfl import StochasticClustering, build_stocfl
 from tffcl.algorithms.pca_km_hc import ProjectionClustering, build_pca_km_hc
 from tffcl.algorithms.solo import build_solo
 from tffcl.cli import main
@@ -45,6 +48,9 @@ METHODS = {
         model, TRAINING, TaskonomyClustering(num_neighbors=3), encoder=(ENCODER, ENCODER.initial), seed=4
     ),
     "solo": lambda model, images: build_solo(model, TRAINING),
+    "stocfl": lambda model, images: build_stocfl(model, TRAINING, StochasticClustering(projection=256), seed=1),
+    "fedprox": lambda model, images: build_fedprox(model, TRAINING),
+    "ditto": lambda model, images: build_ditto(model, TRAINING),
 }
 
 
@@ -112,7 +118,7 @@ def train(algorithm, population, backwards=False):
     return state.assignment, models[keys], told
 
 
-LONG = {"flis_hc", "pca_km_hc", "fedsem", "flt"}
+LONG = {"flis_hc", "pca_km_hc", "fedsem", "flt", "fedprox", "ditto"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in METHODS])

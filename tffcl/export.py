@@ -218,7 +218,7 @@ def _phases(algorithm, computations) -> list[dict]:
     if "signature" in computations:
         phases.append({
             "phase": "signature",
-            "when": "once for every client before training, and for every newcomer when it joins",
+            "when": "once for every client, before its first round of training",
             "computation": "signature",
             "server_value": "signature_context",
             "gives": "a signature a client; those of this run are in clustering/state.npz",

@@ -191,9 +191,10 @@ def test_newcomers_before_the_first_round_are_as_all_others(tff_worker, model, t
 def test_traffic_and_the_map_reduce_forms(tff_worker, through_map_reduce, model, turned):
     algorithm = build_stocfl(model, QUICK, HOW)
     made = algorithm.computations()
-    for name in ("representation", "training"):
+    # The client's ID, 4 bytes, comes with a signature in simulation only.
+    for name, transfer, more in (("signature", "representation", 4), ("training", "training", 0)):
         form = tff.backends.mapreduce.get_map_reduce_form_for_computation(made[name])
-        assert algorithm.transfers[name].up_bytes == type_bytes(form.work.type_signature.result) - (4 if name == "representation" else 0)
+        assert algorithm.transfers[transfer].up_bytes == type_bytes(form.work.type_signature.result) - more
     assert algorithm.transfers["training"].down_bytes == 2 * 4 * model.size
     assert algorithm.transfers["representation"].down_bytes == 4 * model.size + 8
     _, told = rounds(algorithm, turned, [(0, 1), (1, 2)])

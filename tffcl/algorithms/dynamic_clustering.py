@@ -106,7 +106,7 @@ def changed_since_signed(state: State, cohort: Cohort) -> np.ndarray:
     """δ of line 13, `int32 [m]`: 1 for a client whose data are not those that it signed; each knows that of itself."""
     versions = cohort.population.versions[cohort.population.index(cohort.client_ids)]
     where = np.searchsorted(state.client_ids, cohort.client_ids)
-    return (versions != state.extra["signed_version"][where]).astype(np.int32)
+    return (versions > state.extra["signed_version"][where]).astype(np.int32)
 
 
 def _raised(state: State, cohort: Cohort, metrics: RoundMetrics) -> State:

@@ -338,7 +338,7 @@ def build_stocfl(
     def computations():
         process = build_bilevel_process(*parts, global_aggregation=global_aggregation)
         collection = build_collection(signature)
-        return {"representation": collection, "initialize": process.initialize, "training": process.next}
+        return {"signature": collection, "initialize": process.initialize, "training": process.next}
 
     return Algorithm(
         "stocfl",
