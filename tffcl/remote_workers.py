@@ -216,14 +216,31 @@ class _Share(tff.framework.AsyncContext):
 
     def __init__(self, workers: list[RemoteWorker], place: int):
         self._workers, self._place = workers, place
+        self.whole_type = None  # of the argument of the computation that is being shared
 
     async def invoke(self, comp, arg):
+        if self._is_after_merge(comp.type_signature):
+            arg = without_clients(arg, comp.type_signature.parameter)
         while True:
             worker = self._next()
             try:
                 return await worker.invoke(comp, arg)
             except WorkerLost as error:
                 print(f"\ntffcl: {error}; its share of the round goes to {self._next().address}", file=sys.stderr)
+
+    def _is_after_merge(self, signature: tff.FunctionType) -> bool:
+        """Whether this is the last part of a computation, what follows the aggregation, and all of it is the server's.
+
+        TFF hands that part the whole argument again, the clients' examples too, which it has no use for.
+        """
+        parameter = signature.parameter
+        return (
+            self.whole_type is not None
+            and isinstance(parameter, tff.StructType)
+            and len(parameter) == 2
+            and parameter[0].is_equivalent_to(self.whole_type)
+            and not any(_placements(signature.result, tff.CLIENTS))
+        )
 
     def _next(self) -> RemoteWorker:
         order = [*self._workers[self._place :], *self._workers[: self._place]]
@@ -239,12 +256,14 @@ class WorkersContext(tff.framework.SyncContext):
 
     def __init__(self, workers: list[RemoteWorker]):
         self.workers = workers
-        shares = [_Share(workers, place) for place in range(len(workers))]
-        self._mergeable = tff.backends.native.create_mergeable_comp_execution_context(shares)
+        self._shares = [_Share(workers, place) for place in range(len(workers))]
+        self._mergeable = tff.backends.native.create_mergeable_comp_execution_context(self._shares)
 
     def invoke(self, comp, arg=None):
         """See `tff.framework.SyncContext`. Lost workers that are back take part again."""
         self._look_for_lost()
+        for share in self._shares:
+            share.whole_type = comp.type_signature.parameter
         return self._mergeable.invoke(comp, deal(arg, comp.type_signature.parameter, len(self.workers)))
 
 
@@ -277,6 +296,26 @@ def deal(argument, type_spec, hands: int):
         types = [each for _, each in tff.structure.iter_elements(type_spec)]
         elements = zip(tff.structure.iter_elements(argument), types, strict=True)
         return tff.structure.Struct([(name, deal(value, kind, hands)) for (name, value), kind in elements])
+    return argument
+
+
+def _placements(type_spec, placement):
+    """Yields the parts of a type that are at a placement."""
+    if isinstance(type_spec, tff.FederatedType):
+        if type_spec.placement is placement:
+            yield type_spec
+    elif isinstance(type_spec, tff.StructType):
+        for part in type_spec:
+            yield from _placements(part, placement)
+
+
+def without_clients(argument, type_spec):
+    """Leaves no clients in an argument; what is at the server stays."""
+    if isinstance(type_spec, tff.FederatedType):
+        return [] if type_spec.placement is tff.CLIENTS and not type_spec.all_equal else argument
+    if isinstance(type_spec, tff.StructType) and any(_placements(type_spec, tff.CLIENTS)):
+        parts = zip(tff.structure.name_list_with_nones(type_spec), tff.structure.from_container(argument), type_spec)
+        return tff.structure.Struct([(name, without_clients(part, kind)) for name, part, kind in parts])
     return argument
 
 
