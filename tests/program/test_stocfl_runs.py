@@ -34,7 +34,12 @@ def rows(out):
 
 
 def history(out):
-    return {path.name: np.load(path) for path in (out / "history").glob("*.npy")}
+    """The clusters after each round, by name of the file; the clients are those of clients.csv."""
+    with open(out / "clients.csv", newline="") as file:
+        clients = [int(row["client_id"]) for row in csv.DictReader(file)]
+    found = {path.name: np.load(path) for path in (out / "history").glob("*.npy")}
+    assert all(then.tolist() == clients for then, _ in found.values())
+    return {name: clusters for name, (_, clusters) in found.items()}
 
 
 def test_a_run_its_newcomers_and_its_models(finished):
