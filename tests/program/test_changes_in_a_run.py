@@ -135,3 +135,15 @@ def test_a_resumed_run_ends_as_the_whole_one(finished, kept, tmp_path, saved):
 def test_impossible_changes(values, message):
     with pytest.raises(UserError, match=message):
         config.resolve("demo_digits", "fedavg", overrides=values)
+
+
+def test_a_run_that_asks_for_flags_is_exported(finished, kept, tmp_path):
+    """Clients whose data changed have told already: the rehearsed round of an export forms no clusters anew."""
+    name, out, _ = finished
+    if name != "flt":
+        pytest.skip("only FLT asks for flags")
+    from tffcl.export import export_run
+
+    contents = export_run(out, tmp_path / "to", data_dir=kept)
+    for computation in ("training", "training_summed"):
+        assert "changed=int32" in contents["computations"][computation]["type"]

@@ -136,11 +136,11 @@ def training_transfer(model: FlatModel, training: LocalTraining, *, flags: bool 
     return Transfer(down=signature.parameter[0], up=signature.result)
 
 
-def build_summed_training(model: FlatModel, training: LocalTraining, aggregation=None):
+def build_summed_training(model: FlatModel, training: LocalTraining, aggregation=None, *, flags: bool = False):
     """Builds `Algorithm.summed` of a method on this engine; None with an aggregation of the user's own."""
     if aggregation is not None:
         return None
-    return lambda clusters: build_summed_round(build_client_update(model, training, local_test=False), clusters)
+    return lambda clusters: build_summed_round(build_client_update(model, training, local_test=False, flags=flags), clusters)
 
 
 def cohort_inputs(cohort: Cohort, **own) -> list:

@@ -284,7 +284,7 @@ def build_flt(
             "measure": clustering.distance,
             "linkage": "ward",
         },
-        summed=None if joint else build_summed_training(model, training),
+        summed=None if joint else build_summed_training(model, training, flags=flags is not None),
     )
 
 
