@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from tffcl.algorithms.contracts import Cohort, Population, RoundMetrics, State, Transfer, joined_order
+from tffcl.algorithms.contracts import Cohort, Population, RoundMetrics, State, Transfer, index_of, joined_order
 from tffcl.errors import UserError
 
 # In `State.extra`, `int32 [N]` each: the flag (Δ), the round in which it was last raised (0: never), the round in which the
@@ -105,7 +105,7 @@ class DynamicClustering:
 def changed_since_signed(state: State, cohort: Cohort) -> np.ndarray:
     """δ of line 13, `int32 [m]`: 1 for a client whose data are not those that it signed; each knows that of itself."""
     versions = cohort.population.versions[cohort.population.index(cohort.client_ids)]
-    where = np.searchsorted(state.client_ids, cohort.client_ids)
+    where = index_of(state.client_ids, cohort.client_ids)
     return (versions > state.extra["signed_version"][where]).astype(np.int32)
 
 
@@ -114,7 +114,7 @@ def _raised(state: State, cohort: Cohort, metrics: RoundMetrics) -> State:
     if metrics.changed is None:
         return state
     flags, flagged_in = state.extra["flags"].copy(), state.extra["flagged_in"].copy()
-    where = np.searchsorted(state.client_ids, metrics.client_ids[metrics.changed])
+    where = index_of(state.client_ids, metrics.client_ids)[metrics.changed]
     flagged_in[where] = np.where(flags[where] > 0, flagged_in[where], cohort.seed[1])
     flags[where] = 1
     return dataclasses.replace(state, extra={**state.extra, "flags": flags, "flagged_in": flagged_in})
