@@ -1,4 +1,4 @@
-"""Local training: epochs of mini-batch SGD with momentum on a model that is one vector."""
+"""Local training: epochs of mini-batch SGD with momentum on a model that comes and goes as one vector."""
 
 import dataclasses
 import math
@@ -8,6 +8,11 @@ import tensorflow as tf
 from tffcl.client_work.order import visiting_order
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, mean_cross_entropy
+
+# Parameters a tensor, on average, above which training goes on with the weights' own tensors: splitting and joining the
+# vector in every step then costs more than the operations that a tensor each takes. Measured: LeNet-5 (4,443) takes 0.74 ms
+# a step as one vector and 0.96 as tensors, the MLPs with 200 and 2,048 hidden units (39,753, 407,050) 0.32 and 0.23, 3.2 and 1.6.
+_WORTH_SPLITTING = 20_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,52 +65,91 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
       the terms of `weight_decay` and `proximal_weight`. The centre of the proximal term is the vector as it came in unless
       another is given. With n = 0 the vector comes back as it went in, with loss 0.
     """
+    build_step = _build_momentum_step if training.momentum else _build_plain_step
+    as_tensors = model.size >= _WORTH_SPLITTING * len(model.weights)
 
-    def gradient(vector, features, labels, seed, centre):
+    def split(vector):
+        return model.unravel(vector) if as_tensors else [vector]
+
+    def descent(parts, features, labels, seed):
+        """The step against the gradient of the loss alone, and the loss."""
         with tf.GradientTape() as tape:
-            tape.watch(vector)
-            loss = mean_cross_entropy(model.logits(model.unravel(vector), features, seed), labels)
-        slope = tape.gradient(loss, vector)
-        if training.weight_decay:
-            slope += training.weight_decay * vector
-        if training.proximal_weight:
-            slope += training.proximal_weight * (vector - centre)
-        return slope, loss
+            tape.watch(parts)
+            tensors = parts if as_tensors else model.unravel(parts[0])
+            loss = mean_cross_entropy(model.logits(tensors, features, seed), labels)
+            # The learning rate in the loss and not at the gradient saves a pass over the parameters.
+            scaled = -training.learning_rate * loss
+        moves = tape.gradient(scaled, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return [tf.convert_to_tensor(move) for move in moves], loss
 
     @tf.function
     def local_sgd(vector, x, y, seed, centre=None):
-        centre = vector if centre is None else centre
         features = model.preprocess(x)
         n = tf.shape(y)[0]
         size = training.batch_size or tf.maximum(n, 1)
+        parts = split(vector)
+        move = build_step(training, parts if centre is None else split(centre))
 
-        def step(start, vector, velocity, total, order, shuffling):
+        def step(start, parts, velocity, total, order, shuffling):
             chosen = order[start : tf.minimum(start + size, n)]
             # The order's seed again, at another place of the stream: what dropout draws in this step.
             dropped = tf.random.experimental.stateless_fold_in(shuffling, start + 1)
-            slope, loss = gradient(vector, tf.gather(features, chosen), tf.gather(y, chosen), dropped, centre)
-            velocity = training.momentum * velocity + slope
+            moves, loss = descent(parts, tf.gather(features, chosen), tf.gather(y, chosen), dropped)
+            parts, velocity = move(parts, velocity, moves)
             total += loss * tf.cast(tf.size(chosen), tf.float32)
-            return start + size, vector - training.learning_rate * velocity, velocity, total, order, shuffling
+            return start + size, parts, velocity, total, order, shuffling
 
-        def epoch(number, vector, velocity, total):
+        def epoch(number, parts, velocity, total):
             del total  # only the last epoch's is reported
             shuffling = seed + [0, number]
             order = visiting_order(n, shuffling)
-            _, vector, velocity, total, *_ = tf.while_loop(
+            _, parts, velocity, total, *_ = tf.while_loop(
                 lambda start, *_: start < n,
                 step,
-                (0, vector, velocity, 0.0, order, shuffling),
+                (0, parts, velocity, 0.0, order, shuffling),
                 parallel_iterations=1,
             )
-            return number + 1, vector, velocity, total
+            return number + 1, parts, velocity, total
 
+        velocity = [tf.zeros_like(part) for part in parts] if training.momentum else []
         _, trained, _, total = tf.while_loop(
             lambda number, *_: number < training.epochs,
             epoch,
-            (0, vector, tf.zeros_like(vector), 0.0),
+            (0, parts, velocity, 0.0),
             parallel_iterations=1,
         )
-        return trained, tf.math.divide_no_nan(total, tf.cast(n, tf.float32))
+        joined = tf.concat([tf.reshape(part, [-1]) for part in trained], axis=0)
+        return joined, tf.math.divide_no_nan(total, tf.cast(n, tf.float32))
 
     return local_sgd
+
+
+def _build_plain_step(training: LocalTraining, centres):
+    """Builds `(parts, [], moves) -> (parts, [])` of SGD without momentum, decay and proximal term in one sum a part."""
+    pull = training.learning_rate * training.proximal_weight
+    kept = 1.0 - pull - training.learning_rate * training.weight_decay
+    pulls = [pull * centre for centre in centres] if pull else None
+
+    def step(parts, velocity, moves):
+        terms = [moves, parts if kept == 1.0 else [kept * part for part in parts], *([pulls] if pull else [])]
+        return [tf.add_n(alike) for alike in zip(*terms)], velocity
+
+    return step
+
+
+def _build_momentum_step(training: LocalTraining, centres):
+    """Builds `(parts, velocity, moves) -> (parts, velocity)` of SGD with momentum; the velocity is in steps (-ηv)."""
+    rate = training.learning_rate
+
+    def step(parts, velocity, moves):
+        if training.weight_decay:
+            moves = [move - rate * training.weight_decay * part for move, part in zip(moves, parts)]
+        if training.proximal_weight:
+            moves = [
+                move - rate * training.proximal_weight * (part - centre)
+                for move, part, centre in zip(moves, parts, centres)
+            ]
+        velocity = [training.momentum * was + move for was, move in zip(velocity, moves)]
+        return [part + by for part, by in zip(parts, velocity)], velocity
+
+    return step
