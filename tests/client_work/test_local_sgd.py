@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tests.oracles import softmax_regression
+from tffcl.client_work import local_sgd
 from tffcl.client_work.evaluation import build_count_correct, build_predict
 from tffcl.client_work.examples import stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
@@ -29,11 +30,15 @@ def features(model, x):
         LocalTraining(epochs=1, batch_size=7, learning_rate=0.05, momentum=0.0, weight_decay=0.01),
         LocalTraining(epochs=4, batch_size=0, learning_rate=0.2, momentum=0.9),
         LocalTraining(epochs=3, batch_size=10, learning_rate=0.1, momentum=0.5, proximal_weight=0.6),
+        LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, weight_decay=0.3, proximal_weight=0.6),
+        LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.9, weight_decay=0.3, proximal_weight=0.6),
     ],
-    ids=["momentum", "weight decay", "full batch", "proximal"],
+    ids=["momentum", "weight decay", "full batch", "proximal", "decay and proximal", "everything"],
 )
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["start", "centre"])
-def test_it_is_numpys_sgd(digits, model, training, elsewhere):
+@pytest.mark.parametrize("worth_splitting", [0, 10**9], ids=["tensors", "vector"])
+def test_it_is_numpys_sgd(digits, model, training, elsewhere, worth_splitting, monkeypatch):
+    monkeypatch.setattr(local_sgd, "_WORTH_SPLITTING", worth_splitting)
     x, y = digits[0][:45], digits[1][:45]
     centre = model.draw(9) if elsewhere else model.initial
     given = (tf.constant(centre),) if elsewhere else ()
