@@ -33,14 +33,15 @@ def test_all_ones_is_fedavg(tff_worker, model, population):
     assert_close(state.models, train(build_fedavg(model, TRAINING), population).models)
 
 
-def test_all_ones_is_fedavg_when_everyone_takes_part(tff_worker, model, population):
+@pytest.mark.parametrize("mixes", ["cohort", "stored"])
+def test_all_ones_is_fedavg_when_everyone_takes_part(tff_worker, model, population, mixes):
     cohorts = [(0, 1, 2, 3, 4)] * 3
-    state = train(related(model, np.ones([5, 5])), population, cohorts)
+    state = train(related(model, np.ones([5, 5]), mixes), population, cohorts)
     assert_close(state.models, train(build_fedavg(model, TRAINING), population, cohorts).models)
 
 
 def test_the_identity_is_solo(tff_worker, model, population):
-    for mixes in ("cohort", "everyone"):
+    for mixes in ("cohort", "everyone", "stored"):
         algorithm, solo = related(model, np.eye(5), mixes), build_solo(model, TRAINING)
         state = train(algorithm, population)
         assert_close(models_of(algorithm, state, population), models_of(solo, train(solo, population), population))
@@ -59,10 +60,11 @@ def test_blocks_are_one_fedavg_each(tff_worker, model, population):
     assert_close(models_of(algorithm, state, population), clustered.models[groups])
 
 
-def test_mixes_are_simultaneous_and_absent_clients_keep_their_model(tff_worker, model, population):
+@pytest.mark.parametrize("mixes", ["cohort", "stored"])
+def test_a_round_by_hand_of_simultaneous_mixes(tff_worker, model, population, mixes):
     """One round by hand: relations that are not symmetric, three of five clients."""
     matrix = np.array([[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [1, 1, 1, 1, 0], [0, 0, 0, 1, 0], [0, 1, 0, 0, 1]], np.float32)
-    algorithm, solo = related(model, matrix), build_solo(model, TRAINING)
+    algorithm, solo = related(model, matrix, mixes), build_solo(model, TRAINING)
     before = train(algorithm, population, COHORTS[:1])
     starts = models_of(algorithm, before, population)
     cohort = Cohort(population, np.array([0, 1, 4]), (7, 2))
@@ -72,9 +74,13 @@ def test_mixes_are_simultaneous_and_absent_clients_keep_their_model(tff_worker, 
     # SOLO takes row 0 for the common start: a row before those of the clients.
     alone = State(alone.client_ids, alone.assignment, np.concatenate([starts[:1], starts]), (), {"rows": rows["rows"] + 1})
     trained = models_of(solo, solo.next(alone, cohort)[0], population)
-    shares = matrix[np.ix_([0, 1, 4], [0, 1, 4])] * population.sizes[[0, 1, 4]]
     expected = starts.copy()
-    expected[[0, 1, 4]] = shares @ trained[[0, 1, 4]] / shares.sum(axis=1, keepdims=True)
+    if mixes == "cohort":
+        shares = matrix[np.ix_([0, 1, 4], [0, 1, 4])] * population.sizes[[0, 1, 4]]
+        expected[[0, 1, 4]] = shares @ trained[[0, 1, 4]] / shares.sum(axis=1, keepdims=True)
+    else:  # SOLO has left the models of 2 and 3 as they were
+        shares = matrix * population.sizes
+        expected = shares @ trained / shares.sum(axis=1, keepdims=True)
     assert_close(models_of(algorithm, after, population), expected)
     np.testing.assert_array_equal(metrics.relatedness, matrix[np.ix_([0, 1, 4], [0, 1, 4])])
     assert np.abs(expected - starts)[[0, 1, 4]].max(axis=1).min() > 1e-3

@@ -20,6 +20,7 @@ from tffcl.models.flat import FlatModel
 MIXES = {
     "cohort": "clients that take part get a mix, the others keep their model",
     "everyone": "clients that are related to someone who takes part get a mix too",
+    "stored": "everyone gets a mix of all relatives' models, of those who do not take part the model that they have",
 }
 
 
@@ -119,18 +120,25 @@ class RelatedTraining:
     def next(self, state: State, cohort: Cohort) -> tuple[State, RoundMetrics]:
         """One round; see `Algorithm.next`."""
         where = index_of(state.client_ids, cohort.client_ids)
-        relatedness = np.asarray(state.extra["relatedness"], np.float32)[:, where]
-        mixed = where if self.mixes == "cohort" else np.flatnonzero(relatedness.sum(axis=1) > 0)
-        asked, mix_of = np.unique(relatedness[mixed], axis=0, return_inverse=True)
+        everything = np.asarray(state.extra["relatedness"], np.float32)
+        relatedness = everything[:, where]
+        counted = everything if self.mixes == "stored" else relatedness
+        mixed = where if self.mixes == "cohort" else np.flatnonzero(counted.sum(axis=1) > 0)
+        _, first, mix_of = np.unique(counted[mixed], axis=0, return_index=True, return_inverse=True)
+        asked = relatedness[mixed[first]]
         used, rows = np.unique(state.extra["rows"][where], return_inverse=True)
         server = collections.OrderedDict(models=state.models[used], aggregator=asked)
         places = np.arange(len(where), dtype=np.int32)
         flags = {"changed": self.flags(state, cohort)} if self.flags else {}
         server, reports = self.process.next(server, cohort_inputs(cohort, row=rows.astype(np.int32), key=places, **flags))
         metrics = round_metrics(reports, cohort, state.assignment[where], self.transfer)
+        mixes = server["models"]
+        if self.mixes == "stored":
+            sizes = cohort.population.sizes[cohort.population.index(state.client_ids)]
+            mixes = _with_stored(mixes, everything[mixed[first]] * sizes, where, state)
         everyone = state.extra["rows"].copy()
         everyone[mixed] = len(state.models) + mix_of
-        models, everyone = _kept(state.models, server["models"], everyone)
+        models, everyone = _kept(state.models, mixes, everyone)
         metrics = dataclasses.replace(metrics, relatedness=relatedness[where])
         return dataclasses.replace(state, models=models, extra={**state.extra, "rows": everyone}), metrics
 
@@ -138,6 +146,25 @@ class RelatedTraining:
     def assign(state: State, client_ids) -> tuple[np.ndarray, np.ndarray]:
         """See `Algorithm.assign`."""
         return state.models, state.extra["rows"][index_of(state.client_ids, client_ids)]
+
+
+def _with_stored(mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, state: State) -> np.ndarray:
+    """Adds the models of those who did not take part to the mixes of the cohort (FLT Alg. 3 line 17 as printed: W̄ has all).
+
+    Args:
+      mixes: `float32 [r, P]`, means over the cohort.
+      shares: `[r, N]`, relatedness times number of examples.
+      where: `[m]`, the cohort's columns.
+      state: From before the round.
+
+    Returns:
+      `float32 [r, P]`, the means over all clients.
+    """
+    absent = np.delete(np.arange(shares.shape[1]), where)
+    of_models = np.zeros((len(state.models), len(mixes)), np.float32)
+    np.add.at(of_models, state.extra["rows"][absent], shares[:, absent].T)
+    of_cohort, total = shares[:, where].sum(axis=1, keepdims=True), shares.sum(axis=1, keepdims=True)
+    return ((of_cohort * mixes + of_models.T @ state.models) / total).astype(np.float32)
 
 
 def _kept(models: np.ndarray, new: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
