@@ -105,7 +105,8 @@ class RelatedTraining:
     Attributes:
       process: From `build_related_process` with `local_test=True`.
       transfer: What a client receives and sends.
-      mixes: A name in `MIXES`.
+      mixes: A name in `MIXES`. What "stored" adds is added on the server in Python, from models that it has; the process is the
+        same, and so is what is exported.
       flags: `(State, Cohort) -> int32 [m]`, the clients' flags of change, for a process that takes them; else None.
     """
 
