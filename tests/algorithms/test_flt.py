@@ -1,8 +1,8 @@
 """FLT, PCA+kM+HC and FedSEM on digits: their limits, groups of labels, newcomers."""
 
-
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 
 from tests.algorithms.conftest import OWNERS
 from tests.algorithms.test_limits import COHORTS, TRAINING, assert_close, models_of, train
@@ -10,7 +10,7 @@ from tests.algorithms.test_pacfl import split
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.contracts import Cohort, State
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.fedsem import CentreClustering, build_fedsem
+from tffcl.algorithms.fedsem import CentreClustering, build_fedsem, nearest_centres
 from tffcl.algorithms.flt import TaskonomyClustering, build_flt
 from tffcl.algorithms.pca_km_hc import ProjectionClustering, build_pca_km_hc
 from tffcl.algorithms.solo import build_solo
@@ -86,6 +86,18 @@ def test_only_the_encoder_is_sent_unless_it_is_fine_tuned(model, encoder):
     assert tuned.down_bytes == 4 * vector.size + 8
     assert plain.down_bytes < tuned.down_bytes
     assert plain.up_bytes == tuned.up_bytes == 5 * (4 * autoencoder.latent + 1)
+
+
+@pytest.mark.parametrize("size", [5, 300_000])  # below the number of clients, and in several blocks
+def test_fedsems_k_means_is_scikit_learns_on_the_whole_models(size):
+    rng = np.random.default_rng(3)
+    truth = rng.integers(4, size=18)
+    models = (0.1 + 0.01 * rng.normal(size=(18, size)) + 0.005 * rng.normal(size=(4, size))[truth]).astype(np.float32)
+    first = KMeans(4, n_init=20, random_state=1).fit(models)
+    np.testing.assert_array_equal(nearest_centres(models, None, 4, 1), first.labels_)
+    later = models + 0.003 * rng.normal(size=models.shape).astype(np.float32)
+    again = KMeans(4, init=first.cluster_centers_, n_init=1, random_state=1).fit_predict(later)
+    np.testing.assert_array_equal(nearest_centres(later, first.cluster_centers_, 4, 1), again)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tffcl.client_work.update import build_client_update
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 
+_AT_A_TIME = 1 << 18  # parameters whose float64 copies are in memory
 _FIRST_STARTS = 20  # of k-means in the first round, as in FLT's code; later rounds start from the centres
 
 
@@ -79,9 +80,21 @@ def nearest_centres(trained: np.ndarray, centres: np.ndarray | None, num_cluster
     Returns:
       `int32 [m]`.
     """
-    first = centres is None
-    kmeans = KMeans(num_clusters, init="k-means++" if first else centres, n_init=_FIRST_STARTS if first else 1, random_state=seed)
-    return kmeans.fit_predict(trained).astype(np.int32)
+    count, first = len(trained), centres is None
+    # m models span at most m - 1 dimensions, whatever P is: k-means there finds the same in a fraction of the time.
+    points = _without_dimensions(trained if first else np.concatenate([trained, centres]))
+    starts = {"init": "k-means++", "n_init": _FIRST_STARTS} if first else {"init": points[count:], "n_init": 1}
+    return KMeans(num_clusters, random_state=seed, **starts).fit_predict(points[:count]).astype(np.int32)
+
+
+def _without_dimensions(vectors: np.ndarray) -> np.ndarray:
+    """Points `float64 [n, n]` with the same distances as `vectors [n, P]`: their coordinates along principal axes."""
+    mean, products = vectors.mean(axis=0, dtype=np.float64), np.zeros((len(vectors), len(vectors)))
+    for start in range(0, vectors.shape[1], _AT_A_TIME):
+        part = vectors[:, start : start + _AT_A_TIME] - mean[start : start + _AT_A_TIME]
+        products += part @ part.T
+    values, axes = np.linalg.eigh(products)
+    return axes * np.sqrt(np.maximum(values, 0))
 
 
 def build_fedsem(
