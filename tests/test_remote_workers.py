@@ -239,7 +239,7 @@ def test_a_worker_that_was_started_anew_goes_on(processes):
 
 def test_one_line_when_no_worker_is_left(processes):
     first, second = processes.start(2)
-    processes.use([first, second])
+    processes.use([first, second], silence=20)
     total = slow_sum()
     total([[1], [2]])
     first.stop()
