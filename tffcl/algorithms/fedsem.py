@@ -89,6 +89,7 @@ def nearest_centres(trained: np.ndarray, centres: np.ndarray | None, num_cluster
 
 def _without_dimensions(vectors: np.ndarray) -> np.ndarray:
     """Points `float64 [n, n]` with the same distances as `vectors [n, P]`: their coordinates along principal axes."""
+    # Not by scikit-learn's PCA, whose copy and components are two more arrays [n, P]: gigabytes for a large cohort's CNNs.
     mean, products = vectors.mean(axis=0, dtype=np.float64), np.zeros((len(vectors), len(vectors)))
     for start in range(0, vectors.shape[1], _AT_A_TIME):
         part = vectors[:, start : start + _AT_A_TIME] - mean[start : start + _AT_A_TIME]

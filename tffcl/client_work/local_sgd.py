@@ -125,7 +125,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
 
 
 def _build_plain_step(training: LocalTraining, centres):
-    """Builds `(parts, [], moves) -> (parts, [])` of SGD without momentum, decay and proximal term in one sum a part."""
+    """Builds `(parts, [], moves) -> (parts, [])` of SGD without momentum: one sum a part, with decay and proximal term."""
     pull = training.learning_rate * training.proximal_weight
     kept = 1.0 - pull - training.learning_rate * training.weight_decay
     pulls = [pull * centre for centre in centres] if pull else None
