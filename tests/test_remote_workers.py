@@ -208,6 +208,21 @@ def test_a_lost_workers_share_is_repeated_on_another(processes, capfd, fault, si
     assert total([[4], [5], [6]]) == 15  # and so are the next rounds
 
 
+def test_a_worker_that_takes_connections_for_a_last_moment_counts_as_gone():
+    """As a killed process does until the system has closed its sockets: it is not waited for as long as for a silent one."""
+    from tffcl.remote_workers import RemoteWorker
+
+    silence = 240.0
+    with socket.create_server(("127.0.0.1", 0)) as dying:
+        worker = RemoteWorker(runtime.Address("127.0.0.1", dying.getsockname()[1]), silence)
+        closing = during(1.0, dying.close)
+        start = time.monotonic()
+        assert not worker.answers()
+        assert time.monotonic() - start < silence / 2
+        closing.join()
+    worker.lose("the test is over")
+
+
 def test_a_lost_worker_that_is_back_takes_part_again(processes, capfd):
     first, second = processes.start(2)
     context = processes.use([first, second], silence=1)

@@ -24,6 +24,7 @@ from tffcl.runtime import Address, RemoteWorkers
 from tffcl.errors import UserError
 
 _LOOK_SECONDS = 2.0  # for a lost worker: the round waits
+_REFUSED_SECONDS = 0.5  # between two looks whether a worker still takes connections
 
 # When no worker is left every share fails, and asyncio would print a traceback for all but the first.
 logging.getLogger("asyncio").addFilter(lambda record: "exception was never retrieved" not in record.getMessage())
@@ -122,19 +123,26 @@ class RemoteWorker:
         A process that is stopped or a machine that hangs may still accept connections; it does not answer them. A worker
         that computes answers at once: others of its threads do that.
         """
-        seconds = seconds or self.silence
-        try:
-            socket.create_connection((self.address.host, self.address.port), timeout=seconds).close()
-        except OSError:
-            return False
+        deadline = time.monotonic() + (seconds or self.silence)
         # Without a pool of its own a channel shares the connection that exists already.
         options = [*runtime.CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(str(self.address), options) as channel:
-            try:
-                grpc.channel_ready_future(channel).result(timeout=seconds)
-            except grpc.FutureTimeoutError:
-                return False
-        return True
+            ready = grpc.channel_ready_future(channel)
+            # A process that has just been killed takes connections until the system has closed its sockets, and a channel
+            # that is refused then tries again for as long as one lets it: whether it is refused is asked again and again.
+            while self._accepts(left := deadline - time.monotonic()):
+                with contextlib.suppress(grpc.FutureTimeoutError):
+                    ready.result(timeout=min(_REFUSED_SECONDS, left))
+                    return True
+            ready.cancel()
+        return False
+
+    def _accepts(self, seconds: float) -> bool:
+        try:
+            socket.create_connection((self.address.host, self.address.port), timeout=max(seconds, 0.001)).close()
+        except OSError:
+            return False
+        return seconds > 0
 
     def connect(self):
         """Makes sure that the worker is there and speaks this TFF's language.

@@ -19,6 +19,7 @@ from tffcl.program import changes, prepare, sampling, summary
 from tffcl.program.config import RunConfig
 from tffcl.program.clustering_error import clustering_error
 from tffcl.program.history import ClusterHistory
+from tffcl.program.interrupts import Interrupts, watch_for_interrupts
 from tffcl.program.progress import progress_bar
 from tffcl.program.stages import Stage, Stages
 from tffcl.program.storage import Checkpoints, Metrics
@@ -48,6 +49,7 @@ class _Run:
     stage: Stage
     algorithm: Algorithm
     progress: dict
+    interrupts: Interrupts
 
     @contextlib.contextmanager
     def timed(self, which: int):
@@ -95,9 +97,10 @@ def run(
     algorithm = prepare.build_algorithm(config, model, federated, data_dir)
     if not workers:
         runtime.use_local_worker()
-    job = _Run(config, stages, stages.at(0), algorithm, _no_progress(len(stages.clients(0))))
-    checkpoints = Checkpoints(out / "checkpoints", config.checkpoint.keep)
-    with progress_bar(config.train.rounds, _title(config), "round", show=show_progress) as bar:
+    progress = progress_bar(config.train.rounds, _title(config), "round", show=show_progress)
+    with watch_for_interrupts() as interrupts, progress as bar:
+        job = _Run(config, stages, stages.at(0), algorithm, _no_progress(len(stages.clients(0))), interrupts)
+        checkpoints = Checkpoints(out / "checkpoints", config.checkpoint.keep)
         round_number, state = _start(job, checkpoints, resume, bar)
         bar.update(round_number)
         written = Metrics(out), ClusterHistory(out, round_number + 1)
@@ -207,6 +210,7 @@ def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metric
     saved = done
     try:
         while done < config.train.rounds:
+            job.interrupts.check()
             start = time.monotonic()
             state, row = _next_round(job, state, done + 1)
             done += 1
