@@ -37,6 +37,7 @@ def fails(capsys, *arguments):
         (["run", "demo_digits"], "the following arguments are required: --algorithm"),
         (["run", "demo_digits", "--algorithm", "pacf"], "unknown algorithm 'pacf'; did you mean 'pacfl'"),
         (["run", "nowhere/my.toml", "--algorithm", "pacfl"], "there is no task file nowhere/my.toml"),
+        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=3", "train.momentum=0.5"], "has a --set of its own"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.round=3"], "did you mean 'rounds'"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "rounds=3"], "is not SECTION.KEY=VALUE"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "trains.rounds=3"], "did you mean 'train'"),

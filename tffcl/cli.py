@@ -15,6 +15,9 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, with the nearest name."""
 
     def error(self, message):
+        kind, _, words = message.partition(": ")
+        if kind == "unrecognized arguments" and "=" in words.split()[0] and not words.startswith("-"):
+            message += "; every KEY=VALUE has a --set of its own"
         self.exit(2, f"tffcl: {message} (see {self.prog} --help)\n")
 
     def _check_value(self, action, value):

@@ -53,9 +53,13 @@ def progress_figure(runs: Sequence[RunFiles]) -> ReportFigure:
         for axes in (clusters, agreement):
             axes.axvline(number, color=style.GREY, linestyle=":", linewidth=1, zorder=0)
     clusters.set_ylim(min(0.5, clusters.get_ylim()[0]), np.ceil(clusters.get_ylim()[1]) + 0.5)
-    clusters.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    _count_on(clusters)
     agreement.set_ylim(min(-0.05, agreement.get_ylim()[0]), 1.05)
     return figure
+
+
+def _count_on(axes: Axes):
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
 
 
 def _formed_anew(run: RunFiles) -> set[int]:
@@ -69,7 +73,8 @@ def merging_figure(runs: Sequence[RunFiles]) -> ReportFigure:
     """Draws how clusters merge over the rounds, and the clustering objective (StoCFL Fig. 6b, Eq. 2)."""
     figure = _panels(runs, _MERGING, share_y=False)
     for axes in figure.axes[:2]:
-        axes.set_ylim(0, axes.get_ylim()[1])
+        axes.set_ylim(0, np.ceil(axes.get_ylim()[1]))
+        _count_on(axes)
     return figure
 
 
