@@ -37,15 +37,27 @@ def fails(capsys, *arguments):
         (["run", "demo_digits"], "the following arguments are required: --algorithm"),
         (["run", "demo_digits", "--algorithm", "pacf"], "unknown algorithm 'pacf'; did you mean 'pacfl'"),
         (["run", "nowhere/my.toml", "--algorithm", "pacfl"], "there is no task file nowhere/my.toml"),
-        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=3", "train.momentum=0.5"], "has a --set of its own"),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=3", "train.momentum=0.5"],
+            "has a --set of its own",
+        ),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.round=3"], "did you mean 'rounds'"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "rounds=3"], "is not SECTION.KEY=VALUE"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "trains.rounds=3"], "did you mean 'train'"),
-        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=many"], "train.rounds is 'many'; it must be of type int"),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=many"],
+            "train.rounds is 'many'; it must be of type int",
+        ),
         (["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "0"], "train.rounds is 0"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--seed", "-1"], "seed is -1"),
-        (["run", "demo_digits", "--algorithm", "fedavg", "--set", "algorithms.fedavg.num_clusters=2"], "no parameters of its own"),
-        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "algorithms.pacfl.num_vector=2"], "did you mean 'num_vectors'"),
+        (
+            ["run", "demo_digits", "--algorithm", "fedavg", "--set", "algorithms.fedavg.num_clusters=2"],
+            "no parameters of its own",
+        ),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "algorithms.pacfl.num_vector=2"],
+            "did you mean 'num_vectors'",
+        ),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "model.hiden=2"], "did you mean 'hidden'"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "model.name=mpl"], "unknown model 'mpl'; did you mean 'mlp'"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "dataset.name=mnits"], "did you mean 'mnist'"),
@@ -85,7 +97,9 @@ def own_task(tmp_path, partition, **arrays):
     from tests import digits
 
     x, y = digits.load()
-    np.savez(tmp_path / "own.npz", **{"x_train": x[:300], "y_train": y[:300], "x_test": x[300:400], "y_test": y[300:400], **arrays})
+    np.savez(
+        tmp_path / "own.npz", **{"x_train": x[:300], "y_train": y[:300], "x_test": x[300:400], "y_test": y[300:400], **arrays}
+    )
     task = tmp_path / "own.toml"
     task.write_text(
         f'[dataset]\nname = "npz"\npath = "{tmp_path / "own.npz"}"\n[partition]\n{partition}\n[model]\nname = "mlp"\n'
@@ -105,7 +119,9 @@ def test_more_clusters_than_clients(capsys, tmp_path):
 def test_a_nan_in_the_data(capsys, tmp_path):
     images = np.random.default_rng(0).random((300, 8, 8, 1))
     images[7, 3, 3, 0] = np.nan
-    line = fails(capsys, "run", own_task(tmp_path, IID, x_train=images), "--algorithm", "fedavg", "--out", str(tmp_path / "out"))
+    line = fails(
+        capsys, "run", own_task(tmp_path, IID, x_train=images), "--algorithm", "fedavg", "--out", str(tmp_path / "out")
+    )
     assert "own.npz: x_train is nan at [7, 3, 3, 0]" in line
 
 
@@ -119,7 +135,15 @@ def test_a_missing_data_set_says_how_to_get_it(capsys, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     line = fails(
-        capsys, "run", "pacfl_fmnist_label_skew_20", "--algorithm", "pacfl", "--data-dir", str(empty), "--out", str(tmp_path / "out")
+        capsys,
+        "run",
+        "pacfl_fmnist_label_skew_20",
+        "--algorithm",
+        "pacfl",
+        "--data-dir",
+        str(empty),
+        "--out",
+        str(tmp_path / "out"),
     )
     assert "fashion_mnist" in line and str(empty) in line and "--data-dir" in line
 
@@ -205,7 +229,9 @@ def test_the_demo_in_a_pipe(tmp_path):
     """`tffcl demo | tail -1` ends, finds the groups, and leaves no worker."""
     mark, seen = str(tmp_path), set()
     command = f"{sys.executable} -m tffcl demo --out {tmp_path / 'demo'} 2>/dev/null | tail -1"
-    started = subprocess.Popen(command, shell=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "TFFCL_TEST_MARK": mark})
+    started = subprocess.Popen(
+        command, shell=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "TFFCL_TEST_MARK": mark}
+    )
     while started.poll() is None:
         seen |= workers(mark)
         time.sleep(0.2)

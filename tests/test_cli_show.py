@@ -30,18 +30,14 @@ def test_show_writes_below_runs(capsys, tmp_path, monkeypatch):
     assert written == ["labels.png", "samples.png", "sizes.png"]
 
 
-@pytest.mark.parametrize(
-    "arguments", [["show", "demo_digits"], ["angles", "--gaussians"], ["angles", "--help"]], ids=" ".join
-)
+@pytest.mark.parametrize("arguments", [["show", "demo_digits"], ["angles", "--gaussians"], ["angles", "--help"]], ids=" ".join)
 def test_no_tensorflow(tmp_path, arguments):
     check = (
         "import sys\nfrom tffcl.cli import main\n"
         "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
         f"assert not {FORBIDDEN} & set(sys.modules)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", check, *arguments], capture_output=True, text=True, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, "-c", check, *arguments], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout
 

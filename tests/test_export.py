@@ -242,4 +242,6 @@ def test_every_method_is_exported_and_checked(tmp_path, algorithm):
     assert any("training/computation.pb: as the library on clients of the task" in line for line in lines)
     training = contents["computations"]["training"]
     assert ("directory" in training["forms"]["map_reduce"]) == (algorithm != "solo")
-    assert ("training_summed" in contents["computations"]) == (algorithm in ("fedavg", "fedprox", "flis_hc", "ifca", "pca_km_hc"))
+    assert ("training_summed" in contents["computations"]) == (
+        algorithm in ("fedavg", "fedprox", "flis_hc", "ifca", "pca_km_hc")
+    )

@@ -15,18 +15,18 @@ import pytest
 
 from tffcl import runtime
 from tffcl.algorithms.contracts import Cohort
+from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.fedprox import build_fedprox
 from tffcl.algorithms.fedsem import CentreClustering, build_fedsem
 from tffcl.algorithms.flis_dc import JointClustering, build_flis_dc
-from tffcl.algorithms.flt import TaskonomyClustering, build_flt
-from tffcl.algorithms.ditto import build_ditto
-from tffcl.algorithms.fedprox import build_fedprox
 from tffcl.algorithms.flis_hc import InferenceClustering, build_flis_hc
+from tffcl.algorithms.flt import TaskonomyClustering, build_flt
 from tffcl.algorithms.ifca import IterativeClustering, build_ifca
 from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
-from tffcl.algorithms.stocfl import StochasticClustering, build_stocfl
 from tffcl.algorithms.pca_km_hc import ProjectionClustering, build_pca_km_hc
 from tffcl.algorithms.solo import build_solo
+from tffcl.algorithms.stocfl import StochasticClustering, build_stocfl
 from tffcl.cli import main
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError

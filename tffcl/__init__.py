@@ -1,8 +1,8 @@
 """tffcl: clustered federated learning on TensorFlow Federated.
 
-    import tffcl
-    config = tffcl.resolve("demo_digits", "pacfl")
-    summary = tffcl.run(config, "runs/first")
+import tffcl
+config = tffcl.resolve("demo_digits", "pacfl")
+summary = tffcl.run(config, "runs/first")
 """
 
 import importlib

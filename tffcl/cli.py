@@ -33,8 +33,12 @@ def _command(commands, name, function, description):
 
 def _add_task_options(parser):
     parser.add_argument("task", metavar="TASK", help="a task file (.toml), or a name from `tffcl list tasks`")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value of the task, e.g. train.momentum=0.9")
-    parser.add_argument("--data-dir", metavar="D", help="where data sets are, or are put (default: $TFFCL_DATA_DIR, then TFDS's)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="another value of the task, e.g. train.momentum=0.9"
+    )
+    parser.add_argument(
+        "--data-dir", metavar="D", help="where data sets are, or are put (default: $TFFCL_DATA_DIR, then TFDS's)"
+    )
 
 
 def _add_run_options(parser):
@@ -49,8 +53,16 @@ def _add_out_options(parser):
 
 
 def _add_worker_options(parser):
-    parser.add_argument("--workers", metavar="H:P,...", help="share each round's clients among these running workers (see tffcl worker)")
-    parser.add_argument("--worker-timeout", type=float, default=30.0, metavar="S", help="seconds of silence after which a worker counts as lost (default: 30)")
+    parser.add_argument(
+        "--workers", metavar="H:P,...", help="share each round's clients among these running workers (see tffcl worker)"
+    )
+    parser.add_argument(
+        "--worker-timeout",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds of silence after which a worker counts as lost (default: 30)",
+    )
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -58,7 +70,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="tffcl", description="Clustered federated learning on TensorFlow Federated.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
 
-    demo = _command(commands, "demo", _demo, "three methods on handwritten digits in four rotations; no network, no options needed")
+    demo = _command(
+        commands, "demo", _demo, "three methods on handwritten digits in four rotations; no network, no options needed"
+    )
     demo.add_argument("--out", default="runs/demo", metavar="OUT", help="directory of the results (default: %(default)s)")
     demo.add_argument("--seed", type=int, default=0, metavar="S")
 
@@ -87,7 +101,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     similarity = _command(commands, "similarity", _similarity, "no training: how alike the clients' data are")
     _add_run_options(similarity)
-    similarity.add_argument("--signature", default="subspace", metavar="S", help="what clients tell about their data (default: subspace)")
+    similarity.add_argument(
+        "--signature", default="subspace", metavar="S", help="what clients tell about their data (default: subspace)"
+    )
     similarity.add_argument("--seed", type=int, default=0, metavar="S")
     similarity.add_argument("--out", metavar="OUT", help="directory of matrix and pictures (default: below runs/)")
 
@@ -96,7 +112,9 @@ def build_parser() -> argparse.ArgumentParser:
     show.add_argument("--seed", type=int, default=0, metavar="S", help="decides who gets which examples (default: 0)")
     show.add_argument("--out", metavar="OUT", help="directory of the pictures (default: below runs/)")
 
-    newcomers = _command(commands, "newcomers", _newcomers, "clients that a run held out join it: their clusters and accuracies")
+    newcomers = _command(
+        commands, "newcomers", _newcomers, "clients that a run held out join it: their clusters and accuracies"
+    )
     newcomers.add_argument("out", metavar="OUT", help="what `run` wrote, for a task with newcomers.clients")
     newcomers.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
 
@@ -109,10 +127,14 @@ def build_parser() -> argparse.ArgumentParser:
     export.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
 
     worker = _command(commands, "worker", _worker, "run the TFF worker of this installation for the rounds of another machine")
-    worker.add_argument("--port", type=int, required=True, metavar="P", help="on all addresses of this machine, unencrypted: close it to others")
+    worker.add_argument(
+        "--port", type=int, required=True, metavar="P", help="on all addresses of this machine, unencrypted: close it to others"
+    )
     worker.add_argument("--max-concurrent", type=int, metavar="N", help="client computations at a time (default: one a core)")
 
-    report = _command(commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison")
+    report = _command(
+        commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison"
+    )
     report.add_argument("out", metavar="OUT", help="what `run`, `compare` or `sweep` wrote")
     return parser
 
@@ -122,7 +144,10 @@ def _add_sweep(commands):
     _add_run_options(sweep)
     sweep.add_argument("--algorithm", required=True, metavar="A", help="a name from `tffcl list algorithms`")
     sweep.add_argument(
-        "--over", required=True, metavar="KEY=V1,V2,V3", help="a key as for --set and its values; A's own keys and train's need no section"
+        "--over",
+        required=True,
+        metavar="KEY=V1,V2,V3",
+        help="a key as for --set and its values; A's own keys and train's need no section",
     )
     sweep.add_argument("--and", dest="second", metavar="KEY=W1,W2", help="a second setting: a line for each of its values")
     sweep.add_argument("--seeds", default="0", metavar="0,1,2")
@@ -264,9 +289,7 @@ def _sweep(options):
     axes = [sweep.parse_axis(options.over, options.algorithm)]
     if options.second:
         axes.append(sweep.parse_axis(options.second, options.algorithm, "--and"))
-    planned = sweep.plan(
-        options.task, options.algorithm, axes, seeds=_seeds(options), overrides=_overrides(options)
-    )
+    planned = sweep.plan(options.task, options.algorithm, axes, seeds=_seeds(options), overrides=_overrides(options))
     names = "-".join(axis.name for axis in axes)
     out = options.out or f"runs/{_task_name(options.task)}/sweep-{options.algorithm}-{names}"
     sweep.sweep(planned, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
@@ -310,9 +333,7 @@ def _show(options):
     from tffcl.program import config, show
 
     # Any method would do, and no model is built: without its keys' check TensorFlow is not imported.
-    resolved = config.resolve(
-        options.task, "fedavg", seed=options.seed, overrides=_overrides(options), check_model=False
-    )
+    resolved = config.resolve(options.task, "fedavg", seed=options.seed, overrides=_overrides(options), check_model=False)
     out = options.out or f"runs/{_task_name(options.task)}/show"
     print(show.show(resolved, out, data_dir=options.data_dir))
 

@@ -20,8 +20,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import runtime
-from tffcl.runtime import Address, RemoteWorkers
 from tffcl.errors import UserError
+from tffcl.runtime import Address, RemoteWorkers
 
 _LOOK_SECONDS = 2.0  # for a lost worker: the round waits
 _REFUSED_SECONDS = 0.5  # between two looks whether a worker still takes connections
@@ -273,7 +273,6 @@ class WorkersContext(tff.framework.SyncContext):
         for share in self._shares:
             share.whole_type = comp.type_signature.parameter
         return self._mergeable.invoke(comp, deal(arg, comp.type_signature.parameter, len(self.workers)))
-
 
     def _look_for_lost(self):
         for place, worker in enumerate(self.workers):

@@ -27,7 +27,9 @@ class TestComputation:
         process = ClusteredMeanFactory().create(keyed(STRUCT), FLOAT)
         state = tff.FederatedType(tff.to_type(()), tff.SERVER)
         result = collections.OrderedDict(a=tff.TensorType(np.float32, [None]), b=tff.TensorType(np.float32, [None, 2]))
-        measurements = collections.OrderedDict(weight=tff.TensorType(np.float32, [None]), clients=tff.TensorType(np.int32, [None]))
+        measurements = collections.OrderedDict(
+            weight=tff.TensorType(np.float32, [None]), clients=tff.TensorType(np.int32, [None])
+        )
         expected = tff.FunctionType(
             collections.OrderedDict(
                 state=state, value=tff.FederatedType(keyed(STRUCT), tff.CLIENTS), weight=tff.FederatedType(FLOAT, tff.CLIENTS)

@@ -79,7 +79,9 @@ def test_clients_related_by_what_they_upload_with_several_tensors(tff_worker):
     process = factory.create(keyed(value_type, descriptor=np.float32), FLOAT)
     clients = [
         collections.OrderedDict(
-            key=np.int32(i), descriptor=np.float32(i), value=collections.OrderedDict(a=np.float32(i), b=np.full([2, 1], i, np.float32))
+            key=np.int32(i),
+            descriptor=np.float32(i),
+            value=collections.OrderedDict(a=np.float32(i), b=np.full([2, 1], i, np.float32)),
         )
         for i in (3, 0, 1)
     ]

@@ -1,6 +1,5 @@
 """FLT's flags of change: raised by clients, counted by the server, answered by new clusters."""
 
-
 import numpy as np
 import pytest
 

@@ -212,7 +212,9 @@ def test_bad_parameters(cls, values, message):
 def test_bad_server_data(model, digits, build):
     with pytest.raises(UserError, match="the server has no data to compare models on; give dataset.server_examples"):
         build(model, TRAINING, server_images=None)
-    with pytest.raises(UserError, match=r"the server's images are uint8 of shape \[5, 4, 8, 1\]; they must be uint8 of shape \[n, 8, 8, 1\]"):
+    with pytest.raises(
+        UserError, match=r"the server's images are uint8 of shape \[5, 4, 8, 1\]; they must be uint8 of shape \[n, 8, 8, 1\]"
+    ):
         build(model, TRAINING, server_images=digits[0][:5, :4])
     with pytest.raises(UserError, match="float32"):
         build(model, TRAINING, server_images=digits[0][:5].astype(np.float32))

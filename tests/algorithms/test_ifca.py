@@ -79,7 +79,10 @@ def test_groups_of_turned_digits_are_found(tff_worker, mlp, digit_clients):
     turns = [0, 1, 0, 1, 1, 0, 0, 1]
     population = digit_clients([150] * 8, turns=turns)
     algorithm = build_ifca(
-        mlp, LocalTraining(epochs=5, batch_size=10, learning_rate=0.1), IterativeClustering(num_clusters=2, start="attracting"), seed=2
+        mlp,
+        LocalTraining(epochs=5, batch_size=10, learning_rate=0.1),
+        IterativeClustering(num_clusters=2, start="attracting"),
+        seed=2,
     )
     state = algorithm.initialize(population)
     for number in range(1, 5):

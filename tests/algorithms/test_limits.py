@@ -92,7 +92,9 @@ def batches_of(population, cohort, client):
 
     # One flat list of examples with their batch's number, grouped again: batches of unequal size in one data set.
     flat = np.concatenate(batches)
-    lengths = tf.data.Dataset.from_tensor_slices(np.cumsum([0] + [len(batch) for batch in batches])).window(2, 1, drop_remainder=True)
+    lengths = tf.data.Dataset.from_tensor_slices(np.cumsum([0] + [len(batch) for batch in batches])).window(
+        2, 1, drop_remainder=True
+    )
     bounds = lengths.flat_map(lambda pair: pair.batch(2))
     x, y = data["x"].numpy()[flat], data["y"].numpy()[flat]
     return bounds.map(lambda pair: (tf.constant(x)[pair[0] : pair[1]], tf.constant(y)[pair[0] : pair[1]]))

@@ -37,9 +37,9 @@ def test_a_threshold_and_its_count_give_the_same_clusters(tff_worker, model, dig
     how = PrincipalAngleClustering(num_vectors=5, measure="angle_sum", threshold=float(by_count.extra["threshold"]))
     by_threshold = build_pacfl(model, LocalTraining(), how).initialize(population)
     np.testing.assert_array_equal(by_count.assignment, by_threshold.assignment)
-    suggested = build_pacfl(
-        model, LocalTraining(), PrincipalAngleClustering(num_vectors=5, measure="angle_sum")
-    ).initialize(population)
+    suggested = build_pacfl(model, LocalTraining(), PrincipalAngleClustering(num_vectors=5, measure="angle_sum")).initialize(
+        population
+    )
     np.testing.assert_array_equal(suggested.assignment, by_count.assignment)
 
 

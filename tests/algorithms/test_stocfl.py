@@ -9,10 +9,10 @@ import tensorflow_federated as tff
 
 from tests.algorithms.test_limits import TRAINING, assert_close, models_of
 from tests.algorithms.test_pacfl import split
-from tffcl.algorithms.contracts import Cohort, type_bytes
-from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.bilevel_training import build_bilevel_process
 from tffcl.algorithms.clustered_training import cohort_inputs
+from tffcl.algorithms.contracts import Cohort, type_bytes
+from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.stocfl import StochasticClustering, build_stocfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
@@ -127,7 +127,9 @@ def test_where_a_new_cluster_starts(tff_worker, model, turned, start):
     assert_close(models_of(algorithm, after, turned)[3], trained)
 
 
-@pytest.mark.parametrize("how", [HOW, dataclasses.replace(HOW, representation="cohort", model_merge="larger", linkage="single")])
+@pytest.mark.parametrize(
+    "how", [HOW, dataclasses.replace(HOW, representation="cohort", model_merge="larger", linkage="single")]
+)
 def test_the_order_of_clients_does_not_matter(tff_worker, model, turned, how):
     algorithm = build_stocfl(model, QUICK, how)
     cohorts = [(0, 1, 2, 4), (3, 4, 6), (5, 0, 8)]
@@ -199,7 +201,10 @@ def test_traffic_and_the_map_reduce_forms(tff_worker, through_map_reduce, model,
     assert algorithm.transfers["representation"].down_bytes == 4 * model.size + 8
     _, told = rounds(algorithm, turned, [(0, 1), (1, 2)])
     signed, trained = algorithm.transfers["representation"], algorithm.transfers["training"]
-    assert [each.up_bytes for each in told] == [2 * signed.up_bytes + 2 * trained.up_bytes, signed.up_bytes + 2 * trained.up_bytes]
+    assert [each.up_bytes for each in told] == [
+        2 * signed.up_bytes + 2 * trained.up_bytes,
+        signed.up_bytes + 2 * trained.up_bytes,
+    ]
     assert told[1].down_bytes == signed.down_bytes + 2 * trained.down_bytes
     assert [each.signature_bytes for each in told] == [n * (signed.up_bytes + signed.down_bytes) for n in (2, 1)]
     process = build_bilevel_process(model, QUICK, QUICK)

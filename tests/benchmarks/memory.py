@@ -36,7 +36,9 @@ def main():
     before, start = resident(), time.perf_counter()
     federated = prepare.load_data(chosen, options.data_dir)
     population = build_population(federated)
-    print(f"building 2,400 clients: {time.perf_counter() - start:.1f} s, {resident() - before:.0f} MB (process {resident():.0f} MB)")
+    print(
+        f"building 2,400 clients: {time.perf_counter() - start:.1f} s, {resident() - before:.0f} MB (process {resident():.0f} MB)"
+    )
     model = prepare.build_model(chosen, federated)
     algorithm = prepare.build_algorithm(chosen, model, federated)
     worker = runtime.use_local_worker()
@@ -47,7 +49,9 @@ def main():
         start = time.perf_counter()
         state, _ = algorithm.next(state, Cohort(population, clients, (0, number)))
         if number in (1, 2, 5) or number % 10 == 0:
-            print(f"{number:5}  {time.perf_counter() - start:7.2f}  {resident():10.0f}  {resident(worker.pid):9.0f}", flush=True)
+            print(
+                f"{number:5}  {time.perf_counter() - start:7.2f}  {resident():10.0f}  {resident(worker.pid):9.0f}", flush=True
+            )
 
 
 if __name__ == "__main__":

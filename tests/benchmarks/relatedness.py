@@ -45,7 +45,11 @@ def measure(clients: int, rounds: int, data_dir: str | None):
     relatedness = np.maximum(relatedness | relatedness.T, np.eye(clients)).astype(np.float32)
     extra = {"relatedness": relatedness, "rows": np.zeros(clients, np.int32)}
     state = State(
-        population.client_ids, np.zeros(clients, np.int32), model.initial[np.newaxis], training.initial_aggregator_state(), extra
+        population.client_ids,
+        np.zeros(clients, np.int32),
+        model.initial[np.newaxis],
+        training.initial_aggregator_state(),
+        extra,
     )
     # As after many rounds: a model for every client.
     state = dataclasses.replace(state, models=np.repeat(state.models, clients, axis=0))
@@ -57,7 +61,9 @@ def measure(clients: int, rounds: int, data_dir: str | None):
         state, _ = training.next(state, Cohort(population, ids, (0, number)))
         seconds.append(time.perf_counter() - start)
     models = state.models.nbytes / 2**20
-    print(f"{clients:7}  {min(seconds):13.2f}  {models:9.0f}  {before:9.0f}  {peak():10.0f}  {peak(worker.pid):9.0f}", flush=True)
+    print(
+        f"{clients:7}  {min(seconds):13.2f}  {models:9.0f}  {before:9.0f}  {peak():10.0f}  {peak(worker.pid):9.0f}", flush=True
+    )
 
 
 def main():

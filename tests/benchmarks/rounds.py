@@ -23,8 +23,8 @@ import tensorflow_federated as tff
 
 from tffcl import runtime
 from tffcl.algorithms.contracts import Cohort
-from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.clustering import hierarchical, proximity

@@ -50,7 +50,7 @@ def measure(count: int, options):
     tracemalloc.stop()
     right = len(np.unique(np.stack([labels, truth])[:, known], axis=1).T) == len(partition) == options.groups
     print(
-        f"{count:9,}  {seconds[0]:9.3f}  {np.median(seconds):9.3f}  {max(seconds):9.3f}  {len(partition):8}  {str(right):5}  "
+        f"{count:9,}  {seconds[0]:9.3f}  {np.median(seconds):9.3f}  {max(seconds):9.3f}  {len(partition):8}  {right!s:5}  "
         f"{vectors.nbytes / 1e6:13.0f}  {beside / 1e6:9.0f}",
         flush=True,
     )

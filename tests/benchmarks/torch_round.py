@@ -1,6 +1,6 @@
 """One round of the clients' training as a plain PyTorch loop; prints its seconds. Run by `rounds.py --torch-python`.
 
-    python torch_round.py CLIENTS.npz PROCESSES EPOCHS BATCH_SIZE LEARNING_RATE MOMENTUM
+python torch_round.py CLIENTS.npz PROCESSES EPOCHS BATCH_SIZE LEARNING_RATE MOMENTUM
 """
 
 import multiprocessing

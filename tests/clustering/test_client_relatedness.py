@@ -79,9 +79,7 @@ def test_distances_are_those_of_plain_loops(seed, name, centres, other_centres, 
 @pytest.mark.parametrize("centres", [1, 2, 5, 8, 9, 12])
 def test_matching_is_the_linear_assignment(centres):
     ours, theirs = random_clients(centres, 12, centres), random_clients(99, 9, 7)
-    np.testing.assert_allclose(
-        optimal_matching(*ours, *theirs), by_loop(*ours, *theirs, best_assignment), rtol=1e-6
-    )
+    np.testing.assert_allclose(optimal_matching(*ours, *theirs), by_loop(*ours, *theirs, best_assignment), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", DISTANCES)
@@ -180,9 +178,7 @@ def test_the_tree_is_wards_on_the_rows():
     expected = hierarchy.linkage(related.astype(float), "ward")
     np.testing.assert_allclose(merges[:, 2], expected[:, 2], rtol=1e-9)
     rows = rng.normal(size=(30, 4))
-    np.testing.assert_allclose(
-        hierarchical.build_ward_dendrogram(rows).merges, hierarchy.linkage(rows, "ward"), rtol=1e-9
-    )
+    np.testing.assert_allclose(hierarchical.build_ward_dendrogram(rows).merges, hierarchy.linkage(rows, "ward"), rtol=1e-9)
 
 
 def test_ward_is_no_linkage_of_a_proximity_matrix():
@@ -292,7 +288,10 @@ ONE = np.ones((3, 1), bool)
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda: centre_map.embed(np.zeros((9, 1, 2)), np.ones((9, 1), bool), seed=0), "at least 4 different ones; there are 1"),
+        (
+            lambda: centre_map.embed(np.zeros((9, 1, 2)), np.ones((9, 1), bool), seed=0),
+            "at least 4 different ones; there are 1",
+        ),
         (lambda: centre_map.embed(np.zeros((3, 1, 2)), ONE, seed=0, num_neighbors=1), "num_neighbors 1 .* at least 2"),
         (lambda: centre_map.embed(np.zeros((3, 1, 2)), ONE, seed=0, min_dist=1.5), "min_dist 1.5; .* from 0 to 1"),
         (lambda: client_distances(np.zeros((3, 1, 2)), ONE, distance="match"), "did you mean 'matching'"),
@@ -310,7 +309,10 @@ ONE = np.ones((3, 1), bool)
         (lambda: flatten(np.zeros((2, 2))), "symmetric with a diagonal of 1"),
         (lambda: flatten(np.array([[1, 1], [0, 1]])), "symmetric with a diagonal of 1"),
         (lambda: flatten(np.eye(2), 3), "num_clusters is 3; it must be a whole number from 1 to 2"),
-        (lambda: assign_to_nearest(np.zeros((3, 1, 2)), ONE, np.zeros((3, 1, 2)), ONE, [0, 1]), "one for each of the 3 clients"),
+        (
+            lambda: assign_to_nearest(np.zeros((3, 1, 2)), ONE, np.zeros((3, 1, 2)), ONE, [0, 1]),
+            "one for each of the 3 clients",
+        ),
         (lambda: assign_to_nearest(np.zeros((3, 1, 2)), ONE, np.zeros((3, 1, 2)), ONE, [0, 1, -1]), "from 0 on"),
     ],
 )

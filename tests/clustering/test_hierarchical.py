@@ -246,8 +246,7 @@ def test_suggestion_takes_the_largest_relative_gap():
     assert suggestion.threshold == pytest.approx((8.1 + 21.3) / 2)
     assert suggestion.ratio == pytest.approx(21.3 / 8.1)
     assert suggestion.reason == (
-        "merging 5 clusters into 4 takes 8.1 degrees, 4 into 3 takes 21.3: "
-        "the largest relative gap (2.6 times)"
+        "merging 5 clusters into 4 takes 8.1 degrees, 4 into 3 takes 21.3: the largest relative gap (2.6 times)"
     )
     assert len(set(cut(tree([7.0, 7.5, 8.1, 21.3, 25.0, 26.0]), threshold=suggestion.threshold))) == 4
 

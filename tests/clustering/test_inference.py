@@ -2,7 +2,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score
 from sklearn.metrics.pairwise import cosine_similarity
 
@@ -72,7 +73,11 @@ def test_one_hot_answers_reach_the_bound(answers):
 @pytest.mark.parametrize(
     "beta, form, message",
     [
-        (0.5, "frobenius", r"beta is 0.5, which no pair can reach: with the frobenius similarity and one-hot answers to 2500 images it must be at most 0.02"),
+        (
+            0.5,
+            "frobenius",
+            r"beta is 0.5, which no pair can reach: with the frobenius similarity and one-hot answers to 2500 images it must be at most 0.02",
+        ),
         (1.5, "agreement", "beta is 1.5; it must be a similarity, from 0 to 1"),
         (-0.1, "agreement", "from 0 to 1"),
         (math.nan, "agreement", "from 0 to 1"),

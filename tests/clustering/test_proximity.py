@@ -244,9 +244,7 @@ def test_column_order_matters_for_trace_only():
     bases = related(np.random.default_rng(14), 4, 15, 3, 0.5)
     turned = np.concatenate([bases[:2], bases[2:, :, ::-1]])
     for measure in MEASURES:
-        same = np.allclose(
-            principal_angles(bases, measure=measure), principal_angles(turned, measure=measure), atol=CLOSE
-        )
+        same = np.allclose(principal_angles(bases, measure=measure), principal_angles(turned, measure=measure), atol=CLOSE)
         assert same == (measure != "trace")
 
 
@@ -316,8 +314,5 @@ def test_measures_and_functions_have_the_same_names():
 
 
 def test_tensorflow_is_never_imported():
-    code = (
-        "import sys; from tffcl.clustering import hierarchical, newcomers, proximity; "
-        "sys.exit('tensorflow' in sys.modules)"
-    )
+    code = "import sys; from tffcl.clustering import hierarchical, newcomers, proximity; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

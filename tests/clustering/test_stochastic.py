@@ -61,7 +61,7 @@ def test_all_at_once_is_single_linkage(seed):
     merges = hierarchy.linkage(signatures.astype(float), "single", "cosine")
     for cut in (0.01, 0.05, 0.2, 0.5, 0.9):
         expected = as_sets(hierarchy.fcluster(merges, cut, "distance"))
-        (labels, _), = run(signatures, [range(30)], 1 - cut)
+        ((labels, _),) = run(signatures, [range(30)], 1 - cut)
         assert as_sets(labels) == expected
 
 
@@ -139,7 +139,9 @@ def test_clusters_of_absent_clients_are_not_compared_again(monkeypatch):
     next(rounds)  # here the clusters that merged in the first round are compared
     looked = []
     real = stochastic.connected
-    monkeypatch.setattr(stochastic, "connected", lambda units, touched, tau: looked.append(len(touched)) or real(units, touched, tau))
+    monkeypatch.setattr(
+        stochastic, "connected", lambda units, touched, tau: looked.append(len(touched)) or real(units, touched, tau)
+    )
     next(rounds)
     assert looked == [1]
 

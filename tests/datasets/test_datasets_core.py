@@ -83,9 +83,7 @@ def test_pool_keeps_shared_arrays_shared():
 
 def test_federated_counts_labels_after_the_shift():
     data = labelled([0, 0, 1, 2], num_classes=3)
-    split = Partition(
-        (np.array([0, 2]), np.array([1, 3])), (np.array([0]),) * 2, None, (Transform(), Transform(0, 1))
-    )
+    split = Partition((np.array([0, 2]), np.array([1, 3])), (np.array([0]),) * 2, None, (Transform(), Transform(0, 1)))
     both = federated(data, split, "by hand")
     assert isinstance(both, FederatedDataset) and both.num_clients == 2
     assert both.label_counts().tolist() == [[1, 1, 0], [1, 1, 0]]  # {0, 1}, and {0, 2} shifted to {1, 0}

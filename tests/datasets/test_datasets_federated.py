@@ -49,9 +49,7 @@ def test_the_room_imports_only_errors_of_the_library():
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
             names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
             for name in names:
-                assert not name.startswith("tffcl") or name.startswith(("tffcl.datasets", "tffcl.errors")), (
-                    path
-                )
+                assert not name.startswith("tffcl") or name.startswith(("tffcl.datasets", "tffcl.errors")), path
 
 
 @pytest.mark.parametrize("reuse", [True, False])

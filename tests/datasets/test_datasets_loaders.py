@@ -155,7 +155,7 @@ def test_a_server_that_answers_is_reachable_whatever_it_says():
     import threading
 
     class Refusing(http.server.BaseHTTPRequestHandler):
-        def do_HEAD(self):  # noqa: N802 - http.server's name
+        def do_HEAD(self):
             self.send_error(403)
 
         def log_message(self, *arguments):
@@ -228,9 +228,7 @@ def test_emnist_balanced_is_turned_upright(tmp_path, tfds):
     store(tfds, tmp_path, "emnist", features, rows, config="balanced")
     data = load_dataset({"name": "emnist_balanced"}, seed=0, data_dir=str(tmp_path))
     order = [x[np.flatnonzero(data.train.y[i] == y)] for i in range(94)]
-    assert all(
-        (image == pair).all(axis=(1, 2, 3)).any() for image, pair in zip(data.train.x, order, strict=True)
-    )
+    assert all((image == pair).all(axis=(1, 2, 3)).any() for image, pair in zip(data.train.x, order, strict=True))
     assert data.num_classes == 47 and len(data.class_names) == 47
     assert data.note == "a part: 94 + 94 of emnist_balanced's 112,800 + 18,800 images"
 
@@ -312,9 +310,7 @@ def test_femnist_inverts_and_keeps_writers():
     arrays = _split(people, ["a", "aa", "b"], "train")
     by_owner = {int(owner): arrays["x"][arrays["owner"] == owner] for owner in set(arrays["owner"])}
     assert {owner: len(images) for owner, images in by_owner.items()} == {0: 3, 2: 2}
-    assert (by_owner[2] == 0).all() and (
-        by_owner[0] == 204
-    ).all()  # background 1.0 is 0; ink 0.2 is 0.8 x 255
+    assert (by_owner[2] == 0).all() and (by_owner[0] == 204).all()  # background 1.0 is 0; ink 0.2 is 0.8 x 255
     assert set(arrays["y"][arrays["owner"] == 0]) == {61}
     broken = tff.simulation.datasets.TestClientData({"a": client(np.nan, 0, 1)})
     with pytest.raises(UserError, match="femnist: train images of writers a to a is nan"):

@@ -29,9 +29,7 @@ def four(sizes):
     y = [np.repeat(np.arange(10), counts) + 10 * number for number, counts in enumerate(sizes)]
     source = np.repeat(np.arange(4), [len(each) for each in y]).astype(np.int32)
     y_test, test_source = np.repeat(np.arange(40), 3), np.repeat(np.arange(4), 30)
-    return labelled(
-        np.concatenate(y), y_test, 40, source_names=MIX4, train_source=source, test_source=test_source
-    )
+    return labelled(np.concatenate(y), y_test, 40, source_names=MIX4, train_source=source, test_source=test_source)
 
 
 def test_frames_and_repeats_channels():
@@ -121,9 +119,7 @@ def test_mix4_refuses(options, message):
 
 def test_named_counts_are_for_the_papers_sets():
     data = labelled([0, 1], source_names=("a", "b"), train_source=np.arange(2), test_source=np.arange(2))
-    with pytest.raises(
-        UserError, match="counts = 'paper' is for usps, cifar10, svhn_cropped, fashion_mnist, not a, b"
-    ):
+    with pytest.raises(UserError, match="counts = 'paper' is for usps, cifar10, svhn_cropped, fashion_mnist, not a, b"):
         mix4(data, seed=0)
 
 

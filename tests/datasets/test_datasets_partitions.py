@@ -24,9 +24,7 @@ RUN = settings(deadline=None, max_examples=25)
 # Rules under which every training example is with exactly one client, whatever the labels.
 ONCE = {
     "iid": lambda data, seed: iid(data, seed=seed, clients=20, test="classes"),
-    "quantity_skew": lambda data, seed: quantity_skew(
-        data, seed=seed, clients=20, test="classes", min_size=3
-    ),
+    "quantity_skew": lambda data, seed: quantity_skew(data, seed=seed, clients=20, test="classes", min_size=3),
     "label_skew": lambda data, seed: label_skew(data, seed=seed, clients=20, classes_per_client=3),
     "dirichlet": lambda data, seed: dirichlet(data, seed=seed, clients=20, alpha=0.5, min_size=2),
     "stocfl": lambda data, seed: label_groups(data, seed=seed, clients=20, scheme="stocfl"),
@@ -184,10 +182,7 @@ def test_schemes_and_ranks_are_dealt_at_random():
         drawn = {str(scheme_groups(scheme, 10, np.random.default_rng(seed))) for seed in range(5)}
         assert len(drawn) == 5
     data = labelled(balanced(500))
-    largest = [
-        np.argmax([len(index) for index in quantity_skew(data, seed=seed, clients=10).train])
-        for seed in range(9)
-    ]
+    largest = [np.argmax([len(index) for index in quantity_skew(data, seed=seed, clients=10).train]) for seed in range(9)]
     assert len(set(largest)) > 2
 
 
@@ -248,9 +243,7 @@ def owners(seed=0):
     train_owner = rng.integers(0, 6, 200).astype(np.int32)
     train_owner[:6] = np.arange(6)
     test_owner = rng.integers(0, 5, 60).astype(np.int32)  # owner 5 has no test image
-    return labelled(
-        rng.integers(0, 4, 200), rng.integers(0, 4, 60), 4, train_owner=train_owner, test_owner=test_owner
-    )
+    return labelled(rng.integers(0, 4, 200), rng.integers(0, 4, 60), 4, train_owner=train_owner, test_owner=test_owner)
 
 
 def test_by_owner_gives_everyone_their_own():
@@ -271,9 +264,7 @@ def test_by_owner_takes_some_at_random_and_drops_small_ones():
     sizes = np.bincount(data.train_owner)[:5]
     least = int(np.sort(sizes)[2])
     assert len(by_owner(data, seed=0, min_train=least).train) == (sizes >= least).sum()
-    with pytest.raises(
-        UserError, match="clients is 6; toy has 5 owners with 1 or more training and 1 or more"
-    ):
+    with pytest.raises(UserError, match="clients is 6; toy has 5 owners with 1 or more training and 1 or more"):
         by_owner(data, seed=0, clients=6)
 
 

@@ -99,9 +99,7 @@ def test_the_seed_decides_what_is_dropped(build, options):
     model = build(GREY, 10, **options)
     features = model.preprocess(images.noise(2, GREY))
     tensors = model.unravel(tf.constant(model.initial))
-    none, first, again, other = (
-        model.logits(tensors, features, seed).numpy() for seed in (None, SEED, SEED, SEED + 1)
-    )
+    none, first, again, other = (model.logits(tensors, features, seed).numpy() for seed in (None, SEED, SEED, SEED + 1))
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 0.01 * np.abs(none).max()
     assert np.abs(first - none).max() > 0.01 * np.abs(none).max()

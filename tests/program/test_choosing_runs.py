@@ -102,10 +102,25 @@ def test_the_report_says_where_the_authors_look_at_test_data(tmp_path, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["run", "demo_digits", "--algorithm", "flis_dc"], "the server has no data to compare models on; give dataset.server_examples"),
-        (["run", "demo_digits", "--algorithm", "ifca", "--set", "algorithms.ifca.num_clusters=21"], "it must be at most the clients of a round, 20"),
         (
-            ["run", "demo_digits", "--algorithm", "flis_dc", "--set", "dataset.server_examples=100", "--set", "algorithms.flis_dc.beta=2"],
+            ["run", "demo_digits", "--algorithm", "flis_dc"],
+            "the server has no data to compare models on; give dataset.server_examples",
+        ),
+        (
+            ["run", "demo_digits", "--algorithm", "ifca", "--set", "algorithms.ifca.num_clusters=21"],
+            "it must be at most the clients of a round, 20",
+        ),
+        (
+            [
+                "run",
+                "demo_digits",
+                "--algorithm",
+                "flis_dc",
+                "--set",
+                "dataset.server_examples=100",
+                "--set",
+                "algorithms.flis_dc.beta=2",
+            ],
             "beta is 2.0; it must be a similarity, from 0 to 1",
         ),
         (["similarity", "demo_digits", "--signature", "inferense"], "did you mean 'inference'"),
@@ -119,7 +134,16 @@ def test_one_line_for_a_mistake(capsys, tmp_path, arguments, message):
 
 def test_similarity_by_inference(capsys, tmp_path):
     out = tmp_path / "similarity"
-    arguments = ["similarity", "demo_digits", "--signature", "inference", "--set", "dataset.server_examples=100", "--out", str(out)]
+    arguments = [
+        "similarity",
+        "demo_digits",
+        "--signature",
+        "inference",
+        "--set",
+        "dataset.server_examples=100",
+        "--out",
+        str(out),
+    ]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "40 clients of demo_digits, agreement" in printed and " dissimilarity, median" in printed

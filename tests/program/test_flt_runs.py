@@ -14,7 +14,12 @@ METHODS = {
     "pca_km_hc": {"num_components": 16, "num_clusters": 4},
     "fedsem": {"num_clusters": 4},
 }
-SHORT = {"train": {"rounds": 4}, "evaluation": {"every": 2}, "checkpoint": {"every": 2}, "newcomers": {"clients": 4, "epochs": 1}}
+SHORT = {
+    "train": {"rounds": 4},
+    "evaluation": {"every": 2},
+    "checkpoint": {"every": 2},
+    "newcomers": {"clients": 4, "epochs": 1},
+}
 
 
 def resolved(name):
@@ -62,10 +67,15 @@ def test_similarity_by_embeddings_is_what_a_run_starts_from(finished, kept, tmp_
     settings = [f"algorithms.flt.{key}={value}" for key, value in METHODS[name].items()] + ["newcomers.clients=0"]
     arguments = [part for setting in settings for part in ("--set", setting)]
     shown = tmp_path / "similarity"
-    assert main(["similarity", "demo_digits", "--signature", "embedding", "--data-dir", kept, "--out", str(shown), *arguments]) == 0
+    assert (
+        main(["similarity", "demo_digits", "--signature", "embedding", "--data-dir", kept, "--out", str(shown), *arguments])
+        == 0
+    )
     with np.load(shown / "proximity.npz") as found:
         assert found["proximity"].shape == (40, 40) and len(set(found["labels"])) <= 4
-        resolved_again = config.resolve("demo_digits", "flt", overrides={"train": {"rounds": 1}, "algorithms": {"flt": METHODS[name]}})
+        resolved_again = config.resolve(
+            "demo_digits", "flt", overrides={"train": {"rounds": 1}, "algorithms": {"flt": METHODS[name]}}
+        )
         run.run(resolved_again, tmp_path / "run", data_dir=kept, show_progress=False)
         with np.load(tmp_path / "run" / "clustering.npz") as clustering:
             for key in ("proximity", "labels", "merges", "threshold"):

@@ -103,7 +103,19 @@ def test_kill_minus_nine_and_resume(finished, tmp_path):
 
 def test_ctrl_c_saves_and_leaves_no_worker(tmp_path):
     target = tmp_path / "stopped"
-    command = [sys.executable, "-m", "tffcl", "run", "demo_digits", "--algorithm", "fedavg", "--rounds", "500", "--out", str(target)]
+    command = [
+        sys.executable,
+        "-m",
+        "tffcl",
+        "run",
+        "demo_digits",
+        "--algorithm",
+        "fedavg",
+        "--rounds",
+        "500",
+        "--out",
+        str(target),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: rows_of(target) >= 2, process)
     workers = children(process.pid)
@@ -117,7 +129,19 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path):
 
 def test_a_dead_worker_stops_the_run_and_nothing_is_lost(tmp_path):
     target = tmp_path / "run"
-    command = [sys.executable, "-m", "tffcl", "run", "demo_digits", "--algorithm", "fedavg", "--rounds", "500", "--out", str(target)]
+    command = [
+        sys.executable,
+        "-m",
+        "tffcl",
+        "run",
+        "demo_digits",
+        "--algorithm",
+        "fedavg",
+        "--rounds",
+        "500",
+        "--out",
+        str(target),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(lambda: rows_of(target) >= 3, process)
     (worker,) = children(process.pid)
@@ -193,7 +217,9 @@ def test_what_was_computed_is_saved_when_a_client_diverges(tmp_path):
     """Decay that triples the weights in every step overflows float32 after at most 80 steps, in round 2 to 5."""
     growing = {"rounds": 9, "learning_rate": 1.0, "weight_decay": 4.0, "momentum": 0.0}
     wild = resolved("fedavg", train=growing, checkpoint={"every": 100})
-    with pytest.raises(UserError, match=r"client \d+ trained a model that is not finite .* \(rounds 1 to [1-4] are saved\)") as raised:
+    with pytest.raises(
+        UserError, match=r"client \d+ trained a model that is not finite .* \(rounds 1 to [1-4] are saved\)"
+    ) as raised:
         run.run(wild, tmp_path / "run", show_progress=False)
     done = int(str(raised.value).split("rounds 1 to ")[1][0])
     assert rows_of(tmp_path / "run") == done

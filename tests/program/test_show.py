@@ -16,9 +16,7 @@ PICTURES = ("labels.png", "sizes.png", "samples.png")
 
 
 def resolved(task, seed=0, *pairs):
-    return config.resolve(
-        task, "fedavg", seed=seed, overrides=config.parse_overrides(pairs), check_model=False
-    )
+    return config.resolve(task, "fedavg", seed=seed, overrides=config.parse_overrides(pairs), check_model=False)
 
 
 def write(path, dataset, partition):
@@ -56,9 +54,7 @@ def test_without_groups_there_are_clients(tmp_path):
     path = write(tmp_path / "plain.toml", 'name = "digits"', 'name = "quantity_skew"\nclients = 14')
     text = show(resolved(path, 0), tmp_path)
     assert "14 clients, one true group" in text and "group 0" not in text
-    federated = load_federated(
-        {"name": "digits"}, {"name": "quantity_skew", "clients": 14}, seed=stream(0, "partition")
-    )
+    federated = load_federated({"name": "digits"}, {"name": "quantity_skew", "clients": 14}, seed=stream(0, "partition"))
     rows, titles = _samples(federated)
     assert titles == [f"client {client}" for client in range(10)]
     assert all(1 <= len(row) <= 10 for row in rows)
@@ -88,9 +84,7 @@ def test_errors_are_those_of_the_data(tmp_path):
 
 def _lacks(*names):
     directory = pathlib.Path(os.environ.get("TFFCL_DATA_DIR") or "nowhere")
-    missing = [
-        name for name in names if not any((directory / each).exists() for each in (name, f"{name}.npz"))
-    ]
+    missing = [name for name in names if not any((directory / each).exists() for each in (name, f"{name}.npz"))]
     return pytest.mark.skipif(bool(missing), reason=f"TFFCL_DATA_DIR lacks {', '.join(missing)}")
 
 

@@ -57,7 +57,10 @@ def test_flis_and_ifca_run_on_flis_tasks(name, algorithm, tmp_path, capsys):
     "name",
     [
         "stocfl_threshold_mnist_small",
-        *(pytest.param(f"stocfl_{n}_small", marks=pytest.mark.slow) for n in ("femnist", "rotated_cifar10", "rotated_mnist_4800")),
+        *(
+            pytest.param(f"stocfl_{n}_small", marks=pytest.mark.slow)
+            for n in ("femnist", "rotated_cifar10", "rotated_mnist_4800")
+        ),
     ],
 )
 def test_stocfl_and_what_it_is_compared_with_run_on_stocfl_tasks(name, algorithm, tmp_path, capsys):

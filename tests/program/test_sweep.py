@@ -143,17 +143,13 @@ def test_directories_are_safe():
 )
 def test_one_line_says_what_is_wrong_before_anything_runs(capsys, tmp_path, arguments, message):
     out = tmp_path / "out"
-    assert message in fails(
-        capsys, "sweep", "demo_digits", "--algorithm", "pacfl", "--out", str(out), *arguments
-    )
+    assert message in fails(capsys, "sweep", "demo_digits", "--algorithm", "pacfl", "--out", str(out), *arguments)
     assert not out.exists()
 
 
 def test_a_point_is_the_run_that_it_says(two_keys, tmp_path):
     overrides = {**OVERRIDES, "algorithms": {"pacfl": {"threshold": 1000, "local_epochs": 2}}}
-    alone = run.run(
-        config.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path, show_progress=False
-    )
+    alone = run.run(config.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path, show_progress=False)
     found = summary_of(two_keys / "threshold-1000" / "local_epochs-2" / "seed-0")
     assert {**found, "seconds": 0} == {**alone, "seconds": 0}
 
@@ -165,19 +161,12 @@ def test_the_table_of_two_keys(two_keys):
     for row, (threshold, epochs) in zip(rows, values, strict=True):
         found = summary_of(two_keys / f"threshold-{threshold}" / f"local_epochs-{epochs}" / "seed-0")
         assert row["seeds"] == "1"
-        assert float(row["cluster_accuracy_percent"]) == pytest.approx(
-            100 * found["accuracy"]["cluster"]["mean"]
-        )
+        assert float(row["cluster_accuracy_percent"]) == pytest.approx(100 * found["accuracy"]["cluster"]["mean"])
         assert float(row["local_accuracy_percent"]) == pytest.approx(100 * found["accuracy"]["local"]["mean"])
         assert float(row["clusters"]) == found["clusters"]["count"] == (1 if threshold == "1000" else 4)
         assert float(row["ari"]) == pytest.approx(found["clusters"]["ari"])
         assert bool(row["global_accuracy_percent"]) == (threshold == "1000")
-        assert (
-            row["cluster_accuracy_percent_std"]
-            == row["clustering_error"]
-            == row["clustering_error_std"]
-            == ""
-        )
+        assert row["cluster_accuracy_percent_std"] == row["clustering_error"] == row["clustering_error_std"] == ""
 
 
 def test_the_table_of_two_seeds(two_seeds):

@@ -90,9 +90,7 @@ def class_means(data: list, share: float) -> np.ndarray:
     """The mean picture of each class over the first share of each client's examples; infinite for a class unseen."""
     parts = [(x[: max(2, int(share * len(x)))], y[: max(2, int(share * len(y)))]) for x, y in data]
     x, y = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return np.stack(
-        [x[y == k].mean(axis=0) if (y == k).any() else np.full(x.shape[1], 1e3) for k in range(10)]
-    )
+    return np.stack([x[y == k].mean(axis=0) if (y == k).any() else np.full(x.shape[1], 1e3) for k in range(10)])
 
 
 def accuracy(means: np.ndarray, data: tuple) -> float:
@@ -100,17 +98,12 @@ def accuracy(means: np.ndarray, data: tuple) -> float:
     return float((((x[:, None] - means) ** 2).sum(axis=2).argmin(axis=1) == y).mean())
 
 
-def client_accuracies(
-    people: Population, labels: np.ndarray, share: float
-) -> tuple[np.ndarray, np.ndarray, float]:
+def client_accuracies(people: Population, labels: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray, float]:
     """The cluster and the local accuracy of each client, and the global accuracy."""
     members = {k: [people.train[i] for i in np.flatnonzero(labels == k)] for k in np.unique(labels)}
     models = {k: class_means(own, share) for k, own in members.items()}
     cluster = [accuracy(models[k], test) for k, test in zip(labels, people.test, strict=True)]
-    local = [
-        accuracy(class_means([train], share), test)
-        for train, test in zip(people.train, people.test, strict=True)
-    ]
+    local = [accuracy(class_means([train], share), test) for train, test in zip(people.train, people.test, strict=True)]
     union = tuple(np.concatenate(each) for each in zip(*people.test, strict=True))
     return np.array(cluster), np.array(local), accuracy(class_means(people.train, share), union)
 

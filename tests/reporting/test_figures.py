@@ -55,9 +55,7 @@ def test_within_a_cluster_clients_stand_as_in_the_tree(population):
         own = [each for each in leaves if labels[each] == label]
         assert [each for each in order if labels[each] == label] == own
     figure = figures.proximity_figure(population.proximity, labels, merges=population.merges)
-    np.testing.assert_array_equal(
-        figure.axes[0].images[0].get_array(), population.proximity[np.ix_(order, order)]
-    )
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), population.proximity[np.ix_(order, order)])
 
 
 def test_the_diagonal_does_not_take_the_contrast(population):
@@ -115,11 +113,7 @@ def test_branches_have_the_colour_of_their_cluster(population):
 @pytest.mark.parametrize("chained", [False, True])
 def test_a_large_tree_is_cut_short(chained):
     # A chain of 3,000 merges is deeper than Python's recursion allows.
-    points = (
-        np.sort(np.random.default_rng(0).exponential(size=3000)).cumsum()
-        if chained
-        else np.arange(3000.0) % 97
-    )
+    points = np.sort(np.random.default_rng(0).exponential(size=3000)).cumsum() if chained else np.arange(3000.0) % 97
     merges = hierarchy.linkage(points[:, None], "single" if chained else "average")
     figure = figures.dendrogram_figure(merges, float(merges[-3, 2]))
     names = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
@@ -139,9 +133,7 @@ def test_accuracies_are_means_with_a_band_from_least_to_greatest(runs):
         "global accuracy",
     ]
     assert [len(axes.lines) for axes in figure.axes] == [2, 2, 1]
-    values = 100 * np.array(
-        [run.rounds["cluster_accuracy"][[0, 2, 4]] for run in runs if run.method == "pacfl"]
-    )
+    values = 100 * np.array([run.rounds["cluster_accuracy"][[0, 2, 4]] for run in runs if run.method == "pacfl"])
     np.testing.assert_array_equal(cluster.lines[1].get_xdata(), [1, 3, 5])
     np.testing.assert_allclose(cluster.lines[1].get_ydata(), values.mean(axis=0))
     band = cluster.collections[1].get_paths()[0].vertices[:, 1]
@@ -243,9 +235,7 @@ def test_sample_pictures_keep_their_pixels(channels):
         image = np.asarray(axes.images[0].get_array())
         for place, picture in enumerate(row):
             left = place * (height + 1)
-            np.testing.assert_array_equal(
-                image[:, left : left + height], np.broadcast_to(picture, (height, height, 3))
-            )
+            np.testing.assert_array_equal(image[:, left : left + height], np.broadcast_to(picture, (height, height, 3)))
         assert axes.get_ylabel() == title
     drawn(figure)
 
@@ -278,9 +268,7 @@ def test_methods_look_different():
 
 
 def test_figures_are_saved(tmp_path, population):
-    path = style.save(
-        figures.proximity_figure(population.proximity, population.labels), tmp_path / "a" / "b.png"
-    )
+    path = style.save(figures.proximity_figure(population.proximity, population.labels), tmp_path / "a" / "b.png")
     assert path.read_bytes().startswith(PNG)
     assert path.stat().st_size > 10_000
 

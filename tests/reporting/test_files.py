@@ -60,9 +60,7 @@ def test_numbers_of_the_summary(run_path):
 def test_a_number_that_is_none_is_named(run_path):
     replace(run_path / "summary.json", '"count": 3', '"count": "three"')
     run = files.read_run(run_path)
-    with pytest.raises(
-        UserError, match=r"summary\.json is damaged: clusters\.count is 'three', not a number"
-    ):
+    with pytest.raises(UserError, match=r"summary\.json is damaged: clusters\.count is 'three', not a number"):
         run.number("clusters", "count")
 
 
@@ -163,9 +161,7 @@ def test_a_client_without_a_cluster_or_a_true_one(run_path):
 def rewrite_clustering(run_path, **changes) -> None:
     with np.load(run_path / "clustering.npz") as archive:
         arrays = dict(archive) | changes
-    np.savez(
-        run_path / "clustering.npz", **{name: value for name, value in arrays.items() if value is not None}
-    )
+    np.savez(run_path / "clustering.npz", **{name: value for name, value in arrays.items() if value is not None})
 
 
 def test_a_clustering_without_a_tree(run_path):
@@ -177,9 +173,7 @@ def test_a_clustering_without_a_tree(run_path):
 
 def test_a_damaged_clustering_is_described(run_path):
     rewrite_clustering(run_path, labels=np.zeros(3, int))
-    assert message(run_path).endswith(
-        "clustering.npz is damaged: labels is (3,), for 18 clients it must be (18,)"
-    )
+    assert message(run_path).endswith("clustering.npz is damaged: labels is (3,), for 18 clients it must be (18,)")
     rewrite_clustering(run_path, labels=None)
     assert message(run_path).endswith("clustering.npz is damaged: there is no 'labels'")
     whole = (run_path / "clustering.npz").read_bytes()

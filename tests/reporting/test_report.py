@@ -173,9 +173,7 @@ def test_texts_are_escaped(tmp_path, make_run):
     evil = "<script>alert('x')</script>&\""
     make_run(tmp_path / "out", task=evil)
     config = tmp_path / "out" / "config.toml"
-    config.write_text(
-        config.read_text().replace("made for the tests", "<img src=http://example.org/x onerror=y>")
-    )
+    config.write_text(config.read_text().replace("made for the tests", "<img src=http://example.org/x onerror=y>"))
     clients = tmp_path / "out" / "clients.csv"
     clients.write_text(clients.read_text().replace("client-03", "<script>c</script>"))
     page = Page(write_report(tmp_path / "out"))

@@ -63,7 +63,11 @@ def test_a_sweep_has_a_panel_for_each_value(run):
     }
     figure = figures.settings_figure(runs, run.clients.true_cluster)
     titles = [axes.get_title() for axes in figure.axes if axes.get_visible()]
-    assert titles == ["3 true groups", *(f"threshold {step}: {count // step} clusters" for step in (2, 3, 6, 9)), "threshold 18: 1 cluster"]
+    assert titles == [
+        "3 true groups",
+        *(f"threshold {step}: {count // step} clusters" for step in (2, 3, 6, 9)),
+        "threshold 18: 1 cluster",
+    ]
     drawn(figure)
 
 
@@ -94,7 +98,10 @@ def test_damaged_files_are_named(comparison_path, tmp_path):
 
     source = files.find_runs(comparison_path)[0].path
     count = len(files.read_run(source).clients)
-    for name, arrays in (("representations.npz", {"places": np.arange(3), "points": np.zeros([2, 2])}), ("history/000001.npy", None)):
+    for name, arrays in (
+        ("representations.npz", {"places": np.arange(3), "points": np.zeros([2, 2])}),
+        ("history/000001.npy", None),
+    ):
         out = tmp_path / name.split(".")[0].replace("/", "-")
         shutil.copytree(source, out)
         if arrays:

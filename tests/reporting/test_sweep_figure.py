@@ -192,10 +192,7 @@ def test_the_page(with_errors):
     page = Page(with_errors / "report.html")
     assert_stands_alone(page)
     (image,) = page.all("img")
-    assert (
-        base64.b64decode(image["src"].partition(",")[2])
-        == (with_errors / "figures" / "sweep.png").read_bytes()
-    )
+    assert base64.b64decode(image["src"].partition(",")[2]) == (with_errors / "figures" / "sweep.png").read_bytes()
     for words in (
         "digits: pacfl over beta and local epochs", "beta, local epochs", "0.5, 0.1, 0.3",
         "Clients wrongly joined",

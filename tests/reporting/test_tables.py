@@ -37,13 +37,9 @@ def test_one_row_a_method(rows):
         ("local_trained_percent", "local", "share", 100),
     ],
 )
-def test_accuracies_are_mean_and_sample_deviation_over_seeds_in_percent(
-    comparison_path, rows, key, group, name, scale
-):
+def test_accuracies_are_mean_and_sample_deviation_over_seeds_in_percent(comparison_path, rows, key, group, name, scale):
     for row in rows:
-        values = scale * np.array(
-            [each["accuracy"][group][name] for each in summaries(comparison_path, row.algorithm)]
-        )
+        values = scale * np.array([each["accuracy"][group][name] for each in summaries(comparison_path, row.algorithm)])
         assert row.stats[key].mean == pytest.approx(np.mean(values))
         assert row.stats[key].std == pytest.approx(np.std(values, ddof=1))
         assert row.stats[key].count == 2

@@ -97,7 +97,10 @@ def test_a_sketch_keeps_cosines_in_the_mean_with_the_error_of_its_docstring(cosi
     size, dimensions, trials = 4000, 256, 400
     one, other = rng.normal(size=[2, size])
     other -= (one @ other) / (one @ one) * one
-    pair = one / np.linalg.norm(one), cosine * one / np.linalg.norm(one) + np.sqrt(1 - cosine**2) * other / np.linalg.norm(other)
+    pair = (
+        one / np.linalg.norm(one),
+        cosine * one / np.linalg.norm(one) + np.sqrt(1 - cosine**2) * other / np.linalg.norm(other),
+    )
     first, second = (tf.constant(each, tf.float32) for each in pair)
     found = []
     for trial in range(trials):

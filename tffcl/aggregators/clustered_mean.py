@@ -79,7 +79,9 @@ def _segment_process(value_type, weight_type, num_clusters):
     """One upload a client: scatter-add into rows chosen by the key."""
     totals_type = tff.to_type(
         collections.OrderedDict(
-            sums=stacked(value_type["value"]), weight=tff.TensorType(np.float32, [None]), clients=tff.TensorType(np.int32, [None])
+            sums=stacked(value_type["value"]),
+            weight=tff.TensorType(np.float32, [None]),
+            clients=tff.TensorType(np.int32, [None]),
         )
     )
 
@@ -137,14 +139,14 @@ def _segment_process(value_type, weight_type, num_clusters):
         return tff.federated_value((), tff.SERVER)
 
     @tff.federated_computation(
-        initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS), tff.FederatedType(weight_type, tff.CLIENTS)
+        initialize.type_signature.result,
+        tff.FederatedType(value_type, tff.CLIENTS),
+        tff.FederatedType(weight_type, tff.CLIENTS),
     )
     def next_fn(state, value, weight):
         upload = tff.federated_zip(collections.OrderedDict(upload=value, weight=weight))
         totals = tff.federated_aggregate(upload, zero(), accumulate, merge, report)
-        return tff.templates.MeasuredProcessOutput(
-            state, tff.federated_map(divide, totals), tff.federated_map(measure, totals)
-        )
+        return tff.templates.MeasuredProcessOutput(state, tff.federated_map(divide, totals), tff.federated_map(measure, totals))
 
     return tff.templates.AggregationProcess(initialize, next_fn)
 
@@ -187,7 +189,9 @@ def _inner_process(value_type, weight_type, num_clusters, inner_factory):
         return tff.federated_zip(tuple(inner.initialize() for _ in masks))
 
     @tff.federated_computation(
-        initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS), tff.FederatedType(weight_type, tff.CLIENTS)
+        initialize.type_signature.result,
+        tff.FederatedType(value_type, tff.CLIENTS),
+        tff.FederatedType(weight_type, tff.CLIENTS),
     )
     def next_fn(states, upload, weight):
         outputs = []

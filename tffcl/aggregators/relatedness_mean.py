@@ -105,7 +105,9 @@ def _mix_rows(relatedness, weight, values):
     """Row i: the mean of `values [m, ...]` with weights `relatedness[i] * weight`."""
     shares = relatedness * weight[tf.newaxis, :]
     flat = tf.reshape(values, [tf.shape(values)[0], -1])
-    mixed = tf.math.divide_no_nan(tf.cast(shares, flat.dtype) @ flat, tf.cast(tf.reduce_sum(shares, 1, keepdims=True), flat.dtype))
+    mixed = tf.math.divide_no_nan(
+        tf.cast(shares, flat.dtype) @ flat, tf.cast(tf.reduce_sum(shares, 1, keepdims=True), flat.dtype)
+    )
     return tf.reshape(mixed, [-1, *values.shape[1:]])
 
 

@@ -148,4 +148,6 @@ def cohort_of(cohort: Cohort, protocol: str) -> Cohort:
 def _check_tests(population: Population):
     for client in population.client_ids:
         if not int(population.test_examples(int(client)).cardinality()):
-            raise UserError(f"client {client} has no test examples; protocol 'authors' lets clients choose on them, 'paper' does not")
+            raise UserError(
+                f"client {client} has no test examples; protocol 'authors' lets clients choose on them, 'paper' does not"
+            )

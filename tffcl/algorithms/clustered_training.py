@@ -69,9 +69,7 @@ def build_training_process(
     @tff.federated_computation
     def initialize():
         return tff.federated_zip(
-            collections.OrderedDict(
-                models=tff.federated_eval(initial_models, tff.SERVER), aggregator=aggregator.initialize()
-            )
+            collections.OrderedDict(models=tff.federated_eval(initial_models, tff.SERVER), aggregator=aggregator.initialize())
         )
 
     @tff.tensorflow.computation(models_type, aggregator.next.type_signature.result.result.member)

@@ -16,7 +16,9 @@ from tffcl.algorithms.one_shot import OneShotClustering, signature_transfer, thr
 from tffcl.algorithms.related_training import MIXES, build_related_process, build_related_training
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clustering import centre_map, client_relatedness as fcr, hierarchical, newcomers as joining
+from tffcl.clustering import centre_map, hierarchical
+from tffcl.clustering import client_relatedness as fcr
+from tffcl.clustering import newcomers as joining
 from tffcl.errors import UserError, unknown
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.flat import FlatModel
@@ -69,7 +71,14 @@ class TaskonomyClustering:
         for name, allowed in (("distance", fcr.DISTANCES), ("clusters", CASES), ("mixes", MIXES)):
             if getattr(self, name) not in allowed:
                 raise unknown(name, getattr(self, name), allowed)
-        least = {"encoder_epochs": 1, "encoder_examples": 1, "num_centres": 1, "fine_tune_epochs": 0, "num_neighbors": 2, "num_clusters": 1}
+        least = {
+            "encoder_epochs": 1,
+            "encoder_examples": 1,
+            "num_centres": 1,
+            "fine_tune_epochs": 0,
+            "num_neighbors": 2,
+            "num_clusters": 1,
+        }
         for name, smallest in least.items():
             value = getattr(self, name)
             if value is not None and value < smallest:

@@ -72,7 +72,9 @@ class IterativeClustering:
         if self.initialization is not None and self.initialization not in INITIALIZATIONS:
             raise unknown("initialization", self.initialization, INITIALIZATIONS)
         if self.least_share is not None and not 0 < self.least_share <= 1 / self.num_clusters:
-            raise UserError(f"least_share is {self.least_share}; it must be above 0 and at most 1 / num_clusters, {1 / self.num_clusters:.3g}")
+            raise UserError(
+                f"least_share is {self.least_share}; it must be above 0 and at most 1 / num_clusters, {1 / self.num_clusters:.3g}"
+            )
         if self.warm_up_rounds < 1:
             raise UserError(f"warm_up_rounds is {self.warm_up_rounds}; it must be a whole number from 1")
         criterion_of(self.protocol)
@@ -260,9 +262,7 @@ def build_ifca(
         metrics = round_metrics(reports, cohort, chosen, transfer)
         assignment = state.assignment.copy()
         assignment[np.searchsorted(state.client_ids, cohort.client_ids)] = chosen
-        state = dataclasses.replace(
-            state, models=server["models"], aggregator=server["aggregator"], assignment=assignment
-        )
+        state = dataclasses.replace(state, models=server["models"], aggregator=server["aggregator"], assignment=assignment)
         return state, metrics
 
     def computations():

@@ -13,7 +13,8 @@ from tffcl.algorithms.clustered_training import build_clustered_training, build_
 from tffcl.algorithms.contracts import Algorithm, Population, State, Transfer, check_newcomers, extended, joined_order
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clustering import hierarchical, newcomers as joining
+from tffcl.clustering import hierarchical
+from tffcl.clustering import newcomers as joining
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import Signature, build_collection

@@ -180,9 +180,7 @@ def _kept(models: np.ndarray, new: np.ndarray, rows: np.ndarray) -> tuple[np.nda
     return kept, renumbered.astype(np.int32)
 
 
-def build_related_training(
-    model: FlatModel, training: LocalTraining, mixes: str = "cohort", flags=None
-) -> RelatedTraining:
+def build_related_training(model: FlatModel, training: LocalTraining, mixes: str = "cohort", flags=None) -> RelatedTraining:
     """Builds the rounds of FLT's case I; `mixes` is a name in `MIXES`, flags as in `RelatedTraining`."""
     asks = flags is not None
     if mixes not in MIXES:

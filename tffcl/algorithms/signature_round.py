@@ -11,7 +11,6 @@ from tffcl.aggregators.collect import by_client
 from tffcl.algorithms.contracts import Population
 from tffcl.signatures.signature import Signature, build_collection
 
-
 _CLIENTS_AT_A_TIME = 50  # bounds the data in flight; a round number keeps the runtime's executors few
 
 

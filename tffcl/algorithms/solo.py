@@ -25,7 +25,6 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.update import build_train_and_report, client_type
 from tffcl.models.flat import FlatModel
 
-
 NOTHING_SENT = Transfer(None, None)
 
 

@@ -149,7 +149,9 @@ class _Rounds:
     def initialize(self, population: Population, size: int) -> State:
         count = len(population.client_ids)
         aggregator, everyone = self.process.initialize()["aggregator"], np.arange(count, dtype=np.int32)
-        return State(population.client_ids, everyone, self.initial[np.newaxis], aggregator, KnownClients.nobody(count, size).extra())
+        return State(
+            population.client_ids, everyone, self.initial[np.newaxis], aggregator, KnownClients.nobody(count, size).extra()
+        )
 
     def next(self, state: State, cohort: Cohort):
         """One round; see `Algorithm.next`."""

@@ -112,9 +112,7 @@ def build_fine_tune(autoencoder: FlatAutoencoder, epochs: int, batch_size: int, 
             state, _ = adam_steps(state, x, order)
             return number + 1, state
 
-        _, state = tf.while_loop(
-            lambda number, state: number < epochs, epoch, (0, start_adam(vector)), parallel_iterations=1
-        )
+        _, state = tf.while_loop(lambda number, state: number < epochs, epoch, (0, start_adam(vector)), parallel_iterations=1)
         return state["vector"]
 
     return fine_tune

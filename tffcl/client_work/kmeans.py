@@ -126,9 +126,7 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
             return once(points, tf.random.experimental.stateless_fold_in(seed, number))
 
         types = (tf.float64, tf.int32, tf.float64)
-        centres, counts, inertia = tf.map_fn(
-            restart, tf.range(restarts), fn_output_signature=types, parallel_iterations=1
-        )
+        centres, counts, inertia = tf.map_fn(restart, tf.range(restarts), fn_output_signature=types, parallel_iterations=1)
         least = tf.argmin(inertia)
         return centres[least], counts[least], inertia[least]
 
@@ -140,9 +138,7 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
     def kmeans(points, seed):
         finite = tf.boolean_mask(points, tf.reduce_all(tf.math.is_finite(points), axis=1))
         finite = tf.cast(finite, tf.float64)
-        centres, counts, inertia = tf.cond(
-            tf.shape(finite)[0] > 0, lambda: best(finite, seed), lambda: nothing(finite)
-        )
+        centres, counts, inertia = tf.cond(tf.shape(finite)[0] > 0, lambda: best(finite, seed), lambda: nothing(finite))
         mask = tf.ensure_shape(counts, [num_centres]) > 0
         return collections.OrderedDict(
             centres=tf.cast(tf.where(mask[:, tf.newaxis], centres, tf.zeros_like(centres)), tf.float32),

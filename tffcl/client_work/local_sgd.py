@@ -146,8 +146,7 @@ def _build_momentum_step(training: LocalTraining, centres):
             moves = [move - rate * training.weight_decay * part for move, part in zip(moves, parts)]
         if training.proximal_weight:
             moves = [
-                move - rate * training.proximal_weight * (part - centre)
-                for move, part, centre in zip(moves, parts, centres)
+                move - rate * training.proximal_weight * (part - centre) for move, part, centre in zip(moves, parts, centres)
             ]
         velocity = [training.momentum * was + move for was, move in zip(velocity, moves)]
         return [part + by for part, by in zip(parts, velocity)], velocity

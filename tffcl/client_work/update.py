@@ -69,9 +69,7 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_t
     return train_and_report
 
 
-def build_client_update(
-    model: FlatModel, training: LocalTraining, *, local_test: bool, flags: bool = False
-) -> tff.Computation:
+def build_client_update(model: FlatModel, training: LocalTraining, *, local_test: bool, flags: bool = False) -> tff.Computation:
     """Builds the upload of one client of a clustered round; with `flags` it also tells whether its data have changed.
 
     The weight is the number of training examples, |D_k| of PACFL Alg. 1 line 24; a model that is not finite gets weight 0.

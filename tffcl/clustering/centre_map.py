@@ -50,9 +50,7 @@ class CentreMap:
         """
         centres, mask = checked_centres(centres, mask, "newcomer")
         if centres.shape[2] != self.num_features:
-            raise UserError(
-                f"centres of newcomers have {centres.shape[2]} features; the map was made of {self.num_features}"
-            )
+            raise UserError(f"centres of newcomers have {centres.shape[2]} features; the map was made of {self.num_features}")
         points = np.zeros((*mask.shape, self.points.shape[2]), np.float32)
         for place, (own, real) in enumerate(zip(centres, mask, strict=True)):
             points[place, real] = self.reducer.transform(np.ascontiguousarray(own[real], np.float32))
@@ -138,8 +136,7 @@ def checked_centres(centres, mask, who: str) -> tuple[np.ndarray, np.ndarray]:
         )
     if mask.shape != centres.shape[:2] or mask.dtype != bool:
         raise UserError(
-            f"the mask of the {who}s is {mask.dtype} of shape {mask.shape}; it must be bool of shape "
-            f"{centres.shape[:2]}"
+            f"the mask of the {who}s is {mask.dtype} of shape {mask.shape}; it must be bool of shape {centres.shape[:2]}"
         )
     empty = ~mask.any(axis=1)
     if empty.any():

@@ -199,9 +199,7 @@ def _all_pairs(points, mask, others, others_mask, kernel) -> np.ndarray:
         raise UserError("others_mask is given without others")
     others, others_mask = (points, mask) if symmetric else checked_centres(others, others_mask, "other client")
     if points.shape[2] != others.shape[2]:
-        raise UserError(
-            f"centres have {points.shape[2]} features and those of others {others.shape[2]}; they must be equal"
-        )
+        raise UserError(f"centres have {points.shape[2]} features and those of others {others.shape[2]}; they must be equal")
     result = np.full((len(points), len(others)), np.inf, np.float32)
     blocks, other_blocks = list(_blocks(points, mask)), list(_blocks(others, others_mask))
     for place, (rows, left) in enumerate(blocks):

@@ -93,9 +93,7 @@ def check_proximity(proximity: np.ndarray) -> np.ndarray:
     """
     matrix = np.asarray(proximity)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.dtype.kind not in "fiu":
-        raise UserError(
-            f"proximity is {matrix.dtype} of shape {matrix.shape}; it must be a square matrix of numbers"
-        )
+        raise UserError(f"proximity is {matrix.dtype} of shape {matrix.shape}; it must be a square matrix of numbers")
     if not np.isfinite(matrix).all():
         raise UserError("proximity has NaN or infinite entries; all must be finite")
     tolerance = _RELATIVE_TOLERANCE * float(matrix.max(initial=0))
@@ -186,9 +184,7 @@ def build_ward_dendrogram(rows: np.ndarray) -> Dendrogram:
     return Dendrogram(hierarchy.linkage(condensed, method="ward"), "ward")
 
 
-def cut(
-    dendrogram: Dendrogram, *, threshold: float | None = None, num_clusters: int | None = None
-) -> np.ndarray:
+def cut(dendrogram: Dendrogram, *, threshold: float | None = None, num_clusters: int | None = None) -> np.ndarray:
     """Cuts the tree into flat clusters.
 
     Args:
@@ -311,8 +307,7 @@ def _check_symmetry(matrix: np.ndarray, tolerance: float) -> None:
         if apart.max() > tolerance:
             i, j = np.unravel_index(int(apart.argmax()), apart.shape)
             raise UserError(
-                f"proximity is not symmetric: [{start + i}, {j}] is {rows[i, j]:.6g}, "
-                f"[{j}, {start + i}] is {columns[i, j]:.6g}"
+                f"proximity is not symmetric: [{start + i}, {j}] is {rows[i, j]:.6g}, [{j}, {start + i}] is {columns[i, j]:.6g}"
             )
 
 

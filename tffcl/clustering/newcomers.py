@@ -57,9 +57,7 @@ def distances_to_clusters(proximity: np.ndarray, labels: np.ndarray, *, linkage:
     return _distances(proximity, _checked_labels(labels, len(proximity)), linkage)
 
 
-def assign_newcomers(
-    proximity: np.ndarray, labels: np.ndarray, *, threshold: float, linkage: str
-) -> np.ndarray:
+def assign_newcomers(proximity: np.ndarray, labels: np.ndarray, *, threshold: float, linkage: str) -> np.ndarray:
     """Gives newcomers the nearest existing cluster, or new clusters (PACFL Alg. 3).
 
     Alg. 3 line 4 runs HC again on the extended matrix. Taken literally, that can change the cluster of an

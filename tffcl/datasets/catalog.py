@@ -34,18 +34,10 @@ DATASETS: Mapping[str, Entry] = {
         f"{_LOADERS}.digits:load_digits",
     ),
     "mnist": Entry("28x28 grey digits: 60,000 + 10,000, 10 classes", f"{_LOADERS}.tfds_sets:load_mnist"),
-    "fashion_mnist": Entry(
-        "28x28 grey clothes: 60,000 + 10,000, 10 classes", f"{_LOADERS}.tfds_sets:load_fashion_mnist"
-    ),
-    "cifar10": Entry(
-        "32x32 colour photos: 50,000 + 10,000, 10 classes", f"{_LOADERS}.tfds_sets:load_cifar10"
-    ),
-    "cifar100": Entry(
-        "32x32 colour photos: 50,000 + 10,000, 100 classes", f"{_LOADERS}.tfds_sets:load_cifar100"
-    ),
-    "svhn_cropped": Entry(
-        "32x32 colour house numbers: 73,257 + 26,032, 10 classes", f"{_LOADERS}.tfds_sets:load_svhn_cropped"
-    ),
+    "fashion_mnist": Entry("28x28 grey clothes: 60,000 + 10,000, 10 classes", f"{_LOADERS}.tfds_sets:load_fashion_mnist"),
+    "cifar10": Entry("32x32 colour photos: 50,000 + 10,000, 10 classes", f"{_LOADERS}.tfds_sets:load_cifar10"),
+    "cifar100": Entry("32x32 colour photos: 50,000 + 10,000, 100 classes", f"{_LOADERS}.tfds_sets:load_cifar100"),
+    "svhn_cropped": Entry("32x32 colour house numbers: 73,257 + 26,032, 10 classes", f"{_LOADERS}.tfds_sets:load_svhn_cropped"),
     "emnist_balanced": Entry(
         "28x28 grey digits and letters: 112,800 + 18,800, 47 classes",
         f"{_LOADERS}.tfds_sets:load_emnist_balanced",
@@ -58,9 +50,7 @@ DATASETS: Mapping[str, Entry] = {
         "LEAF FEMNIST, 28x28 grey, with its 3,400 writers as clients; 62 classes, or 10 with only_digits",
         f"{_LOADERS}.femnist:load_femnist",
     ),
-    "usps": Entry(
-        "16x16 grey digits of the US postal service: 7,291 + 2,007, 10 classes", f"{_LOADERS}.usps:load_usps"
-    ),
+    "usps": Entry("16x16 grey digits of the US postal service: 7,291 + 2,007, 10 classes", f"{_LOADERS}.usps:load_usps"),
     "celeba": Entry(
         "faces with 40 yes-or-no attributes, scaled down: 162,770 + 19,962, 2 classes",
         f"{_LOADERS}.celeba:load_celeba",

@@ -30,9 +30,7 @@ class Images:
         if len(self.x) != len(self.y):
             raise UserError(f"{len(self.x)} images have {len(self.y)} labels; there must be as many of both")
         if len(self.y) and self.y.min() < 0:
-            raise UserError(
-                f"label {self.y.min()} of image {int(self.y.argmin())} is negative; labels count from 0"
-            )
+            raise UserError(f"label {self.y.min()} of image {int(self.y.argmin())} is negative; labels count from 0")
 
     def __len__(self) -> int:
         return len(self.y)
@@ -125,9 +123,7 @@ class Dataset:
             for kind in ("owner", "source", "attributes"):
                 array = getattr(self, f"{split}_{kind}")
                 if array is not None and len(array) != len(images):
-                    raise UserError(
-                        f"{self.name}: {len(images)} {split} images have {len(array)} entries of {kind}"
-                    )
+                    raise UserError(f"{self.name}: {len(images)} {split} images have {len(array)} entries of {kind}")
 
     def take(self, train: np.ndarray, test: np.ndarray) -> "Dataset":
         """Returns the data set of the training images at `train` and the test images at `test` only."""
@@ -157,9 +153,7 @@ class Partition:
 
     def __post_init__(self):
         """Raises ValueError if the parts are of different numbers of clients."""
-        lengths = {
-            len(part) for part in (self.train, self.test, self.groups, self.transforms) if part is not None
-        }
+        lengths = {len(part) for part in (self.train, self.test, self.groups, self.transforms) if part is not None}
         if len(lengths) != 1:
             raise ValueError(f"the parts of a partition are of {sorted(lengths)} clients")
 

@@ -20,9 +20,7 @@ _COMMON = {"normalization": "pacfl", "subset": None, "test_subset": None}
 _SERVER = {"server_examples": 0, "server_split": "train"}
 
 
-def load_federated(
-    dataset: Mapping, partition: Mapping, *, seed: int, data_dir: str | None = None
-) -> FederatedDataset:
+def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir: str | None = None) -> FederatedDataset:
     """Loads a data set and hands it out to clients.
 
     Args:
@@ -81,15 +79,11 @@ def load_dataset(
     names = asked.pop("names", None)
     if mixing is None:
         if names is not None:
-            raise UserError(
-                f"{partition} is of one data set: name = '...' (hybrid and mix4 take names = [...])"
-            )
+            raise UserError(f"{partition} is of one data set: name = '...' (hybrid and mix4 take names = [...])")
         return _load_one(asked, seed=seed, data_dir=data_dir, also=also)
     listed = isinstance(names, Sequence) and all(isinstance(each, str) for each in names)
     if "name" in asked or not listed or isinstance(names, str) or not 2 <= len(names) == len(set(names)):
-        raise UserError(
-            f"{partition} is of several data sets: dataset needs different names = ['...', '...'], no name"
-        )
+        raise UserError(f"{partition} is of several data sets: dataset needs different names = ['...', '...'], no name")
     sets = [_load_one({**asked, "name": each}, seed=seed, data_dir=data_dir, also=also) for each in names]
     return mixture(sets, **mixing)
 
@@ -114,9 +108,7 @@ def _section(kind: str, section: Mapping) -> tuple[object, dict]:
     return rest.pop("name", None), rest
 
 
-def federated(
-    dataset: Dataset, partition: Partition, name: str, server: Images | None = None
-) -> FederatedDataset:
+def federated(dataset: Dataset, partition: Partition, name: str, server: Images | None = None) -> FederatedDataset:
     """Puts a data set and a partition of it together.
 
     Args:
@@ -130,9 +122,7 @@ def federated(
     """
     for client, index in enumerate(partition.train):
         if not len(index):
-            raise UserError(
-                f"client {client} has no training examples under partition {name} of {dataset.name}"
-            )
+            raise UserError(f"client {client} has no training examples under partition {name} of {dataset.name}")
     train, train_indices = pool(dataset.train, partition.train, partition.transforms, dataset.num_classes)
     test, test_indices = pool(dataset.test, partition.test, partition.transforms, dataset.num_classes)
     return FederatedDataset(

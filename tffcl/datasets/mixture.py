@@ -35,21 +35,15 @@ def mixture(datasets: Sequence[Dataset], *, labels: str) -> Dataset:
     shape = tuple(max(each.train.x.shape[axis] for each in datasets) for axis in (1, 2, 3))
     for each in datasets:
         if each.train.x.shape[3] not in (1, shape[2]):
-            raise UserError(
-                f"{each.name} has {each.train.x.shape[3]} channels; beside {shape[2]} it must have 1"
-            )
+            raise UserError(f"{each.name} has {each.train.x.shape[3]} channels; beside {shape[2]} it must have 1")
     parts = {}
     for split in ("train", "test"):
         images = [getattr(each, split) for each in datasets]
         x = np.concatenate([framed(each.x, shape) for each in images])
         y = np.concatenate([each.y + np.int32(offset) for each, offset in zip(images, offsets, strict=True)])
         parts[split] = Images(x, y)
-        parts[f"{split}_source"] = np.repeat(
-            np.arange(len(images), dtype=np.int32), [len(each) for each in images]
-        )
-    mean, std = (
-        [_per_channel(getattr(each, what), shape[2]) for each in datasets] for what in ("mean", "std")
-    )
+        parts[f"{split}_source"] = np.repeat(np.arange(len(images), dtype=np.int32), [len(each) for each in images])
+    mean, std = ([_per_channel(getattr(each, what), shape[2]) for each in datasets] for what in ("mean", "std"))
     return Dataset(
         name="+".join(each.name for each in datasets),
         num_classes=num_classes,
@@ -70,9 +64,7 @@ def _check_alike(datasets):
             ("classes", first.num_classes, each.num_classes),
         ):
             if ours != theirs:
-                raise UserError(
-                    f"{what} of {first.name} are {ours} and of {each.name} {theirs}; hybrid needs them equal"
-                )
+                raise UserError(f"{what} of {first.name} are {ours} and of {each.name} {theirs}; hybrid needs them equal")
 
 
 def framed(x: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
@@ -92,7 +84,4 @@ def _names(datasets, labels):
         return None
     if labels == "apart":
         return tuple(f"{each.name} {name}" for each in datasets for name in each.class_names)
-    return tuple(
-        " / ".join(dict.fromkeys(names))
-        for names in zip(*(each.class_names for each in datasets), strict=True)
-    )
+    return tuple(" / ".join(dict.fromkeys(names)) for names in zip(*(each.class_names for each in datasets), strict=True))

@@ -19,9 +19,7 @@ def check(*, server_examples: object, server_split: object):
     options.choice("server_split", server_split, _SPLITS)
 
 
-def hold_out_server(
-    dataset: Dataset, *, seed: int, server_examples: int, server_split: str
-) -> tuple[Dataset, Images | None]:
+def hold_out_server(dataset: Dataset, *, seed: int, server_examples: int, server_split: str) -> tuple[Dataset, Images | None]:
     """Gives the server images, before a partition hands the others out to clients.
 
     Each class gets as many as the others; one more for some classes that the seed decides, if the number does
@@ -73,6 +71,4 @@ def _balanced(y: np.ndarray, num_classes: int, size: int, rng: np.random.Generat
             sizes = np.minimum(sizes + each, available)
         else:  # at last: one more for some of those that have more
             sizes[rng.choice(left, missing, replace=False)] += 1
-    return np.concatenate(
-        [rng.permutation(index)[:wanted] for index, wanted in zip(examples, sizes, strict=True)]
-    )
+    return np.concatenate([rng.permutation(index)[:wanted] for index, wanted in zip(examples, sizes, strict=True)])

@@ -90,9 +90,7 @@ def _read(path: pathlib.Path, fingerprint: str) -> dict[str, np.ndarray] | None:
 def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray]):
     """Writes an .npz file so that readers find all of it or nothing; raises OSError if it cannot."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        dir=path.parent, prefix=path.stem, suffix=".partial", delete=False
-    ) as file:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.stem, suffix=".partial", delete=False) as file:
         try:
             np.savez(file, **arrays)
             file.close()

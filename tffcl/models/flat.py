@@ -176,9 +176,7 @@ class FlatModel(FlatWeights):
     @property
     def example_spec(self) -> collections.OrderedDict:
         """The `tf.TensorSpec` structure of a single example: raw image `x`, int32 label `y`."""
-        return collections.OrderedDict(
-            x=tf.TensorSpec(self.input_shape, tf.uint8), y=tf.TensorSpec((), tf.int32)
-        )
+        return collections.OrderedDict(x=tf.TensorSpec(self.input_shape, tf.uint8), y=tf.TensorSpec((), tf.int32))
 
     @property
     def initial(self) -> np.ndarray:

@@ -126,8 +126,7 @@ MODELS = {
         "LeNet-5, 44,426 parameters on 28x28x1 with 10 classes (PACFL Table 10)", "tffcl.models.lenet5", "build_lenet5"
     ),
     "mlp": Entry(
-        "one hidden layer of `hidden` ReLU units, default 200: 159,010 parameters on 28x28x1 with 10 classes; "
-        "any image size",
+        "one hidden layer of `hidden` ReLU units, default 200: 159,010 parameters on 28x28x1 with 10 classes; any image size",
         "tffcl.models.mlp",
         "build_mlp",
     ),

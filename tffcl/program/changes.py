@@ -36,7 +36,9 @@ def notes(config: RunConfig, drifting: Sequence[int], state: State) -> list[str]
     if drifted:
         silent = np.setdiff1d(drifting, state.client_ids[flagged > 0])
         if silent.size:
-            found.append(f"no flag of {_listed(silent)}: they did not train on the new data before clusters were formed anew, or at all")
+            found.append(
+                f"no flag of {_listed(silent)}: they did not train on the new data before clusters were formed anew, or at all"
+            )
     return found
 
 

@@ -42,7 +42,13 @@ def compare(
     places = [out / config.algorithm / f"seed-{config.seed}" for config in configs]
     if len(set(places)) < len(places):
         raise UserError("a comparison needs each algorithm and each seed once")
-    options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress, "workers": workers}
+    options = {
+        "data_dir": data_dir,
+        "resume": resume,
+        "overwrite": overwrite,
+        "show_progress": show_progress,
+        "workers": workers,
+    }
     return run_all(configs, places, **options)
 
 
@@ -78,7 +84,13 @@ def run_all(
         fails; what is finished stays.
     """
     _check_places(configs, places, resume, overwrite)
-    options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress, "workers": workers}
+    options = {
+        "data_dir": data_dir,
+        "resume": resume,
+        "overwrite": overwrite,
+        "show_progress": show_progress,
+        "workers": workers,
+    }
     summaries = []
     for number, (config, place) in enumerate(zip(configs, places, strict=True)):
         finished = place / "summary.json"

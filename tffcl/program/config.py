@@ -11,6 +11,7 @@ from tffcl.errors import UserError, unknown
 from tffcl.program import tasks
 from tffcl.program.catalog import ALGORITHMS, MODELS
 
+
 @dataclasses.dataclass(frozen=True)
 class TrainSettings:
     """The protocol of training.

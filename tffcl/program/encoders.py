@@ -158,9 +158,7 @@ def _chosen(whole, examples: int | None, seed: int) -> np.ndarray:
     return x[np.sort(rng.choice(len(x), examples, replace=False))]
 
 
-def _train(
-    autoencoder: FlatAutoencoder, x, epochs, batch_size, learning_rate, seed, show_progress
-) -> tuple[np.ndarray, float]:
+def _train(autoencoder: FlatAutoencoder, x, epochs, batch_size, learning_rate, seed, show_progress) -> tuple[np.ndarray, float]:
     """Returns the trained vector, `float32 [P]`, and the mean loss over the last epoch."""
     adam_steps = build_adam_steps(autoencoder, batch_size, learning_rate)
     rng = np.random.default_rng(stream(seed, "encoder order"))

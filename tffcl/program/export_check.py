@@ -19,6 +19,7 @@ from tffcl.program.rehearsal import difference, rehearse
 _TRIED_IMAGES = 64
 _MOST_EXAMPLES = 20  # of a real client: the numbers are to be compared, not to be good
 
+
 def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None) -> list[str]:
     """Loads every file of an export, runs it, and holds the numbers against the library's.
 

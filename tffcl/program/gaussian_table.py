@@ -56,8 +56,7 @@ class GaussianTable:
     def to_text(self) -> str:
         """Returns a table with the paper's values in a line below ours."""
         lines = [
-            f"Distance from N(m, S), {_DIMENSION} dimensions, {_POINTS} points each:"
-            f" mean of {self.draws} draws (deviation)",
+            f"Distance from N(m, S), {_DIMENSION} dimensions, {_POINTS} points each: mean of {self.draws} draws (deviation)",
             "",
             _line("", list(COLUMNS)) + "   farther as in the paper",
         ]

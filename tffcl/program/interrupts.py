@@ -38,7 +38,9 @@ def watch_for_interrupts():
     its own) and outside the main thread, where no handler can be set.
     """
     interrupts = Interrupts()
-    own = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    own = (
+        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
     if not own:
         yield interrupts
         return

@@ -42,9 +42,7 @@ class _Joined:
     state: State
 
 
-def join_newcomers(
-    out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True
-) -> dict:
+def join_newcomers(out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True) -> dict:
     """Lets the clients that a run held out (`newcomers.clients`) join the state of its newest checkpoint.
 
     The method gives each of them a model; it is tested on the newcomer's test images (`cluster` accuracy),

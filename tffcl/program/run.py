@@ -16,8 +16,8 @@ from tffcl.algorithms.contracts import Algorithm, Cohort, State
 from tffcl.clustering import hierarchical
 from tffcl.errors import UserError
 from tffcl.program import changes, prepare, sampling, summary
-from tffcl.program.config import RunConfig
 from tffcl.program.clustering_error import clustering_error
+from tffcl.program.config import RunConfig
 from tffcl.program.history import ClusterHistory
 from tffcl.program.interrupts import Interrupts, watch_for_interrupts
 from tffcl.program.progress import progress_bar
@@ -124,7 +124,9 @@ def _claim(out: pathlib.Path, config: RunConfig, *, resume: bool, overwrite: boo
             (out / name).unlink(missing_ok=True)
     if file.is_file():
         if not resume:
-            raise UserError(f"{out} holds a run already; --resume goes on with it, --overwrite starts anew, or give another --out")
+            raise UserError(
+                f"{out} holds a run already; --resume goes on with it, --overwrite starts anew, or give another --out"
+            )
         check_same(out, config)
     out.mkdir(parents=True, exist_ok=True)
     packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")

@@ -35,9 +35,7 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
     from tffcl.reporting import figures
 
     # The same stream as of a run: what is shown is what is trained on.
-    federated = load_federated(
-        config.dataset, config.partition, seed=stream(config.seed, "partition"), data_dir=data_dir
-    )
+    federated = load_federated(config.dataset, config.partition, seed=stream(config.seed, "partition"), data_dir=data_dir)
     out = pathlib.Path(out)
     drawn = {
         "labels.png": figures.label_histograms(federated.label_counts(), federated.true_groups),

@@ -17,6 +17,7 @@ from tffcl.program.population import build_population
 from tffcl.program.sampling import stream
 from tffcl.program.summary import rand_index
 
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Similarity:
     """What clients' signatures say of how alike they are.

@@ -12,7 +12,6 @@ import tensorflow_federated as tff
 from tffcl.algorithms.contracts import Algorithm, State
 from tffcl.errors import UserError
 
-
 # In a notebook TensorFlow would tell of every checkpoint that it writes, in the middle of the progress bar.
 logging.getLogger("tensorflow").addFilter(lambda record: "Assets written to" not in record.getMessage())
 
@@ -63,7 +62,9 @@ class Checkpoints:
             loaded = wait(self._manager.load(round_number, template))
         except Exception as error:
             reason = str(error).splitlines()[0]
-            raise UserError(f"the checkpoint of round {round_number} cannot be read ({reason}); --overwrite starts anew") from None
+            raise UserError(
+                f"the checkpoint of round {round_number} cannot be read ({reason}); --overwrite starts anew"
+            ) from None
         return State.from_structure(loaded["state"]), dict(loaded["progress"])
 
 

@@ -119,9 +119,7 @@ def make_axis(key: str, values: Sequence, algorithm: str, option: str = "--over"
         if value in values[:place]:
             raise UserError(f"{option} {key} names {show_value(value)} twice; give each value once")
     if len(values) < 2:
-        raise UserError(
-            f"{option} {key} has {len(values)} value{'s' * (len(values) != 1)}; a sweep needs two or more"
-        )
+        raise UserError(f"{option} {key} has {len(values)} value{'s' * (len(values) != 1)}; a sweep needs two or more")
     return Axis(key, tuple(values))
 
 
@@ -190,9 +188,7 @@ def _check_axes(axes: Sequence[Axis], overrides: Mapping):
         for part in axis.key.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
         if found is not None:
-            raise UserError(
-                f"{axis.key} is swept over and set to {show_value(found)}, too; leave one of the two out"
-            )
+            raise UserError(f"{axis.key} is swept over and set to {show_value(found)}, too; leave one of the two out")
 
 
 def _nested(key: str, value) -> dict:
@@ -203,9 +199,7 @@ def _nested(key: str, value) -> dict:
 
 def _directory(axes: Sequence[Axis], values: Sequence) -> pathlib.PurePath:
     parts = (f"{axis.name}-{show_value(value)}" for axis, value in zip(axes, values, strict=True))
-    return pathlib.PurePath(
-        *(re.sub(r"[^\w.+-]+", "_", part, flags=re.ASCII)[:_LONGEST_NAME] for part in parts)
-    )
+    return pathlib.PurePath(*(re.sub(r"[^\w.+-]+", "_", part, flags=re.ASCII)[:_LONGEST_NAME] for part in parts))
 
 
 def _check_different(axes: Sequence[Axis], points: Sequence[Point]):
@@ -215,13 +209,9 @@ def _check_different(axes: Sequence[Axis], points: Sequence[Point]):
             names = f"{describe(axes, other.values)} and {describe(axes, point.values)}"
             if other.runs[0].as_dict() == point.runs[0].as_dict():
                 algorithm = point.runs[0].algorithm
-                raise UserError(
-                    f"{names} are the same run of {algorithm}: another value wins, or it has no such key"
-                )
+                raise UserError(f"{names} are the same run of {algorithm}: another value wins, or it has no such key")
             if other.directory == point.directory:
-                raise UserError(
-                    f"{names} would go into one directory, {point.directory}; give values that differ more"
-                )
+                raise UserError(f"{names} would go into one directory, {point.directory}; give values that differ more")
 
 
 def describe(axes: Sequence[Axis], values: Sequence) -> str:
@@ -260,18 +250,12 @@ def sweep(
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [(number, point) for number in range(len(planned.seeds)) for point in planned.points]
     places = [out / point.directory / f"seed-{planned.seeds[number]}" for number, point in order]
-    titles = [
-        f"{describe(planned.axes, point.values)}, seed {planned.seeds[number]}" for number, point in order
-    ]
+    titles = [f"{describe(planned.axes, point.values)}, seed {planned.seeds[number]}" for number, point in order]
     options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
-    summaries = compare.run_all(
-        [point.runs[number] for number, point in order], places, titles=titles, **options
-    )
+    summaries = compare.run_all([point.runs[number] for number, point in order], places, titles=titles, **options)
     (out / "sweep.toml").write_text(tomli_w.dumps(_contents(planned)), encoding="utf-8")
     points = len(planned.points)
-    return [
-        summaries[number * points + place] for place in range(points) for number in range(len(planned.seeds))
-    ]
+    return [summaries[number * points + place] for place in range(points) for number in range(len(planned.seeds))]
 
 
 def _contents(planned: Plan) -> dict:
@@ -281,8 +265,5 @@ def _contents(planned: Plan) -> dict:
         "seeds": list(planned.seeds),
         "keys": [axis.key for axis in planned.axes],
         "labels": [axis.label for axis in planned.axes],
-        "points": [
-            {"values": list(point.values), "directory": point.directory.as_posix()}
-            for point in planned.points
-        ],
+        "points": [{"values": list(point.values), "directory": point.directory.as_posix()} for point in planned.points],
     }

@@ -42,7 +42,10 @@ class Task:
 
 def _line_of(text: str, message: str) -> int | None:
     """The line of the first key that the message quotes or names as section.key; None if the file has no such line."""
-    named = re.match(r"unknown key in \[([\w.]+)\] '([^']+)'|unknown (model|algorithm in \[algorithms\]) '([^']+)'|([\w.]+)\.(\w+) is ", message)
+    named = re.match(
+        r"unknown key in \[([\w.]+)\] '([^']+)'|unknown (model|algorithm in \[algorithms\]) '([^']+)'|([\w.]+)\.(\w+) is ",
+        message,
+    )
     if not named:
         return None
     table, key = (named[1], named[2]) if named[1] else ("model", "name") if named[3] == "model" else (named[5], named[6])
@@ -146,7 +149,7 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
     return merged(base, own)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _parsed(path: pathlib.Path, modified: float) -> dict:
     del modified  # a file that has changed is read again
     try:

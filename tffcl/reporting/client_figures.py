@@ -52,9 +52,7 @@ def client_sizes_figure(examples: Sequence[int]) -> ReportFigure:
     least, greatest = int(examples.min()), int(examples.max())
     # LEAF's clients differ by orders of magnitude; equal bins would put all but a few into the first.
     logarithmic = least > 0 and greatest >= 50 * least
-    axes.hist(
-        examples, bins=_bins(examples, logarithmic), color=style.COLORS[0], edgecolor="white", linewidth=0.6
-    )
+    axes.hist(examples, bins=_bins(examples, logarithmic), color=style.COLORS[0], edgecolor="white", linewidth=0.6)
     if logarithmic:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -62,9 +60,7 @@ def client_sizes_figure(examples: Sequence[int]) -> ReportFigure:
         axes.xaxis.set_major_locator(MaxNLocator(7, integer=True, steps=[1, 2, 5, 10]))
     median = float(np.median(examples))
     axes.axvline(median, color=style.COLORS[1], linestyle="--", linewidth=1.5)
-    axes.set_title(
-        f"{len(examples):,} clients, {least:,} to {greatest:,} examples, median {median:,.0f}", fontsize=11
-    )
+    axes.set_title(f"{len(examples):,} clients, {least:,} to {greatest:,} examples, median {median:,.0f}", fontsize=11)
     axes.set(xlabel="training examples of a client", ylabel="clients")
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     style.tidy(axes)
@@ -94,9 +90,7 @@ def _draw_spread(axes: Axes, values: np.ndarray, place: int) -> None:
     # The dots are moved up and down at random so that equal accuracies can be counted; the same in every report.
     shifts = np.random.default_rng(0).uniform(-0.27, 0.27, values.size)
     opacity = float(np.clip(40 / values.size, 0.08, 0.7))
-    axes.scatter(
-        values, place + shifts, s=14, color=style.color(place), alpha=opacity, linewidths=0, zorder=2
-    )
+    axes.scatter(values, place + shifts, s=14, color=style.color(place), alpha=opacity, linewidths=0, zorder=2)
     if values.size > 2:
         axes.boxplot(
             values, positions=[place], vert=False, widths=0.6, showfliers=False, manage_ticks=False, whis=(10, 90),

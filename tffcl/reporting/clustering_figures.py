@@ -47,9 +47,7 @@ def proximity_figure(
     axes = figure.subplots()
     low, high = _range(proximity)
     shades = colormaps["viridis" if not _is_similarity(proximity) else "viridis_r"]
-    image = axes.imshow(
-        proximity[np.ix_(order, order)], cmap=shades.with_extremes(bad="white"), vmin=low, vmax=high
-    )
+    image = axes.imshow(proximity[np.ix_(order, order)], cmap=shades.with_extremes(bad="white"), vmin=low, vmax=high)
     unit = f" ({unit})" if unit else ""
     figure.colorbar(image, ax=axes, shrink=0.85, label=f"{measure}{unit}")
     stretches = ordering.blocks(groups[order])
@@ -100,9 +98,7 @@ def dendrogram_figure(
     if threshold is not None:
         _draw_cut(axes, threshold, unit)
     _set_heights(axes, merges, shown, threshold)
-    axes.set_ylabel(
-        " ".join(filter(None, [linkage, "linkage: height of the merge", f"({unit})" if unit else ""]))
-    )
+    axes.set_ylabel(" ".join(filter(None, [linkage, "linkage: height of the merge", f"({unit})" if unit else ""])))
     style.tidy(axes, grid=None)
     return figure
 
@@ -126,9 +122,7 @@ def _draw_borders(axes: Axes, stretches: Sequence[ordering.Block], count: int) -
     width = 1.8 if len(stretches) <= 30 else 0.8
     for block in stretches if 1 < len(stretches) < count else []:
         corner = (block.start - 0.5, block.start - 0.5)
-        axes.add_patch(
-            Rectangle(corner, block.size, block.size, fill=False, color="#D55E00", linewidth=width)
-        )
+        axes.add_patch(Rectangle(corner, block.size, block.size, fill=False, color="#D55E00", linewidth=width))
 
 
 def _name_axes(axes: Axes, stretches: Sequence[ordering.Block], client_ids, order: np.ndarray) -> None:
@@ -210,9 +204,7 @@ def _draw_legend(axes: Axes, labels) -> None:
     if 1 < len(groups) <= len(style.COLORS):
         lines = [Line2D([], [], color=style.color(place), linewidth=3) for place in range(len(groups))]
         names = [f"cluster {ordering.cluster_name(each.name)} ({each.size})" for each in groups]
-        axes.figure.legend(
-            lines, names, loc="outside lower center", ncols=min(len(groups), 4), frameon=False, fontsize=9
-        )
+        axes.figure.legend(lines, names, loc="outside lower center", ncols=min(len(groups), 4), frameon=False, fontsize=9)
 
 
 def _draw_cut(axes: Axes, threshold: float, unit: str) -> None:

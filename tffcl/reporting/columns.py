@@ -52,9 +52,7 @@ class Table:
 
     def floats(self, name: str) -> np.ndarray:
         """Returns a column of numbers; NaN for an empty cell."""
-        return np.array(
-            [self._float(name, line, cell) for line, cell in enumerate(self._cells(name), 2)], float
-        )
+        return np.array([self._float(name, line, cell) for line, cell in enumerate(self._cells(name), 2)], float)
 
     def integers(self, name: str, empty: int) -> np.ndarray:
         """Returns a column of whole numbers, with `empty` for an empty cell."""

@@ -54,9 +54,7 @@ def label_map(
     figure, panels = _lay_out(counts.shape, true_groups is not None, margins)
     main, right = panels["main"], panels.get("right")
     image = _draw_shares(main, counts[order])
-    figure.colorbar(
-        image, ax=right or main, format=PercentFormatter(decimals=0), label="share of the client's examples"
-    )
+    figure.colorbar(image, ax=right or main, format=PercentFormatter(decimals=0), label="share of the client's examples")
     if right is not None:
         _draw_totals(panels["above"], right, counts[order])
     left = main
@@ -99,9 +97,7 @@ def _lay_out(shape: tuple[int, int], strip: bool, margins: bool) -> tuple[Report
     """Returns a figure with the axes "main" and, as asked for, "strip" at its left, "above" and "right"."""
     clients, classes = shape
     height = float(np.clip(2.2 + 0.12 * clients, 3.6, 8.5)) + (0.9 if margins else 0)
-    figure = style.new_figure(
-        float(np.clip(5.5 + 0.09 * classes, 6.5, 10.5)) + (1.2 if margins else 0), height
-    )
+    figure = style.new_figure(float(np.clip(5.5 + 0.09 * classes, 6.5, 10.5)) + (1.2 if margins else 0), height)
     widths = {"strip": 0.3} if strip else {}
     widths |= {"main": 8} | ({"right": 1.8} if margins else {})
     grid = figure.add_gridspec(
@@ -154,10 +150,7 @@ def _draw_groups(main: Axes, left: Axes, names: np.ndarray, title: str) -> None:
         main.axhline(block.start - 0.5, color="black", linewidth=1.2 if len(stretches) <= 30 else 0.5)
     places = [each.middle for each in stretches]
     kept = style.spread(places, [each.size for each in stretches], len(names) / 30)
-    texts = [
-        f"{style.shorten(ordering.cluster_name(stretches[each].name))} ({stretches[each].size})"
-        for each in kept
-    ]
+    texts = [f"{style.shorten(ordering.cluster_name(stretches[each].name))} ({stretches[each].size})" for each in kept]
     left.set_yticks([places[each] for each in kept], texts, fontsize=9)
     left.tick_params(axis="y", length=0)
     left.set_ylabel(f"{title} (clients)")

@@ -166,9 +166,7 @@ class RunFiles:
         return float(value)
 
     def _damaged(self, keys, value) -> UserError:
-        return UserError(
-            f"{self.path / 'summary.json'} is damaged: {'.'.join(keys)} is {value!r}, not a number"
-        )
+        return UserError(f"{self.path / 'summary.json'} is damaged: {'.'.join(keys)} is {value!r}, not a number")
 
 
 def is_run(path: str | pathlib.Path) -> bool:
@@ -187,9 +185,7 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
         raise UserError(f"{path} is not a directory; give the output directory of a run or a comparison")
     if is_run(path):
         return [read_run(path)]
-    seeds = [
-        (each, re.fullmatch(r"seed-(\d+)", each.name)) for each in path.glob("*/seed-*") if each.is_dir()
-    ]
+    seeds = [(each, re.fullmatch(r"seed-(\d+)", each.name)) for each in path.glob("*/seed-*") if each.is_dir()]
     found = sorted((each.parent.name, int(match[1]), each) for each, match in seeds if match)
     if not found:
         raise UserError(f"{path} holds no run: there is neither config.toml nor <algorithm>/seed-<n>/ in it")
@@ -311,9 +307,7 @@ def _clustering(arrays: Mapping[str, np.ndarray]) -> Clustering:
     # A threshold graph groups without a tree; such a method writes an empty linkage matrix, or none.
     if merges is not None and merges.size == 0 and count > 1:
         merges = None
-    shapes = {"proximity": (count, count), "labels": (count,)} | (
-        {} if merges is None else {"merges": (count - 1, 4)}
-    )
+    shapes = {"proximity": (count, count), "labels": (count,)} | ({} if merges is None else {"merges": (count - 1, 4)})
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             raise ValueError(f"{name} is {arrays[name].shape}, for {count} clients it must be {shape}")

@@ -90,9 +90,7 @@ def _maps_of(sweep: Sweep) -> Iterator[Picture]:
         )
 
 
-def _picture(
-    name: str, section: str, title: str, caption: str, figure: ReportFigure, prefix: str = ""
-) -> Picture:
+def _picture(name: str, section: str, title: str, caption: str, figure: ReportFigure, prefix: str = "") -> Picture:
     return Picture(
         name,
         section,
@@ -104,11 +102,7 @@ def _picture(
 
 def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
     several = len({run.seed for run in runs}) > 1
-    band = (
-        " The line is the mean over the seeds, the band reaches from the least to the greatest."
-        if several
-        else ""
-    )
+    band = " The line is the mean over the seeds, the band reaches from the least to the greatest." if several else ""
     pooled = " The clients of all seeds are put together." if several else ""
     pictures = []
     if len(runs[0].rounds["round"]):
@@ -156,8 +150,7 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
             "sizes",
             CLIENTS,
             f"How much data the clients have{f' (seed {runs[0].seed})' if several else ''}",
-            "The height of a bar is the number of clients with so many training examples; the dashed line is the "
-            "median.",
+            "The height of a bar is the number of clients with so many training examples; the dashed line is the median.",
             figures.client_sizes_figure(runs[0].clients.examples),
         ),
     ]
@@ -185,9 +178,7 @@ def _of_one(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
             "the clients by what they sent of their data",
             "A dot is a client; near dots have sent vectors of a like direction. The map is the same in each panel, the "
             "colours are the clusters by then. Grey dots are clusters of one client, as are all that have not taken part.",
-            figures.representations_figure(
-                run.representations, run.history, last, truth if np.any(truth != "") else None
-            ),
+            figures.representations_figure(run.representations, run.history, last, truth if np.any(truth != "") else None),
             prefix,
         )
 

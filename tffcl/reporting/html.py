@@ -36,9 +36,7 @@ class _Table:
     numbers: bool = False
 
 
-def render(
-    runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.Path, sweep: Sweep | None = None
-) -> str:
+def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.Path, sweep: Sweep | None = None) -> str:
     """Returns the page.
 
     Args:
@@ -47,12 +45,8 @@ def render(
       root: The directory that the page is written to; it names files relative to it.
       sweep: What the runs are of, if it is one.
     """
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    source = (
-        importlib.resources.files("tffcl.reporting").joinpath("report.html.j2").read_text(encoding="utf-8")
-    )
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    source = importlib.resources.files("tffcl.reporting").joinpath("report.html.j2").read_text(encoding="utf-8")
     environment.filters["base64"] = lambda data: base64.b64encode(data).decode("ascii")
     page = environment.from_string(source)
     return page.render(_of_runs(runs, root) | _of_sweep(sweep) | {"sections": _sections(pictures)})
@@ -78,9 +72,7 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path) -> dict:
         "versions": _Table(("software", "version"), settings.versions(runs)),
         "clients": _clients_compared(runs) if comparison else _clients(runs[0]),
         "clients_seed": runs[0].seed if comparison else None,
-        "files": _Table(
-            ("file", "size", "SHA-256 begins"), [row for run in runs for row in _provenance(run, root)]
-        ),
+        "files": _Table(("file", "size", "SHA-256 begins"), [row for run in runs for row in _provenance(run, root)]),
         "reports": [_link(run, root) for run in runs if comparison and (run.path / "report.html").is_file()],
     }
 
@@ -189,11 +181,7 @@ def _clients_compared(runs: Sequence[RunFiles]) -> _Table | None:
     """The accuracies of the same clients under each method; only runs of one seed have the same clients."""
     same = [run for run in runs if run.seed == runs[0].seed]
     names = ("client_id", "examples")
-    if any(
-        not np.array_equal(getattr(run.clients, name), getattr(runs[0].clients, name))
-        for run in same
-        for name in names
-    ):
+    if any(not np.array_equal(getattr(run.clients, name), getattr(runs[0].clients, name)) for run in same for name in names):
         return None
     head = ["client", "true group", "examples"]
     first = runs[0].clients

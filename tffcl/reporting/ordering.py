@@ -34,9 +34,7 @@ def ranks(names: Sequence) -> np.ndarray:
     """
     distinct, inverse = np.unique(np.asarray(names), return_inverse=True)
     place = np.empty(len(distinct), int)
-    place[sorted(range(len(distinct)), key=lambda index: _natural(distinct[index]))] = np.arange(
-        len(distinct)
-    )
+    place[sorted(range(len(distinct)), key=lambda index: _natural(distinct[index]))] = np.arange(len(distinct))
     return place[inverse]
 
 

@@ -78,9 +78,7 @@ def merging_figure(runs: Sequence[RunFiles]) -> ReportFigure:
     return figure
 
 
-def over_seeds(
-    runs: Sequence[RunFiles], column: str
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def over_seeds(runs: Sequence[RunFiles], column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Returns rounds, mean, least and greatest value over the runs of one method.
 
     Only rounds that all seeds have are used: a mean over fewer of them would jump. Where there is no such round,
@@ -89,17 +87,13 @@ def over_seeds(
     series = []
     for run in runs:
         present = ~np.isnan(run.rounds[column])
-        values = dict(
-            zip(run.rounds["round"][present].tolist(), run.rounds[column][present].tolist(), strict=True)
-        )
+        values = dict(zip(run.rounds["round"][present].tolist(), run.rounds[column][present].tolist(), strict=True))
         series += [values] if values else []
     if not series:
         return tuple(np.empty(0) for _ in range(4))
     rounds = sorted(set.intersection(*map(set, series))) or sorted(set.union(*map(set, series)))
     values = [[each[number] for each in series if number in each] for number in rounds]
-    mean, low, high = (
-        np.array([each(value) for value in values], float) for each in (np.mean, np.min, np.max)
-    )
+    mean, low, high = (np.array([each(value) for value in values], float) for each in (np.mean, np.min, np.max))
     return np.array(rounds), mean, low, high
 
 

@@ -23,9 +23,7 @@ def flatten(config: Mapping, prefix: str = "") -> dict[str, str]:
 def shared(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
     """Returns the settings that all runs have alike."""
     flats = [_settings(run) for run in runs]
-    return [
-        (name, value) for name, value in flats[0].items() if all(flat.get(name) == value for flat in flats)
-    ]
+    return [(name, value) for name, value in flats[0].items() if all(flat.get(name) == value for flat in flats)]
 
 
 def differing(runs: Sequence[RunFiles]) -> tuple[list[str], list[list[str]]]:
@@ -39,10 +37,7 @@ def differing(runs: Sequence[RunFiles]) -> tuple[list[str], list[list[str]]]:
     names = dict.fromkeys(name for _, flat in flats for name in flat if name not in alike)
     rows = []
     for name in names:
-        values = {
-            method: dict.fromkeys(flat.get(name, "") for own, flat in flats if own == method)
-            for method in methods
-        }
+        values = {method: dict.fromkeys(flat.get(name, "") for own, flat in flats if own == method) for method in methods}
         rows.append([name, *(" / ".join(value for value in values[method] if value) for method in methods)])
     return methods, rows
 
@@ -58,9 +53,7 @@ def versions(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
 
 
 def _settings(run: RunFiles) -> dict[str, str]:
-    return flatten(
-        {name: value for name, value in run.config.items() if name not in _SAID_ELSEWHERE | {_VERSIONS}}
-    )
+    return flatten({name: value for name, value in run.config.items() if name not in _SAID_ELSEWHERE | {_VERSIONS}})
 
 
 def _show(value: object) -> str:

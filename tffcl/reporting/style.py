@@ -29,18 +29,14 @@ class ReportFigure(Figure):
 
 def new_figure(width: float, height: float) -> ReportFigure:
     """Returns an empty figure of a size in inches, which lays its parts out without overlaps."""
-    return ReportFigure(
-        figsize=(width, height), dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.06, wspace=0.01)
-    )
+    return ReportFigure(figsize=(width, height), dpi=DPI, layout=ConstrainedLayoutEngine(w_pad=0.06, wspace=0.01))
 
 
 def to_png(figure: Figure) -> bytes:
     """Returns the picture of a figure."""
     data = io.BytesIO()
     # Without the metadata the same files give the same bytes, whatever matplotlib's version.
-    figure.savefig(
-        data, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.1, metadata={"Software": None}
-    )
+    figure.savefig(data, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.1, metadata={"Software": None})
     return data.getvalue()
 
 

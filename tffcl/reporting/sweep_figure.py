@@ -87,11 +87,7 @@ def _in_order(values: Sequence) -> list:
 
 
 def _lines(sweep: Sweep, values: Sequence) -> list[_Line]:
-    seconds = (
-        [()]
-        if len(sweep.labels) == 1
-        else [(value,) for value in _in_order([p.values[1] for p in sweep.points])]
-    )
+    seconds = [()] if len(sweep.labels) == 1 else [(value,) for value in _in_order([p.values[1] for p in sweep.points])]
     lines = []
     for index, second in enumerate(seconds):
         own = [point for value in values for point in sweep.points if point.values == (value, *second)]
@@ -149,9 +145,7 @@ def _draw(axes: Axes, place: int, lines: Sequence[_Line], key: str, look: dict, 
     """Draws a column of a line; whiskers are its deviation over the seeds, or the mean of `spread_key`."""
     line = lines[place]
     y = np.array([point.stats[key].mean for point in line.points])
-    spread = np.array(
-        [(point.stats[spread_key].mean if spread_key else point.stats[key].std) for point in line.points]
-    )
+    spread = np.array([(point.stats[spread_key].mean if spread_key else point.stats[key].std) for point in line.points])
     known = ~np.isnan(y)
     x, y, spread = line.x[known], y[known], spread[known]
     # A little beside each other, or lines with the same values would hide one another, and whiskers anyway.
@@ -177,10 +171,7 @@ def _finish(axes: Axes, title: str, unit: str, drawn: Sequence[tuple]) -> None:
     axes.set_title(title, fontsize=11, pad=26)
     axes.set_ylabel(unit)
     style.tidy(axes)
-    handles = [
-        Line2D([], [], label=name, **({"color": "#444444", "markersize": 5} | look))
-        for _, name, look in drawn
-    ]
+    handles = [Line2D([], [], label=name, **({"color": "#444444", "markersize": 5} | look)) for _, name, look in drawn]
     place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": len(drawn)}
     axes.legend(handles=handles, frameon=False, fontsize=9, **place)
 
@@ -191,9 +182,7 @@ def _set_scale(axes: Axes, values: Sequence, label: str) -> None:
     texts = [style.shorten(show_value(value), _LONGEST) for value in values]
     if not all(map(_is_number, values)):
         turned = sum(map(len, texts)) > 40
-        axes.set_xticks(
-            range(len(values)), texts, rotation=30 if turned else 0, ha="right" if turned else "center"
-        )
+        axes.set_xticks(range(len(values)), texts, rotation=30 if turned else 0, ha="right" if turned else "center")
         axes.set_xlim(-0.5, len(values) - 0.5)
         return
     _set_spacing(axes, values)

@@ -40,9 +40,7 @@ _OF_SUMMARY = (
 SWEEP_COLUMNS = (
     *(each for each in COLUMNS if each.key in _OF_SUMMARY),
     _OverRounds("clustering_error", _ERRORS, "mean", ("clustering_error", "mean"), 1, _decimals),
-    _OverRounds(
-        "clustering_error_over_rounds", _ERRORS, "deviation", ("clustering_error", "std"), 1, _decimals
-    ),
+    _OverRounds("clustering_error_over_rounds", _ERRORS, "deviation", ("clustering_error", "std"), 1, _decimals),
 )
 _GROUPS = ("accuracy %", "clusters", _ERRORS)
 _SEEN = {"cluster", "local", "global", "clusters, ARI", "±"}
@@ -137,8 +135,7 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
     name = ", ".join(map(show_value, values))
     # Proximity matrices of many runs at once could be too much memory, and nothing here needs them.
     runs = [
-        dataclasses.replace(files.read_run(path / noted["directory"] / f"seed-{seed}", name), clustering=None)
-        for seed in seeds
+        dataclasses.replace(files.read_run(path / noted["directory"] / f"seed-{seed}", name), clustering=None) for seed in seeds
     ]
     return Point(values, runs, {each.key: Stat.of(each.read(run) for run in runs) for each in SWEEP_COLUMNS})
 
@@ -162,9 +159,7 @@ def legend(sweep: Sweep) -> list[tuple[str, str]]:
 
 def to_text(sweep: Sweep) -> str:
     """Returns the table for a terminal."""
-    return tables.to_text(
-        sweep_rows(sweep), groups=measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title
-    )
+    return tables.to_text(sweep_rows(sweep), groups=measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title)
 
 
 def to_csv(sweep: Sweep) -> str:

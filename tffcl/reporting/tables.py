@@ -82,9 +82,7 @@ def _accuracy(kind: str, what: str) -> tuple[str, str, str]:
 
 
 COLUMNS = (
-    Column(
-        "cluster_accuracy_percent", "accuracy %", "cluster", _accuracy("cluster", "mean"), 100, _decimals(2)
-    ),
+    Column("cluster_accuracy_percent", "accuracy %", "cluster", _accuracy("cluster", "mean"), 100, _decimals(2)),
     Column("local_accuracy_percent", "accuracy %", "local", _accuracy("local", "mean"), 100, _decimals(2)),
     Column("local_trained_percent", "accuracy %", "trained", _accuracy("local", "share"), 100, _decimals(0)),
     Column("global_accuracy_percent", "accuracy %", "global", _accuracy("global", "mean"), 100, _decimals(2)),
@@ -220,8 +218,7 @@ def to_html(
     """Returns the table as an HTML element; names are escaped. The arguments are those of `to_text`."""
     shown = {group: [each for each in columns if each.group == group] for group in groups}
     over = Markup("").join(
-        Markup('<th scope="colgroup" colspan="{}">{}</th>').format(len(own), group)
-        for group, own in shown.items()
+        Markup('<th scope="colgroup" colspan="{}">{}</th>').format(len(own), group) for group, own in shown.items()
     )
     chosen = [each for group in shown.values() for each in group]
     heads = Markup("").join(Markup('<th scope="col">{}</th>').format(each.header) for each in chosen)
@@ -234,9 +231,7 @@ def to_html(
 
 def _html_row(row: Row, columns: Sequence[Column]) -> Markup:
     cells = Markup("").join(Markup("<td>{}</td>").format(each.show(row.stats[each.key])) for each in columns)
-    return Markup('<tr><th scope="row">{}</th><td>{}</td>{}</tr>').format(
-        escape(row.algorithm), len(row.seeds), cells
-    )
+    return Markup('<tr><th scope="row">{}</th><td>{}</td>{}</tr>').format(escape(row.algorithm), len(row.seeds), cells)
 
 
 def _text_group(rows: Sequence[Row], group: str, columns: Sequence[Column]) -> list[str]:

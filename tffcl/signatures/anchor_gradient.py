@@ -126,9 +126,7 @@ def build_anchor_gradient(
             direction = sketch(direction, size, tf.random.experimental.stateless_fold_in(seed, _SKETCH_STREAM))
         return tf.ensure_shape(direction, [size])
 
-    context_type = collections.OrderedDict(
-        anchor=tff.TensorType(np.float32, [model.size]), seed=tff.TensorType(np.int32, [2])
-    )
+    context_type = collections.OrderedDict(anchor=tff.TensorType(np.float32, [model.size]), seed=tff.TensorType(np.int32, [2]))
     context = collections.OrderedDict(anchor=model.initial, seed=np.array([seed % 2**31, 0], np.int32))
     return build_signature(
         "anchor_gradient", model.example_spec, compute, context_type=tff.to_type(context_type), context=context

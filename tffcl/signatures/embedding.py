@@ -97,10 +97,6 @@ def build_embedding(
         centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], autoencoder.latent])
         return collections.OrderedDict(centres=centres, mask=found["mask"])
 
-    context_type = collections.OrderedDict(
-        encoder=tff.TensorType(np.float32, sent.shape), seed=tff.TensorType(np.int32, [2])
-    )
+    context_type = collections.OrderedDict(encoder=tff.TensorType(np.float32, sent.shape), seed=tff.TensorType(np.int32, [2]))
     context = collections.OrderedDict(encoder=sent, seed=np.array([seed % 2**31, 0], np.int32))
-    return build_signature(
-        "embedding", example_spec, embed, context_type=tff.to_type(context_type), context=context
-    )
+    return build_signature("embedding", example_spec, embed, context_type=tff.to_type(context_type), context=context)

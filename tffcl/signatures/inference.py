@@ -51,7 +51,9 @@ def answers_type(model: FlatModel, num_images: int, *, soft: bool = False) -> tf
     return tff.TensorType(np.float32, [num_images, model.num_classes]) if soft else tff.TensorType(np.int32, [num_images])
 
 
-def build_inference(model: FlatModel, training: LocalTraining, images: np.ndarray, *, soft: bool = False, seed: int = 0) -> Signature:
+def build_inference(
+    model: FlatModel, training: LocalTraining, images: np.ndarray, *, soft: bool = False, seed: int = 0
+) -> Signature:
     """Builds the signature: train the broadcast model on the local data, answer the server's images (FLIS Alg. 3 line 4, Alg. 2 line 2).
 
     The client answers itself: the server broadcasts its images without labels once, and sees answers, no model.

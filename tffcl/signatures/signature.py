@@ -70,9 +70,7 @@ def build_collection(signature: Signature) -> tff.Computation:
 
     @tff.tensorflow.computation(signature.context_type, client_type)
     def sign(context, client):
-        return collections.OrderedDict(
-            client_id=client["client_id"], value=signature.computation(context, client["examples"])
-        )
+        return collections.OrderedDict(client_id=client["client_id"], value=signature.computation(context, client["examples"]))
 
     @tff.tensorflow.computation(signature.context_type)
     def keep(context):

@@ -113,9 +113,7 @@ def _largest_by_power(gram, count):
     block = count + 8 + count % 2  # even, as Jacobi's rotations need it
     missing = tf.maximum(block - tf.shape(gram)[0], 0)  # more zero eigenvalues, whose vectors count for nothing
     padded = tf.pad(gram, [[0, missing], [0, missing]])
-    squares, vectors, _ = _subspace_iteration(
-        padded, count, block, eigenpairs=symmetric_eigenpairs, steps=2, looks=10 * _LOOKS
-    )
+    squares, vectors, _ = _subspace_iteration(padded, count, block, eigenpairs=symmetric_eigenpairs, steps=2, looks=10 * _LOOKS)
     return tf.sqrt(tf.maximum(squares, 0)), vectors[: tf.shape(gram)[0]]
 
 

@@ -42,8 +42,7 @@ def load_celeba(*, size: int = 32, target: str = "Male", data_dir=None) -> Datas
         raise unknown("attribute of celeba", target, names)
     column = names.index(target)
     train, test = (
-        Images(arrays[f"x_{split}"], arrays[f"attributes_{split}"][:, column].astype(np.int32))
-        for split in ("train", "test")
+        Images(arrays[f"x_{split}"], arrays[f"attributes_{split}"][:, column].astype(np.int32)) for split in ("train", "test")
     )
     found = len(train), len(test)
     note = f"a part: {found[0]:,} + {found[1]:,} of {_COMPLETE[0]:,} + {_COMPLETE[1]:,} images"

@@ -22,9 +22,7 @@ def load_digits(*, data_dir=None) -> Dataset:
     bunch = datasets.load_digits()
     x = np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
     y = bunch.target.astype(np.int32)
-    x_train, x_test, y_train, y_test = model_selection.train_test_split(
-        x, y, test_size=_TEST_SIZE, random_state=0, stratify=y
-    )
+    x_train, x_test, y_train, y_test = model_selection.train_test_split(x, y, test_size=_TEST_SIZE, random_state=0, stratify=y)
     mean, std = constants("digits", x_train)
     names = tuple(str(digit) for digit in range(10))
     return Dataset("digits", Images(x_train, y_train), Images(x_test, y_test), 10, mean, std, names)

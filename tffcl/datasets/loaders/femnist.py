@@ -87,9 +87,7 @@ def _read(directory: pathlib.Path, only_digits: bool) -> dict[str, np.ndarray]:
     except UserError:
         raise
     except Exception as error:  # SQLite, TensorFlow and TFF each have their own
-        raise UserError(
-            f"femnist's {directory / _FILE} cannot be read ({storage.first_line(error)})"
-        ) from error
+        raise UserError(f"femnist's {directory / _FILE} cannot be read ({storage.first_line(error)})") from error
     return {f"{key}_{split}": value for split, arrays in splits.items() for key, value in arrays.items()}
 
 
@@ -101,9 +99,7 @@ def _split(clients, writers: list[str], name: str) -> dict[str, np.ndarray]:
     numbers = np.searchsorted(writers, ids).astype(np.int32)
 
     def one_client(number, client_id):
-        return clients.serializable_dataset_fn(client_id).map(
-            lambda each: (number, each["pixels"], each["label"])
-        )
+        return clients.serializable_dataset_fn(client_id).map(lambda each: (number, each["pixels"], each["label"]))
 
     examples = tf.data.Dataset.from_tensor_slices((numbers, ids)).flat_map(one_client)
     batches = []

@@ -76,9 +76,7 @@ def to_uint8(x: np.ndarray, where: str) -> np.ndarray:
     """
     x = x[..., None] if x.ndim == 3 else x
     if x.ndim != 4:
-        raise UserError(
-            f"{where} has shape {x.shape}; it must be [n, height, width] or [n, height, width, channels]"
-        )
+        raise UserError(f"{where} has shape {x.shape}; it must be [n, height, width] or [n, height, width, channels]")
     if x.dtype == np.uint8:
         return x
     floats = np.issubdtype(x.dtype, np.floating)
@@ -88,9 +86,7 @@ def to_uint8(x: np.ndarray, where: str) -> np.ndarray:
     wrong = ~((x >= 0) & (x <= top))  # true for NaN too
     if wrong.any():
         place = tuple(int(each) for each in np.unravel_index(int(wrong.argmax()), x.shape))
-        raise UserError(
-            f"{where} is {x[place]} at {list(place)}; {'floats' if floats else 'integers'} must be 0 to {top}"
-        )
+        raise UserError(f"{where} is {x[place]} at {list(place)}; {'floats' if floats else 'integers'} must be 0 to {top}")
     return np.round(x * 255.0).astype(np.uint8) if floats else x.astype(np.uint8)
 
 
@@ -111,9 +107,7 @@ def _owners(arrays, path):
     given = [arrays[key] for key in _OWNERS]
     for key, array in zip(_OWNERS, given, strict=True):
         if array.ndim != 1 or array.dtype.kind not in "iuUS":
-            raise UserError(
-                f"{path}: {key} is {array.dtype} of shape {array.shape}; it must be names or integers, [n]"
-            )
+            raise UserError(f"{path}: {key} is {array.dtype} of shape {array.shape}; it must be names or integers, [n]")
     if given[0].dtype.kind in "US" and given[1].dtype.kind in "US":
         names = np.concatenate(given)
     elif given[0].dtype.kind in "iu" and given[1].dtype.kind in "iu":

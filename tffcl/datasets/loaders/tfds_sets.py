@@ -87,9 +87,7 @@ def _load(name: str, data_dir) -> Dataset:
     named = isinstance(about.class_names, tuple)
     num_classes = len(about.class_names) if named else about.class_names
     note = _note(name, (len(train), len(test)), about.sizes)
-    return Dataset(
-        name, train, test, num_classes, *constants(name, train.x), about.class_names if named else None, note
-    )
+    return Dataset(name, train, test, num_classes, *constants(name, train.x), about.class_names if named else None, note)
 
 
 def load_mnist(*, data_dir=None) -> Dataset:

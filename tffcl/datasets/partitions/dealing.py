@@ -54,9 +54,7 @@ def block_groups(clients: int, groups: int, what: str) -> np.ndarray:
       UserError: If the clients do not divide into the groups; `what` names these, e.g. "rotations".
     """
     if clients % groups:
-        raise UserError(
-            f"{clients} clients do not divide into {groups} {what}; clients must be a multiple of {groups}"
-        )
+        raise UserError(f"{clients} clients do not divide into {groups} {what}; clients must be a multiple of {groups}")
     return np.repeat(np.arange(groups, dtype=np.int32), clients // groups)
 
 

@@ -36,12 +36,7 @@ def _checked(groups: object, num_classes: int) -> list[list[int]]:
     if isinstance(groups, str) or not isinstance(groups, Sequence) or not groups:
         raise UserError(f"groups is {groups!r}; it must be lists of classes, e.g. [[0, 1], [2, 3]]")
     for group in groups:
-        if (
-            isinstance(group, str)
-            or not isinstance(group, Sequence)
-            or not group
-            or len(set(group)) < len(group)
-        ):
+        if isinstance(group, str) or not isinstance(group, Sequence) or not group or len(set(group)) < len(group):
             raise UserError(f"groups has {group!r}; each must be a list of different classes")
         for label in group:
             options.integer("a class in groups", label, 0, num_classes - 1)
@@ -86,15 +81,9 @@ def label_groups(
     options.boolean("share", share)
     turns = turned(dataset, options.choice("rotations", rotations, (1, 2, 4)))
     if (groups is None) == (scheme is None):
-        raise UserError(
-            f"label_groups needs either groups = [[...], ...] or scheme (one of {', '.join(SCHEMES)})"
-        )
+        raise UserError(f"label_groups needs either groups = [[...], ...] or scheme (one of {', '.join(SCHEMES)})")
     rng = np.random.default_rng(seed)
-    chosen = (
-        _checked(groups, dataset.num_classes)
-        if scheme is None
-        else scheme_groups(scheme, dataset.num_classes, rng)
-    )
+    chosen = _checked(groups, dataset.num_classes) if scheme is None else scheme_groups(scheme, dataset.num_classes, rng)
     of_client = block_groups(clients, len(chosen) * rotations, "groups")
     once = of_client[: clients // rotations]
     examples = by_class(dataset.train.y, dataset.num_classes)
@@ -114,10 +103,7 @@ def label_groups(
 
 
 def _once(examples, chosen, of_client, rng):
-    owners = [
-        [client for client, group in enumerate(of_client) if label in chosen[group]]
-        for label in range(len(examples))
-    ]
+    owners = [[client for client, group in enumerate(of_client) if label in chosen[group]] for label in range(len(examples))]
     return share_classes(examples, owners, len(of_client), rng)
 
 
@@ -126,9 +112,7 @@ def _shared(examples, chosen, of_client, rng):
     for number, group in enumerate(chosen):
         members = np.flatnonzero(of_client == number)
         everyone = range(len(members))
-        parts = share_classes(
-            [examples[label] for label in group], [everyone] * len(group), len(members), rng
-        )
+        parts = share_classes([examples[label] for label in group], [everyone] * len(group), len(members), rng)
         for client, part in zip(members, parts, strict=True):
             train[client] = part
     return train

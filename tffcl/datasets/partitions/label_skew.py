@@ -9,9 +9,7 @@ from tffcl.datasets.partitions.local_tests import with_tests
 from tffcl.errors import UserError
 
 
-def label_skew(
-    dataset: Dataset, *, seed: int, clients: int, classes_per_client: int, test: str = "classes"
-) -> Partition:
+def label_skew(dataset: Dataset, *, seed: int, clients: int, classes_per_client: int, test: str = "classes") -> Partition:
     """Gives each client a few classes: client i always class i mod K, then other distinct classes at random.
 
     Each class is shuffled and cut in near-equal parts for the clients that hold it, in their order, so sizes
@@ -44,10 +42,6 @@ def label_skew(
     for client, index in enumerate(train):
         if not len(index):
             held = [label for label in range(classes) if client in owners[label]]
-            counts = ", ".join(
-                f"class {label}: {len(examples[label])} for {len(owners[label])}" for label in held
-            )
-            raise UserError(
-                f"label_skew leaves client {client} without examples ({counts} clients); use fewer clients"
-            )
+            counts = ", ".join(f"class {label}: {len(examples[label])} for {len(owners[label])}" for label in held)
+            raise UserError(f"label_skew leaves client {client} without examples ({counts} clients); use fewer clients")
     return with_tests(dataset, train, test=test, seed=seed)

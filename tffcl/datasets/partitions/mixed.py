@@ -100,14 +100,10 @@ def _counts(counts, names) -> list[int]:
     if isinstance(counts, str):
         table = MIX4_COUNTS[options.choice("counts", counts, MIX4_COUNTS)]
         if set(names) != set(table):
-            raise UserError(
-                f"counts = {counts!r} is for {', '.join(table)}, not {', '.join(names)}; give numbers instead"
-            )
+            raise UserError(f"counts = {counts!r} is for {', '.join(table)}, not {', '.join(names)}; give numbers instead")
         return [table[name] for name in names]
     if not isinstance(counts, Sequence) or len(counts) != len(names):
-        raise UserError(
-            f"counts is {counts!r}; it must be 'paper', 'code' or {len(names)} numbers, one per data set"
-        )
+        raise UserError(f"counts is {counts!r}; it must be 'paper', 'code' or {len(names)} numbers, one per data set")
     return [options.integer("a number in counts", count, 1) for count in counts]
 
 
@@ -124,9 +120,7 @@ def _deal_once(examples, block, per_class, name, rng) -> list[np.ndarray]:
     wanted = np.minimum(available, per_class * block)
     for _ in range(each * block - wanted.sum()):
         wanted[np.argmax(available - wanted)] += 1
-    dealt = np.concatenate(
-        [rng.permutation(index)[:count] for index, count in zip(examples, wanted, strict=True)]
-    )
+    dealt = np.concatenate([rng.permutation(index)[:count] for index, count in zip(examples, wanted, strict=True)])
     return [joined([dealt[client::block]]) for client in range(block)]
 
 

@@ -35,16 +35,12 @@ def by_owner(
       UserError: If the data set has no owners, or fewer than `clients` that are large enough.
     """
     if dataset.train_owner is None or dataset.test_owner is None:
-        raise UserError(
-            f"by_owner needs a data set with owners (femnist, or npz with client_train); not {dataset.name}"
-        )
+        raise UserError(f"by_owner needs a data set with owners (femnist, or npz with client_train); not {dataset.name}")
     options.integer("min_train", min_train, 1)
     options.integer("min_test", min_test, 0)
     owners = 1 + max(int(dataset.train_owner.max()), int(dataset.test_owner.max(initial=0)))
     train, own = by_class(dataset.train_owner, owners), by_class(dataset.test_owner, owners)
-    chosen = np.array(
-        [o for o in range(owners) if len(train[o]) >= min_train and len(own[o]) >= min_test], int
-    )
+    chosen = np.array([o for o in range(owners) if len(train[o]) >= min_train and len(own[o]) >= min_test], int)
     limits = f"owners with {min_train} or more training and {min_test} or more test images"
     if not len(chosen):
         raise UserError(f"{dataset.name} has no {limits}")

@@ -34,9 +34,7 @@ def growing_sizes(total: int, clients: int) -> np.ndarray:
     return sizes
 
 
-def structured(
-    dataset: Dataset, *, seed: int, clients: int, classes_per_group: int = 5, test: str = "all"
-) -> Partition:
+def structured(dataset: Dataset, *, seed: int, clients: int, classes_per_group: int = 5, test: str = "all") -> Partition:
     """Gives each block of clients a group of consecutive classes, in parts of growing size (`growing_sizes`).
 
     The last group has what classes are left: EMNIST balanced's 47 make nine groups of 5 and one of 2. The
@@ -66,9 +64,7 @@ def structured(
         held = np.flatnonzero(group_of_class[dataset.train.y] == group)
         block = clients // number
         if len(held) < 2 * block:
-            raise UserError(
-                f"group {group} has {len(held)} examples for {block} clients; structured needs 2 for each"
-            )
+            raise UserError(f"group {group} has {len(held)} examples for {block} clients; structured needs 2 for each")
         sizes = growing_sizes(len(held), block)
         parts = np.split(rng.permutation(held), np.cumsum(sizes)[:-1])
         train += [joined([part]) for part in parts]

@@ -41,9 +41,7 @@ def turned(dataset: Dataset, rotations: int) -> list[Transform]:
     """
     height, width = dataset.train.x.shape[1:3]
     if rotations == 4 and height != width:
-        raise UserError(
-            f"{dataset.name}'s images are {height}x{width}: only square ones turn by 90 degrees; use 2"
-        )
+        raise UserError(f"{dataset.name}'s images are {height}x{width}: only square ones turn by 90 degrees; use 2")
     return [Transform(quarter_turns=number * 4 // rotations) for number in range(rotations)]
 
 
@@ -69,12 +67,7 @@ def shifted(
     Raises:
       UserError: If the clients do not divide, there are too few examples, or a shift is not one.
     """
-    if (
-        isinstance(shifts, str)
-        or not isinstance(shifts, Sequence)
-        or not shifts
-        or len(set(shifts)) < len(shifts)
-    ):
+    if isinstance(shifts, str) or not isinstance(shifts, Sequence) or not shifts or len(set(shifts)) < len(shifts):
         raise UserError(f"shifts is {shifts!r}; it must be different whole numbers, e.g. [0, 3, 6, 9]")
     for shift in shifts:
         options.integer("a shift", shift, 0, dataset.num_classes - 1)
