@@ -1,8 +1,10 @@
 """Runs in which data change or clients join in the middle."""
 
 import csv
+import gc
 import json
 import shutil
+import weakref
 
 import numpy as np
 import pytest
@@ -106,6 +108,15 @@ def test_the_stages_of_a_run():
     assert third.population.versions.sum() == np.isin(third.population.client_ids, stages.drifting).sum()
     assert len(fifth.arrivals.client_ids) == 4 and not len(fifth.changed)
     assert sixth.arrivals is None and sixth.population is fifth.population
+
+
+def test_the_data_of_a_run_go_with_it():
+    stages = stages_of("fedavg")
+    stage, examples = stages.at(5), weakref.ref(stages.at(5).population.examples(0))
+    assert stages.at(5) is stage and examples() is not None
+    del stages, stage
+    gc.collect()
+    assert examples() is None
 
 
 @pytest.mark.parametrize("saved", [3, 6])

@@ -43,6 +43,8 @@ class Stages:
 
     def __init__(self, config: RunConfig, federated: FederatedDataset, model: FlatModel):
         self._config, self._federated, self._model = config, federated, model
+        # Caches of this object, not of the class: that would keep the data of every run until the process ends.
+        self._stage, self._parts = functools.cache(self._make_stage), functools.cache(self._make_parts)
         seed = config.seed
         self._participants, self._newcomers = sampling.hold_out(federated.num_clients, config.newcomers.clients, seed)
         self.drifting = np.zeros(0, np.int64)
@@ -66,16 +68,14 @@ class Stages:
         newcomers, drift = self._config.newcomers, self._config.drift
         return 0 < newcomers.round <= round_number, bool(drift.clients) and drift.round <= round_number
 
-    @functools.cache
-    def _stage(self, joined: bool, changed: bool, were_joined: bool, had_changed: bool) -> Stage:
+    def _make_stage(self, joined: bool, changed: bool, were_joined: bool, had_changed: bool) -> Stage:
         federated, population, evaluator = self._parts(joined, changed)
         new = joined and not were_joined
         arrivals = build_population(federated, self._newcomers, changed=self.drifting if changed else ()) if new else None
         drifting = self.drifting if changed and not had_changed else self.drifting[:0]
         return Stage(federated, population, evaluator, arrivals, np.sort(drifting))
 
-    @functools.cache
-    def _parts(self, joined: bool, changed: bool):
+    def _make_parts(self, joined: bool, changed: bool):
         federated = drifted(self._federated, self.drifting) if changed else self._federated
         clients = np.arange(federated.num_clients) if joined else self._participants
         population = build_population(federated, clients, changed=self.drifting if changed else ())
