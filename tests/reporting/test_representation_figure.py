@@ -47,6 +47,28 @@ def test_clusters_keep_their_colour_and_lone_clients_are_grey():
     drawn(figure)
 
 
+@pytest.mark.parametrize("truth", [np.array(list("001122")), None], ids=["groups", "no groups"])
+def test_a_cluster_that_another_takes_up_keeps_its_colour(truth):
+    """Clusters 4 and 2 change their numbers when lone clients join; those who belong together stay in one colour."""
+    points = np.arange(12.0).reshape(6, 2)
+    found = files.Representations(np.arange(6), points)
+    history = {1: np.array([0, 0, 2, 2, 4, 4]), 3: np.array([5, 5, 0, 0, 1, 1])}
+    panels = figures.representations_figure(found, history, 3, truth).axes
+    colour_of = [
+        {tuple(point): to_hex(dots.get_facecolor()[0]) for dots in axes.collections for point in dots.get_offsets()}
+        for axes in panels
+    ]
+    assert all(each == colour_of[0] for each in colour_of)
+    assert len(set(colour_of[0].values())) == 3
+
+
+def test_more_clusters_than_groups_have_colours_of_their_own():
+    found = files.Representations(np.arange(6), np.zeros([6, 2]))
+    history = {1: np.array([0, 0, 2, 2, 4, 4])}
+    _, axes = figures.representations_figure(found, history, 1, np.array(list("000011"))).axes
+    assert colours(axes) == sorted((style.color(place).lower(), 2) for place in range(3))
+
+
 def test_only_clients_that_sent_something_are_dots():
     found = files.Representations(np.array([0, 2]), np.zeros([2, 2]))
     figure = figures.representations_figure(found, {1: np.array([0, 1, 0])}, 1)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import scipy.optimize
 from matplotlib.axes import Axes
 
 from tffcl.reporting import ordering, style
@@ -38,13 +39,8 @@ def representations_figure(
       last: Number of the last round.
       truth: str [N], the true groups; None where they are not known.
     """
-    rounds = shown_rounds(last)
-    panels = [(f"after round {each}", clusters_at(history, each)) for each in rounds]
-    # A cluster keeps its number, and so its colour, for as long as it lasts.
-    palette = np.unique(np.concatenate([_crowded(labels) for _, labels in panels]))
-    palette = palette[palette >= 0]
-    panels = [(title, found, labels, palette) for title, labels in panels]
-    return _panels(panels, found, truth)
+    panels = [(f"after round {each}", found, clusters_at(history, each)) for each in shown_rounds(last)]
+    return _panels(panels, _crowded(panels[-1][2]) if truth is None else truth, truth)
 
 
 def settings_figure(runs: Mapping[str, RunFiles], truth: Sequence | None = None) -> ReportFigure:
@@ -54,16 +50,14 @@ def settings_figure(runs: Mapping[str, RunFiles], truth: Sequence | None = None)
       runs: By title, with representations and history; the first twelve are drawn.
       truth: str [N], the true groups; None where they are not known.
     """
-    panels = []
-    for title, run in list(runs.items())[:_MOST_PANELS]:
-        labels = run.history[max(run.history)]
-        palette = np.unique(_crowded(labels))
-        panels.append((title, run.representations, labels, palette[palette >= 0]))
-    return _panels(panels, next(iter(runs.values())).representations, truth)
+    shown = list(runs.items())[:_MOST_PANELS]
+    panels = [(title, run.representations, run.history[max(run.history)]) for title, run in shown]
+    return _panels(panels, _crowded(panels[0][2]) if truth is None else truth, truth)
 
 
-def _panels(panels: Sequence[tuple], found: Representations, truth: Sequence | None) -> ReportFigure:
-    """Draws panels of title, map, clusters [N], and the clusters in the order of colours; first the true groups."""
+def _panels(panels: Sequence[tuple], reference: Sequence, truth: Sequence | None) -> ReportFigure:
+    """Draws panels of title, map and clusters [N], in the colours of the reference [N]; first the true groups."""
+    found = panels[0][1]
     count = len(panels) + (truth is not None)
     rows, across = -(-count // _ACROSS), min(count, _ACROSS)
     figure = style.new_figure(2.9 * across, 0.4 + 3.0 * rows)
@@ -73,10 +67,9 @@ def _panels(panels: Sequence[tuple], found: Representations, truth: Sequence | N
     if truth is not None:
         _draw(all_axes[0], found.points, ordering.ranks(truth)[found.places])
         all_axes[0].set_title(f"{len(np.unique(truth))} true groups", fontsize=10)
-    for axes, (title, own, labels, palette) in zip(all_axes[count - len(panels) :], panels):
+    for axes, (title, own, labels) in zip(all_axes[count - len(panels) : count], panels, strict=True):
         crowded = _crowded(labels)
-        places = np.where(crowded < 0, -1, np.searchsorted(palette, crowded))
-        _draw(axes, own.points, places[own.places])
+        _draw(axes, own.points, _matched(crowded, ordering.ranks(reference))[own.places])
         alone, number = int(np.sum(crowded < 0)), len(np.unique(crowded[crowded >= 0]))
         clusters = f"{number} cluster{'s' * (number != 1)}"
         axes.set_title(f"{title}: {clusters}{f', {alone} alone' if alone else ''}", fontsize=10)
@@ -88,6 +81,25 @@ def _crowded(labels: np.ndarray) -> np.ndarray:
     """Clusters [N] with more than one client; -1 for the others."""
     _, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
     return np.where((counts[which] > 1) & (labels != NO_CLUSTER), labels, -1)
+
+
+def _matched(crowded: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Colours [N] of clusters: those of the groups 0, 1, ... that they have most clients in common with, each given once.
+
+    A cluster's number changes when an older one takes it up, and is another in another run; its clients are its identity.
+    """
+    clusters = np.unique(crowded[crowded >= 0])
+    common = np.zeros([len(clusters), reference.max() + 1], np.int64)
+    grouped = crowded >= 0
+    np.add.at(common, (np.searchsorted(clusters, crowded[grouped]), reference[grouped]), 1)
+    rows, columns = scipy.optimize.linear_sum_assignment(common, maximize=True)
+    meeting = common[rows, columns] > 0
+    colours = np.full(len(clusters), -1)
+    colours[rows[meeting]] = columns[meeting]
+    others = colours < 0
+    colours[others] = common.shape[1] + np.arange(others.sum())
+    colour_of = dict(zip(clusters.tolist(), colours.tolist(), strict=True))
+    return np.array([colour_of.get(cluster, -1) for cluster in crowded.tolist()])
 
 
 def _draw(axes: Axes, points: np.ndarray, places: np.ndarray) -> None:
