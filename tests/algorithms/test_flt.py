@@ -10,7 +10,7 @@ from tests.algorithms.test_pacfl import split
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.contracts import Cohort, State
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.fedsem import CentreClustering, build_fedsem, nearest_centres
+from tffcl.algorithms.fedsem import CentreClustering, build_fedsem, first_groups, nearest_centres
 from tffcl.algorithms.flt import TaskonomyClustering, build_flt
 from tffcl.algorithms.pca_km_hc import ProjectionClustering, build_pca_km_hc
 from tffcl.algorithms.solo import build_solo
@@ -94,10 +94,9 @@ def test_fedsems_k_means_is_scikit_learns_on_the_whole_models(size):
     truth = rng.integers(4, size=18)
     models = (0.1 + 0.01 * rng.normal(size=(18, size)) + 0.005 * rng.normal(size=(4, size))[truth]).astype(np.float32)
     first = KMeans(4, n_init=20, random_state=1).fit(models)
-    np.testing.assert_array_equal(nearest_centres(models, None, 4, 1), first.labels_)
+    np.testing.assert_array_equal(first_groups(models, 4, 1), first.labels_)
     later = models + 0.003 * rng.normal(size=models.shape).astype(np.float32)
-    again = KMeans(4, init=first.cluster_centers_, n_init=1, random_state=1).fit_predict(later)
-    np.testing.assert_array_equal(nearest_centres(later, first.cluster_centers_, 4, 1), again)
+    np.testing.assert_array_equal(nearest_centres(later, first.cluster_centers_.astype(np.float32)), first.predict(later))
 
 
 @pytest.mark.parametrize(
@@ -150,4 +149,15 @@ def test_fedsems_centres_are_the_means_of_the_models_near_them(tff_worker, model
     absent = [3, 4, 6, 7, 8]
     np.testing.assert_array_equal(after.assignment[absent], state.assignment[absent])
     with pytest.raises(UserError, match="num_clusters is 3; it must be at most the clients of a round, 2"):
-        algorithm.next(state, Cohort(grouped, np.array([0, 1]), (7, 3)))
+        algorithm.next(algorithm.initialize(grouped), Cohort(grouped, np.array([0, 1]), (7, 3)))
+
+
+def test_fedsems_centre_of_an_absent_group_stays(tff_worker, model, grouped):
+    """scikit-learn's k-means would hand it to the farthest of the others."""
+    algorithm = build_fedsem(model, TRAINING, CentreClustering(3))
+    state, _ = algorithm.next(algorithm.initialize(grouped), Cohort(grouped, grouped.client_ids, (7, 1)))
+    away = state.assignment == state.assignment[0]
+    after, _ = algorithm.next(state, Cohort(grouped, grouped.client_ids[~away], (7, 2)))
+    np.testing.assert_array_equal(after.assignment, state.assignment)
+    changed = (after.models != state.models).any(axis=1)
+    assert changed.sum() == 2 and not changed[state.assignment[0]]

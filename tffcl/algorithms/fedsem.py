@@ -1,7 +1,7 @@
-"""FedSEM: multi-centre federated learning (Xie et al. 2021, arXiv:2005.01026): k-means on the clients' models in every round.
+"""FedSEM: multi-centre federated learning (Xie et al. 2021, arXiv:2005.01026): k-means on the clients' models over the rounds.
 
-A client trains the centre that it belongs to; then it belongs to the centre nearest to its trained model, and a centre is the
-mean of the models that belong to it.
+A client trains the centre that it belongs to; then it belongs to the centre nearest to its trained model (the E-step), and a
+centre is the mean of the models that belong to it (the M-step). A round is one step of each.
 """
 
 import collections
@@ -10,6 +10,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from scipy.spatial import distance
 from sklearn.cluster import KMeans
 
 from tffcl.aggregators.collect import by_client, collect
@@ -21,7 +22,7 @@ from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 
 _AT_A_TIME = 1 << 18  # parameters whose float64 copies are in memory
-_FIRST_STARTS = 20  # of k-means in the first round, as in FLT's code; later rounds start from the centres
+_FIRST_STARTS = 20  # of k-means in the first round, as in FLT's code
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,23 +69,40 @@ def build_collected_training(model: FlatModel, training: LocalTraining, *, local
     return collected_training
 
 
-def nearest_centres(trained: np.ndarray, centres: np.ndarray | None, num_clusters: int, seed: int) -> np.ndarray:
-    """Clusters the models of a round by k-means.
+def first_groups(trained: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
+    """Clusters the models of the first round, for which there are no centres yet, by k-means with several starts.
 
     Args:
       trained: `float32 [m, P]`.
-      centres: `float32 [K, P]` to start from, None in the first round.
-      num_clusters: K.
-      seed: Of the first round's starts.
+      num_clusters: K, at most m.
+      seed: Of the starts.
 
     Returns:
       `int32 [m]`.
     """
-    count, first = len(trained), centres is None
     # m models span at most m - 1 dimensions, whatever P is: k-means there finds the same in a fraction of the time.
-    points = _without_dimensions(trained if first else np.concatenate([trained, centres]))
-    starts = {"init": "k-means++", "n_init": _FIRST_STARTS} if first else {"init": points[count:], "n_init": 1}
-    return KMeans(num_clusters, random_state=seed, **starts).fit_predict(points[:count]).astype(np.int32)
+    points = _without_dimensions(trained)
+    return KMeans(num_clusters, n_init=_FIRST_STARTS, random_state=seed).fit_predict(points).astype(np.int32)
+
+
+def nearest_centres(trained: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """The E-step: which centre each model is nearest to.
+
+    Not k-means of a library: that gives a centre which nobody is near to the farthest model, and so a group of which nobody
+    takes part in a round would lose its own.
+
+    Args:
+      trained: `float32 [m, P]`.
+      centres: `float32 [K, P]`.
+
+    Returns:
+      `int32 [m]`; the lower number wins a tie.
+    """
+    squares = np.zeros((len(trained), len(centres)))
+    for start in range(0, trained.shape[1], _AT_A_TIME):
+        columns = slice(start, start + _AT_A_TIME)
+        squares += distance.cdist(trained[:, columns], centres[:, columns], "sqeuclidean")
+    return squares.argmin(axis=1).astype(np.int32)
 
 
 def _without_dimensions(vectors: np.ndarray) -> np.ndarray:
@@ -116,14 +134,16 @@ def build_fedsem(
     """
     rounds = build_collected_training(model, training, local_test=True)
     sent = build_client_update(model, training, local_test=False).type_signature
-    transfer = Transfer(down=sent.parameter[0], up=sent.result)
+    told = (sent.result[name] for name in ("client_id", "report"))
+    transfer = Transfer(down=sent.parameter[0], up=tff.StructType([*told, sent.result["upload"]["value"]]))
 
     def initialize(population: Population) -> State:
         assignment = np.zeros(len(population.client_ids), np.int32)
         return State(population.client_ids, assignment, model.initial[np.newaxis], (), {"clustered": np.bool_(False)})
 
     def next_round(state: State, cohort: Cohort):
-        if clustering.num_clusters > len(cohort.client_ids):
+        clustered = bool(state.extra["clustered"])
+        if not clustered and clustering.num_clusters > len(cohort.client_ids):
             raise UserError(
                 f"num_clusters is {clustering.num_clusters}; it must be at most the clients of a round, {len(cohort.client_ids)}"
             )
@@ -134,12 +154,15 @@ def build_fedsem(
         reports = collections.OrderedDict(client_id=np.asarray(cohort.client_ids), value=told["report"])
         metrics = round_metrics(reports, cohort, own, transfer)
         trained = state.models[own] + told["difference"]
-        clustered = bool(state.extra["clustered"])
-        found = nearest_centres(trained, state.models if clustered else None, clustering.num_clusters, seed)
-        models = state.models.copy() if clustered else np.repeat(model.initial[np.newaxis], clustering.num_clusters, axis=0)
+        if clustered:
+            found, models = nearest_centres(trained, state.models), state.models.copy()
+        else:
+            found = first_groups(trained, clustering.num_clusters, seed)
+            models = np.repeat(model.initial[np.newaxis], clustering.num_clusters, axis=0)
         for cluster in np.unique(found):
             members = found == cluster
-            models[cluster] = np.average(trained[members], axis=0, weights=metrics.examples[members])
+            shares = metrics.examples[members] / metrics.examples[members].sum()
+            models[cluster] = shares.astype(np.float32) @ trained[members]
         assignment = state.assignment.copy()
         assignment[where] = found
         return dataclasses.replace(state, models=models, assignment=assignment, extra={"clustered": np.bool_(True)}), metrics
