@@ -45,7 +45,7 @@ METHODS = {
     "pca_km_hc": lambda model, images: build_pca_km_hc(model, TRAINING, ProjectionClustering(num_clusters=2), seed=1),
     "fedsem": lambda model, images: build_fedsem(model, TRAINING, CentreClustering(num_clusters=2), seed=1),
     "flt": lambda model, images: build_flt(
-        model, TRAINING, TaskonomyClustering(num_neighbors=3), encoder=(ENCODER, ENCODER.initial), seed=4
+        model, TRAINING, TaskonomyClustering(num_neighbors=3, fine_tune_epochs=0), encoder=(ENCODER, ENCODER.initial), seed=4
     ),
     "solo": lambda model, images: build_solo(model, TRAINING),
     "stocfl": lambda model, images: build_stocfl(model, TRAINING, StochasticClustering(projection=256), seed=1),

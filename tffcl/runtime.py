@@ -20,11 +20,11 @@ import time
 
 from tffcl.errors import UserError
 
-_MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
+MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
 CHANNEL_OPTIONS = [
-    ("grpc.max_message_length", _MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", _MESSAGE_BYTES),
-    ("grpc.max_send_message_length", _MESSAGE_BYTES),
+    ("grpc.max_message_length", MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_BYTES),
 ]
 _START_SECONDS = 60.0
 

@@ -15,7 +15,7 @@ EVERYONE = np.arange(9)
 
 def flt(model, encoder, **how):
     how = {"gamma": 0.6, "distance": "matching", "num_neighbors": 5, "num_centres": 2, **how}
-    return build_flt(model, TRAINING, TaskonomyClustering(**how), encoder=encoder, seed=4)
+    return build_flt(model, TRAINING, TaskonomyClustering(fine_tune_epochs=0, **how), encoder=encoder, seed=4)
 
 
 def exchanged(population: Population, first: int, second: int) -> Population:
@@ -102,6 +102,14 @@ def test_newcomers_are_flags_too_and_are_part_of_the_new_clusters(tff_worker, mo
     np.testing.assert_allclose(state.extra["proximity"], whole.extra["proximity"], rtol=1e-5)
 
 
+def test_a_newcomers_own_flag_counts_from_when_it_raises_it(tff_worker, model, encoder, grouped):
+    known, newcomers = split(grouped, [4, 8])
+    algorithm = flt(model, encoder, clusters="disjoint", change_flags=3)
+    state = algorithm.admit(algorithm.initialize(known), newcomers)
+    state, _ = round_of(algorithm, state, exchanged(grouped, 0, 8), [0, 1, 8], 5)
+    np.testing.assert_array_equal(state.extra["flagged_in"], np.where(np.isin(EVERYONE, [0, 8]), 5, 0))
+
+
 def test_a_round_of_a_part_of_the_clients_cannot_form_clusters_anew(tff_worker, model, encoder, grouped):
     known, _ = split(grouped, [4, 8])
     algorithm = flt(model, encoder, clusters="disjoint", period=1)
@@ -112,11 +120,17 @@ def test_a_round_of_a_part_of_the_clients_cannot_form_clusters_anew(tff_worker, 
 
 def test_clusters_keep_the_number_that_most_members_had():
     before = np.array([2, 2, 0, 0, 1, 1])
-    np.testing.assert_array_equal(renumbered(np.array([0, 0, 1, 1, 2, 2]), before), before)
-    np.testing.assert_array_equal(renumbered(np.array([0, 0, 1, 1, 2, 1]), before), [2, 2, 0, 0, 1, 0])
-    np.testing.assert_array_equal(renumbered(np.array([0, 0, 1, 1, 1, 1]), before), [1, 1, 0, 0, 0, 0])  # no gaps
-    split_up = renumbered(np.array([0, 3, 1, 1, 2, 2]), before)
+    for labels, numbers, moved in (
+        ([0, 0, 1, 1, 2, 2], [2, 2, 0, 0, 1, 1], []),
+        ([0, 0, 1, 1, 2, 1], [2, 2, 0, 0, 1, 0], [5]),
+        ([0, 0, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0], [4, 5]),  # no gaps: cluster 2 is number 1 now, and nobody has left it
+    ):
+        found, gone = renumbered(np.array(labels), before)
+        np.testing.assert_array_equal(found, numbers)
+        np.testing.assert_array_equal(np.flatnonzero(gone), moved)
+    split_up, gone = renumbered(np.array([0, 3, 1, 1, 2, 2]), before)
     assert sorted(set(split_up.tolist())) == [0, 1, 2, 3] and split_up[2] == 0 and split_up[4] == 1
+    assert gone.sum() == 1 and gone[:2].any()
 
 
 def test_a_new_cluster_starts_from_its_members_models():

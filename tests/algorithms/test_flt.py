@@ -23,7 +23,9 @@ def same_groups(labels):
 
 
 def flt(model, encoder, seed=4, **how):
-    return build_flt(model, TRAINING, TaskonomyClustering(num_neighbors=5, **how), encoder=encoder, seed=seed)
+    return build_flt(
+        model, TRAINING, TaskonomyClustering(**{"num_neighbors": 5, "fine_tune_epochs": 0, **how}), encoder=encoder, seed=seed
+    )
 
 
 @pytest.mark.parametrize("fine_tune_epochs, seed", [(0, 4), (2, 1)])  # with fine-tuning about two seeds of three find them
@@ -128,6 +130,20 @@ def test_pca_km_hc_at_its_limits(tff_worker, model, population):
     solo = build_solo(model, TRAINING)
     clustered, alone = train(every, population), train(solo, population)
     assert_close(models_of(every, clustered, population), models_of(solo, alone, population))
+
+
+def test_newcomers_who_come_one_after_the_other_are_placed_as_if_they_came_together(tff_worker, model, encoder, grouped):
+    known, newcomers = split(grouped, [4, 8])
+    (_, first), (_, second) = split(grouped, [4]), split(grouped, [8])
+    algorithm = flt(model, encoder, gamma=0.6, distance="matching", num_centres=2)
+    state = algorithm.initialize(known)
+    together = algorithm.admit(state, newcomers)
+    apart = algorithm.admit(algorithm.admit(state, first), second)
+    for key in ("points", "proximity", "relatedness", "merges", "mapped"):
+        np.testing.assert_allclose(apart.extra[key], together.extra[key], rtol=1e-5, err_msg=key)
+    assert together.extra["merges"].shape == (8, 4)
+    np.testing.assert_array_equal(apart.assignment, together.assignment)
+    np.testing.assert_array_equal(np.flatnonzero(~together.extra["mapped"]), [4, 8])
 
 
 def test_fedsem_with_one_centre_is_fedavg(tff_worker, model, population):

@@ -102,3 +102,14 @@ def test_ditto_sends_what_fedavg_sends(model):
 def test_a_negative_weight_is_refused(model, build, how):
     with pytest.raises(UserError, match="proximal_weight is -0.1; it must be 0 or more"):
         build(model, TRAINING, how)
+
+
+def test_a_cohort_that_trains_in_parts_trains_the_same(tff_worker, model, population, monkeypatch):
+    algorithm = build_ditto(model, TRAINING, PersonalTraining(0.3))
+    cohort = Cohort(population, np.array([3, 0, 4, 1]), (7, 1), np.array([True, False, True, True]))
+    whole, told = algorithm.next(algorithm.initialize(population), cohort)
+    monkeypatch.setattr("tffcl.algorithms.solo._BYTES_AT_A_TIME", 3 * 4 * model.size)
+    parts, again = algorithm.next(algorithm.initialize(population), cohort)
+    np.testing.assert_array_equal(parts.models, whole.models)
+    np.testing.assert_array_equal(again.test_examples, told.test_examples)
+    np.testing.assert_array_equal(again.losses, told.losses)

@@ -1,5 +1,6 @@
 """StoCFL's rounds: what is found, merged, stored, sent, and inferred for newcomers."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -101,6 +102,7 @@ def test_merging_clusters_average_their_models_by_members_that_trained_them(tff_
         models=np.concatenate([free.models, 2 * model.initial[None]]),
         extra={
             "known": np.ones(5, bool),
+            "trained": np.ones(5, bool),
             "signatures": np.concatenate([free.extra["signatures"], free.extra["signatures"][:1]]),
             "clusters": np.array([0, 4], np.int32),
             "sums": np.concatenate([free.extra["sums"], free.extra["signatures"][:1]]),
@@ -141,16 +143,49 @@ def test_the_order_of_clients_does_not_matter(tff_worker, model, turned, how):
     np.testing.assert_array_equal(told[-1].clusters, second.assignment[[8, 0, 5]])
 
 
-def test_a_failing_round_changes_nothing_and_a_repeated_one_is_the_same(tff_worker, model, turned):
+def test_a_failing_round_changes_nothing_and_a_repeated_one_is_the_same(tff_worker, model, turned, monkeypatch):
     algorithm = build_stocfl(model, QUICK, HOW)
     state, _ = rounds(algorithm, turned, [(0, 1, 3)])
-    kept = {key: value.copy() for key, value in state.extra.items()}
+    kept = copy.deepcopy(state)
+    with monkeypatch.context() as failing:
+        failing.setattr("tffcl.algorithms.stocfl.MESSAGE_BYTES", 0)  # after the new clients' signatures, before training
+        with pytest.raises(UserError, match="too large for one message"):
+            rounds(algorithm, turned, [(0, 4, 5)], state, 2)
+    assert_same(state, kept)
     once, _ = rounds(algorithm, turned, [(0, 4, 5)], state, 2)
     twice, _ = rounds(algorithm, turned, [(0, 4, 5)], state, 2)
-    for key, value in kept.items():
-        np.testing.assert_array_equal(state.extra[key], value)
-    np.testing.assert_array_equal(once.assignment, twice.assignment)
-    assert_close(once.models, twice.models)
+    assert_same(state, kept)
+    assert_same(once, twice)
+    assert len(once.extra["signatures"]) == 5
+
+
+def test_admitted_clients_that_have_not_trained_weigh_nothing_when_clusters_merge(tff_worker, model, turned):
+    """Client 0 and four newcomers, against client 1: half and half, not five to one."""
+    known, newcomers = split(turned, [3, 6, 9])
+    apart = build_stocfl(model, QUICK, StochasticClustering(threshold=0.5, proximal_weight=0.0))
+    state, _ = rounds(apart, known, [(0, 1)])
+    state = apart.admit(state, newcomers)
+    assert np.bincount(state.assignment)[state.assignment[0]] == 4 and state.extra["trained"].sum() == 2
+    together = build_stocfl(model, QUICK, StochasticClustering(threshold=-1, proximal_weight=0.0))
+    state = dataclasses.replace(state, extra={**state.extra, "changed": np.ones(2, bool)})
+    merged, _ = together.next(state, Cohort(turned, np.array([0]), (7, 2)))
+    fedavg = build_fedavg(model, QUICK)
+    mean = state.models[state.extra["rows"]].mean(axis=0)
+    begun = dataclasses.replace(fedavg.initialize(turned), models=mean[None])
+    expected, _ = fedavg.next(begun, Cohort(turned, np.array([0]), (7, 2)))
+    assert_close(merged.models[merged.extra["rows"]], expected.models)
+
+
+def test_newcomers_clusters_that_merge_before_anybody_has_trained_them(tff_worker, model, turned):
+    """Two that were founded apart are one cluster now: they have copies of one model, and so has it."""
+    known, newcomers = split(turned, [1, 2])
+    algorithm = build_stocfl(model, QUICK, dataclasses.replace(HOW, threshold=0.9))
+    state, _ = rounds(algorithm, known, [(0, 3)])
+    state = algorithm.admit(state, newcomers)
+    assert state.assignment[1] != state.assignment[2] and not state.extra["trained"][[1, 2]].any()
+    together = build_stocfl(model, QUICK, StochasticClustering(threshold=-1, proximal_weight=0.0))
+    merged, _ = together.next(state, Cohort(turned, np.array([1]), (7, 2)))
+    assert np.isfinite(merged.models).all() and len(merged.extra["clusters"]) == 1
 
 
 def test_newcomers_join_the_closest_cluster_or_start_from_its_model(tff_worker, model, digit_clients):
@@ -236,6 +271,7 @@ def test_the_authors_settings_run(tff_worker, model, turned):
     state, _ = rounds(algorithm, turned, [(0, 1, 2, 3), (4, 5, 6), (7, 8, 9)])
     assert state.extra["signatures"].shape == (10, 500)
     assert len({(turn, int(cluster)) for turn, cluster in zip(TURNS, state.assignment)}) == len(set(state.assignment))
+    assert len(set(state.assignment)) < 10
 
 
 def test_a_signature_that_is_not_finite_names_the_client(tff_worker, model, turned):
@@ -250,6 +286,7 @@ def test_a_signature_that_is_not_finite_names_the_client(tff_worker, model, turn
     [
         ({"threshold": 1.5}, "threshold is 1.5; it must be a cosine"),
         ({"linkage": "singel"}, "did you mean 'single'"),
+        ({"linkage": "centroid", "representation": "cohort"}, "'cohort' knows linkage 'single' only, not 'centroid'"),
         ({"representation": "all"}, "unknown representation 'all'"),
         ({"start": "globl"}, "did you mean 'global'"),
         ({"model_merge": "larges"}, "did you mean 'larger'"),
@@ -263,7 +300,7 @@ def test_what_is_refused(values, message):
 
 
 def test_a_cohort_in_too_many_clusters_for_one_message_is_refused(tff_worker, model, turned, monkeypatch):
-    monkeypatch.setattr("tffcl.algorithms.stocfl._MOST_BYTES", 2 * 4 * model.size)
+    monkeypatch.setattr("tffcl.algorithms.stocfl.MESSAGE_BYTES", 4 * 4 * model.size)
     algorithm = build_stocfl(model, QUICK, StochasticClustering(threshold=1))
     with pytest.raises(UserError, match=r"round 1 is in 3 clusters, .* \(at most 2\); a lower threshold"):
         rounds(algorithm, turned, [(0, 1, 2)])

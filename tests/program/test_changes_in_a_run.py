@@ -23,11 +23,18 @@ CHANGES = {
     "drift": {"clients": 6, "round": 3},
     "newcomers": {"clients": 4, "round": 5},
 }
-OWN = {"flt": {**FLT, "clusters": "disjoint", "change_flags": 2}, "pacfl": {}, "fedavg": {}}
+OWN = {
+    "flt": {**FLT, "clusters": "disjoint", "change_flags": 2},
+    "flt as it was": {**FLT, "clusters": "joint"},
+    "pacfl": {},
+    "stocfl": {},
+    "fedavg": {},
+}
 
 
-def resolved(algorithm):
-    return config.resolve("demo_digits", algorithm, overrides={**CHANGES, "algorithms": {algorithm: OWN[algorithm]}})
+def resolved(name):
+    algorithm = name.split()[0]
+    return config.resolve("demo_digits", algorithm, overrides={**CHANGES, "algorithms": {algorithm: OWN[name]}})
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +44,7 @@ def kept(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=OWN)
 def finished(request, tmp_path_factory, kept):
-    out = tmp_path_factory.mktemp("changes") / request.param
+    out = tmp_path_factory.mktemp("changes") / "run"
     return request.param, out, run.run(resolved(request.param), out, data_dir=kept, show_progress=False)
 
 
@@ -69,6 +76,25 @@ def test_the_report_of_flt_shows_when_clusters_were_formed_anew(finished):
     assert main(["report", str(out)]) == 0
     page = (out / "report.html").read_text()
     assert f"clusters formed anew after round {formed[-1]}" in page and "flags of change: " in page
+
+
+def test_a_report_is_made_of_it(finished):
+    name, out, _ = finished
+    assert main(["report", str(out)]) == 0
+    grouped = {"flt": "relatedness", "pacfl": "dendrogram", "stocfl": "merging"}.get(name.split()[0], "accuracy")
+    assert (out / "figures" / f"{grouped}.png").is_file()
+
+
+def test_what_newcomers_send_of_their_data_is_counted(finished):
+    """Forty clients' signatures, four of which came later."""
+    name, out, summary = finished
+    sent = summary["traffic"]["signature_bytes"]
+    later = sum(int(row["down_bytes"]) + int(row["up_bytes"]) for row in rows(out) if row["round"] == "5")
+    if name == "pacfl":
+        assert sent == 40 * 5 * (64 * 4 + 1)
+    elif name == "stocfl":
+        assert sent % 40 == 0 and sent // 40 > 4 * 64
+    assert later > 0
 
 
 def test_an_old_local_test_does_not_count_after_a_change(finished):

@@ -7,7 +7,7 @@ from tests.program.finished_runs import check_newcomers_and_models, check_resume
 from tffcl.cli import main
 from tffcl.program import config, run
 
-FLT = {"encoder": "digits", "encoder_examples": 300, "encoder_epochs": 2}
+FLT = {"encoder": "digits", "encoder_examples": 300, "encoder_epochs": 2, "fine_tune_epochs": 0}
 METHODS = {
     "flt": {**FLT, "clusters": "joint"},
     "flt_disjoint": {**FLT, "clusters": "disjoint", "num_clusters": 4},

@@ -47,7 +47,7 @@ def no_flags(population: Population) -> dict[str, np.ndarray]:
 
 
 def with_arrivals(state: State, arrivals: Population) -> dict[str, np.ndarray]:
-    """The same when newcomers have joined: "the state of being a newcomer" is a flag of change too (section III-C4)."""
+    """The same when newcomers have joined: "the state of being a newcomer" is a flag of change too (section III-B4)."""
     order = joined_order(state, arrivals)
     new = {**no_flags(arrivals), "flags": np.ones(len(arrivals.client_ids), np.int32)}
     return {key: np.concatenate([state.extra[key], new[key]])[order] for key in KEYS}
@@ -94,8 +94,8 @@ class DynamicClustering:
         if not np.array_equal(population.client_ids, state.client_ids):
             raise UserError("clusters are formed anew by all clients: a round's population must be all that were admitted")
         labels, extra = self.form(population)
-        labels = renumbered(labels, state.assignment)
-        moved = np.where(labels != state.assignment, np.int32(round_number), state.extra["moved_in"])
+        labels, moved = renumbered(labels, state.assignment)
+        moved = np.where(moved, np.int32(round_number), state.extra["moved_in"])
         kept = {**no_flags(population), "flagged_in": state.extra["flagged_in"], "moved_in": moved}
         return dataclasses.replace(
             state, assignment=labels, extra={**state.extra, **extra, **kept}, **self.carry(state, labels, population)
@@ -115,26 +115,28 @@ def _raised(state: State, cohort: Cohort, metrics: RoundMetrics) -> State:
         return state
     flags, flagged_in = state.extra["flags"].copy(), state.extra["flagged_in"].copy()
     where = index_of(state.client_ids, metrics.client_ids)[metrics.changed]
-    flagged_in[where] = np.where(flags[where] > 0, flagged_in[where], cohort.seed[1])
+    stands = (flags[where] > 0) & (flagged_in[where] > 0)  # a newcomer's stands from the first, but it has not raised it
+    flagged_in[where] = np.where(stands, flagged_in[where], cohort.seed[1])
     flags[where] = 1
     return dataclasses.replace(state, extra={**state.extra, "flags": flags, "flagged_in": flagged_in})
 
 
-def renumbered(labels: np.ndarray, before: np.ndarray) -> np.ndarray:
-    """Numbers clusters as those before that most of their members were in, so that who has not moved keeps its number.
+def renumbered(labels: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Orders clusters as those before that most of their members were in, and tells who is in another one than before.
 
     Args:
       labels: `int [N]`, from 0.
       before: `int [N]`, from 0.
 
     Returns:
-      `int32 [N]`, the same clusters, numbered from 0 without gaps.
+      `int32 [N]`, the same clusters, numbered from 0 without gaps: where one has gone, those after it move up. And `bool
+      [N]`, who is not in the cluster that goes on where it was.
     """
     shared = np.zeros((labels.max() + 1, max(before.max(), labels.max()) + 1), np.int64)
     np.add.at(shared, (labels, before), 1)
     _, number = linear_sum_assignment(shared, maximize=True)
     _, dense = np.unique(number, return_inverse=True)
-    return dense[labels].astype(np.int32)
+    return dense[labels].astype(np.int32), number[labels] != before
 
 
 def mean_of_members(models: np.ndarray, before: np.ndarray, labels: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -38,8 +38,8 @@ class TaskonomyClustering:
       encoder_epochs: Passes of the pre-training over its data (authors: 25 to 30).
       encoder_examples: Only so many of its images; default all.
       num_centres: k, centres that a client sends (paper: 5).
-      fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before encoding; 0 for an
-        encoder whose data cover the clients' (Enc1), 5 in the paper for another's (Enc2).
+      fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before encoding; 5 in the
+        paper for an encoder of other data than the clients' (Enc2), 0 for one whose data cover them (Enc1).
       fine_tune_rate: Adam's learning rate in it.
       distance: A name in `client_relatedness.DISTANCES`: "closest_pair" (paper) or "matching" (the authors' code).
       gamma: γ, clients nearer than this in the map are related (paper: 1).
@@ -56,7 +56,7 @@ class TaskonomyClustering:
     encoder_epochs: int = 25
     encoder_examples: int | None = None
     num_centres: int = 5
-    fine_tune_epochs: int = 0
+    fine_tune_epochs: int = 5
     fine_tune_rate: float = 1e-3
     distance: str = "closest_pair"
     gamma: float = 1.0
@@ -109,13 +109,14 @@ class ClientRelatedness:
           mask: `bool [N, k]`.
 
         Returns:
-          The disjoint clusters `int32 [N]`, and what the state keeps: `centres`, `mask`, `points` (the map), `proximity`
-          (distances in it), `relatedness`, `merges` (Ward's tree of the relatedness' rows), `threshold` (a height at which
+          The disjoint clusters `int32 [N]`, and what the state keeps: `centres`, `mask`, `points` (the map), `mapped` (`bool [N]`, whose centres
+          it was made of), `proximity` (distances in it), `relatedness`, `merges` (Ward's tree of the relatedness' rows), `threshold` (a height at which
           the tree gives the clusters).
         """
         points, apart = self.distances(centres, mask)
         labels, cut = self.flattened(apart)
-        return labels, {"centres": centres, "mask": mask, "points": points, "proximity": apart, **cut}
+        mapped = np.ones(len(centres), bool)
+        return labels, {"centres": centres, "mask": mask, "points": points, "mapped": mapped, "proximity": apart, **cut}
 
     def distances(self, centres: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Lines 13 to 16: the map's points, and the clients' distances in it."""
@@ -131,7 +132,8 @@ class ClientRelatedness:
 
     def place(self, extra: dict, centres: np.ndarray, mask: np.ndarray):
         """Newcomers in the map of the others: their points, and distances to the others and to each other."""
-        points = self._map(extra["centres"], extra["mask"]).place(centres, mask)
+        mapped = extra["mapped"]  # with earlier newcomers it would be another map than that which has the others' points
+        points = self._map(extra["centres"][mapped], extra["mask"][mapped]).place(centres, mask)
         distance = {"distance": self.how.distance}
         across = fcr.client_distances(extra["points"], extra["mask"], points, mask, **distance)
         return points, across, fcr.client_distances(points, mask, **distance)
@@ -200,11 +202,12 @@ def build_flt(
     """Builds FLT.
 
     All clients send their centres before the first round. Newcomers join the cluster whose members' embeddings are
-    nearest to theirs (section III-C4), are placed in the map of the others, and with joint clusters start from the mean of
+    nearest to theirs (section III-B4), are placed in the map of the others, and with joint clusters start from the mean of
     their relatives' models, or from the nearest client's where they have none.
 
     With `change_flags` or `period` clients are related anew in the middle of training (Alg. 3 lines 21 to 28): all, newcomers
-    included, fine-tune and send centres as before the first round. Who moves to another cluster finds that cluster's
+    included, do as before the first round. Line 25 asks for FCR's fine-tune mode whatever the encoder; here the encoder is
+    fine-tuned if `fine_tune_epochs` says so, from the pre-trained one each time: clients keep none. Who moves to another cluster finds that cluster's
     model: with disjoint clusters a new cluster starts from the mean of its members' models, with joint ones every client
     keeps its own until its next mix.
 
@@ -254,10 +257,11 @@ def build_flt(
         related[: len(across), : len(across)] = old["relatedness"]
         members = extended(state, arrivals, labels)
         order = joined_order(state, arrivals)
-        new = {"centres": signed["centres"], "mask": signed["mask"], "points": points}
+        new = {"centres": signed["centres"], "mask": signed["mask"], "points": points, "mapped": np.zeros(len(points), bool)}
         extra = {**old, **{key: np.concatenate([old[key], new[key]])[order] for key in new}}
         extra["proximity"] = apart[np.ix_(order, order)]
         extra["relatedness"] = related[np.ix_(order, order)]
+        extra["merges"] = hierarchical.build_ward_dendrogram(extra["relatedness"] != 0).merges  # for reports
         models = state.models
         if joint:
             given = _starts(models, old["rows"], related[len(across) :, : len(across)], across)
@@ -298,7 +302,7 @@ def build_flt(
 
 
 _UNIT, _TREE_UNIT = "distance in the UMAP map", "Ward distance"
-_KEPT = ("centres", "mask", "points", "proximity", "relatedness", "merges", "threshold")
+_KEPT = ("centres", "mask", "points", "mapped", "proximity", "relatedness", "merges", "threshold")
 
 
 def _starts(models: np.ndarray, rows: np.ndarray, related: np.ndarray, across: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What StoCFL's server keeps of the clients that have taken part."""
+"""What StoCFL's server keeps of the clients whose signatures it has: those that have taken part, and admitted newcomers."""
 
 import dataclasses
 
@@ -7,21 +7,23 @@ import numpy as np
 from tffcl.algorithms.contracts import State
 from tffcl.clustering import stochastic
 
-KEPT = ("known", "signatures", "clusters", "sums", "changed", "rows")
+KEPT = ("known", "trained", "signatures", "clusters", "sums", "changed", "rows")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KnownClients:
-    """What the server knows of the clients that have taken part; the arrays of `State.extra`.
+    """What the server knows of the clients whose signatures it has; the arrays of `State.extra`.
 
     Attributes:
       mask: Bool [N], which clients.
+      trained: Bool [N], those of them that have trained.
       signatures: Float32 [M, d], of these, in order of client ID.
       partition: Their clusters.
       rows: Int32 [K], the row of `State.models` of each cluster; -1 for one that has never trained.
     """
 
     mask: np.ndarray
+    trained: np.ndarray
     signatures: np.ndarray
     partition: stochastic.Partition
     rows: np.ndarray
@@ -31,7 +33,7 @@ class KnownClients:
         """Of so many clients none; signatures have `size` numbers."""
         none = np.zeros(0, np.int32)
         partition = stochastic.Partition(none, np.zeros([0, size], np.float32), none, np.zeros(0, bool))
-        return cls(np.zeros(clients, bool), partition.sums, partition, none)
+        return cls(np.zeros(clients, bool), np.zeros(clients, bool), partition.sums, partition, none)
 
     @classmethod
     def of(cls, state: State) -> "KnownClients":
@@ -40,13 +42,13 @@ class KnownClients:
         members = np.searchsorted(ids, state.assignment[extra["known"]])
         sizes = np.bincount(members, minlength=len(ids)).astype(np.int32)
         partition = stochastic.Partition(ids, extra["sums"], sizes, extra["changed"])
-        return cls(extra["known"], extra["signatures"], partition, extra["rows"])
+        return cls(extra["known"], extra["trained"], extra["signatures"], partition, extra["rows"])
 
     def extra(self) -> dict[str, np.ndarray]:
         """The arrays of `State.extra`, names in `KEPT`."""
         kept = self.partition
         return {
-            "known": self.mask, "signatures": self.signatures, "clusters": kept.ids, "sums": kept.sums,
+            "known": self.mask, "trained": self.trained, "signatures": self.signatures, "clusters": kept.ids, "sums": kept.sums,
             "changed": kept.changed, "rows": self.rows,
         }  # fmt: skip
 
@@ -57,7 +59,7 @@ class KnownClients:
         together = np.empty([mask.sum(), signatures.shape[1]], np.float32)
         new = np.isin(np.flatnonzero(mask), where)
         together[new], together[~new] = signatures, self.signatures
-        return KnownClients(mask, together, partition, rows)
+        return KnownClients(mask, self.trained, together, partition, rows)
 
     def signatures_of(self, where: np.ndarray) -> np.ndarray:
         """Signatures `float32 [n, d]` of known clients at the places `where` [n]."""

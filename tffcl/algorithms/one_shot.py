@@ -129,7 +129,7 @@ def build_one_shot(
 
     Returns:
       The method. `State.extra` has the signatures under `clustering.names`, `proximity float32 [N, N]`, `merges float64
-      [N-1, 4]` (SciPy linkage matrix of the clients that were clustered first) and `threshold float64`.
+      [N-1, 4]` (SciPy linkage matrix) and `threshold float64`.
     """
     engine = build_clustered_training(model, training, aggregation=aggregation)
     sign, kept = clustering.build_signing(), tuple(clustering.names.values())
@@ -158,7 +158,10 @@ def build_one_shot(
         founded = labels.max() + 1 - len(state.models)
         order = joined_order(state, arrivals)
         together = {key: np.concatenate([known[key], signed[key]])[order] for key in kept}
-        extra = {**old, **together, "proximity": proximity[np.ix_(order, order)]}
+        extended_proximity = proximity[np.ix_(order, order)]
+        # The tree of all that are there now. It is for reports: the old clients' clusters do not follow from it any more.
+        merges = hierarchical.build_dendrogram(extended_proximity, clustering.linkage).merges
+        extra = {**old, **together, "proximity": extended_proximity, "merges": merges}
         models = np.concatenate([state.models, np.repeat(model.initial[np.newaxis], founded, axis=0)])
         return dataclasses.replace(state, models=models, extra=extra, **members)
 

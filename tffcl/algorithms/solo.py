@@ -26,6 +26,7 @@ from tffcl.client_work.update import build_train_and_report, client_type
 from tffcl.models.flat import FlatModel
 
 NOTHING_SENT = Transfer(None, None)
+_BYTES_AT_A_TIME = 2**29  # of the clients' own models that are on their way; the runtime takes at most 2 GB in one message
 
 
 def build_local_training(
@@ -73,7 +74,7 @@ def build_local_training(
 def train_apart(
     local_training: Callable, cohort: Cohort, models: np.ndarray, clusters: np.ndarray
 ) -> tuple[np.ndarray, RoundMetrics]:
-    """Lets every client of a cohort train a model of its own; nothing is sent.
+    """Lets every client of a cohort train a model of its own; nothing is sent. A large cohort trains in parts.
 
     Args:
       local_training: From `build_local_training` with `local_test=True`; the centre, if it takes one, already given.
@@ -87,7 +88,12 @@ def train_apart(
     Raises:
       UserError: If a trained model is not finite.
     """
-    results = local_training(cohort_inputs(cohort, model=models))
+    results, at_a_time = [], max(1, _BYTES_AT_A_TIME // models[0].nbytes)
+    for start in range(0, len(models), at_a_time):
+        part = slice(start, start + at_a_time)
+        tested = None if cohort.local_test is None else cohort.local_test[part]
+        few = dataclasses.replace(cohort, client_ids=cohort.client_ids[part], local_test=tested)
+        results += local_training(cohort_inputs(few, model=models[part]))
     by_id = {int(result["client_id"]): result for result in results}
     ordered = [by_id[int(client)] for client in cohort.client_ids]
     own = [result["report"] for result in ordered]

@@ -30,6 +30,7 @@ from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import stochastic
 from tffcl.errors import UserError, unknown
+from tffcl.runtime import MESSAGE_BYTES
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.anchor_gradient import FORMS, build_anchor_gradient, signature_size
 from tffcl.signatures.signature import Signature, build_collection
@@ -39,7 +40,6 @@ STARTS = {
     "global": "from the global model as it is then (the authors' code)",
     "closest": "from the model of the closest cluster, as newcomers do (section 3.3)",
 }
-_MOST_BYTES = 2**31 - 2**20  # what the runtime takes in one message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,8 @@ class StochasticClustering:
     """How StoCFL clusters and what holds the clusters' models together.
 
     Attributes:
-      threshold: τ, clusters with a larger cosine merge; -1 merges everyone known, 1 nobody.
+      threshold: τ, clusters with a larger cosine merge; -1 merges everyone known (with the representation
+        "cohort" those of a round), 1 nobody.
       proximal_weight: λ of Eq. 3, how strongly the global model pulls at the clusters' models.
       linkage: A name in `stochastic.LINKAGES`: which clusters of a round merge. Where single clients tell little (50 examples
         each), some of another group are more alike than those of one's own: "centroid" then finds the groups, at a lower
@@ -88,6 +89,8 @@ class StochasticClustering:
         for name, allowed in named:
             if getattr(self, name) not in allowed:
                 raise unknown(name, getattr(self, name), allowed)
+        if self.representation == "cohort" and self.linkage != "single":
+            raise UserError(f"representation 'cohort' knows linkage 'single' only, not {self.linkage!r}")
         global_training_of(LocalTraining(), self.global_objective)
 
 
@@ -96,7 +99,7 @@ def build_data_signature(model: FlatModel, training: LocalTraining, how: Stochas
     local = LocalTraining(
         epochs=how.anchor_epochs,
         batch_size=how.anchor_batch_size,
-        learning_rate=how.anchor_learning_rate or training.learning_rate,
+        learning_rate=training.learning_rate if how.anchor_learning_rate is None else how.anchor_learning_rate,
     )
     return build_anchor_gradient(model, form=how.form, local=local, projection=how.projection, seed=seed)
 
@@ -111,7 +114,15 @@ def build_clustering(
       training: Decides the learning rate of displacements.
       how: Signature and threshold.
       seed: Decides the projection.
+
+    Raises:
+      UserError: With the linkage "centroid": the cosines of means may rise as clusters merge, so there is no tree of them.
     """
+    if how.linkage != "single":
+        raise UserError(
+            f"linkage is {how.linkage!r}, which has no tree that could be drawn; the clients' cosines are the same with "
+            "--set algorithms.stocfl.linkage=single"
+        )
 
     def measure(first, second) -> np.ndarray:
         return stochastic.cosine_distances(first["signatures"], None if second is None else second["signatures"])
@@ -181,7 +192,8 @@ class _Rounds:
         """
         sizes = population.sizes[population.index(client_ids)]
         found = self.sign(dataclasses.replace(population, client_ids=client_ids, sizes=sizes))
-        bad = np.flatnonzero(~np.isfinite(found).all(axis=1))
+        with np.errstate(over="ignore"):
+            bad = np.flatnonzero(~np.isfinite(np.linalg.norm(found, axis=1)))  # a length that overflows has no direction
         if len(bad):
             raise UserError(
                 f"client {client_ids[bad[0]]} has a signature that is not finite; its data hold NaN, or "
@@ -204,7 +216,7 @@ class _Rounds:
         mine = np.searchsorted(partition.ids, assignment[known.mask])
         assignment[known.mask] = merging.partition.ids[merging.places[mine]]
         places = merging.places[np.searchsorted(partition.ids, before.partition.ids)]
-        models, rows = self._merge_models(state.models, before, places, len(merging.partition))
+        models, rows = self._merge_models(state, before, places, len(merging.partition))
         known = dataclasses.replace(known, partition=merging.partition, rows=rows)
         state = dataclasses.replace(state, assignment=assignment, models=models, extra=known.extra())
         return state, len(fresh), merging.merges
@@ -215,25 +227,30 @@ class _Rounds:
         sampled = known.signatures_of(where)
         return stochastic.merge_sampled(partition, state.assignment[where], sampled, self.how.threshold)
 
-    def _merge_models(self, models: np.ndarray, before: KnownClients, places: np.ndarray, count: int):
+    def _merge_models(self, state: State, before: KnownClients, places: np.ndarray, count: int):
         """Models and rows `int32 [count]` after merging; `places` [K] says what the clusters before are part of now."""
         rows = np.full(count, -1, np.int32)
         rows[places] = before.rows
         several = np.bincount(places, minlength=count)[places] > 1
         if not several.any():
-            return models, rows
-        own, weights = models[before.rows[several]], before.partition.sizes[several]
+            return state.models, rows
+        trained = state.assignment[before.trained]
+        weights = np.bincount(np.searchsorted(before.partition.ids, trained), minlength=len(places))
+        # Where newcomers' clusters merge that have copies of others' models, nobody has trained any.
+        nobody = np.bincount(places, weights=weights, minlength=count)[places] == 0
+        weights = np.where(nobody, before.partition.sizes, weights)[several]
+        own = state.models[before.rows[several]]
         merged, found = stochastic.merge_models(own, weights, places[several], self.how.model_merge)
-        rows[merged] = len(models) + np.arange(len(merged))
-        return np.concatenate([models, found]), rows
+        rows[merged] = len(state.models) + np.arange(len(merged))
+        return np.concatenate([state.models, found]), rows
 
     def _train(self, state: State, cohort: Cohort):
         """Alg. 1 lines 18 to 25, and which models are kept."""
         extra = state.extra
         clusters = state.clusters(cohort.client_ids)
         present, keys = np.unique(np.searchsorted(extra["clusters"], clusters), return_inverse=True)
-        if present.size * self.initial.nbytes > _MOST_BYTES:
-            most = _MOST_BYTES // self.initial.nbytes
+        most = MESSAGE_BYTES // self.initial.nbytes - 2  # beside the global model, and with room for all else
+        if present.size > most:
             raise UserError(
                 f"the cohort of round {cohort.seed[1]} is in {len(present)} clusters, whose models are too large for one "
                 f"message (at most {most}); a lower threshold or fewer clients_per_round would do"
@@ -248,7 +265,9 @@ class _Rounds:
         rows = np.empty_like(extra["rows"])
         rows[others], rows[present] = 1 + places, 1 + len(kept) + np.arange(len(present))
         models = np.concatenate([server["global_model"][np.newaxis], state.models[kept], server["models"]])
-        extra = {**extra, "rows": rows}
+        trained = extra["trained"].copy()
+        trained[index_of(state.client_ids, cohort.client_ids)] = True
+        extra = {**extra, "rows": rows, "trained": trained}
         return dataclasses.replace(state, models=models, aggregator=server["aggregator"], extra=extra), metrics
 
     def _starts(self, state: State, present: np.ndarray) -> np.ndarray:
@@ -272,16 +291,19 @@ class _Rounds:
         arriving, count = newcomers.client_ids, len(newcomers.client_ids)
         unused = state.assignment.max() + 1 + np.arange(count)
         came = np.concatenate([np.zeros(len(state.client_ids), bool), np.ones(count, bool)])[order]
-        mask = np.concatenate([known.mask, np.zeros(count, bool)])[order]
-        known = dataclasses.replace(known, mask=mask)
+        mask, trained = (np.concatenate([each, np.zeros(count, bool)])[order] for each in (known.mask, known.trained))
+        known = dataclasses.replace(known, mask=mask, trained=trained)
         if not len(known.partition):
             return dataclasses.replace(state, extra=known.extra(), **extended(state, newcomers, unused))
         signed = self.signatures(newcomers, arriving)
         found = stochastic.infer(known.partition, signed, self.how.threshold)
         joined = np.where(found.founded < 0, known.partition.ids[found.closest], unused[found.founded])
         partition = stochastic.with_members(known.partition, joined, signed)
-        rows = known.rows[stochastic.nearest(partition.sums, known.partition.sums)[0]]
-        rows[np.searchsorted(partition.ids, known.partition.ids)] = known.rows
+        old = np.isin(partition.ids, known.partition.ids)
+        rows = np.empty(len(partition), np.int32)
+        rows[old] = known.rows
+        if not old.all():
+            rows[~old] = known.rows[stochastic.nearest(partition.sums[~old], known.partition.sums)[0]]
         known = known.with_clients(np.flatnonzero(came), signed, partition, rows)
         return dataclasses.replace(state, extra=known.extra(), **extended(state, newcomers, joined))
 
@@ -325,7 +347,7 @@ def build_stocfl(
 
     Returns:
       The method. Row 0 of the state's models is the global model; the others are the different models of clusters.
-      `State.extra` has `known bool [N]`, the known clients' `signatures float32 [M, d]`, and of their clusters, by ID
+      `State.extra` has `known bool [N]`, `trained bool [N]`, the known clients' `signatures float32 [M, d]`, and of their clusters, by ID
       (`clusters int32 [K]`), the `sums float32 [K, d]` of signatures, whether they `changed bool [K]` since they were
       compared, and `rows int32 [K]` of their models: a cluster that nobody of a cohort belongs to costs nothing.
     """

@@ -4,7 +4,7 @@ Source: Jamali-Rad, Abdizadeh and Singh, "Federated Learning With Taskonomy for 
 Alg. 2 (FCR) lines 12 to 19 and section III. The authors' code: https://github.com/hjraad/FLT, src/utils/cluster.py.
 
 The steps, in the order of the paper: `centre_map.embed` (line 14), `client_distances` (line 16), `relate` (line 17),
-`flatten` (lines 18 and 19); `assign_to_nearest` for clients that come later (section III-C4).
+`flatten` (lines 18 and 19); `assign_to_nearest` for clients that come later (section III-B4).
 """
 
 from collections.abc import Iterator
@@ -106,7 +106,7 @@ def flatten(relatedness: np.ndarray, num_clusters: int | None = None) -> tuple[n
     there, but then takes the members from the order of the leaves (cluster.py:531), which scrambles them; that is not
     reproduced.
 
-    Without a number, "the best fitting number of clusters" (section III-C2) is: if the matrix consists of disjoint
+    Without a number, "the best fitting number of clusters" (section III-B2) is: if the matrix consists of disjoint
     blocks of ones, those blocks; else the cut at the largest relative gap, `hierarchical.suggest_threshold`.
 
     Args:
@@ -143,7 +143,7 @@ def assign_to_nearest(
     *,
     distance: str = "matching",
 ) -> np.ndarray:
-    """Gives newcomers the nearest of the existing clusters (FLT section III-C4, last sentence).
+    """Gives newcomers the nearest of the existing clusters (FLT section III-B4, last sentence).
 
     The paper takes the distance "to the (average) latent embeddings of the clusters" and leaves it as future work.
     Centres have no common order over the clients, so there is no mean of them; here it is the mean over a cluster's

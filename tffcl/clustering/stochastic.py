@@ -25,6 +25,9 @@ MODEL_MERGES = {
     "larger": "the model of the cluster with most members that trained it (the authors' code)",
 }
 
+# τ = -1 is below all cosines, but rounding puts those of opposite vectors below -1.
+_BELOW_ALL = -1.5
+
 # Cosines that are looked at together: 16 MB as float32.
 _STRIP = 2**22
 
@@ -152,7 +155,8 @@ def merge(partition: Partition, threshold: float, linkage: str = "single") -> Me
     agglomerative clustering with single linkage, cut at the cosine τ: one pair above it joins two groups.
 
     "centroid" averages at once, which a single pair cannot lead astray: pairs that are each other's most similar merge,
-    their means take their place, and so on until no pair is above τ.
+    their means take their place, and so on until no pair is above τ. All changed clusters are compared again after every
+    such step, about a fifth as many as there are new clients: it is for cohorts of hundreds, not of thousands.
 
     Only clusters that are new or changed are compared, with all others: the pairs among the rest were compared before, to
     the same result. Memory is bounded: there is no matrix of all pairs.
@@ -165,7 +169,7 @@ def merge(partition: Partition, threshold: float, linkage: str = "single") -> Me
     Returns:
       The partition after it; a new cluster has the least ID of its parts.
     """
-    touched = np.flatnonzero(partition.changed)
+    touched, threshold = np.flatnonzero(partition.changed), _limit(threshold)
     if linkage == "single":
         return _joined(partition, connected(unit_vectors(partition.sums), touched, threshold))
     places = np.arange(len(partition))
@@ -176,6 +180,10 @@ def merge(partition: Partition, threshold: float, linkage: str = "single") -> Me
         if step.merges == 0:
             return Merging(partition, places.astype(np.int32))
         touched = np.flatnonzero(partition.changed | np.isin(np.arange(len(partition)), step.places[near]))
+
+
+def _limit(threshold: float) -> float:
+    return threshold if threshold > -1 else _BELOW_ALL
 
 
 def _mutual(units: np.ndarray, touched: np.ndarray, threshold: float) -> tuple[np.ndarray, np.ndarray]:
@@ -221,7 +229,7 @@ def merge_sampled(partition: Partition, ids: np.ndarray, signatures: np.ndarray,
     """
     present, which = np.unique(ids, return_inverse=True)
     sampled = summed(signatures, which, len(present))
-    found = connected(unit_vectors(sampled), np.arange(len(present)), threshold)
+    found = connected(unit_vectors(sampled), np.arange(len(present)), _limit(threshold))
     # Every component has the number of its first cluster, so that the others keep theirs.
     places = np.searchsorted(partition.ids, present)
     _, first = np.unique(found, return_index=True)
@@ -339,7 +347,7 @@ def infer(partition: Partition, signatures: np.ndarray, threshold: float) -> Inf
     """
     closest, cosines = nearest(signatures, partition.sums)
     founded = np.full(len(closest), -1, np.int64)
-    alone = np.flatnonzero(cosines < threshold)
+    alone = np.flatnonzero(cosines < _limit(threshold))
     founded[alone] = connected(unit_vectors(signatures[alone]), np.arange(len(alone)), threshold)
     return Inference(closest, cosines, founded)
 

@@ -28,6 +28,7 @@ from tffcl.runtime import RemoteWorkers
 CLUSTERING, TRAINING, EVALUATION = range(3)  # places in progress["seconds"]
 
 _ONCE = {"signature", "server_data"}  # transfers that every client has once, before training
+_WHEN_MET = {"representation"}  # transfers that every client has once, when the server first meets it
 
 # What a run and the commands on it leave behind, beside directories.
 _FILES = (
@@ -175,13 +176,13 @@ def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int,
     with job.timed(CLUSTERING):
         state = job.algorithm.initialize(job.stage.population)
     bar.set_description(_title(job.config))
-    _count_signatures(job, len(job.stage.population.client_ids))
+    _count_once(job, _ONCE, len(job.stage.population.client_ids))
     checkpoints.save(0, state, job.progress)
     return 0, state
 
 
-def _count_signatures(job: _Run, clients: int):
-    for name in _ONCE & set(job.algorithm.transfers):
+def _count_once(job: _Run, names: set[str], clients: int):
+    for name in names & set(job.algorithm.transfers):
         transfer = job.algorithm.transfers[name]
         job.progress["down_bytes"] += transfer.down_bytes * clients
         job.progress["up_bytes"] += transfer.up_bytes * clients
@@ -201,9 +202,12 @@ def _enter_stage(job: _Run, state: State, number: int) -> State:
     progress["local_correct"][changed] = progress["local_total"][changed] = 0
     if job.stage.arrivals is None:
         return state
-    _count_signatures(job, len(job.stage.arrivals.client_ids))
     with job.timed(CLUSTERING):
-        return job.algorithm.admit(state, job.stage.arrivals)
+        joined = job.algorithm.admit(state, job.stage.arrivals)
+    _count_once(job, _ONCE, len(job.stage.arrivals.client_ids))
+    if "known" in state.extra:
+        _count_once(job, _WHEN_MET, int(joined.extra["known"].sum() - state.extra["known"].sum()))
+    return joined
 
 
 def _rounds(job: _Run, state: State, done: int, checkpoints: Checkpoints, metrics: Metrics, history: ClusterHistory, bar):
@@ -299,7 +303,10 @@ def _evaluate(job: _Run, state: State) -> tuple[State, dict]:
 
 
 def _cluster_row(job: _Run, state: State) -> dict:
-    return {"clusters": len(np.unique(state.assignment)), "ari": summary.agreement(job.stage.federated, state)}
+    row = {"clusters": len(np.unique(state.assignment)), "ari": summary.agreement(job.stage.federated, state)}
+    if "known" in state.extra:
+        row["known_ari"] = summary.agreement(job.stage.federated, state, state.extra["known"])
+    return row
 
 
 def _accuracy_row(job: _Run, accuracy: dict) -> dict:

@@ -51,10 +51,13 @@ def rand_index(true_groups, assignment) -> float | None:
         return float(adjusted_rand_score(true_groups, assignment))
 
 
-def agreement(federated, state) -> float | None:
-    """Adjusted Rand index of the clusters of all clients that the server knows against their true groups."""
+def agreement(federated, state, among: np.ndarray | None = None) -> float | None:
+    """Adjusted Rand index of the clusters against the true groups, of all clients or of those `among bool [N]`."""
     truth = federated.true_groups
-    return None if truth is None else rand_index(truth[state.client_ids], state.assignment)
+    if truth is None:
+        return None
+    among = np.ones(len(state.client_ids), bool) if among is None else among
+    return rand_index(truth[state.client_ids[among]], state.assignment[among])
 
 
 def notes(config, federated) -> list[str]:
@@ -95,6 +98,8 @@ def summarize(config, state, federated, accuracy: dict, progress: dict, told: Se
             "count": len(sizes),
             "sizes": sizes.tolist(),
             "ari": agreement(federated, state),
+            # Where a client that has not been met is a cluster of its own, of those that have.
+            **({"known_ari": agreement(federated, state, state.extra["known"])} if "known" in state.extra else {}),
         },
         "traffic": {key: int(progress[key]) for key in ("down_bytes", "up_bytes", "signature_bytes")},
         "seconds": {

@@ -1,4 +1,4 @@
-"""The signature of PCA+kM+HC, which FLT is compared with: k-means centres of principal components (FLT section IV-B)."""
+"""The signature of PCA+kM+HC, which FLT is compared with: k-means centres of principal components (FLT section IV-C)."""
 
 import collections
 
