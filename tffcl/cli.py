@@ -190,6 +190,12 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("tffcl: stopped", file=sys.stderr)
         return 130
+    except PermissionError as error:
+        print(f"tffcl: {error.filename} cannot be written or read: {error.strerror}", file=sys.stderr)
+        return 2
+    except (FileExistsError, NotADirectoryError) as error:
+        print(f"tffcl: {error.filename} is a file; it must be a directory", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # `tffcl ... | head`: nobody reads on
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
         return 0
@@ -308,13 +314,15 @@ def _report(options):
 
 def _print_report(out):
     from tffcl.reporting import report, sweeps, tables
-    from tffcl.reporting.files import find_runs
+    from tffcl.reporting.files import find_runs, unfinished_runs
 
     page = report.write_report(out)
     if sweeps.is_sweep(out):
         print(sweeps.to_text(sweeps.read_sweep(out)))
     else:
         print(tables.to_text(tables.comparison_rows(find_runs(out))))
+        for each in unfinished_runs(out):
+            print(f"\nnot finished, and left out: {each}", file=sys.stderr)
     print(f"\nreport: {page}")
 
 

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from tffcl.cli import main
 from tffcl.errors import UserError
 from tffcl.program import compare, config, prepare, run, sampling
 from tffcl.program.evaluation import Evaluator
@@ -152,6 +153,26 @@ def test_a_dead_worker_stops_the_run_and_nothing_is_lost(tmp_path):
     done = rows_of(target)
     assert f"(rounds 1 to {done} are saved)" in errors
     assert (target / "checkpoints" / f"program_state_{done}").is_dir()
+
+
+def test_what_is_refused_leaves_the_directory_free(tmp_path, capsys):
+    """The same command, put right, needs no --overwrite."""
+    command = ["run", "demo_digits", "--algorithm", "fedavg", "--out", str(tmp_path / "run"), "--rounds", "1"]
+    assert main([*command, "--set", "train.clients_per_round=99"]) == 2
+    assert "clients_per_round is 99" in capsys.readouterr().err and not (tmp_path / "run").exists()
+    assert main(command) == 0
+
+
+def test_a_comparison_with_an_unfinished_run_is_reported_without_it(tmp_path, capsys):
+    compare.compare([resolved("fedavg"), resolved("solo")], tmp_path, show_progress=False)
+    (tmp_path / "solo" / "seed-0" / "summary.json").unlink()
+    assert main(["report", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert "fedavg" in out and "solo" not in out
+    assert f"not finished, and left out: {tmp_path / 'solo' / 'seed-0'}" in err
+    (tmp_path / "fedavg" / "seed-0" / "summary.json").unlink()
+    assert main(["report", str(tmp_path)]) == 2
+    assert "no run in" in capsys.readouterr().err
 
 
 def rows_of(out):

@@ -184,6 +184,8 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
         table = overrides
         for part in path[:-1]:
             table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise UserError(f"--set {pair!r}: {part} has a value already, so it has no keys")
         table[path[-1]] = value
     return overrides
 
@@ -258,7 +260,8 @@ def resolve(
     for section in overrides:
         if section not in tasks.SECTIONS:
             raise unknown("section", section, tasks.SECTIONS)
-    with loaded.locating():
+    tasks.check_tables(overrides, "on the command line")
+    with loaded.locating(overrides):
         contents = tasks.merged(loaded.contents, overrides)
         _check_model(contents["model"], keys=check_model)
         return _resolved(loaded.name, contents, algorithm, seed, overrides)

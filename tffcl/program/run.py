@@ -90,7 +90,7 @@ def run(
     out = pathlib.Path(out)
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
-    _claim(out, config, resume=resume, overwrite=overwrite)
+    _check_claim(out, config, resume=resume, overwrite=overwrite)
     federated = prepare.load_data(config, data_dir)
     model = prepare.build_model(config, federated)
     stages = Stages(config, federated, model)
@@ -98,6 +98,7 @@ def run(
     algorithm = prepare.build_algorithm(config, model, federated, data_dir)
     if not workers:
         runtime.use_local_worker()
+    _claim(out, config, overwrite=overwrite)  # all that a user may have got wrong is known by now
     progress = progress_bar(config.train.rounds, _title(config), "round", show=show_progress)
     with watch_for_interrupts() as interrupts, progress as bar:
         job = _Run(config, stages, stages.at(0), algorithm, _no_progress(len(stages.clients(0))), interrupts)
@@ -113,22 +114,27 @@ def _title(config: RunConfig) -> str:
     return f"{config.algorithm} seed {config.seed}"
 
 
-def _claim(out: pathlib.Path, config: RunConfig, *, resume: bool, overwrite: bool):
-    """Makes `out` this run's, or says why it can't be."""
-    file = out / "config.toml"
+def _check_claim(out: pathlib.Path, config: RunConfig, *, resume: bool, overwrite: bool):
+    """Says why `out` can't be this run's."""
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out must be a directory")
+    begun = (out / "summary.json").is_file() or any((out / "checkpoints").glob("program_state_*"))
+    if overwrite or not begun:  # one that failed before its first checkpoint has left nothing
+        return
+    if resume:
+        check_same(out, config)
+    else:
+        raise UserError(f"{out} holds a run already; --resume goes on with it, --overwrite starts anew, or give another --out")
+
+
+def _claim(out: pathlib.Path, config: RunConfig, *, overwrite: bool):
+    """Makes `out` this run's."""
+    file = out / "config.toml"
     if overwrite and file.is_file():
         for name in ("checkpoints", "tensorboard", "figures", "history"):
             shutil.rmtree(out / name, ignore_errors=True)
         for name in _FILES:
             (out / name).unlink(missing_ok=True)
-    if file.is_file():
-        if not resume:
-            raise UserError(
-                f"{out} holds a run already; --resume goes on with it, --overwrite starts anew, or give another --out"
-            )
-        check_same(out, config)
     out.mkdir(parents=True, exist_ok=True)
     packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")
     versions = {name: importlib.metadata.version(name) for name in packages}

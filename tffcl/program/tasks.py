@@ -14,6 +14,7 @@ SECTIONS = (
     "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "newcomers",
     "drift", "algorithms",
 )  # fmt: skip
+_TEXTS = ("extends", "description", "source")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,13 +32,28 @@ class Task:
     contents: Mapping
 
     @contextlib.contextmanager
-    def locating(self):
-        """Adds file and line to an error that is about a key of this file."""
+    def locating(self, overrides: Mapping):
+        """Adds file and line to an error that is about a key of this file; one of the command line's `overrides` has none."""
         try:
             yield
         except UserError as error:
+            named = _named_value(str(error))
+            if named and named[1] in _table(overrides, named[0].split(".")):
+                raise UserError(f"on the command line: {error}") from None
             line = _line_of(self.path.read_text(encoding="utf-8"), str(error))
             raise UserError(f"{self.path.name}, line {line}: {error}" if line else str(error)) from None
+
+
+def _named_value(message: str) -> tuple[str, str] | None:
+    """Table and key of a message "table.key is ..."."""
+    found = re.match(r"([\w.]+)\.(\w+) is ", message)
+    return (found[1], found[2]) if found else None
+
+
+def _table(contents: Mapping, path: list[str]) -> Mapping:
+    for part in path:
+        contents = contents.get(part, {}) if isinstance(contents, Mapping) else {}
+    return contents if isinstance(contents, Mapping) else {}
 
 
 def _line_of(text: str, message: str) -> int | None:
@@ -123,6 +139,23 @@ def load_task(task: str | pathlib.Path) -> Task:
     return Task(path.stem, path, contents)
 
 
+def check_tables(contents: Mapping, where: str):
+    """Raises UserError if a section that must be a table of keys is something else."""
+    named = [(f"[{name}]", value) for name, value in contents.items() if name not in _TEXTS]
+    methods = contents.get("algorithms", {})
+    named += [(f"[algorithms.{name}]", value) for name, value in methods.items()] if isinstance(methods, Mapping) else []
+    for name, value in named:
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where}: {name} is {value!r}; it must be a table of keys and values")
+    for section in ("dataset", "partition", "model"):
+        name = contents.get(section, {}).get("name", "")
+        if not isinstance(name, str):
+            raise UserError(f"{where}: {section}.name is {name!r}; it must be one name")
+    for name in _TEXTS:
+        if not isinstance(contents.get(name, ""), str):
+            raise UserError(f"{where}: {name} is {contents[name]!r}; it must be text")
+
+
 def _by_name(name: str) -> pathlib.Path:
     path = task_directory() / f"{name}.toml"
     if not path.is_file():
@@ -137,6 +170,7 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
     for section in own:
         if section not in SECTIONS:
             raise unknown(f"key in {path.name}", section, SECTIONS)
+    check_tables(own, path.name)
     other = own.pop("extends", None)
     if other is None:
         return own

@@ -175,10 +175,10 @@ def is_run(path: str | pathlib.Path) -> bool:
 
 
 def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
-    """Reads a run, or all runs of a comparison (`<algorithm>/seed-<n>/`), by method and seed.
+    """Reads a run, or all finished runs of a comparison (`<algorithm>/seed-<n>/`), by method and seed.
 
     Raises:
-      UserError: If the directory holds no run, or a file of a run is missing or damaged.
+      UserError: If the directory holds no finished run, or a file of a run is missing or damaged.
     """
     path = pathlib.Path(path)
     if not path.is_dir():
@@ -189,7 +189,17 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
     found = sorted((each.parent.name, int(match[1]), each) for each, match in seeds if match)
     if not found:
         raise UserError(f"{path} holds no run: there is neither config.toml nor <algorithm>/seed-<n>/ in it")
-    return [read_run(each, method=method) for method, _, each in found]
+    unfinished = unfinished_runs(path)
+    finished = [(method, each) for method, _, each in found if each not in unfinished]
+    if not finished:
+        raise UserError(f"no run in {path} is finished: summary.json is missing in {unfinished[0]}; --resume goes on with it")
+    return [read_run(each, method=method) for method, each in finished]
+
+
+def unfinished_runs(path: str | pathlib.Path) -> list[pathlib.Path]:
+    """The runs of a comparison that have been started, but have no summary yet."""
+    started = sorted(each.parent for each in pathlib.Path(path).glob("*/seed-*/config.toml"))
+    return [each for each in started if not (each / "summary.json").is_file()]
 
 
 def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
