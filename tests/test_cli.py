@@ -41,8 +41,14 @@ def fails(capsys, *arguments):
             ["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=3", "train.momentum=0.5"],
             "has a --set of its own",
         ),
-        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "algorithms.pacfl=3"], "[algorithms.pacfl] is 3; it must be a table"),
-        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=3", "--set", "train.rounds.x=1"], "rounds has a value already"),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "algorithms.pacfl=3"],
+            "[algorithms.pacfl] is 3; it must be a table",
+        ),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=3", "--set", "train.rounds.x=1"],
+            "rounds has a value already",
+        ),
         (["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "-1"], "on the command line: train.rounds is -1"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.round=3"], "did you mean 'rounds'"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "rounds=3"], "is not SECTION.KEY=VALUE"),
@@ -132,6 +138,24 @@ def test_a_client_without_examples(capsys, tmp_path):
     task = own_task(tmp_path, 'name = "label_skew"\nclients = 400\nclasses_per_client = 1')
     line = fails(capsys, "run", task, "--algorithm", "fedavg", "--out", str(tmp_path / "out"))
     assert "leaves client 292 without examples" in line and "use fewer clients" in line
+
+
+@pytest.mark.parametrize(
+    "kind, name, lines",
+    [
+        ("algorithms", "flt", ["[algorithms.flt]", "  num_centres (5): k, centres that a client sends (paper: 5).", "[train]"]),
+        ("algorithms", "fedavg", ["no keys of its own", "[train]"]),
+        ("partitions", "rotated", ["[partition]", "  clients (must be given): How many clients; a multiple of `rotations`."]),
+        ("datasets", "npz", ["[dataset]", "  path (must be given): The file."]),
+        ("models", "mlp", ["[model]", "  hidden (200): Number of hidden units."]),
+        ("tasks", "demo_digits", ["[newcomers]", "methods with a table: pacfl, fedavg, solo"]),
+    ],
+)
+def test_list_says_what_a_task_may_set(capsys, kind, name, lines):
+    assert main(["list", kind, name]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert set(lines) <= set(told)
+    assert fails(capsys, "list", kind, f"{name}s").count("did you mean") == 1
 
 
 def test_a_missing_data_set_says_how_to_get_it(capsys, tmp_path):

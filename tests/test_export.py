@@ -240,6 +240,7 @@ def test_every_method_is_exported_and_checked(tmp_path, algorithm):
     _, to, contents = exported(tmp_path, algorithm)
     lines = check_export(to)
     assert any("training/computation.pb: as the library on clients of the task" in line for line in lines)
+    assert (to / "run_one_round.py").is_file() == (algorithm not in ("solo", "fedsem"))  # what the server has is no models
     training = contents["computations"]["training"]
     assert ("directory" in training["forms"]["map_reduce"]) == (algorithm != "solo")
     assert ("training_summed" in contents["computations"]) == (

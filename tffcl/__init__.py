@@ -31,6 +31,10 @@ _PUBLIC = {
 __all__ = list(_PUBLIC)
 
 
+def __dir__():
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name):
     # Lazily, so that `tffcl --help` and `tffcl list` do not wait for TensorFlow.
     if name not in _PUBLIC:

@@ -78,6 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     listing = _command(commands, "list", _list, "what there is, a line each")
     listing.add_argument("what", nargs="?", choices=_LISTS, metavar=f"[{'|'.join(_LISTS)}]")
+    listing.add_argument("name", nargs="?", metavar="NAME", help="the keys that this one takes in a task file")
 
     doctor = _command(commands, "doctor", _doctor, "facts of this installation: versions, cores, TFF's worker, data directory")
     doctor.add_argument("--check", action="store_true", help="also start the worker and run a computation in it")
@@ -374,6 +375,11 @@ def _list(options):
     from tffcl.datasets import catalog as data
     from tffcl.program import catalog, tasks
 
+    if options.name:
+        from tffcl.program import explain
+
+        print("\n".join(explain.explain(options.what, options.name)))
+        return
     described = {
         "algorithms": {name: entry.description for name, entry in catalog.ALGORITHMS.items()},
         "tasks": tasks.task_descriptions(),

@@ -87,7 +87,8 @@ def _write(directory: pathlib.Path, trained: TrainedRun) -> dict:
     states = _write_states(directory, computations, arguments, state)
     _write_models(directory, trained)
     _write_clustering(directory, trained)
-    shutil.copy(_SCRIPT, directory / "run_one_round.py")
+    if _has_models(computations.get("training")):
+        shutil.copy(_SCRIPT, directory / "run_one_round.py")
     return {
         "task": config.task,
         "algorithm": config.algorithm,
@@ -99,6 +100,15 @@ def _write(directory: pathlib.Path, trained: TrainedRun) -> dict:
         "computations": described,
         "values": states,
     }
+
+
+def _has_models(training) -> bool:
+    """Whether a round's first argument is the server's state with models, which the script shows."""
+    parameter = training.type_signature.parameter if training is not None else None
+    if not isinstance(parameter, tff.StructType) or len(parameter) != 2:
+        return False
+    server = parameter[0].member
+    return isinstance(server, tff.StructType) and "models" in tff.structure.name_list(server)
 
 
 def _summed_argument(argument: tuple, clusters: int) -> tuple:
@@ -252,4 +262,6 @@ def describe(manifest: dict, to: str | pathlib.Path) -> str:
             lines.append(f"    operations of clients that TFLite's select ops lack: {', '.join(missing)}")
     lines.append(f"  saved_model: {manifest['model']['models']} models of {manifest['model']['parameters']} parameters")
     lines.append(f"prove that they run: tffcl export --check {to}")
+    if "run_one_round.py" in manifest["files"]:
+        lines.append(f"a round with TFF alone: python {to}/run_one_round.py")
     return "\n".join(lines)

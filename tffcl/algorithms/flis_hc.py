@@ -84,6 +84,7 @@ def build_clustering(
         measure_name=how.similarity,
         linkage=how.linkage,
         threshold=None if how.beta is None else 1 - how.beta,
+        setting=lambda threshold: ("beta", 1 - threshold),
         num_clusters=how.num_clusters,
     )
 

@@ -6,6 +6,7 @@ relatedness is cut into disjoint clusters, which train one model each.
 """
 
 import dataclasses
+import hashlib
 
 import numpy as np
 
@@ -43,9 +44,11 @@ class TaskonomyClustering:
       fine_tune_rate: Adam's learning rate in it.
       distance: A name in `client_relatedness.DISTANCES`: "closest_pair" (paper) or "matching" (the authors' code).
       gamma: γ, clients nearer than this in the map are related (paper: 1).
-      clusters: A name in `CASES`.
+      clusters: "joint" (case I, every client its own mix by the relatedness matrix) or "disjoint" (case II).
       num_clusters: C, for the disjoint clusters; default the best fitting number.
-      mixes: With "joint", a name in `related_training.MIXES`.
+      mixes: With "joint", who gets a new mix in a round, and of what: "cohort" (who took part, of their models),
+        "everyone" (of the cohort's models) or "stored" (everyone, of all models that the server has: Alg. 3 line 17 as
+        printed). With few clients a round "everyone" learns by far the fastest.
       num_neighbors: Of UMAP.
       change_flags: λ of Alg. 3 line 23: clients tell when their data have changed, and when more than so many have, all
         send centres again and are related anew; default: flags are not asked for.
@@ -219,7 +222,7 @@ def build_flt(
       seed: Of the clients' k-means and of the map.
 
     Returns:
-      The method. `State.extra` has what `ClientRelatedness.form` says, and with joint clusters `rows int32 [N]`, whose
+      The method. `State.extra` has what `ClientRelatedness.form` says, the encoder's SHA-256 (`encoder uint8 [32]`), and with joint clusters `rows int32 [N]`, whose
       model is which row; the assignment is the disjoint clusters in both cases. Where clients are related anew,
       `dynamic_clustering.KEYS` too.
     """
@@ -232,9 +235,22 @@ def build_flt(
     else:
         rounds = build_clustered_training(model, training, flags=flags)
 
-    def form(population: Population):
+    used = np.frombuffer(hashlib.sha256(np.ascontiguousarray(encoder[1]).tobytes()).digest(), np.uint8)
+
+    def signed_by(population: Population):
         signed = sign(population)
-        return relations.form(signed["centres"], signed["mask"])
+        bad = np.flatnonzero(~np.isfinite(signed["centres"]).all(axis=(1, 2)))
+        if len(bad):
+            raise UserError(
+                f"client {population.client_ids[bad[0]]} sent centres that are not finite; a lower fine_tune_rate helps, or "
+                "its data hold NaN"
+            )
+        return signed
+
+    def form(population: Population):
+        signed = signed_by(population)
+        labels, extra = relations.form(signed["centres"], signed["mask"])
+        return labels, {**extra, "encoder": used}
 
     def initialize(population: Population) -> State:
         labels, extra = form(population)
@@ -248,7 +264,9 @@ def build_flt(
 
     def admit(state: State, arrivals: Population) -> State:
         check_newcomers(state, arrivals)
-        signed, old = sign(arrivals), state.extra
+        if not np.array_equal(state.extra["encoder"], used):
+            raise UserError("the clients' centres are of another encoder: newcomers need the file or data directory of then")
+        signed, old = signed_by(arrivals), state.extra
         points, across, within = relations.place(old, signed["centres"], signed["mask"])
         labels = fcr.assign_to_nearest(signed["centres"], signed["mask"], old["centres"], old["mask"], state.assignment)
         apart = joining.extend_proximity(old["proximity"], across, within)
@@ -302,7 +320,7 @@ def build_flt(
 
 
 _UNIT, _TREE_UNIT = "distance in the UMAP map", "Ward distance"
-_KEPT = ("centres", "mask", "points", "mapped", "proximity", "relatedness", "merges", "threshold")
+_KEPT = ("centres", "mask", "points", "mapped", "encoder", "proximity", "relatedness", "merges", "threshold")
 
 
 def _starts(models: np.ndarray, rows: np.ndarray, related: np.ndarray, across: np.ndarray) -> np.ndarray:

@@ -37,6 +37,7 @@ class OneShotClustering:
       threshold: Merges up to it are made; None for the other two ways.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
       tree_unit: Of the merges, where they have another than the proximity.
+      setting: `(threshold) -> (key, value)`, how a task says this threshold; None where it cannot.
       device_signature: The same by operations that device runtimes have, where they lack some of `signature`'s: what is
         exported.
     """
@@ -50,6 +51,7 @@ class OneShotClustering:
     threshold: float | None
     num_clusters: int | None
     tree_unit: str | None = None
+    setting: Callable[[float], tuple[str, float]] | None = None
     device_signature: Signature | None = None
 
     def build_signing(self) -> Callable[[Population], dict[str, np.ndarray]]:

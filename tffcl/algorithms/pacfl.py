@@ -87,6 +87,7 @@ def build_clustering(model: FlatModel, training: LocalTraining, how: PrincipalAn
         measure_name=how.measure,
         linkage=how.linkage,
         threshold=how.threshold,
+        setting=lambda threshold: ("threshold", threshold),
         num_clusters=how.num_clusters,
         device_signature=build_data_signature(model, how, "power"),
     )

@@ -2,6 +2,9 @@
 
 Every client projects its images on its own principal components and sends the k-means centres of the projections; the
 server measures the distances between clients' centres and clusters hierarchically, once.
+
+FLT's code relates clients nearer than 1.2 and clusters the rows of that matrix of 0 and 1 by Ward's method, as FLT itself does
+with its map. Here the distances are clustered: in the projections' own unit one threshold holds for one data set only.
 """
 
 import dataclasses
@@ -71,6 +74,7 @@ def build_clustering(
         measure_name=how.distance,
         linkage=how.linkage,
         threshold=how.threshold,
+        setting=lambda threshold: ("threshold", threshold),
         num_clusters=how.num_clusters,
     )
 

@@ -30,8 +30,8 @@ from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import stochastic
 from tffcl.errors import UserError, unknown
-from tffcl.runtime import MESSAGE_BYTES
 from tffcl.models.flat import FlatModel
+from tffcl.runtime import MESSAGE_BYTES
 from tffcl.signatures.anchor_gradient import FORMS, build_anchor_gradient, signature_size
 from tffcl.signatures.signature import Signature, build_collection
 
@@ -50,14 +50,18 @@ class StochasticClustering:
       threshold: τ, clusters with a larger cosine merge; -1 merges everyone known (with the representation
         "cohort" those of a round), 1 nobody.
       proximal_weight: λ of Eq. 3, how strongly the global model pulls at the clusters' models.
-      linkage: A name in `stochastic.LINKAGES`: which clusters of a round merge. Where single clients tell little (50 examples
+      linkage: "single" (Alg. 1) or "centroid", see `stochastic.merge`: which clusters of a round merge. Where single clients tell little (50 examples
         each), some of another group are more alike than those of one's own: "centroid" then finds the groups, at a lower
         threshold, "single" joins them.
-      representation: A name in `stochastic.REPRESENTATIONS`: of what a cluster's representation is the mean.
-      model_merge: A name in `stochastic.MODEL_MERGES`: the model of clusters that merge.
-      start: A name in `STARTS`: where a cluster that has never been trained starts.
-      global_objective: A name in `bilevel_training.GLOBAL_OBJECTIVES`, G of Eq. 3.
-      form: A name in `anchor_gradient.FORMS`: what a client sends of its data.
+      representation: Of what a cluster's representation is the mean: its "members" (Eq. 2), or those of them in the round's
+        "cohort" (the authors' code).
+      model_merge: The model of clusters that merge: the "mean", weighted by members that trained, or that of the "larger"
+        (the authors' code).
+      start: Where a cluster that has never been trained starts: the "initial" model, the "global" one as it is then (the
+        authors' code), or that of the "closest" cluster.
+      global_objective: G of Eq. 3: "fedavg" or "fedprox".
+      form: What a client sends of its data: its "gradient", or its "displacement" from the anchor after some local steps
+        (the authors' code).
       anchor_epochs: With the form "displacement": passes over the local data from the anchor.
       anchor_batch_size: With it: examples a step; 0 is all local data.
       anchor_learning_rate: With it: step size; default that of training.
@@ -135,6 +139,7 @@ def build_clustering(
         measure_name="cosine distance",
         linkage="single",
         threshold=1 - how.threshold,
+        setting=lambda threshold: ("threshold", 1 - threshold),
         num_clusters=None,
     )
 

@@ -14,10 +14,10 @@ from tffcl.errors import UserError
 _MIXTURES = {"hybrid": {"labels": "common"}, "mix4": {"labels": "apart"}}
 
 # Options of every data set, beside those of its loader.
-_COMMON = {"normalization": "pacfl", "subset": None, "test_subset": None}
+COMMON = {"normalization": "pacfl", "subset": None, "test_subset": None}
 
 # The same, but where there are several sets, of all of them together.
-_SERVER = {"server_examples": 0, "server_split": "train"}
+SERVER = {"server_examples": 0, "server_split": "train"}
 
 
 def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir: str | None = None) -> FederatedDataset:
@@ -44,10 +44,10 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
     # Before the data is read: a mistyped option is answered at once.
     options.check(f"partition {name}", function, rule, given=("seed",))
     asked = dict(_mapping("dataset", dataset))
-    for_server = {key: asked.pop(key, default) for key, default in _SERVER.items()}
+    for_server = {key: asked.pop(key, default) for key, default in SERVER.items()}
     server_data.check(**for_server)
     mixing = _MIXTURES.get(name)
-    whole = load_dataset(asked, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=_SERVER)
+    whole = load_dataset(asked, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=SERVER)
     whole, server = server_data.hold_out_server(whole, seed=seed, **for_server)
     split = function(whole, seed=seed, **rule)
     return federated(whole, split, name, server)
@@ -91,8 +91,8 @@ def load_dataset(
 def _load_one(asked: Mapping, *, seed, data_dir, also) -> Dataset:
     name, rest = _section("dataset", asked)
     load = catalog.find("dataset", catalog.DATASETS, name).load()
-    common = {key: rest.pop(key, default) for key, default in _COMMON.items()}
-    options.check(f"dataset {name}", load, rest, given=("data_dir",), also=(*_COMMON, *also))
+    common = {key: rest.pop(key, default) for key, default in COMMON.items()}
+    options.check(f"dataset {name}", load, rest, given=("data_dir",), also=(*COMMON, *also))
     normal = normalized(load(data_dir=data_dir, **rest), common.pop("normalization"))
     return reduced(normal, seed=seed, **common)
 

@@ -6,6 +6,7 @@ import pathlib
 import platform
 
 from tffcl import runtime
+from tffcl.datasets import storage
 from tffcl.errors import UserError
 
 _PACKAGES = ("tffcl", "tensorflow-federated", "tensorflow", "jax", "numpy", "scipy", "scikit-learn", "tensorflow-datasets")
@@ -48,7 +49,8 @@ def _data_directory(data_dir: str | None) -> str:
         for path, why in (
             (data_dir, "--data-dir"),
             (os.environ.get("TFFCL_DATA_DIR"), "$TFFCL_DATA_DIR"),
-            ("~/tensorflow_datasets", "TFDS's default"),
+            (os.environ.get("TFDS_DATA_DIR"), "$TFDS_DATA_DIR"),
+            (storage.resolve(None), "TFDS's default"),
         )
         if path
     )

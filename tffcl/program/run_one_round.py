@@ -23,9 +23,10 @@ def main():
     # The clients' inputs are random images here. A deployment gives its own examples, in structures of the same type.
     _, clients = value("check/training.input.pb", kind)
     state = value("state/trained.pb", kind[0])
-    after, reports = training(state, clients)
-    moved = np.abs(np.asarray(after["models"]) - np.asarray(state["models"]))
-    print(f"{len(clients)} clients moved {len(moved)} models by {moved.max():.4f} at most")
+    after, _ = training(state, clients)
+    before, trained = np.asarray(state["models"]), np.asarray(after["models"])
+    moved = f" by {np.abs(trained - before).max():.4f} at most" if trained.shape == before.shape else ""
+    print(f"{len(clients)} clients moved {len(trained)} models{moved}")
 
 
 if __name__ == "__main__":

@@ -142,6 +142,9 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: 
         yield f"{len(labels)} clients of {config.task}, {found.how.measure_name}: {measured}"
     suggested = f"{suggestion.threshold:.4g} {found.how.tree_unit or unit}, {suggestion.num_clusters} clusters"
     yield f"suggested threshold {suggested}: {suggestion.reason}"
+    if found.how.setting:
+        key, value = found.how.setting(suggestion.threshold)
+        yield f"as a task says it: algorithms.{config.algorithm}.{key} = {value:.4g}"
     sizes = np.unique(labels, return_counts=True)[1].tolist()
     settings = f"with the task's settings (threshold {found.threshold:.4g})"
     yield f"{settings}: {len(sizes)} clusters of sizes {sizes}"
