@@ -75,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--out", default="runs/demo", metavar="OUT", help="directory of the results (default: %(default)s)")
     demo.add_argument("--seed", type=int, default=0, metavar="S")
+    demo.add_argument("--resume", action="store_true", help="go on from the newest checkpoint; default: from the start")
 
     listing = _command(commands, "list", _list, "what there is, a line each")
     listing.add_argument("what", nargs="?", choices=_LISTS, metavar=f"[{'|'.join(_LISTS)}]")
@@ -261,7 +262,7 @@ def _demo(options):
     from tffcl.program import compare, config
 
     configs = [config.resolve("demo_digits", algorithm, seed=options.seed) for algorithm in _DEMO]
-    compare.compare(configs, options.out, overwrite=True)
+    compare.compare(configs, options.out, resume=options.resume, overwrite=not options.resume)
     _print_report(options.out)
 
 

@@ -69,7 +69,7 @@ def run(
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
 ) -> dict:
-    """Runs one method on one task and writes the files of a run (DESIGN: files of a run) but for report and figures.
+    """Runs one method on one task and writes the files of a run (see the README) but for report and figures.
 
     Args:
       config: What to run, see `config.resolve`.
