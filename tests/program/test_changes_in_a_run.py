@@ -23,18 +23,11 @@ CHANGES = {
     "drift": {"clients": 6, "round": 3},
     "newcomers": {"clients": 4, "round": 5},
 }
-OWN = {
-    "flt": {**FLT, "clusters": "disjoint", "change_flags": 2},
-    "flt as it was": {**FLT, "clusters": "joint"},
-    "pacfl": {},
-    "stocfl": {},
-    "fedavg": {},
-}
+OWN = {"flt": {**FLT, "clusters": "disjoint", "change_flags": 2}, "pacfl": {}, "fedavg": {}}
 
 
-def resolved(name):
-    algorithm = name.split()[0]
-    return config.resolve("demo_digits", algorithm, overrides={**CHANGES, "algorithms": {algorithm: OWN[name]}})
+def resolved(algorithm):
+    return config.resolve("demo_digits", algorithm, overrides={**CHANGES, "algorithms": {algorithm: OWN[algorithm]}})
 
 
 @pytest.fixture(scope="module")
@@ -81,20 +74,28 @@ def test_the_report_of_flt_shows_when_clusters_were_formed_anew(finished):
 def test_a_report_is_made_of_it(finished):
     name, out, _ = finished
     assert main(["report", str(out)]) == 0
-    grouped = {"flt": "relatedness", "pacfl": "dendrogram", "stocfl": "merging"}.get(name.split()[0], "accuracy")
+    grouped = {"flt": "relatedness", "pacfl": "dendrogram"}.get(name, "accuracy")
     assert (out / "figures" / f"{grouped}.png").is_file()
 
 
-def test_what_newcomers_send_of_their_data_is_counted(finished):
-    """Forty clients' signatures, four of which came later."""
-    name, out, summary = finished
-    sent = summary["traffic"]["signature_bytes"]
-    later = sum(int(row["down_bytes"]) + int(row["up_bytes"]) for row in rows(out) if row["round"] == "5")
-    if name == "pacfl":
-        assert sent == 40 * 5 * (64 * 4 + 1)
-    elif name == "stocfl":
-        assert sent % 40 == 0 and sent // 40 > 4 * 64
-    assert later > 0
+@pytest.mark.parametrize("name, picture", [("flt", "relatedness"), ("stocfl", "merging")])
+def test_newcomers_to_clusters_that_are_not_formed_anew(tmp_path, kept, name, picture):
+    """They are in the report's pictures, and what they sent of their data is in the traffic."""
+    overrides = {
+        "train": {"rounds": 2, "local_epochs": 1, "clients_per_round": 36},
+        "newcomers": {"clients": 4, "round": 2},
+        "algorithms": {name: FLT if name == "flt" else {}},
+    }
+    summary = run.run(config.resolve("demo_digits", name, overrides=overrides), tmp_path, data_dir=kept, show_progress=False)
+    assert main(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "figures" / f"{picture}.png").is_file()
+    before = {"train": {**overrides["train"], "rounds": 1}, "newcomers": {"clients": 4}, "algorithms": overrides["algorithms"]}
+    without = config.resolve("demo_digits", name, overrides=before)
+    known = run.run(without, tmp_path / "without", data_dir=kept, show_progress=False)["traffic"]["signature_bytes"]
+    assert summary["traffic"]["signature_bytes"] == known // 36 * 40 and known % 36 == 0
+    if name == "stocfl":
+        (row,) = [row for row in rows(tmp_path) if row["round"] == "2"]
+        assert int(row["known_clients"]) == 40 and float(row["known_ari"]) == summary["clusters"]["known_ari"]
 
 
 def test_an_old_local_test_does_not_count_after_a_change(finished):
