@@ -5,7 +5,7 @@ import pytest
 from sklearn.cluster import KMeans
 
 from tests.algorithms.conftest import OWNERS
-from tests.algorithms.test_limits import COHORTS, TRAINING, assert_close, models_of, train
+from tests.algorithms.test_limits import TRAINING, assert_close, models_of, train
 from tests.algorithms.test_pacfl import split
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.contracts import Cohort, State
@@ -51,16 +51,18 @@ def test_with_nobody_related_it_is_solo(tff_worker, model, encoder, population):
     assert_close(models_of(algorithm, state, population), models_of(solo, train(solo, population), population))
 
 
-def test_disjoint_clusters_are_the_engines(tff_worker, model, encoder, population):
-    algorithm = flt(model, encoder, clusters="disjoint", num_clusters=2)
-    state = algorithm.initialize(population)
+def test_disjoint_clusters_are_the_engines(tff_worker, model, encoder, grouped):
+    algorithm = flt(model, encoder, clusters="disjoint", gamma=0.6, distance="matching", num_centres=2)
+    state = algorithm.initialize(grouped)
+    assert len(state.models) == 3
     engine = build_clustered_training(model, TRAINING)
-    given = State(population.client_ids, state.assignment, np.repeat(model.initial[None], len(state.models), axis=0), (), {})
-    for number, clients in enumerate(COHORTS, 1):
-        cohort = Cohort(population, np.array(clients), (7, number))
+    given = State(grouped.client_ids, state.assignment, np.repeat(model.initial[None], len(state.models), axis=0), (), {})
+    for number, clients in enumerate([(0, 4, 8), (1, 2, 5)], 1):
+        cohort = Cohort(grouped, np.array(clients), (7, number))
         state, _ = algorithm.next(state, cohort)
         given, _ = engine.next(given, cohort)
     assert_close(state.models, given.models)
+    assert len(np.unique(state.models, axis=0)) == 3
 
 
 @pytest.mark.parametrize("clusters", ["joint", "disjoint"])

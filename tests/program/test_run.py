@@ -102,22 +102,15 @@ def test_kill_minus_nine_and_resume(finished, tmp_path):
     assert comparable_rows(target) == comparable_rows(out)
 
 
+def started(target):
+    """A long run in a process of its own."""
+    command = f"-m tffcl run demo_digits --algorithm fedavg --rounds 500 --out {target}".split()
+    return subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def test_ctrl_c_saves_and_leaves_no_worker(tmp_path):
     target = tmp_path / "stopped"
-    command = [
-        sys.executable,
-        "-m",
-        "tffcl",
-        "run",
-        "demo_digits",
-        "--algorithm",
-        "fedavg",
-        "--rounds",
-        "500",
-        "--out",
-        str(target),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = started(target)
     wait_for(lambda: rows_of(target) >= 2, process)
     workers = children(process.pid)
     process.send_signal(signal.SIGINT)
@@ -130,20 +123,7 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path):
 
 def test_a_dead_worker_stops_the_run_and_nothing_is_lost(tmp_path):
     target = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "tffcl",
-        "run",
-        "demo_digits",
-        "--algorithm",
-        "fedavg",
-        "--rounds",
-        "500",
-        "--out",
-        str(target),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = started(target)
     wait_for(lambda: rows_of(target) >= 3, process)
     (worker,) = children(process.pid)
     os.kill(worker, signal.SIGKILL)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tffcl.algorithms.contracts import State
+from tffcl.program import sampling
 from tffcl.program.config import RunConfig
 
 _MOST_NAMED = 20
@@ -34,12 +35,19 @@ def notes(config: RunConfig, drifting: Sequence[int], state: State) -> list[str]
         raised = [f"{client} (round {number})" for client, number in zip(state.client_ids, flagged, strict=True) if number]
         found.append(f"flags of change: {_listed(raised)}")
     if drifted:
-        silent = np.setdiff1d(drifting, state.client_ids[flagged > 0])
+        silent = np.setdiff1d(drifting, [*state.client_ids[flagged > 0], *_joined_with_new_data(config, state)])
         if silent.size:
             found.append(
                 f"no flag of {_listed(silent)}: they did not train on the new data before clusters were formed anew, or at all"
             )
     return found
+
+
+def _joined_with_new_data(config: RunConfig, state: State) -> np.ndarray:
+    """Newcomers who joined when the data had changed already: they have nothing to tell."""
+    if not config.drift.round <= config.newcomers.round:
+        return state.client_ids[:0]
+    return sampling.hold_out(len(state.client_ids), config.newcomers.clients, config.seed)[1]
 
 
 def _listed(items: Sequence) -> str:

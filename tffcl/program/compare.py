@@ -42,14 +42,9 @@ def compare(
     places = [out / config.algorithm / f"seed-{config.seed}" for config in configs]
     if len(set(places)) < len(places):
         raise UserError("a comparison needs each algorithm and each seed once")
-    options = {
-        "data_dir": data_dir,
-        "resume": resume,
-        "overwrite": overwrite,
-        "show_progress": show_progress,
-        "workers": workers,
-    }
-    return run_all(configs, places, **options)
+    return run_all(
+        configs, places, data_dir=data_dir, resume=resume, overwrite=overwrite, show_progress=show_progress, workers=workers
+    )
 
 
 def run_all(
@@ -83,7 +78,8 @@ def run_all(
       UserError: If a place holds a run that may not be touched, which is found before anything runs, or a run
         fails; what is finished stays.
     """
-    _check_places(configs, places, resume, overwrite)
+    for config, place in zip(configs, places, strict=True):  # after hours of work would be too late
+        single.check_claim(place, config, resume=resume, overwrite=overwrite)
     options = {
         "data_dir": data_dir,
         "resume": resume,
@@ -103,17 +99,3 @@ def run_all(
         else:
             summaries.append(single.run(config, place, **options))
     return summaries
-
-
-def _check_places(configs, places, resume: bool, overwrite: bool):
-    """That the last place holds another run must not be found after hours of work."""
-    for config, place in zip(configs, places, strict=True):
-        if not (place / "config.toml").is_file():
-            continue
-        if resume:
-            single.check_same(place, config)
-        elif not overwrite:
-            raise UserError(
-                f"{place} holds a run already; --resume keeps what is finished and goes on, --overwrite "
-                "starts anew, or give another --out"
-            )

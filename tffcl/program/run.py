@@ -90,7 +90,7 @@ def run(
     out = pathlib.Path(out)
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
-    _check_claim(out, config, resume=resume, overwrite=overwrite)
+    check_claim(out, config, resume=resume, overwrite=overwrite)
     federated = prepare.load_data(config, data_dir)
     model = prepare.build_model(config, federated)
     stages = Stages(config, federated, model)
@@ -114,8 +114,12 @@ def _title(config: RunConfig) -> str:
     return f"{config.algorithm} seed {config.seed}"
 
 
-def _check_claim(out: pathlib.Path, config: RunConfig, *, resume: bool, overwrite: bool):
-    """Says why `out` can't be this run's."""
+def check_claim(out: pathlib.Path, config: RunConfig, *, resume: bool, overwrite: bool):
+    """Checks that `out` may become this run's.
+
+    Raises:
+      UserError: If it is a file, or holds a run that may not be touched or is another one.
+    """
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out must be a directory")
     begun = (out / "summary.json").is_file() or any((out / "checkpoints").glob("program_state_*"))
