@@ -198,7 +198,7 @@ def test_the_report_is_made_again_from_the_files(two_keys, capsys):
 def test_resume_keeps_what_is_finished(two_keys, capsys):
     place = two_keys / "threshold-210" / "local_epochs-1" / "seed-0"
     before = (place / "summary.json").stat().st_mtime_ns
-    assert "holds a run already; --resume keeps" in fails(capsys, *TWO, *SHORT, "--out", str(two_keys))
+    assert "holds a run already; --resume goes on" in fails(capsys, *TWO, *SHORT, "--out", str(two_keys))
     assert main([*TWO, *SHORT, "--out", str(two_keys), "--resume"]) == 0
     captured = capsys.readouterr()
     assert captured.err.count("finished before") == 4
