@@ -341,6 +341,17 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
     return _local
 
 
+def renew_local_worker():
+    """Puts a fresh worker with the same settings in the place of the one that runs; no effect if there is none.
+
+    A worker keeps the graphs and the memory of all that it has computed, gigabytes after a few runs.
+    """
+    if _local:
+        settings = _local.settings
+        stop_local_worker()
+        use_local_worker(settings)
+
+
 @atexit.register
 def stop_local_worker():
     """Ends the worker that `use_local_worker` started; no effect if there is none."""

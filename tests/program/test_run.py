@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from tffcl import runtime
 from tffcl.cli import main
 from tffcl.errors import UserError
 from tffcl.program import compare, config, prepare, run, sampling
@@ -79,6 +80,17 @@ def test_fedavg_has_a_global_model_and_solo_sends_nothing(tmp_path):
     assert fedavg["clusters"]["count"] == 1
     assert solo["traffic"] == {"down_bytes": 0, "up_bytes": 0, "signature_bytes": 0}
     assert (tmp_path / "solo" / "seed-0" / "summary.json").is_file()
+
+
+def test_every_run_of_a_comparison_has_a_fresh_worker(tmp_path):
+    """One for all would keep the memory of all."""
+    before = runtime.use_local_worker(runtime.WorkerSettings(cores=1))
+    try:
+        compare.compare([resolved("fedavg"), resolved("solo")], tmp_path, show_progress=False)
+        after = runtime.use_local_worker()
+        assert after.settings == before.settings and after.pid != before.pid and not alive(before.pid)
+    finally:
+        runtime.use_local_worker(runtime.WorkerSettings())
 
 
 def test_kill_minus_nine_and_resume(finished, tmp_path):

@@ -5,6 +5,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from tffcl import runtime
 from tffcl.errors import UserError
 from tffcl.program import run as single
 from tffcl.program.config import RunConfig
@@ -87,7 +88,7 @@ def run_all(
         "show_progress": show_progress,
         "workers": workers,
     }
-    summaries = []
+    summaries, ran = [], False
     for number, (config, place) in enumerate(zip(configs, places, strict=True)):
         finished = place / "summary.json"
         kept = resume and finished.is_file()
@@ -97,5 +98,8 @@ def run_all(
         if kept:
             summaries.append(json.loads(finished.read_text(encoding="utf-8")))
         else:
+            if ran and not workers:
+                runtime.renew_local_worker()
             summaries.append(single.run(config, place, **options))
+            ran = True
     return summaries
