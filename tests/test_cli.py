@@ -158,6 +158,13 @@ def test_list_says_what_a_task_may_set(capsys, kind, name, lines):
     assert fails(capsys, "list", kind, f"{name}s").count("did you mean") == 1
 
 
+def test_a_file_where_a_directory_must_be(capsys, tmp_path):
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    assert "taken" in fails(capsys, "show", "demo_digits", "--out", str(taken))
+    assert "is a file; it must be a directory" in fails(capsys, "show", "demo_digits", "--out", str(taken))
+
+
 def test_a_missing_data_set_says_how_to_get_it(capsys, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()

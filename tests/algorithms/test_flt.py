@@ -148,6 +148,13 @@ def test_newcomers_who_come_one_after_the_other_are_placed_as_if_they_came_toget
     np.testing.assert_array_equal(np.flatnonzero(~together.extra["mapped"]), [4, 8])
 
 
+def test_newcomers_of_another_encoder_are_refused(tff_worker, model, encoder, grouped):
+    known, newcomers = split(grouped, [4, 8])
+    state = flt(model, encoder).initialize(known)
+    with pytest.raises(UserError, match="the clients' centres are of another encoder"):
+        flt(model, (encoder[0], encoder[1] * 1.01)).admit(state, newcomers)
+
+
 def test_fedsem_with_one_centre_is_fedavg(tff_worker, model, population):
     one = train(build_fedsem(model, TRAINING, CentreClustering(1)), population)
     assert_close(one.models, train(build_fedavg(model, TRAINING), population).models)

@@ -14,7 +14,7 @@ from tffcl.algorithms.bilevel_training import build_bilevel_process
 from tffcl.algorithms.clustered_training import cohort_inputs
 from tffcl.algorithms.contracts import Cohort, type_bytes
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.stocfl import StochasticClustering, build_stocfl
+from tffcl.algorithms.stocfl import StochasticClustering, build_clustering, build_stocfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 
@@ -272,6 +272,11 @@ def test_the_authors_settings_run(tff_worker, model, turned):
     assert state.extra["signatures"].shape == (10, 500)
     assert len({(turn, int(cluster)) for turn, cluster in zip(TURNS, state.assignment)}) == len(set(state.assignment))
     assert len(set(state.assignment)) < 10
+
+
+def test_centroid_linkage_has_no_tree_to_draw(model):
+    with pytest.raises(UserError, match="linkage is 'centroid', which has no tree .* algorithms.stocfl.linkage=single"):
+        build_clustering(model, QUICK, StochasticClustering(linkage="centroid"))
 
 
 def test_a_signature_that_is_not_finite_names_the_client(tff_worker, model, turned):
