@@ -112,9 +112,9 @@ class ClientRelatedness:
           mask: `bool [N, k]`.
 
         Returns:
-          The disjoint clusters `int32 [N]`, and what the state keeps: `centres`, `mask`, `points` (the map), `mapped` (`bool [N]`, whose centres
-          it was made of), `proximity` (distances in it), `relatedness`, `merges` (Ward's tree of the relatedness' rows), `threshold` (a height at which
-          the tree gives the clusters).
+          The disjoint clusters `int32 [N]`, and what the state keeps: `centres`, `mask`, `points` (the map), `mapped` (`bool
+          [N]`, whose centres it was made of), `proximity` (distances in it), `relatedness`, `merges` (Ward's tree of the
+          relatedness' rows), `threshold` (a height at which the tree gives the clusters).
         """
         points, apart = self.distances(centres, mask)
         labels, cut = self.flattened(apart)
@@ -210,9 +210,9 @@ def build_flt(
 
     With `change_flags` or `period` clients are related anew in the middle of training (Alg. 3 lines 21 to 28): all, newcomers
     included, do as before the first round. Line 25 asks for FCR's fine-tune mode whatever the encoder; here the encoder is
-    fine-tuned if `fine_tune_epochs` says so, from the pre-trained one each time: clients keep none. Who moves to another cluster finds that cluster's
-    model: with disjoint clusters a new cluster starts from the mean of its members' models, with joint ones every client
-    keeps its own until its next mix.
+    fine-tuned if `fine_tune_epochs` says so, from the pre-trained one each time: clients keep none. Who moves to another
+    cluster finds that cluster's model: with disjoint clusters a new cluster starts from the mean of its members' models,
+    with joint ones every client keeps its own until its next mix.
 
     Args:
       model: What is trained.
@@ -222,9 +222,9 @@ def build_flt(
       seed: Of the clients' k-means and of the map.
 
     Returns:
-      The method. `State.extra` has what `ClientRelatedness.form` says, the encoder's SHA-256 (`encoder uint8 [32]`), and with joint clusters `rows int32 [N]`, whose
-      model is which row; the assignment is the disjoint clusters in both cases. Where clients are related anew,
-      `dynamic_clustering.KEYS` too.
+      The method. `State.extra` has what `ClientRelatedness.form` says, the encoder's SHA-256 (`encoder uint8 [32]`), and
+      with joint clusters `rows int32 [N]`, whose model is which row; the assignment is the disjoint clusters in both cases.
+      Where clients are related anew, `dynamic_clustering.KEYS` too.
     """
     signature = _build_signature(model, clustering, encoder, seed)
     sign, relations = build_signing(signature), ClientRelatedness(clustering, seed)

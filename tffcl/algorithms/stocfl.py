@@ -50,9 +50,9 @@ class StochasticClustering:
       threshold: τ, clusters with a larger cosine merge; -1 merges everyone known (with the representation
         "cohort" those of a round), 1 nobody.
       proximal_weight: λ of Eq. 3, how strongly the global model pulls at the clusters' models.
-      linkage: "single" (Alg. 1) or "centroid", see `stochastic.merge`: which clusters of a round merge. Where single clients tell little (50 examples
-        each), some of another group are more alike than those of one's own: "centroid" then finds the groups, at a lower
-        threshold, "single" joins them.
+      linkage: "single" (Alg. 1) or "centroid", see `stochastic.merge`: which clusters of a round merge. Where single
+        clients tell little (50 examples each), some of another group are more alike than those of one's own: "centroid"
+        then finds the groups, at a lower threshold, "single" joins them.
       representation: Of what a cluster's representation is the mean: its "members" (Eq. 2), or those of them in the round's
         "cohort" (the authors' code).
       model_merge: The model of clusters that merge: the "mean", weighted by members that trained, or that of the "larger"
@@ -352,9 +352,9 @@ def build_stocfl(
 
     Returns:
       The method. Row 0 of the state's models is the global model; the others are the different models of clusters.
-      `State.extra` has `known bool [N]`, `trained bool [N]`, the known clients' `signatures float32 [M, d]`, and of their clusters, by ID
-      (`clusters int32 [K]`), the `sums float32 [K, d]` of signatures, whether they `changed bool [K]` since they were
-      compared, and `rows int32 [K]` of their models: a cluster that nobody of a cohort belongs to costs nothing.
+      `State.extra` has `known bool [N]`, `trained bool [N]`, the known clients' `signatures float32 [M, d]`, and of their
+      clusters, by ID (`clusters int32 [K]`), the `sums float32 [K, d]` of signatures, whether they `changed bool [K]` since
+      they were compared, and `rows int32 [K]` of their models: a cluster that nobody of a cohort belongs to costs nothing.
     """
     proximal = dataclasses.replace(training, proximal_weight=clustering.proximal_weight)
     parts = (model, proximal, global_training_of(proximal, clustering.global_objective))

@@ -106,7 +106,7 @@ def find(kind: str, table: Mapping[str, Entry], name: object) -> Entry:
 
     Args:
       kind: What the table is of, e.g. "partition".
-      table: `DATASETS` or `PARTITIONS`.
+      table: `DATASETS`, `PARTITIONS`, or another of that form.
       name: What the user gave.
 
     Raises:

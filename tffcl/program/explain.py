@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from tffcl.datasets import catalog as data
 from tffcl.datasets import federated
 from tffcl.datasets.options import keys_of
-from tffcl.errors import unknown
 from tffcl.program import catalog, config, tasks
 
 _NEEDED = object()
@@ -33,7 +32,7 @@ def explain(kind: str, name: str) -> list[str]:
 
 
 def _algorithm(name: str) -> Iterator[str]:
-    entry = _found("algorithm", name, catalog.ALGORITHMS)
+    entry = data.find("algorithm", catalog.ALGORITHMS, name)
     yield entry.description
     parameters = entry.parameter_class()
     if parameters is None:
@@ -77,7 +76,7 @@ def _partition(name: str) -> Iterator[str]:
 
 
 def _model(name: str) -> Iterator[str]:
-    entry = _found("model", name, catalog.MODELS)
+    entry = data.find("model", catalog.MODELS, name)
     yield entry.description
     builder = entry.builder()
     keys = {each.name: each.default for each in inspect.signature(builder).parameters.values()}
@@ -85,12 +84,6 @@ def _model(name: str) -> Iterator[str]:
 
 
 _EXPLAINERS = {"algorithms": _algorithm, "tasks": _task, "datasets": _dataset, "partitions": _partition, "models": _model}
-
-
-def _found(kind: str, name: str, table: Mapping):
-    if name not in table:
-        raise unknown(kind, name, table)
-    return table[name]
 
 
 def _function(table: str, function: Callable) -> Iterator[str]:

@@ -57,7 +57,7 @@ def settings_figure(runs: Mapping[str, RunFiles], truth: Sequence | None = None)
 
 def _panels(panels: Sequence[tuple], reference: Sequence, truth: Sequence | None) -> ReportFigure:
     """Draws panels of title, map and clusters [N], in the colours of the reference [N]; first the true groups."""
-    found = panels[0][1]
+    found, groups = panels[0][1], ordering.ranks(reference)
     count = len(panels) + (truth is not None)
     rows, across = -(-count // _ACROSS), min(count, _ACROSS)
     figure = style.new_figure(2.9 * across, 0.4 + 3.0 * rows)
@@ -69,7 +69,7 @@ def _panels(panels: Sequence[tuple], reference: Sequence, truth: Sequence | None
         all_axes[0].set_title(f"{len(np.unique(truth))} true groups", fontsize=10)
     for axes, (title, own, labels) in zip(all_axes[count - len(panels) : count], panels, strict=True):
         crowded = _crowded(labels)
-        _draw(axes, own.points, _matched(crowded, ordering.ranks(reference))[own.places])
+        _draw(axes, own.points, _matched(crowded, groups)[own.places])
         alone, number = int(np.sum(crowded < 0)), len(np.unique(crowded[crowded >= 0]))
         clusters = f"{number} cluster{'s' * (number != 1)}"
         axes.set_title(f"{title}: {clusters}{f', {alone} alone' if alone else ''}", fontsize=10)
