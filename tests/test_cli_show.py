@@ -49,7 +49,7 @@ def test_gaussians(capsys):
 
 
 def test_angles_between_ones_own_choice_of_sets(capsys, tmp_path, monkeypatch):
-    from tffcl.program import dataset_angles
+    from tffcl.experiments import dataset_angles
 
     load = dataset_angles.load_dataset
     # Digits twice under two names: the angle is 0 and no other set is needed.

@@ -12,18 +12,18 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 _PUBLIC = {
-    "resolve": "tffcl.program.config",
-    "load_task": "tffcl.program.tasks",
-    "load_data": "tffcl.program.prepare",
-    "measure_similarity": "tffcl.program.similarity",
-    "run": "tffcl.program.run",
-    "compare": "tffcl.program.compare",
-    "load_run": "tffcl.program.finished",
-    "join_newcomers": "tffcl.program.newcomers",
+    "resolve": "tffcl.experiments.config",
+    "load_task": "tffcl.experiments.tasks",
+    "load_data": "tffcl.experiments.prepare",
+    "measure_similarity": "tffcl.experiments.similarity",
+    "run": "tffcl.runner.run",
+    "compare": "tffcl.experiments.compare",
+    "load_run": "tffcl.experiments.finished",
+    "join_newcomers": "tffcl.experiments.joining",
     "find_runs": "tffcl.reporting.files",
     "write_report": "tffcl.reporting.report",
     "use_local_worker": "tffcl.runtime",
-    "use_workers": "tffcl.remote_workers",
+    "use_workers": "tffcl.runtime.remote_workers",
     "RemoteWorkers": "tffcl.runtime",
     "UserError": "tffcl.errors",
 }

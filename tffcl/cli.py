@@ -205,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _overrides(options) -> dict:
-    from tffcl.program import config
+    from tffcl.experiments import config
 
     pairs = list(options.set)
     if getattr(options, "rounds", None) is not None:
@@ -225,14 +225,14 @@ def _export(options):
     if options.check:
         if options.out or options.to:
             raise UserError("give --check DIR alone, or OUT and --to DIR")
-        from tffcl.program import export_check
+        from tffcl.export import export_check
 
         for line in export_check.check_export(options.check, data_dir=options.data_dir):
             print(line)
         return
     if not (options.out and options.to):
         raise UserError("tffcl export needs OUT and --to DIR, or --check DIR")
-    from tffcl import export
+    from tffcl.export import export_run as export
 
     manifest = export.export_run(options.out, options.to, data_dir=options.data_dir)
     print(export.describe(manifest, options.to))
@@ -259,7 +259,7 @@ def _task_name(task: str) -> str:
 
 
 def _demo(options):
-    from tffcl.program import compare, config
+    from tffcl.experiments import compare, config
 
     configs = [config.resolve("demo_digits", algorithm, seed=options.seed) for algorithm in _DEMO]
     compare.compare(configs, options.out, resume=options.resume, overwrite=not options.resume)
@@ -267,7 +267,8 @@ def _demo(options):
 
 
 def _run(options):
-    from tffcl.program import config, run
+    from tffcl.experiments import config
+    from tffcl.runner import run
 
     resolved = config.resolve(options.task, options.algorithm, seed=options.seed, overrides=_overrides(options))
     out = options.out or f"runs/{_task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
@@ -278,7 +279,7 @@ def _run(options):
 
 
 def _compare(options):
-    from tffcl.program import compare, config, tasks
+    from tffcl.experiments import compare, config, tasks
 
     overrides = _overrides(options)
     names = options.algorithms.split(",") if options.algorithms else tasks.named_algorithms(options.task)
@@ -292,7 +293,7 @@ def _compare(options):
 
 
 def _sweep(options):
-    from tffcl.program import sweep
+    from tffcl.experiments import sweep
 
     axes = [sweep.parse_axis(options.over, options.algorithm)]
     if options.second:
@@ -305,7 +306,7 @@ def _sweep(options):
 
 
 def _newcomers(options):
-    from tffcl.program import newcomers
+    from tffcl.experiments import joining as newcomers
 
     print(newcomers.describe(newcomers.join_newcomers(options.out, data_dir=options.data_dir)))
 
@@ -329,7 +330,7 @@ def _print_report(out):
 
 
 def _similarity(options):
-    from tffcl.program import catalog, config, similarity
+    from tffcl.experiments import catalog, config, similarity
 
     if options.signature not in catalog.SIGNATURES:
         raise unknown("signature", options.signature, catalog.SIGNATURES)
@@ -340,7 +341,7 @@ def _similarity(options):
 
 
 def _show(options):
-    from tffcl.program import config, show
+    from tffcl.experiments import config, show
 
     # Any method would do, and no model is built: without its keys' check TensorFlow is not imported.
     resolved = config.resolve(options.task, "fedavg", seed=options.seed, overrides=_overrides(options), check_model=False)
@@ -350,13 +351,13 @@ def _show(options):
 
 def _angles(options):
     if options.gaussians:
-        from tffcl.program import gaussian_table
+        from tffcl.experiments import gaussian_table
 
         if options.names:
             raise UserError(f"--gaussians needs no data sets; given: {', '.join(options.names)}")
         print(gaussian_table.gaussian_table(seed=options.seed).to_text())
         return
-    from tffcl.program import dataset_angles
+    from tffcl.experiments import dataset_angles
 
     found = dataset_angles.dataset_angles(
         options.names or dataset_angles.PACFL_SETS,
@@ -373,11 +374,11 @@ def _angles(options):
 
 
 def _list(options):
-    from tffcl.datasets import catalog as data
-    from tffcl.program import catalog, tasks
+    from tffcl.datasets import registry as data
+    from tffcl.experiments import catalog, tasks
 
     if options.name:
-        from tffcl.program import explain
+        from tffcl.experiments import explain
 
         print("\n".join(explain.explain(options.what, options.name)))
         return
@@ -397,7 +398,7 @@ def _list(options):
 
 
 def _doctor(options):
-    from tffcl.program import doctor
+    from tffcl.experiments import doctor
 
     for name, fact in doctor.facts(options.data_dir, check=options.check):
         print(f"{name:<24}{fact}")

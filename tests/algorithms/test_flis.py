@@ -12,10 +12,10 @@ from tffcl.algorithms.contracts import Cohort, type_bytes
 from tffcl.algorithms.flis_dc import JointClustering, build_flis_dc, build_joint_process
 from tffcl.algorithms.flis_hc import InferenceClustering, build_flis_hc
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clustering.inference import inference_similarity
+from tffcl.clustering.inference_similarity import inference_similarity
 from tffcl.errors import UserError
 from tffcl.models.mlp import build_mlp
-from tffcl.signatures.inference import build_answer, build_inference, related
+from tffcl.signatures.answers import build_answer, build_inference, related
 from tffcl.signatures.signature import build_collection
 
 TRAINING = LocalTraining(epochs=10, batch_size=10, learning_rate=0.1)
@@ -107,8 +107,8 @@ def test_dc_finds_the_rotations_in_every_round(tff_worker, model, images, popula
 
 def test_a_round_of_dc_by_hand(tff_worker, model, images, population):
     """Choice, joint clusters and means of one round, from the uploaded models alone (FLIS Alg. 1 and 2 in NumPy)."""
-    from tffcl.client_work.evaluation import build_mean_loss
     from tffcl.client_work.examples import stack
+    from tffcl.client_work.local_evaluation import build_mean_loss
     from tffcl.client_work.local_sgd import build_local_sgd
 
     beta, clients = 0.35, np.array([0, 2, 3, 5])

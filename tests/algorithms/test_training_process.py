@@ -82,7 +82,7 @@ def test_an_unknown_client_is_named(tff_worker, model, digit_clients):
 def test_the_local_test_is_of_the_clients_own_trained_model(tff_worker, model, digit_clients):
     """SOLO's next model of a client is the one whose local test the round reports."""
     from tffcl.algorithms.solo import build_solo
-    from tffcl.client_work.evaluation import build_count_correct
+    from tffcl.client_work.local_evaluation import build_count_correct
 
     population = digit_clients([40, 60])
     solo = build_solo(model, TRAINING)

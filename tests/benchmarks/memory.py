@@ -22,8 +22,9 @@ def main():
 
     from tffcl import runtime
     from tffcl.algorithms.contracts import Cohort
-    from tffcl.program import config, prepare, sampling
-    from tffcl.program.population import build_population
+    from tffcl.clients import sampling
+    from tffcl.experiments import config, prepare
+    from tffcl.experiments.populations import build_population
 
     # One local epoch instead of the task's: what stays in memory does not depend on it.
     overrides = {"dataset": {"name": "emnist_letters"}, "partition": {"test": "all"}, "train": {"local_epochs": 1}}

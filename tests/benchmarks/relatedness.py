@@ -26,8 +26,9 @@ def measure(clients: int, rounds: int, data_dir: str | None):
     from tffcl import runtime
     from tffcl.algorithms.contracts import Cohort, State
     from tffcl.algorithms.related_training import build_related_training
-    from tffcl.program import config, prepare, sampling
-    from tffcl.program.population import build_population
+    from tffcl.clients import sampling
+    from tffcl.experiments import config, prepare
+    from tffcl.experiments.populations import build_population
 
     overrides = {"partition": {"clients": clients, "test": "classes"}, "train": {"clients_per_round": clients // 5}}
     chosen = config.resolve("flt_emnist_letters_scenario_4_mlp", "fedavg", overrides=overrides)

@@ -27,10 +27,11 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
 from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import build_local_sgd
+from tffcl.clients import sampling
 from tffcl.clustering import hierarchical, proximity
-from tffcl.program import config, prepare, sampling
-from tffcl.program.evaluation import Evaluator
-from tffcl.program.population import build_population
+from tffcl.experiments import config, prepare
+from tffcl.experiments.populations import build_population
+from tffcl.runner.evaluator import Evaluator
 from tffcl.signatures.subspace import build_subspace
 
 CORES = len(os.sched_getaffinity(0))

@@ -21,7 +21,7 @@ from tffcl.algorithms.contracts import Cohort, population_of
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.models.mlp import build_mlp
-from tffcl.remote_workers import use_workers
+from tffcl.runtime.remote_workers import use_workers
 
 EXAMPLES = 200
 

@@ -11,7 +11,8 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from tests.datasets.helpers import real
-from tffcl.datasets import catalog, options
+from tffcl.datasets import options
+from tffcl.datasets import registry as catalog
 from tffcl.datasets.federated import load_dataset, load_federated
 from tffcl.datasets.normalization import PAPER_CONSTANTS
 from tffcl.errors import UserError

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.datasets.helpers import labelled, need, numbered, real
-from tffcl.datasets import catalog
+from tffcl.datasets import registry as catalog
 from tffcl.datasets.federated import federated, load_dataset, load_federated
 from tffcl.datasets.partitions.plain import iid
 from tffcl.datasets.server_data import hold_out_server

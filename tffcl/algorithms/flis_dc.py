@@ -26,10 +26,10 @@ from tffcl.algorithms.clustered_training import cohort_inputs, round_metrics
 from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State, Transfer
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.update import client_type
-from tffcl.clustering import inference
+from tffcl.clustering import inference_similarity as inference
 from tffcl.errors import unknown
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.inference import answers_type, build_answer, check_images, related
+from tffcl.signatures.answers import answers_type, build_answer, check_images, related
 from tffcl.signatures.signature import NO_CONTEXT, NO_CONTEXT_TYPE
 
 ANSWERED_BY = ("clients", "server")

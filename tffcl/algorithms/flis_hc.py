@@ -12,10 +12,10 @@ import tensorflow_federated as tff
 from tffcl.algorithms.contracts import Algorithm
 from tffcl.algorithms.one_shot import OneShotClustering, build_one_shot, check_cut
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clustering import inference
+from tffcl.clustering import inference_similarity as inference
 from tffcl.errors import unknown
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.inference import build_inference, check_images
+from tffcl.signatures.answers import build_inference, check_images
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,7 +35,7 @@ class TaskonomyClustering:
 
     Attributes:
       encoder: A data set that the server pre-trains the autoencoder on, once, or a file of a pre-trained one (.npz), see
-        `program.encoders`. Paper: EMNIST (Enc1) or Fashion-MNIST (Enc2) for MNIST.
+        `experiments.encoders`. Paper: EMNIST (Enc1) or Fashion-MNIST (Enc2) for MNIST.
       encoder_epochs: Passes of the pre-training over its data (authors: 25 to 30).
       encoder_examples: Only so many of its images; default all.
       num_centres: k, centres that a client sends (paper: 5).

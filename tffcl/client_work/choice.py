@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tffcl.client_work.evaluation import build_count_correct, build_mean_loss
+from tffcl.client_work.local_evaluation import build_count_correct, build_mean_loss
 from tffcl.errors import unknown
 from tffcl.models.flat import FlatModel
 

@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.evaluation import build_count_correct
 from tffcl.client_work.examples import stack
+from tffcl.client_work.local_evaluation import build_count_correct
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.models.flat import FlatModel
 

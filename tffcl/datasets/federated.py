@@ -2,7 +2,8 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tffcl.datasets import catalog, options, server_data
+from tffcl.datasets import options, server_data
+from tffcl.datasets import registry as catalog
 from tffcl.datasets.core import Dataset, FederatedDataset, Images, Partition
 from tffcl.datasets.mixture import mixture
 from tffcl.datasets.normalization import normalized

@@ -1,0 +1,111 @@
+"""Who holds what of a task: the text, the pictures, and that they are of what a run trains on."""
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+
+from tffcl.clients.sampling import stream
+from tffcl.datasets.federated import load_federated
+from tffcl.errors import UserError
+from tffcl.experiments import config
+from tffcl.experiments.show import _over_classes, _ranges, _samples, show
+
+PICTURES = ("labels.png", "sizes.png", "samples.png")
+
+
+def resolved(task, seed=0, *pairs):
+    return config.resolve(task, "fedavg", seed=seed, overrides=config.parse_overrides(pairs), check_model=False)
+
+
+def write(path, dataset, partition):
+    path.write_text(f'[dataset]\n{dataset}\n[partition]\n{partition}\n[model]\nname = "mlp"\n')
+    return path
+
+
+def test_the_demo(tmp_path):
+    text = show(resolved("demo_digits"), tmp_path / "out")
+    assert "40 clients, 4 true groups of 10 clients" in text
+    assert "33 to 34, median 34; 1,347 in all" in text
+    assert "group 3: 10 clients, 330 training examples, labels 0-9" in text
+    assert "note:" not in text
+    for name in PICTURES:
+        assert (tmp_path / "out" / name).stat().st_size > 3000 and name in text
+
+
+def test_the_samples_are_what_a_run_trains_on(tmp_path):
+    """The picture's rows are of the same clients' data as `prepare.load_data` gives."""
+    from tffcl.experiments import prepare
+
+    task = resolved("demo_digits", 3)
+    trained = prepare.load_data(task)
+    shown = load_federated(task.dataset, task.partition, seed=stream(3, "partition"))
+    rows, titles = _samples(shown)
+    assert titles == [f"group {group}" for group in range(4)]
+    for group, row in enumerate(rows):
+        clients = np.flatnonzero(trained.true_groups == group)
+        held = np.concatenate([trained.train.x[trained.train_indices[each]] for each in clients])
+        for picture in row:
+            assert (held == picture).all(axis=(1, 2, 3)).any()
+
+
+def test_without_groups_there_are_clients(tmp_path):
+    path = write(tmp_path / "plain.toml", 'name = "digits"', 'name = "quantity_skew"\nclients = 14')
+    text = show(resolved(path, 0), tmp_path)
+    assert "14 clients, one true group" in text and "group 0" not in text
+    federated = load_federated({"name": "digits"}, {"name": "quantity_skew", "clients": 14}, seed=stream(0, "partition"))
+    rows, titles = _samples(federated)
+    assert titles == [f"client {client}" for client in range(10)]
+    assert all(1 <= len(row) <= 10 for row in rows)
+
+
+def test_pictures_are_spread_over_classes():
+    labels = np.repeat([0, 3, 7], [50, 4, 1])
+    index = np.arange(100, 155)
+    chosen = labels[_over_classes(index, labels) - 100]
+    assert chosen.tolist() == [0] * 5 + [3] * 4 + [7]
+    many = np.arange(200) % 62
+    assert len(np.unique(many[_over_classes(np.arange(200), many)])) == 10
+    assert _over_classes(np.array([5]), np.array([2])).tolist() == [5]
+
+
+def test_ranges():
+    assert _ranges(np.array([0, 1, 2, 5, 8, 9])) == "0-2, 5, 8-9"
+    assert _ranges(np.array([4])) == "4"
+
+
+def test_errors_are_those_of_the_data(tmp_path):
+    with pytest.raises(UserError, match="did you mean 'rotations'"):
+        show(resolved("demo_digits", 0, "partition.rotation=2"), tmp_path)
+    with pytest.raises(UserError, match="unknown model 'mpl'"):
+        resolved("demo_digits", 0, "model.name=mpl")
+
+
+def _lacks(*names):
+    directory = pathlib.Path(os.environ.get("TFFCL_DATA_DIR") or "nowhere")
+    missing = [name for name in names if not any((directory / each).exists() for each in (name, f"{name}.npz"))]
+    return pytest.mark.skipif(bool(missing), reason=f"TFFCL_DATA_DIR lacks {', '.join(missing)}")
+
+
+@_lacks("fashion_mnist")
+def test_label_skew_of_fashion_mnist(tmp_path):
+    text = show(resolved("pacfl_fmnist_label_skew_20"), tmp_path)
+    assert "fashion_mnist/label_skew, images of 28x28x1" in text
+    assert "60,000 in all" in text
+    assert "test examples of a client: 2,000; 10,000 different ones" in text
+    assert "classes of a client: 2; 10 in all" in text
+
+
+@_lacks("svhn_cropped", "usps")
+def test_sets_of_different_shapes(tmp_path):
+    path = write(
+        tmp_path / "two.toml",
+        'names = ["usps", "svhn_cropped"]',
+        'name = "mix4"\ncounts = [3, 5]\nper_class = 30',
+    )
+    text = show(resolved(path), tmp_path)
+    assert "8 clients, 2 true groups of 3 to 5" in text and "images of 32x32x3" in text
+    assert "group 1: 5 clients, 1,500 training examples, labels 10-19" in text
+    # How much of a set there is, is said.
+    assert ("a part" in text) == ("note:" in text)

@@ -1,0 +1,87 @@
+import pytest
+
+from tffcl.errors import UserError
+from tffcl.experiments import config, tasks
+
+BASE = """description = "base"
+[dataset]
+name = "digits"
+[partition]
+name = "iid"
+clients = 4
+[model]
+name = "mlp"
+hidden = 8
+[train]
+rounds = 3
+momentum = 0.5
+
+[algorithms.pacfl]
+num_clusters = 2
+[algorithms.fedavg]
+momentum = 0.9
+"""
+
+
+def write(tmp_path, text, name="base"):
+    path = tmp_path / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_methods_own_values_win_and_the_command_line_wins_over_all(tmp_path):
+    path = write(tmp_path, BASE)
+    assert config.resolve(path, "pacfl").train.momentum == 0.5
+    assert config.resolve(path, "fedavg").train.momentum == 0.9
+    assert config.resolve(path, "pacfl").method["num_clusters"] == 2
+    everyone = config.parse_overrides(["train.momentum=0.1", "train.rounds=7"])
+    assert config.resolve(path, "fedavg", overrides=everyone).train.momentum == 0.1
+    own = config.parse_overrides(["algorithms.fedavg.momentum=0.2"])
+    assert config.resolve(path, "fedavg", overrides=own).train.momentum == 0.2
+    assert config.resolve(path, "pacfl", overrides=own).train.momentum == 0.5
+
+
+def test_extends(tmp_path):
+    write(tmp_path, BASE)
+    child = write(tmp_path, 'extends = "base.toml"\n[train]\nrounds = 1\n[partition]\nclients = 9\n', "child")
+    resolved = config.resolve(child, "fedavg")
+    assert (resolved.task, resolved.train.rounds, resolved.train.momentum) == ("child", 1, 0.9)
+    assert resolved.partition == {"name": "iid", "clients": 9}
+    other = write(tmp_path, 'extends = "child.toml"\n[partition]\nname = "rotated"\nrotations = 4\n', "other")
+    assert config.resolve(other, "solo").partition == {"name": "rotated", "rotations": 4}
+    itself = write(tmp_path, 'extends = "itself.toml"\n', "itself")
+    with pytest.raises(UserError, match="itself.toml extends itself"):
+        tasks.load_task(itself)
+
+
+@pytest.mark.parametrize(
+    "before, after, message",
+    [
+        ("rounds = 3", "round = 3", r"base.toml, line 11: unknown key in \[train\] 'round'; did you mean 'rounds'"),
+        ("rounds = 3", "rounds = 2.5", r"line 11: train.rounds is 2.5; it must be of type int"),
+        ("hidden = 8", "hiden = 8", r"line 9: unknown key in \[model\] 'hiden'; did you mean 'hidden'"),
+        ('name = "mlp"', 'name = "mpl"', r"line 8: unknown model 'mpl'; did you mean 'mlp'"),
+        ("num_clusters = 2", "num_cluster = 2", r"line 15: unknown key in \[algorithms.pacfl\] 'num_cluster'"),
+        ("num_clusters = 2", 'num_clusters = "2"', r"line 15: algorithms.pacfl.num_clusters is '2'; it must be of type int"),
+        ("[algorithms.fedavg]", "[algorithms.fedavgg]", r"line 16: unknown algorithm in \[algorithms\] 'fedavgg'"),
+    ],
+)
+def test_the_line_of_a_wrong_key(tmp_path, before, after, message):
+    assert before in BASE
+    with pytest.raises(UserError, match=message):
+        config.resolve(write(tmp_path, BASE.replace(before, after)), "pacfl")
+
+
+def test_every_task_resolves_for_every_method_it_names():
+    assert "demo_digits" in tasks.task_names()
+    for name in tasks.task_names():
+        loaded = tasks.load_task(name)
+        assert loaded.contents["description"] and loaded.contents["source"], name
+        for algorithm in tasks.named_algorithms(name):
+            assert config.resolve(name, algorithm).train.rounds >= 1
+
+
+@pytest.mark.parametrize("name", tasks.task_names())
+def test_every_method_that_a_task_names_resolves(name):
+    for algorithm in tasks.named_algorithms(name):
+        assert config.resolve(name, algorithm).algorithm == algorithm

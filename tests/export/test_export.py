@@ -1,0 +1,249 @@
+"""A run as files, and the files run again, by tffcl and by plain TFF."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tffcl
+from tffcl.cli import main
+from tffcl.experiments import config
+from tffcl.export import forms, manifest
+
+SHORT = {"train": {"rounds": 2}, "dataset": {"server_examples": 60}}
+
+
+def exported(directory, algorithm, **method):
+    """A short run of digits and its export: `(OUT, DIR, manifest)`."""
+    from tffcl.export.export_run import export_run
+
+    out, to = directory / "out", directory / "to"
+    overrides = {**SHORT, "algorithms": {algorithm: method}}
+    tffcl.run(config.resolve("demo_digits", algorithm, overrides=overrides), out, show_progress=False)
+    return out, to, export_run(out, to)
+
+
+@pytest.fixture(scope="module")
+def pacfl(tmp_path_factory):
+    return exported(tmp_path_factory.mktemp("pacfl"), "pacfl")
+
+
+@pytest.fixture
+def copied(pacfl, tmp_path):
+    shutil.copytree(pacfl[1], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_what_was_exported_runs_in_a_process_of_its_own(pacfl):
+    _, to, contents = pacfl
+    command = [sys.executable, "-m", "tffcl", "export", "--check", str(to)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    for name in ("signature", "training", "training_summed"):
+        place = to / "computations" / name
+        assert any(line.startswith(f"{place}/computation.pb: as the library when it was exported") for line in lines)
+        assert any(line.startswith(f"{place}/map_reduce: as the whole computation") for line in lines)
+    assert any(f"{to}/computations/training/computation.pb: as the library on clients of the task" in line for line in lines)
+    assert any(line.startswith(f"{to}/saved_model: as the library") for line in lines)
+    assert [phase["phase"] for phase in contents["phases"]] == ["signature", "clustering", "training"]
+
+
+def test_the_sum_takes_the_place_of_the_form_that_tff_cannot_make(pacfl):
+    _, _, contents = pacfl
+    made = contents["computations"]["training"]["forms"]
+    assert "federated_aggregate" in made["distribute_aggregate"]["impossible"]
+    assert made["distribute_aggregate"]["instead"] == "training_summed"
+    assert "directory" in made["map_reduce"]
+    assert "directory" in contents["computations"]["training_summed"]["forms"]["distribute_aggregate"]
+
+
+def test_the_sum_gives_the_models_of_the_keyed_mean(tff_worker, pacfl):
+    _, to, contents = pacfl
+    results = []
+    for name in ("training", "training_summed"):
+        computation = forms.read_computation(to / "computations" / name / "computation.pb")
+        given = forms.read_value(to / "check" / f"{name}.input.pb", computation.type_signature.parameter)
+        results.append(np.asarray(computation(given[0], list(given[1]))[0]["models"]))
+    start = np.asarray(given[0]["models"])
+    assert np.abs(results[0] - start).max() > 1e-3
+    np.testing.assert_allclose(results[1], results[0], rtol=0, atol=2e-6)
+
+
+def test_a_summed_round_silences_a_client_whose_model_is_not_finite(tff_worker):
+    import collections
+
+    import tensorflow_federated as tff
+
+    from tffcl.algorithms.summed_training import build_summed_round
+
+    client_type = collections.OrderedDict(key=np.int32, moved=tff.TensorType(np.float32, [2]), weight=np.float32)
+
+    @tff.tensorflow.computation(tff.TensorType(np.float32, [2]), tff.to_type(client_type))
+    def update(model, client):
+        upload = collections.OrderedDict(key=client["key"], value=client["moved"] + 0 * model)
+        return collections.OrderedDict(
+            upload=upload, weight=client["weight"], report=collections.OrderedDict(loss=client["moved"][0])
+        )
+
+    def client(key, moved, weight):
+        return collections.OrderedDict(key=np.int32(key), moved=np.array(moved, np.float32), weight=np.float32(weight))
+
+    clients = [client(0, [1, 2], 1), client(0, [4, 5], 2), client(2, [np.inf, np.nan], 0)]
+    state, told = build_summed_round(update, 3)({"models": np.ones([3, 2], np.float32)}, clients)
+    np.testing.assert_allclose(state["models"], [[4, 5], [1, 1], [1, 1]])
+    assert told["clients"].tolist() == [2, 0, 1] and told["weight"].tolist() == [3, 0, 0]
+    assert told["loss"] == pytest.approx(3)
+
+
+def test_the_saved_model_answers_in_plain_tensorflow(pacfl):
+    out, to, contents = pacfl
+    script = (
+        "import sys, numpy as np, tensorflow as tf\n"
+        "serve = tf.saved_model.load(sys.argv[1]).signatures['serving_default']\n"
+        "images = tf.constant(np.load(sys.argv[2]))\n"
+        "rows = [serve(images=images, cluster=tf.constant(row))['labels'].numpy() for row in range(int(sys.argv[3]))]\n"
+        "assert not [name for name in sys.modules if 'tffcl' in name or 'federated' in name]\n"
+        "np.save(sys.argv[4], rows)\n"
+    )
+    run = tffcl.load_run(out)
+    images, answers = out / "images.npy", out / "answers.npy"
+    np.save(images, run.federated.test.x[:40])
+    models = contents["model"]["models"]
+    assert models == 4
+    subprocess.run([sys.executable, "-c", script, str(to / "saved_model"), str(images), str(models), str(answers)], check=True)
+    found = np.load(answers)
+    for client in run.state.client_ids[:6]:
+        np.testing.assert_array_equal(found[run.cluster_of(int(client))], run.predict(int(client), run.federated.test.x[:40]))
+    assert len(np.unique(found, axis=0)) > 1
+
+
+def test_the_script_runs_a_round_with_plain_tff(pacfl, tmp_path):
+    _, to, contents = pacfl
+    source = (to / "run_one_round.py").read_text()
+    assert "tffcl" not in source and len(source.splitlines()) < 40
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    said = tmp_path / "said"  # a file: TFF's worker would keep a pipe open if it stayed
+    with open(said, "w") as file:
+        command = [sys.executable, str(to / "run_one_round.py")]
+        done = subprocess.run(command, stdout=file, stderr=file, env=environment, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, said.read_text()
+    assert "4 clients moved 4 models by 0." in said.read_text()
+
+
+def test_assignments_and_signatures_are_the_runs(pacfl):
+    out, to, _ = pacfl
+    run = tffcl.load_run(out)
+    rows = (to / "clustering" / "assignments.csv").read_text().splitlines()[1:]
+    assert [int(row.split(",")[1]) for row in rows] == run.state.assignment.tolist()
+    with np.load(to / "clustering" / "state.npz") as saved:
+        for key in ("bases", "mask", "proximity", "merges", "threshold"):
+            np.testing.assert_array_equal(saved[key], run.state.extra[key])
+    np.testing.assert_array_equal(np.load(to / "state" / "models.npy"), run.state.models)
+
+
+def refused(capsys, directory):
+    assert main(["export", "--check", str(directory)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("tffcl: ")
+    return line
+
+
+def test_a_damaged_file_is_refused_by_name(capsys, copied):
+    file = copied / "computations" / "training" / "map_reduce" / "work.pb"
+    contents = bytearray(file.read_bytes())
+    contents[len(contents) // 2] ^= 1
+    file.write_bytes(contents)
+    assert refused(capsys, copied) == f"tffcl: {file} is damaged: its SHA-256 is not the manifest's"
+
+
+def test_a_missing_and_a_foreign_file_are_refused_by_name(capsys, copied):
+    foreign = copied / "computations" / "other.pb"
+    foreign.write_bytes(b"x")
+    assert refused(capsys, copied) == f"tffcl: {foreign} is foreign: the manifest does not list it"
+    foreign.unlink()
+    (copied / "state" / "trained.pb").unlink()
+    assert refused(capsys, copied) == f"tffcl: {copied / 'state' / 'trained.pb'} is missing"
+
+
+def test_another_manifest_is_refused(capsys, copied, tmp_path):
+    path = copied / "manifest.json"
+    contents = json.loads(path.read_text())
+    path.write_text(json.dumps({**contents, "format": "tffcl export 0"}))
+    assert "is of the format 'tffcl export 0'; this tffcl reads 'tffcl export 1'" in refused(capsys, copied)
+    path.write_text(json.dumps({**contents, "seed": 7}))
+    assert f"{path} is damaged" in refused(capsys, copied)
+    path.write_text("{")
+    assert f"{path} is damaged" in refused(capsys, copied)
+    path.unlink()
+    assert refused(capsys, copied) == f"tffcl: {copied} holds no export: there is no manifest.json in it"
+
+
+@pytest.mark.parametrize("what", ["other numbers", "no computation", "another type"])
+def test_a_file_with_right_checksums_and_wrong_contents_is_refused(capsys, tff_worker, copied, what):
+    contents = manifest.read_manifest(copied)
+    place = copied / "computations" / "training"
+    if what == "other numbers":
+        output = copied / "check" / "training.output.pb"
+        kind = forms.read_computation(place / "computation.pb").type_signature
+        state, clients = forms.read_value(copied / "check" / "training.input.pb", kind.parameter)
+        _, reports = forms.read_value(output, kind.result)
+        forms.write_value(output, (state, reports), kind.result)
+        expected = "gives other numbers than the library when it was exported"
+    elif what == "no computation":
+        (place / "computation.pb").write_bytes(b"something else")
+        expected = f"{place / 'computation.pb'} holds no computation of this TFF"
+    else:
+        shutil.copy(copied / "computations" / "signature" / "computation.pb", place / "computation.pb")
+        expected = f"{place / 'computation.pb'} is a computation of type"
+    manifest.write_manifest(copied, {key: value for key, value in contents.items() if key not in ("files", "sha256")})
+    assert expected in refused(capsys, copied)
+
+
+def test_no_clients_examples_are_written(pacfl):
+    """The check's clients are random: none of their images is of the data."""
+    out, to, _ = pacfl
+    computation = forms.read_computation(to / "computations" / "training" / "computation.pb")
+    _, clients = forms.read_value(to / "check" / "training.input.pb", computation.type_signature.parameter)
+    written = np.stack([each["x"] for client in clients for each in client["examples"].as_numpy_iterator()])
+    data = tffcl.load_run(out).federated.train.x
+    assert not (written.reshape(len(written), 1, -1) == data.reshape(1, len(data), -1)).all(-1).any()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["export"], "tffcl export needs OUT and --to DIR, or --check DIR"),
+        (["export", "nowhere", "--to", "somewhere"], "nowhere is not a directory"),
+        (["export", "OUT", "--to", "TO"], "holds something already"),
+        (["export", "OUT", "--check", "TO"], "give --check DIR alone"),
+        (["export", "--check", "nowhere"], "nowhere holds no export"),
+    ],
+)
+def test_one_line_for_a_mistake(capsys, pacfl, arguments, message):
+    given = [{"OUT": str(pacfl[0]), "TO": str(pacfl[1])}.get(each, each) for each in arguments]
+    assert main(given) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("tffcl: ") and message in line
+
+
+_OTHERS = ["fedavg", "flis_hc", "ifca", "flis_dc", "solo", "fedsem", "pca_km_hc", "fedprox", "ditto"]
+
+
+@pytest.mark.parametrize("algorithm", [*(pytest.param(name, marks=pytest.mark.slow) for name in _OTHERS), "stocfl"])
+def test_every_method_is_exported_and_checked(tmp_path, algorithm):
+    from tffcl.export.export_check import check_export
+
+    _, to, contents = exported(tmp_path, algorithm)
+    lines = check_export(to)
+    assert any("training/computation.pb: as the library on clients of the task" in line for line in lines)
+    assert (to / "run_one_round.py").is_file() == (algorithm not in ("solo", "fedsem"))  # what the server has is no models
+    training = contents["computations"]["training"]
+    assert ("directory" in training["forms"]["map_reduce"]) == (algorithm != "solo")
+    assert ("training_summed" in contents["computations"]) == (
+        algorithm in ("fedavg", "fedprox", "flis_hc", "ifca", "pca_km_hc")
+    )

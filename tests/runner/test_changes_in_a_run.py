@@ -1,0 +1,189 @@
+"""Runs in which data change or clients join in the middle."""
+
+import csv
+import gc
+import json
+import shutil
+import weakref
+
+import numpy as np
+import pytest
+
+import tffcl
+from tests.runner.test_flt_runs import FLT
+from tffcl.cli import main
+from tffcl.errors import UserError
+from tffcl.experiments import config
+from tffcl.experiments import joining as newcomers
+from tffcl.experiments.stages import Stages
+from tffcl.runner import run
+
+CHANGES = {
+    "train": {"rounds": 8, "local_epochs": 1},
+    "evaluation": {"every": 2},
+    "checkpoint": {"every": 3, "keep": 9},
+    "drift": {"clients": 6, "round": 3},
+    "newcomers": {"clients": 4, "round": 5},
+}
+OWN = {"flt": {**FLT, "clusters": "disjoint", "change_flags": 2}, "pacfl": {}, "fedavg": {}}
+
+
+def resolved(algorithm):
+    return config.resolve("demo_digits", algorithm, overrides={**CHANGES, "algorithms": {algorithm: OWN[algorithm]}})
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module", params=OWN)
+def finished(request, tmp_path_factory, kept):
+    out = tmp_path_factory.mktemp("changes") / "run"
+    return request.param, out, run.run(resolved(request.param), out, data_dir=kept, show_progress=False)
+
+
+def rows(out, name="rounds.csv"):
+    with open(out / name, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_everyone_is_there_at_the_end_and_the_notes_say_what_happened(finished, kept):
+    name, out, summary = finished
+    assert len(rows(out, "clients.csv")) == 40
+    notes = " | ".join(summary["notes"])
+    assert "4 newcomers joined in round 5" in notes and "from round 3 on these clients held other data" in notes
+    trained = tffcl.load_run(out, data_dir=kept)
+    client = rows(out, "clients.csv")[0]
+    test = trained.federated.test.take(trained.federated.test_indices[int(client["client_id"])])
+    right = (trained.predict(int(client["client_id"]), test.x) == test.y).mean()
+    assert right == pytest.approx(float(client["cluster_accuracy"]), abs=1e-6)
+    with pytest.raises(UserError, match="joined it in round 5; none are left"):
+        newcomers.join_newcomers(out, data_dir=kept, show_progress=False)
+
+
+def test_the_report_of_flt_shows_when_clusters_were_formed_anew(finished):
+    name, out, summary = finished
+    if name != "flt":
+        pytest.skip("only FLT forms clusters anew")
+    formed = [int(row["round"]) for row in rows(out) if int(row["formed_anew"])]
+    assert formed and min(formed) >= 3
+    assert main(["report", str(out)]) == 0
+    page = (out / "report.html").read_text()
+    assert f"clusters formed anew after round {formed[-1]}" in page and "flags of change: " in page
+
+
+def test_a_report_is_made_of_it(finished):
+    name, out, _ = finished
+    assert main(["report", str(out)]) == 0
+    grouped = {"flt": "relatedness", "pacfl": "dendrogram"}.get(name, "accuracy")
+    assert (out / "figures" / f"{grouped}.png").is_file()
+
+
+@pytest.mark.parametrize("name, picture", [("flt", "relatedness"), ("stocfl", "merging")])
+def test_newcomers_to_clusters_that_are_not_formed_anew(tmp_path, kept, name, picture):
+    """They are in the report's pictures, and what they sent of their data is in the traffic."""
+    overrides = {
+        "train": {"rounds": 2, "local_epochs": 1, "clients_per_round": 36},
+        "newcomers": {"clients": 4, "round": 2},
+        "algorithms": {name: FLT if name == "flt" else {}},
+    }
+    summary = run.run(config.resolve("demo_digits", name, overrides=overrides), tmp_path, data_dir=kept, show_progress=False)
+    assert main(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "figures" / f"{picture}.png").is_file()
+    before = {"train": {**overrides["train"], "rounds": 1}, "newcomers": {"clients": 4}, "algorithms": overrides["algorithms"]}
+    without = config.resolve("demo_digits", name, overrides=before)
+    known = run.run(without, tmp_path / "without", data_dir=kept, show_progress=False)["traffic"]["signature_bytes"]
+    assert summary["traffic"]["signature_bytes"] == known // 36 * 40 and known % 36 == 0
+    if name == "stocfl":
+        (row,) = [row for row in rows(tmp_path) if row["round"] == "2"]
+        assert int(row["known_clients"]) == 40 and float(row["known_ari"]) == summary["clusters"]["known_ari"]
+
+
+def test_an_old_local_test_does_not_count_after_a_change(finished):
+    """A client that has not trained since its data changed has no local accuracy."""
+    name, out, _ = finished
+    stages = stages_of(name)
+    trained_since = set()
+    for number in range(3, 9):
+        trained_since |= set(cohort(stages, number))
+    for row in rows(out, "clients.csv"):
+        client = int(row["client_id"])
+        if client in stages.drifting and client not in trained_since:
+            assert row["local_accuracy"] == ""
+
+
+def stages_of(name):
+    from tffcl.experiments import prepare
+
+    settings = resolved(name)
+    federated = prepare.load_data(settings)
+    return Stages(settings, federated, prepare.build_model(settings, federated))
+
+
+def cohort(stages, number):
+    from tffcl.clients import sampling
+
+    return sampling.sample_cohort(stages.clients(number), 20, 0, number).tolist()
+
+
+def test_the_stages_of_a_run():
+    stages = stages_of("fedavg")
+    assert [len(stages.clients(number)) for number in (0, 1, 4, 5, 8)] == [36, 36, 36, 40, 40]
+    assert [number for number in range(1, 9) if stages.starts(number)] == [3, 5]
+    first, third, fifth, sixth = (stages.at(number) for number in (1, 3, 5, 6))
+    assert first.arrivals is None and not len(first.changed)
+    np.testing.assert_array_equal(third.changed, np.sort(stages.drifting))
+    assert third.population.versions.sum() == np.isin(third.population.client_ids, stages.drifting).sum()
+    assert len(fifth.arrivals.client_ids) == 4 and not len(fifth.changed)
+    assert sixth.arrivals is None and sixth.population is fifth.population
+
+
+def test_the_data_of_a_run_go_with_it():
+    stages = stages_of("fedavg")
+    stage, examples = stages.at(5), weakref.ref(stages.at(5).population.examples(0))
+    assert stages.at(5) is stage and examples() is not None
+    del stages, stage
+    gc.collect()
+    assert examples() is None
+
+
+@pytest.mark.parametrize("saved", [3, 6])
+def test_a_resumed_run_ends_as_the_whole_one(finished, kept, tmp_path, saved):
+    name, out, whole = finished
+    again = tmp_path / "again"
+    shutil.copytree(out, again)
+    (again / "summary.json").unlink()
+    for path in (again / "checkpoints").iterdir():
+        if int(path.name.split("_")[-1]) > saved:
+            shutil.rmtree(path)
+    summary = run.run(resolved(name), again, data_dir=kept, resume=True, show_progress=False)
+    for key in ("accuracy", "clusters", "traffic", "notes"):
+        assert summary[key] == whole[key]
+    assert json.loads((again / "summary.json").read_text())["notes"] == whole["notes"]
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"drift": {"clients": 1}}, "drift.clients is 1; it must be 0 or a whole number from 2"),
+        ({"drift": {"clients": 4, "round": 1}}, "drift.round is 1; it must be a whole number from 2"),
+        ({"newcomers": {"clients": 4, "round": -1}}, "newcomers.round is -1"),
+        ({"drift": {"client": 4}}, r"unknown key in \[drift\] 'client'"),
+    ],
+)
+def test_impossible_changes(values, message):
+    with pytest.raises(UserError, match=message):
+        config.resolve("demo_digits", "fedavg", overrides=values)
+
+
+def test_a_run_that_asks_for_flags_is_exported(finished, kept, tmp_path):
+    """Clients whose data changed have told already: the rehearsed round of an export forms no clusters anew."""
+    name, out, _ = finished
+    if name != "flt":
+        pytest.skip("only FLT asks for flags")
+    from tffcl.export.export_run import export_run
+
+    contents = export_run(out, tmp_path / "to", data_dir=kept)
+    for computation in ("training", "training_summed"):
+        assert "changed=int32" in contents["computations"][computation]["type"]

@@ -1,0 +1,97 @@
+"""Ctrl-C at places where Python loses a KeyboardInterrupt."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tffcl.runner import interrupts
+
+# A run in which SIGINT comes while the garbage collector calls a library back, as TensorFlow's and pytest's own do.
+LOSING = """
+import gc, os, signal, sys
+from tffcl.cli import main
+from tffcl.runner import run
+
+def lose(phase, info):
+    gc.callbacks.remove(lose)
+    os.kill(os.getpid(), signal.SIGINT)
+
+real = run._next_round
+def second_round(job, state, number):
+    if number == 2:
+        gc.callbacks.append(lose)
+        gc.collect()
+    return real(job, state, number)
+run._next_round = second_round
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def pythons_own_handler():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def send():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_it_is_raised_at_once_and_remembered(pythons_own_handler):
+    with interrupts.watch_for_interrupts() as watched:
+        watched.check()
+        with pytest.raises(KeyboardInterrupt):
+            send()
+        assert watched.asked
+        with pytest.raises(KeyboardInterrupt):
+            watched.check()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_one_that_a_callback_loses_is_found(pythons_own_handler):
+    def callback(phase, info):
+        gc.callbacks.remove(callback)
+        send()
+
+    with interrupts.watch_for_interrupts() as watched:
+        gc.callbacks.append(callback)
+        gc.collect()
+        with pytest.raises(KeyboardInterrupt):
+            watched.check()
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "own"])
+def test_another_handler_stays(pythons_own_handler, handler):
+    signal.signal(signal.SIGINT, handler)
+    with interrupts.watch_for_interrupts() as watched:
+        assert signal.getsignal(signal.SIGINT) is handler
+        send()
+        watched.check()
+
+
+def test_outside_the_main_thread_nothing_is_set(pythons_own_handler):
+    found = []
+
+    def block():
+        with interrupts.watch_for_interrupts() as watched:
+            found.append((signal.getsignal(signal.SIGINT), watched.asked))
+
+    thread = threading.Thread(target=block)
+    thread.start()
+    thread.join()
+    assert found == [(signal.default_int_handler, False)]
+
+
+def test_a_run_stops_after_the_round_in_which_it_was_lost(tmp_path):
+    command = ["run", "demo_digits", "--algorithm", "fedavg", "--rounds", "50", "--out", str(tmp_path / "run")]
+    done = subprocess.run([sys.executable, "-c", LOSING, *command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 130
+    assert "stopped after round 2; the same command with --resume goes on" in done.stderr
+    assert (tmp_path / "run" / "checkpoints" / "program_state_2").is_dir()

@@ -1,0 +1,409 @@
+"""Rounds on several TFF workers: real processes of this machine, spoken to as if they were others."""
+
+import collections
+import csv
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tffcl import runtime
+from tffcl.algorithms.clustered_training import build_training_process, cohort_inputs
+from tffcl.algorithms.contracts import Cohort
+from tffcl.algorithms.ditto import build_ditto
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.fedprox import build_fedprox
+from tffcl.algorithms.fedsem import CentreClustering, build_fedsem
+from tffcl.algorithms.flis_dc import JointClustering, build_flis_dc
+from tffcl.algorithms.flis_hc import InferenceClustering, build_flis_hc
+from tffcl.algorithms.flt import TaskonomyClustering, build_flt
+from tffcl.algorithms.ifca import IterativeClustering, build_ifca
+from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
+from tffcl.algorithms.pca_km_hc import ProjectionClustering, build_pca_km_hc
+from tffcl.algorithms.solo import build_solo
+from tffcl.algorithms.stocfl import StochasticClustering, build_stocfl
+from tffcl.cli import main
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.errors import UserError
+from tffcl.models.autoencoder import build_autoencoder
+from tffcl.models.mlp import build_mlp
+
+TRAINING = LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.5)
+SILENCE = 3.0
+ENCODER = build_autoencoder((8, 8, 1), latent=8, seed=1)
+METHODS = {
+    "fedavg": lambda model, images: build_fedavg(model, TRAINING),
+    "pacfl": lambda model, images: build_pacfl(model, TRAINING, PrincipalAngleClustering(num_clusters=2)),
+    "flis_hc": lambda model, images: build_flis_hc(model, TRAINING, InferenceClustering(num_clusters=2), server_images=images),
+    "flis_dc": lambda model, images: build_flis_dc(model, TRAINING, JointClustering(beta=0.6), server_images=images),
+    "ifca": lambda model, images: build_ifca(model, TRAINING, IterativeClustering(num_clusters=2), seed=1),
+    "pca_km_hc": lambda model, images: build_pca_km_hc(model, TRAINING, ProjectionClustering(num_clusters=2), seed=1),
+    "fedsem": lambda model, images: build_fedsem(model, TRAINING, CentreClustering(num_clusters=2), seed=1),
+    "flt": lambda model, images: build_flt(
+        model, TRAINING, TaskonomyClustering(num_neighbors=3, fine_tune_epochs=0), encoder=(ENCODER, ENCODER.initial), seed=4
+    ),
+    "solo": lambda model, images: build_solo(model, TRAINING),
+    "stocfl": lambda model, images: build_stocfl(model, TRAINING, StochasticClustering(projection=256), seed=1),
+    "fedprox": lambda model, images: build_fedprox(model, TRAINING),
+    "ditto": lambda model, images: build_ditto(model, TRAINING),
+}
+
+
+class Processes:
+    """Workers of this machine that are nobody's default."""
+
+    def __init__(self):
+        self.started = []
+
+    def start(self, count):
+        workers = [runtime.Worker(runtime.WorkerSettings(cores=1)).start() for _ in range(count)]
+        self.started += workers
+        for worker in workers:
+            runtime.connect(worker.target, alive=worker.alive)
+        return workers
+
+    def use(self, workers, silence=SILENCE):
+        from tffcl.runtime.remote_workers import use_workers
+
+        return use_workers(runtime.RemoteWorkers.parse(",".join(worker.target for worker in workers), silence))
+
+
+@pytest.fixture(scope="module")
+def pair():
+    processes = Processes()
+    processes.start(2)
+    yield processes
+    for worker in processes.started:
+        worker.stop()
+
+
+@pytest.fixture
+def processes(worker):
+    made = Processes()
+    yield made
+    for each in made.started:
+        if each.alive():
+            os.kill(each.pid, signal.SIGCONT)
+        each.stop()
+    worker.use_local_worker()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
+
+
+@pytest.fixture
+def population(digit_clients):
+    return digit_clients([31, 40, 25, 50, 12, 33, 8], turns=[0, 1, 0, 1, 0, 1, 0])
+
+
+COHORTS = [(0, 1, 2, 3, 4, 5, 6), (1, 3, 4), (2,)]
+
+
+def train(algorithm, population, backwards=False):
+    """States and reports of a few rounds; in the last there are fewer clients than workers."""
+    state, told = algorithm.initialize(population), []
+    for number, clients in enumerate(COHORTS[:2] if algorithm.name in ("ifca", "fedsem") else COHORTS, 1):
+        ids = np.array(clients[::-1] if backwards else clients)
+        state, metrics = algorithm.next(state, Cohort(population, ids, (7, number), np.ones(len(ids), bool)))
+        order = np.argsort(metrics.client_ids)
+        told.append([value[order] for value in (metrics.client_ids, metrics.losses, metrics.test_correct)])
+    models, keys = algorithm.assign(state, population.client_ids)
+    return state.assignment, models[keys], told
+
+
+LONG = {"flis_hc", "pca_km_hc", "fedsem", "flt", "fedprox", "ditto"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in METHODS])
+def test_two_workers_give_what_one_gives(tff_worker, pair, worker, model, population, digits, name):
+    algorithm = METHODS[name](model, digits[0][-60:])
+    alone = train(algorithm, population)
+    context = pair.use(pair.started)
+    before = [each.received_bytes for each in context.workers]
+    together = train(algorithm, population)
+    assert all(each.received_bytes > start + 1000 for each, start in zip(context.workers, before))
+    worker.use_local_worker()
+    np.testing.assert_array_equal(together[0], alone[0])
+    np.testing.assert_allclose(together[1], alone[1], rtol=0, atol=3e-6)
+    for ours, theirs in zip(together[2], alone[2]):
+        for one, other in zip(ours, theirs):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=3e-6)
+    assert np.abs(alone[1] - model.initial).max() > 0.01
+
+
+def test_two_workers_sum_more_clusters_than_one_tensor_holds(tff_worker, pair, worker, model, digit_clients):
+    population = digit_clients(list(range(10, 50, 2)))
+    process = build_training_process(model, LocalTraining(), local_test=True)
+    cohort = Cohort(population, population.client_ids, (7, 1))
+    keys = np.arange(20, dtype=np.int32)
+    keys[7] = 16  # two clients in a row beyond the first of its slot, a cluster that is empty
+
+    def train_once():
+        server = collections.OrderedDict(models=np.repeat(model.initial[np.newaxis], 20, 0), aggregator=())
+        return process.next(server, cohort_inputs(cohort, key=keys))[0]["models"]
+
+    alone = train_once()
+    pair.use(pair.started)
+    together = train_once()
+    worker.use_local_worker()
+    np.testing.assert_allclose(together, alone, rtol=0, atol=3e-6)
+    moved = np.abs(alone - model.initial).max(1) > 0
+    assert moved.tolist() == [key in keys for key in range(20)]
+
+
+@pytest.mark.parametrize("name", ["pacfl", "flis_dc"])
+def test_the_order_of_clients_does_not_matter(tff_worker, pair, worker, model, population, digits, name):
+    algorithm = METHODS[name](model, digits[0][-60:])
+    pair.use(pair.started)
+    forwards, backwards = train(algorithm, population), train(algorithm, population, backwards=True)
+    worker.use_local_worker()
+    np.testing.assert_array_equal(forwards[0], backwards[0])
+    np.testing.assert_allclose(forwards[1], backwards[1], rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize(
+    "clients, hands, expected", [(5, 2, [0, 2, 4, 1, 3]), (3, 3, [0, 1, 2]), (1, 2, [0]), (4, 1, [0, 1, 2, 3])]
+)
+def test_clients_are_dealt(clients, hands, expected):
+    import tensorflow_federated as tff
+
+    from tffcl.runtime.remote_workers import deal
+
+    numbers = tff.FederatedType(np.int32, tff.CLIENTS)
+    kind = tff.to_type([tff.FederatedType(np.int32, tff.SERVER), numbers])
+    server, dealt = deal(tff.structure.Struct.unnamed(7, list(range(clients))), kind, hands)
+    assert server == 7 and dealt == expected
+
+
+def slow_sum():
+    """A round of some seconds: `({int32*}@CLIENTS -> float32@SERVER)`."""
+    import tensorflow as tf
+    import tensorflow_federated as tff
+
+    @tff.tensorflow.computation(tff.SequenceType(np.int32))
+    def work(numbers):
+        def step(number, matrix):
+            return number + 1, tf.matmul(matrix, matrix) * 0.002
+
+        _, matrix = tf.while_loop(lambda number, _: number < 60, step, (0, tf.ones([500, 500])))
+        return tf.cast(numbers.reduce(0, lambda a, b: a + b), tf.float32) + 0 * matrix[0, 0]
+
+    @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
+    def total(numbers):
+        return tff.federated_sum(tff.federated_map(work, numbers))
+
+    return total
+
+
+def during(seconds, action):
+    timer = threading.Timer(seconds, action)
+    timer.start()
+    return timer
+
+
+# With the short silence a busy machine can take the dead worker for a silent one.
+@pytest.mark.parametrize(
+    "fault, silence, said",
+    [(signal.SIGKILL, 60, "the connection broke"), (signal.SIGSTOP, 3, "it has not answered for 3 s")],
+    ids=["killed", "stopped"],
+)
+def test_a_lost_workers_share_is_repeated_on_another(processes, capfd, fault, silence, said):
+    first, second = processes.start(2)
+    context = processes.use([first, second], silence)
+    total = slow_sum()
+    assert total([[1], [2]]) == 3  # both have the computation
+    assert not any(each.lost for each in context.workers)
+    during(0.3, lambda: os.kill(first.pid, fault))
+    assert total([[number] for number in range(30)]) == 435
+    assert context.workers[0].lost and not context.workers[1].lost
+    error = capfd.readouterr().err
+    assert f"the worker at {first.target} is lost: {said}" in error and f"goes to {second.target}" in error
+    assert total([[4], [5], [6]]) == 15  # and so are the next rounds
+
+
+def test_a_worker_that_takes_connections_for_a_last_moment_counts_as_gone():
+    """As a killed process does until the system has closed its sockets: it is not waited for as long as for a silent one."""
+    from tffcl.runtime.remote_workers import RemoteWorker
+
+    silence = 240.0
+    with socket.create_server(("127.0.0.1", 0)) as dying:
+        worker = RemoteWorker(runtime.Address("127.0.0.1", dying.getsockname()[1]), silence)
+        closing = during(1.0, dying.close)
+        start = time.monotonic()
+        assert not worker.answers()
+        assert time.monotonic() - start < silence / 2
+        closing.join()
+    worker.lose("the test is over")
+
+
+def test_a_lost_worker_that_is_back_takes_part_again(processes, capfd):
+    first, second = processes.start(2)
+    context = processes.use([first, second], silence=1)
+    total = slow_sum()
+    assert total([[1], [2]]) == 3
+    first.stop()
+    assert total([[1], [2]]) == 3 and context.workers[0].lost
+    again = runtime.Worker(runtime.WorkerSettings(cores=1), first.port).start()
+    processes.started.append(again)
+    runtime.connect(again.target, alive=again.alive)
+    time.sleep(1)
+    assert total([[3], [4]]) == 7
+    assert not context.workers[0].lost and context.workers[0].received_bytes > 0
+    assert f"the worker at {first.target} is back" in capfd.readouterr().err
+
+
+def test_a_worker_that_was_started_anew_goes_on(processes):
+    (first,) = processes.start(1)
+    context = processes.use([first], silence=20)
+    total = slow_sum()
+    assert total([[1], [2]]) == 3
+    first.stop()
+    again = runtime.Worker(runtime.WorkerSettings(cores=1), first.port).start()
+    processes.started.append(again)
+    runtime.connect(again.target, alive=again.alive)
+    assert total([[1], [2]]) == 3
+    assert not context.workers[0].lost
+
+
+def test_one_line_when_no_worker_is_left(processes):
+    first, second = processes.start(2)
+    processes.use([first, second], silence=20)
+    total = slow_sum()
+    total([[1], [2]])
+    first.stop()
+    second.stop()
+    with pytest.raises(UserError, match=f"no worker is left .{first.target}: the connection broke.*--resume") as caught:
+        total([[1], [2]])
+    assert "\n" not in str(caught.value)
+
+
+def run_command(out, workers, *more):
+    return [
+        sys.executable, "-m", "tffcl", "run", "demo_digits", "--algorithm", "pacfl", "--rounds", "40", "--out", str(out),
+        "--set", "checkpoint.every=3", "--workers", workers, "--worker-timeout", "5", *more,
+    ]  # fmt: skip
+
+
+def rows_of(out):
+    try:
+        with open(out / "rounds.csv", newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+
+
+@pytest.mark.slow
+def test_a_run_whose_workers_die_is_resumed(processes, tmp_path):
+    """One dies: the run goes on; the other too: it stops with everything saved; `--resume` ends as one machine does."""
+    first, second = processes.start(2)
+    out = tmp_path / "out"
+    command = run_command(out, f"{first.target},{second.target}")
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    for victim, after in ((first, 3), (second, 8)):
+        while len(rows_of(out)) < after and run.poll() is None:
+            time.sleep(0.02)
+        victim.stop()
+    _, error = run.communicate(timeout=120)
+    last = error.strip().splitlines()[-1]
+    assert run.returncode == 2
+    assert last.startswith("tffcl: no worker is left") and "are saved" in last
+    assert "Traceback" not in error
+    done = len(rows_of(out))
+    assert 8 <= done < 40
+    third, fourth = processes.start(2)
+    again = subprocess.run(run_command(out, f"{third.target},{fourth.target}", "--resume"), capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    alone = tmp_path / "alone"
+    assert main(["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "40", "--out", str(alone)]) == 0
+    summaries = [json.loads((each / "summary.json").read_text()) for each in (out, alone)]
+    assert len(rows_of(out)) == 40
+    assert summaries[0]["clusters"] == summaries[1]["clusters"]
+    assert summaries[0]["accuracy"]["cluster"]["mean"] == pytest.approx(summaries[1]["accuracy"]["cluster"]["mean"], abs=0.01)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def fails(capsys, out, workers, timeout="2"):
+    arguments = ["run", "demo_digits", "--algorithm", "fedavg", "--out", str(out), "--workers", workers]
+    assert main([*arguments, "--worker-timeout", timeout]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert not out.exists()  # before anything is written, and before data are loaded
+    return line
+
+
+def test_a_worker_that_is_not_there(capsys, processes, tmp_path):
+    (there,) = processes.start(1)
+    port = free_port()
+    line = fails(capsys, tmp_path / "out", f"{there.target},localhost:{port}")
+    assert f"no TFF worker answers at localhost:{port}" in line and f"tffcl worker --port {port}" in line
+
+
+def test_a_worker_that_hangs_before_the_first_round(capsys, processes, tmp_path):
+    (there,) = processes.start(1)
+    os.kill(there.pid, signal.SIGSTOP)
+    start = time.monotonic()
+    assert f"no TFF worker answers at {there.target}" in fails(capsys, tmp_path / "out", there.target)
+    assert time.monotonic() - start < 30
+
+
+def test_another_service_is_no_worker(capsys, tmp_path, worker):
+    """gRPC that knows none of the calls, or answers them in another version's words."""
+    from concurrent import futures
+
+    import grpc
+
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        line = fails(capsys, tmp_path / "out", f"127.0.0.1:{port}")
+    finally:
+        server.stop(None)
+        worker.use_local_worker()
+    assert f"what listens at 127.0.0.1:{port} does not compute as a worker of tensorflow-federated 0.87.0 does" in line
+
+
+@pytest.mark.parametrize(
+    "workers, timeout, message",
+    [
+        ("localhost", "2", "worker 'localhost' is not HOST:PORT"),
+        ("localhost:99999", "2", "is not HOST:PORT"),
+        ("a:1,a:1", "2", "are not distinct"),
+        ("a:1", "0", "the workers' timeout is 0 s; it must be above 0"),
+    ],
+)
+def test_one_line_for_a_mistake(capsys, tmp_path, workers, timeout, message):
+    assert message in fails(capsys, tmp_path / "out", workers, timeout)
+
+
+def test_the_command_runs_a_worker_and_says_who_can_reach_it(tmp_path):
+    port = free_port()
+    command = [sys.executable, "-m", "tffcl", "worker", "--port", str(port), "--max-concurrent", "1"]
+    serving = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        said = "".join(serving.stdout.readline() for _ in range(5))
+        assert f"port {port}, 1 client computations at a time" in said
+        assert "unencrypted gRPC from everyone" in said and f"ssh -N -L {port}:localhost:{port}" in said
+        second = subprocess.run(command, capture_output=True, text=True)
+        assert second.returncode == 2
+        assert second.stderr == f"tffcl: port {port} can't be used (Address already in use); give another --port\n"
+        runtime.connect(f"localhost:{port}", timeout=20)
+    finally:
+        serving.send_signal(signal.SIGTERM)
+        _, error = serving.communicate(timeout=20)
+    assert serving.returncode == 0 and not error
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0

@@ -1,0 +1,1 @@
+"""Who there is and who takes part: populations, cohorts, sampling, what a client keeps between rounds."""

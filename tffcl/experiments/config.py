@@ -1,0 +1,339 @@
+"""A run's configuration: from a task file, the method's own table in it, and the command line's overrides."""
+
+import dataclasses
+import inspect
+import pathlib
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+
+from tffcl.errors import UserError, unknown
+from tffcl.experiments import tasks
+from tffcl.experiments.catalog import ALGORITHMS, MODELS
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """The protocol of training.
+
+    Attributes:
+      rounds: Communication rounds.
+      clients_per_round: Cohort size, sampled uniformly without replacement.
+      local_epochs: Passes over the local data a round.
+      batch_size: Examples a step; 0 is all local data.
+      learning_rate: Of local SGD.
+      momentum: Of local SGD.
+      weight_decay: L2 coefficient.
+    """
+
+    rounds: int = 10
+    clients_per_round: int = 10
+    local_epochs: int = 1
+    batch_size: int = 10
+    learning_rate: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self):
+        for name in ("rounds", "clients_per_round", "local_epochs"):
+            value = getattr(self, name)
+            if value < 1:
+                raise UserError(f"train.{name} is {value}; it must be a whole number from 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings:
+    """When accuracies are taken.
+
+    Attributes:
+      every: Rounds between evaluations; the last round always has one.
+    """
+
+    every: int = 10
+
+    def __post_init__(self):
+        if self.every < 1:
+            raise UserError(f"evaluation.every is {self.every}; it must be a whole number from 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointSettings:
+    """When the state is saved.
+
+    Attributes:
+      every: Rounds between checkpoints; the last round always has one.
+      keep: How many of the newest are kept.
+    """
+
+    every: int = 10
+    keep: int = 2
+
+    def __post_init__(self):
+        for name in ("every", "keep"):
+            if getattr(self, name) < 1:
+                raise UserError(f"checkpoint.{name} is {getattr(self, name)}; it must be a whole number from 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class NewcomerSettings:
+    """Who joins after the last round.
+
+    Attributes:
+      clients: How many of the population are held out of clustering and training; the seed decides which.
+      epochs: Passes over its own data with which a newcomer trains the model that it is given; 0 is none. After the last
+        round only.
+      round: From this round on they take part as all others do; 0: they join after the last (`tffcl newcomers`).
+    """
+
+    clients: int = 0
+    epochs: int = 5
+    round: int = 0
+
+    def __post_init__(self):
+        for name in ("clients", "epochs", "round"):
+            if getattr(self, name) < 0:
+                raise UserError(f"newcomers.{name} is {getattr(self, name)}; it must be a whole number from 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class DriftSettings:
+    """Whose data change in the middle of a run, and when (see `datasets.drift`).
+
+    Attributes:
+      clients: How many clients exchange their data, with those of other groups where there are groups; 0 is none.
+      round: From this round on they hold the other data.
+    """
+
+    clients: int = 0
+    round: int = 2
+
+    def __post_init__(self):
+        if self.clients < 0 or self.clients == 1:
+            raise UserError(f"drift.clients is {self.clients}; it must be 0 or a whole number from 2")
+        if self.round < 2:
+            raise UserError(f"drift.round is {self.round}; it must be a whole number from 2")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """All values that decide a run.
+
+    Attributes:
+      task: Name of the task.
+      algorithm: A name in `catalog.ALGORITHMS`.
+      seed: Decides partition, sampling, initial weights, shuffling and server-side randomness.
+      description: The task in a sentence.
+      source: Where its setting comes from.
+      dataset: Name and options, see `datasets`.
+      partition: Name and options.
+      model: Name and options, see `models`.
+      train: Protocol of training, with the method's own values.
+      method: The method's own parameters.
+      evaluation: When accuracies are taken.
+      checkpoint: When the state is saved.
+      newcomers: Who joins later.
+      drift: Whose data change in the middle.
+    """
+
+    task: str
+    algorithm: str
+    seed: int
+    description: str
+    source: str
+    dataset: Mapping
+    partition: Mapping
+    model: Mapping
+    train: TrainSettings
+    method: Mapping
+    evaluation: EvaluationSettings
+    checkpoint: CheckpointSettings
+    newcomers: NewcomerSettings = NewcomerSettings()
+    drift: DriftSettings = DriftSettings()
+
+    def as_dict(self) -> dict:
+        """Plain containers without None, as TOML takes them; no table for newcomers or drift where there are none."""
+        values = _without_none(dataclasses.asdict(self))
+        for name in ("newcomers", "drift"):
+            if not values[name]["clients"]:
+                del values[name]
+        return values
+
+
+def _without_none(value):
+    if isinstance(value, Mapping):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def parse_overrides(pairs: Sequence[str]) -> dict:
+    """Turns `["train.rounds=3", ...]` into `{"train": {"rounds": 3}}`; values are TOML, or else text.
+
+    Raises:
+      UserError: If a pair is not KEY=VALUE with a dotted key.
+    """
+    overrides: dict = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        path = key.strip().split(".")
+        if not equals or len(path) < 2 or not all(path):
+            raise UserError(f"--set {pair!r} is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        table = overrides
+        for part in path[:-1]:
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise UserError(f"--set {pair!r}: {part} has a value already, so it has no keys")
+        table[path[-1]] = value
+    return overrides
+
+
+def settings(cls, values: Mapping, where: str):
+    """Makes a dataclass from a table, with one-line errors for unknown keys and wrong types.
+
+    Args:
+      cls: A dataclass whose fields are the allowed keys.
+      values: Key to value.
+      where: Name of the table, for messages.
+    """
+    kinds = typing.get_type_hints(cls)
+    checked = {}
+    for key, value in values.items():
+        if key not in kinds:
+            raise unknown(f"key in [{where}]", key, kinds)
+        checked[key] = _typed(value, kinds[key], f"{where}.{key}")
+    return cls(**checked)
+
+
+def _typed(value, kind, name):
+    allowed = [each for each in (typing.get_args(kind) or (kind,)) if each is not type(None)]
+    if float in allowed and type(value) is int:
+        return float(value)
+    if type(value) not in allowed:
+        raise UserError(f"{name} is {value!r}; it must be of type {' or '.join(each.__name__ for each in allowed)}")
+    return value
+
+
+def _check_model(model: Mapping, *, keys: bool):
+    if model["name"] not in MODELS:
+        raise unknown("model", model["name"], MODELS)
+    if not keys:
+        return
+    own = inspect.signature(MODELS[model["name"]].builder()).parameters
+    allowed = {"name", *own} - {"input_shape", "num_classes", "normalization", "seed"}
+    for key in model:
+        if key not in allowed:
+            raise unknown("key in [model]", key, allowed)
+
+
+def resolve(
+    task: str | pathlib.Path,
+    algorithm: str,
+    *,
+    seed: int = 0,
+    overrides: Mapping | None = None,
+    check_model: bool = True,
+) -> RunConfig:
+    """Puts a run's configuration together.
+
+    A task's [train] holds for all methods; [algorithms.NAME] holds that method's own parameters, and its own values of
+    [train]'s keys where the papers used others.
+
+    Args:
+      task: A task file or a name in `tasks/`.
+      algorithm: A name in `catalog.ALGORITHMS`.
+      seed: See `RunConfig`.
+      overrides: Nested tables that replace the file's values.
+      check_model: Whether [model]'s keys are checked, which imports TensorFlow; without, only its name is.
+
+    Raises:
+      UserError: For unknown or contradictory keys and values, by name.
+    """
+    if algorithm not in ALGORITHMS:
+        raise unknown("algorithm", algorithm, ALGORITHMS)
+    if seed < 0:
+        raise UserError(f"seed is {seed}; it must be a whole number from 0")
+    loaded = tasks.load_task(task)
+    overrides = overrides or {}
+    for section in overrides:
+        if section not in tasks.SECTIONS:
+            raise unknown("section", section, tasks.SECTIONS)
+    tasks.check_tables(overrides, "on the command line")
+    with loaded.locating(overrides):
+        contents = tasks.merged(loaded.contents, overrides)
+        _check_model(contents["model"], keys=check_model)
+        return _resolved(loaded.name, contents, algorithm, seed, overrides)
+
+
+def _resolved(name: str, contents: Mapping, algorithm: str, seed: int, overrides: Mapping) -> RunConfig:
+    for other in contents.get("algorithms", {}):
+        if other not in ALGORITHMS:
+            raise unknown("algorithm in [algorithms]", other, ALGORITHMS)
+    own = contents.get("algorithms", {}).get(algorithm, {})
+    train_keys = {field.name for field in dataclasses.fields(TrainSettings)}
+    train = {**contents.get("train", {}), **{key: own[key] for key in own if key in train_keys}}
+    # A value given on the command line for all methods wins over the file's value for one of them.
+    train |= {key: value for key, value in overrides.get("train", {}).items()}
+    train |= {k: v for k, v in overrides.get("algorithms", {}).get(algorithm, {}).items() if k in train_keys}
+    return RunConfig(
+        task=name,
+        algorithm=algorithm,
+        seed=seed,
+        description=contents.get("description", ""),
+        source=contents.get("source", ""),
+        dataset=contents["dataset"],
+        partition=contents["partition"],
+        model=contents["model"],
+        train=settings(TrainSettings, train, "train"),
+        method=_method_parameters(algorithm, {key: own[key] for key in own if key not in train_keys}),
+        evaluation=settings(EvaluationSettings, contents.get("evaluation", {}), "evaluation"),
+        checkpoint=settings(CheckpointSettings, contents.get("checkpoint", {}), "checkpoint"),
+        newcomers=settings(NewcomerSettings, contents.get("newcomers", {}), "newcomers"),
+        drift=settings(DriftSettings, contents.get("drift", {}), "drift"),
+    )
+
+
+def _method_parameters(algorithm: str, values: Mapping) -> dict:
+    cls = ALGORITHMS[algorithm].parameter_class()
+    if cls is None:
+        if values:
+            raise UserError(f"{algorithm} has no parameters of its own; found {', '.join(sorted(values))}")
+        return {}
+    return dataclasses.asdict(settings(cls, values, f"algorithms.{algorithm}"))
+
+
+def load_run_config(out: str | pathlib.Path) -> RunConfig:
+    """Reads the configuration that a run has written into its directory.
+
+    Args:
+      out: The directory of one run.
+
+    Raises:
+      UserError: If it is not a run's directory, or its config.toml is damaged.
+    """
+    out = pathlib.Path(out)
+    file = out / "config.toml"
+    if not out.is_dir():
+        raise UserError(f"{out} is not a directory; give the output directory of a run")
+    if not file.is_file():
+        raise UserError(f"{out} holds no run: there is no config.toml in it")
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        return _written(values)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged: {error}") from None
+
+
+def _written(values: dict) -> RunConfig:
+    """The inverse of `RunConfig.as_dict`."""
+    if values["algorithm"] not in ALGORITHMS:
+        raise unknown("algorithm", values["algorithm"], ALGORITHMS)
+    kinds = {"train": TrainSettings, "evaluation": EvaluationSettings, "checkpoint": CheckpointSettings}
+    kinds |= {"newcomers": NewcomerSettings, "drift": DriftSettings}
+    tables = {name: settings(kind, values.get(name, {}), name) for name, kind in kinds.items()}
+    method = _method_parameters(values["algorithm"], values["method"])
+    plain = {name: values[name] for name in ("task", "algorithm", "seed", "description", "source")}
+    data = {name: values[name] for name in ("dataset", "partition", "model")}
+    return RunConfig(**plain, **data, **tables, method=method)

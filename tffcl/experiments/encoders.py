@@ -1,0 +1,227 @@
+"""The encoder that FLT's server broadcasts: trained on a public data set, kept in a file with where it comes from."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from tffcl.client_work.autoencoding import build_adam_steps, start_adam
+from tffcl.clients.sampling import stream
+from tffcl.datasets import options
+from tffcl.datasets.federated import load_dataset
+from tffcl.datasets.storage import write_npz
+from tffcl.errors import UserError
+from tffcl.models.autoencoder import FlatAutoencoder, build_autoencoder
+from tffcl.runner.progress import progress_bar
+
+_FORMAT = "tffcl encoder 1"  # a change of what an autoencoder computes from its vector must change this
+_STEPS_AT_A_TIME = 100  # between two movements of the progress bar
+
+
+def encoder_path(name: str, data_dir: str | os.PathLike | None = None) -> pathlib.Path:
+    """Returns where the encoder `name` is kept: `<data_dir, $TFFCL_DATA_DIR or ~/.cache/tffcl>/encoders/<name>.npz`."""
+    directory = data_dir or os.environ.get("TFFCL_DATA_DIR") or "~/.cache/tffcl"
+    return pathlib.Path(directory).expanduser().absolute() / "encoders" / f"{name}.npz"
+
+
+def pretrain_encoder(
+    dataset: Mapping,
+    *,
+    epochs: int = 25,
+    batch_size: int = 10,
+    learning_rate: float = 1e-3,
+    latent: int = 128,
+    examples: int | None = None,
+    seed: int = 0,
+    data_dir: str | None = None,
+    out: str | os.PathLike | None = None,
+    overwrite: bool = False,
+    show_progress: bool = True,
+) -> pathlib.Path:
+    """Trains FLT's autoencoder for the images of a data set, by Adam on the mean squared error (FLT section IV-A2).
+
+    The defaults are those of the authors' code, but that the images are visited in another random order each epoch.
+
+    Args:
+      dataset: `name` and options as in a task file, or `names` of several sets, which become one.
+      epochs: Passes over the training images.
+      batch_size: Examples a step.
+      learning_rate: Of Adam.
+      latent: Size of a code.
+      examples: Only so many random training images; default all.
+      seed: Decides the data's subset, the initial weights and the order.
+      data_dir: Where data sets are; default as in `datasets`.
+      out: The file to write; default `encoder_path` of the data set's name.
+      overwrite: Whether a file that is there may be replaced.
+      show_progress: A progress bar on standard error.
+
+    Returns:
+      The file; `load_encoder` reads it.
+
+    Raises:
+      UserError: For bad numbers, a data set that cannot be had, a file that is there or cannot be written, and if the
+        training diverges.
+    """
+    options.integer("epochs", epochs, 1)
+    options.integer("batch_size", batch_size, 1)
+    options.positive("learning_rate", learning_rate)
+    options.integer("seed", seed, 0)
+    several = isinstance(dataset, Mapping) and "names" in dataset
+    # Before the data is read: a file that may not be replaced is reported at once.
+    path = pathlib.Path(out).expanduser() if out else encoder_path(_name(dataset), data_dir)
+    if path.exists() and not overwrite:
+        raise UserError(f"{path} exists; name another file (out), or allow to replace it (overwrite)")
+    mixing = {"labels": "apart"} if several else None
+    whole = load_dataset(dataset, seed=stream(seed, "partition"), data_dir=data_dir, mixing=mixing, partition="an encoder")
+    x = _chosen(whole, examples, seed)
+    autoencoder = build_autoencoder(x.shape[1:], latent=latent, seed=stream(seed, "encoder"))
+    vector, loss = _train(autoencoder, x, epochs, batch_size, learning_rate, seed, show_progress)
+    provenance = {
+        "format": _FORMAT,
+        "autoencoder": autoencoder.name,
+        "input_shape": list(autoencoder.input_shape),
+        "latent": latent,
+        "dataset": dict(dataset),
+        "note": whole.note,
+        "examples": len(x),
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "seed": seed,
+        "loss": loss,
+        "versions": {package: importlib.metadata.version(package) for package in ("tffcl", "tensorflow", "numpy")},
+        "sha256": _digest(vector),
+    }
+    try:
+        write_npz(path, {"vector": vector, "provenance": np.array(json.dumps(provenance))})
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror})") from None
+    return path
+
+
+def find_encoder(
+    encoder: str,
+    input_shape,
+    *,
+    epochs: int = 25,
+    examples: int | None = None,
+    data_dir: str | None = None,
+    show_progress: bool = True,
+) -> tuple[FlatAutoencoder, np.ndarray]:
+    """Finds a pre-trained encoder, or pre-trains it and keeps it for the next time.
+
+    Args:
+      encoder: A file (.npz), or the name of a data set to pre-train on. The encoder does not depend on a run's seed.
+      input_shape: Of the clients' raw images.
+      epochs: Passes over the data set, if it is pre-trained.
+      examples: Only so many of its images; default all.
+      data_dir: Where data sets are, and encoders are kept.
+      show_progress: A progress bar on standard error.
+
+    Returns:
+      `(autoencoder, vector float32 [P])`.
+
+    Raises:
+      UserError: As in `pretrain_encoder` and `load_encoder`.
+    """
+    path = pathlib.Path(encoder)
+    if path.suffix != ".npz":
+        path = encoder_path(f"{encoder}-{examples or 'all'}-{epochs}-epochs", data_dir)
+        if not path.exists():
+            pretrain_encoder(
+                {"name": encoder}, epochs=epochs, examples=examples, data_dir=data_dir, out=path, show_progress=show_progress
+            )
+    return load_encoder(path, input_shape)[:2]
+
+
+def _name(dataset: object) -> str:
+    """A file's name from a data set's section; what is wrong with the section, `load_dataset` says."""
+    if not isinstance(dataset, Mapping):
+        return "encoder"
+    names = dataset.get("names", dataset.get("name"))
+    names = [names] if isinstance(names, str) else names if isinstance(names, (list, tuple)) else []
+    return "+".join(each for each in names if isinstance(each, str)).replace(os.sep, "_") or "encoder"
+
+
+def _chosen(whole, examples: int | None, seed: int) -> np.ndarray:
+    x = whole.train.x
+    if examples is None:
+        return x
+    if options.integer("examples", examples, 1) > len(x):
+        raise UserError(f"examples is {examples}; {whole.name} has only {len(x)}")
+    rng = np.random.default_rng(stream(seed, "encoder examples"))
+    return x[np.sort(rng.choice(len(x), examples, replace=False))]
+
+
+def _train(autoencoder: FlatAutoencoder, x, epochs, batch_size, learning_rate, seed, show_progress) -> tuple[np.ndarray, float]:
+    """Returns the trained vector, `float32 [P]`, and the mean loss over the last epoch."""
+    adam_steps = build_adam_steps(autoencoder, batch_size, learning_rate)
+    rng = np.random.default_rng(stream(seed, "encoder order"))
+    state, images = start_adam(autoencoder.initial), tf.constant(x)
+    at_a_time = _STEPS_AT_A_TIME * batch_size
+    with progress_bar(epochs * len(x), "encoder", "image", show=show_progress) as bar:
+        for _ in range(epochs):
+            order, total = rng.permutation(len(x)).astype(np.int32), 0.0
+            for start in range(0, len(x), at_a_time):
+                few = order[start : start + at_a_time]
+                state, loss = adam_steps(state, images, tf.constant(few))
+                total += float(loss)
+                bar.update(len(few))
+            mean = total / len(x)
+            bar.set_postfix(loss=f"{mean:.4f}")
+            vector = state["vector"].numpy()
+            if not np.isfinite(vector).all():
+                raise UserError(f"the encoder's training diverged; try a smaller learning rate than {learning_rate}")
+    return vector, mean
+
+
+def _digest(vector: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(vector, "<f4").tobytes()).hexdigest()
+
+
+def load_encoder(path: str | os.PathLike, input_shape) -> tuple[FlatAutoencoder, np.ndarray, dict]:
+    """Loads what `pretrain_encoder` wrote.
+
+    Args:
+      path: The file.
+      input_shape: Of the clients' raw images.
+
+    Returns:
+      `(autoencoder, vector float32 [P], provenance)`; the provenance says data set, hyper-parameters, loss, versions and
+      the vector's SHA-256.
+
+    Raises:
+      UserError: If there is no such file, it is damaged or no encoder, or the encoder takes other images.
+    """
+    path = pathlib.Path(path).expanduser()
+    vector, provenance = _read(path)
+    takes, given = tuple(provenance["input_shape"]), tuple(int(size) for size in input_shape)
+    if takes != given:
+        shapes = ["x".join(map(str, shape)) for shape in (takes, given)]
+        raise UserError(f"the encoder in {path} takes images of {shapes[0]}, not {shapes[1]}; train one on such images")
+    autoencoder = build_autoencoder(takes, latent=provenance["latent"])
+    if autoencoder.name != provenance["autoencoder"] or vector.shape != (autoencoder.size,):
+        raise UserError(f"the encoder in {path} is of another version of {autoencoder.name}; train it anew")
+    return autoencoder, vector, provenance
+
+
+def _read(path: pathlib.Path) -> tuple[np.ndarray, dict]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            vector, provenance = file["vector"], json.loads(str(file["provenance"]))
+            found = provenance["format"], provenance["sha256"]
+    except FileNotFoundError:
+        raise UserError(f"there is no encoder in {path}; pretrain_encoder makes one") from None
+    except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise UserError(f"{path} is damaged or no encoder of ours ({reason})") from None
+    if found[0] != _FORMAT:
+        raise UserError(f"{path} is of format {found[0]!r}; it must be {_FORMAT!r}: train the encoder anew")
+    if vector.dtype != np.float32 or vector.ndim != 1 or _digest(vector) != found[1]:
+        raise UserError(f"{path} is damaged: its vector is not the one that was written")
+    return vector, provenance

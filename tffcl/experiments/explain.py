@@ -1,0 +1,128 @@
+"""What `tffcl list KIND NAME` prints: the keys that something takes in a task file, with defaults and meanings."""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from tffcl.datasets import federated
+from tffcl.datasets import registry as data
+from tffcl.datasets.options import keys_of
+from tffcl.experiments import catalog, config, tasks
+
+_NEEDED = object()
+_GIVEN = ("seed", "data_dir", "dataset")  # by the run, not by a task
+_GIVEN_TO_MODELS = ("seed", "input_shape", "num_classes", "normalization")
+
+
+def explain(kind: str, name: str) -> list[str]:
+    """Says what a task may set for something that `tffcl list` names.
+
+    Args:
+      kind: One of "algorithms", "tasks", "datasets", "partitions", "models".
+      name: Of one of that kind.
+
+    Returns:
+      Lines: what it is, the table of a task file that its keys belong to, and a line or more for each key.
+
+    Raises:
+      UserError: For an unknown name.
+    """
+    return list(_EXPLAINERS[kind](name))
+
+
+def _algorithm(name: str) -> Iterator[str]:
+    entry = data.find("algorithm", catalog.ALGORITHMS, name)
+    yield entry.description
+    parameters = entry.parameter_class()
+    if parameters is None:
+        yield "no keys of its own"
+    else:
+        yield from _table(f"algorithms.{name}", _fields(parameters), _told(parameters.__doc__, "Attributes"))
+    yield "It may also have its own values of [train]'s keys:"
+    yield from _table("train", _fields(config.TrainSettings), _told(config.TrainSettings.__doc__, "Attributes"))
+
+
+def _task(name: str) -> Iterator[str]:
+    task = tasks.load_task(name)
+    yield task.contents.get("description", "")
+    if task.contents.get("source"):
+        yield f"source: {task.contents['source']}"
+    yield f"file: {task.path}"
+    yield f"methods with a table: {', '.join(task.contents.get('algorithms', {})) or 'none'}"
+    yield "Beside [dataset], [partition], [model], [train] and [algorithms.NAME] a task may have:"
+    for table, settings in (
+        ("evaluation", config.EvaluationSettings),
+        ("checkpoint", config.CheckpointSettings),
+        ("newcomers", config.NewcomerSettings),
+        ("drift", config.DriftSettings),
+    ):
+        yield from _table(table, _fields(settings), _told(settings.__doc__, "Attributes"))
+
+
+def _dataset(name: str) -> Iterator[str]:
+    entry = data.find("data set", data.DATASETS, name)
+    yield entry.summary
+    yield from _function("dataset", entry.load())
+    yield "It takes too, as every data set does:"
+    loader = inspect.cleandoc(federated.load_federated.__doc__).split("dataset: ")[1].split("partition: ")[0]
+    yield f"  {' '.join(loader.split())}"
+
+
+def _partition(name: str) -> Iterator[str]:
+    entry = data.find("partition", data.PARTITIONS, name)
+    yield entry.summary
+    yield from _function("partition", entry.load())
+
+
+def _model(name: str) -> Iterator[str]:
+    entry = data.find("model", catalog.MODELS, name)
+    yield entry.description
+    builder = entry.builder()
+    keys = {each.name: each.default for each in inspect.signature(builder).parameters.values()}
+    yield from _table("model", _without(_GIVEN_TO_MODELS, keys), _told(builder.__doc__, "Args"))
+
+
+_EXPLAINERS = {"algorithms": _algorithm, "tasks": _task, "datasets": _dataset, "partitions": _partition, "models": _model}
+
+
+def _function(table: str, function: Callable) -> Iterator[str]:
+    yield from _table(table, _without(_GIVEN, keys_of(function)), _told(function.__doc__, "Args"))
+
+
+def _without(given: tuple[str, ...], keys: Mapping) -> dict:
+    own = {key: default for key, default in keys.items() if key not in given}
+    return {key: _NEEDED if default is inspect.Parameter.empty else default for key, default in own.items()}
+
+
+def _fields(settings) -> dict:
+    return {field.name: field.default for field in dataclasses.fields(settings)}
+
+
+def _table(name: str, keys: Mapping, told: Mapping[str, str]) -> Iterator[str]:
+    yield f"[{name}]" if keys else "no keys of its own"
+    for key, default in keys.items():
+        value = "must be given" if default is _NEEDED else "not set" if default is None else _toml(default)
+        yield f"  {key} ({value}): {told.get(key, '')}".rstrip(": ")
+
+
+def _toml(value) -> str:
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _told(text: str | None, section: str) -> dict[str, str]:
+    """The entries of a section of a Google style docstring, each in one line, by name."""
+    lines = inspect.cleandoc(text or "").splitlines()
+    if f"{section}:" not in lines:
+        return {}
+    told, name = {}, None
+    for line in lines[lines.index(f"{section}:") + 1 :]:
+        if line and not line.startswith(" "):
+            break
+        entry = re.match(r"  (\w+): (.*)", line)
+        if entry:
+            name = entry[1]
+            told[name] = entry[2]
+        elif name and line.strip():
+            told[name] += f" {line.strip()}"
+    return told

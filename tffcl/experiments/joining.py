@@ -1,0 +1,211 @@
+"""Clients that a run held out join it after its last round (PACFL Alg. 3 and Table 3)."""
+
+import csv
+import dataclasses
+import json
+import pathlib
+
+import numpy as np
+
+from tffcl.algorithms.contracts import Cohort, Population, State
+from tffcl.algorithms.solo import build_local_training, train_apart
+from tffcl.clients import sampling
+from tffcl.errors import UserError
+from tffcl.experiments import prepare
+from tffcl.experiments.config import load_run_config
+from tffcl.experiments.finished import TrainedRun, load_run
+from tffcl.experiments.populations import build_population
+from tffcl.runner import summary
+from tffcl.runner.evaluator import build_evaluator
+from tffcl.runner.progress import progress_bar
+
+_AT_A_TIME = 20  # bounds the models in flight
+_MOST_ROWS = 30
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Joined:
+    """Newcomers after they joined; row i of every array is `client_ids[i]`.
+
+    Attributes:
+      client_ids: `int [B]`.
+      clusters: `int [B]`.
+      founded: `bool [B]`, whether no participant is in the cluster.
+      cluster_accuracy: `float [B]`, of the model that a newcomer is given.
+      local_accuracy: `float [B]`, after its own training; NaN without.
+      state: The method's state with them.
+    """
+
+    client_ids: np.ndarray
+    clusters: np.ndarray
+    founded: np.ndarray
+    cluster_accuracy: np.ndarray
+    local_accuracy: np.ndarray
+    state: State
+
+
+def join_newcomers(out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True) -> dict:
+    """Lets the clients that a run held out (`newcomers.clients`) join the state of its newest checkpoint.
+
+    The method gives each of them a model; it is tested on the newcomer's test images (`cluster` accuracy),
+    and again after the newcomer has trained it for `newcomers.epochs` epochs with the run's hyper-parameters
+    (`local` accuracy). The run's own files stay as they are.
+
+    Args:
+      out: The directory of the run; `newcomers.csv` and `newcomers.json` are written into it.
+      data_dir: Where data sets are; default as in `datasets`.
+      show_progress: A progress bar on standard error while newcomers train.
+
+    Returns:
+      The contents of newcomers.json.
+
+    Raises:
+      UserError: If `out` holds no run, or one without held-out clients or without a checkpoint.
+    """
+    out = pathlib.Path(out)
+    asked = load_run_config(out).newcomers
+    if not asked.clients:
+        raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")
+    if asked.round:
+        raise UserError(f"the newcomers of the run in {out} joined it in round {asked.round}; none are left")
+    trained = load_run(out, data_dir=data_dir)
+    contents = _contents(trained, _join(trained, show_progress))
+    _write(out, contents)
+    return contents
+
+
+def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
+    config, federated = trained.config, trained.federated
+    _, ids = sampling.hold_out(federated.num_clients, config.newcomers.clients, config.seed)
+    arrivals = build_population(federated, ids)
+    admitted = trained.algorithm.admit(trained.state, arrivals)
+    models, keys = trained.algorithm.assign(admitted, ids)
+    clusters = admitted.clusters(ids)
+    evaluator = build_evaluator(trained.model, federated, ids)
+    local = np.full(len(ids), np.nan)
+    if config.newcomers.epochs:
+        local = _personalised(trained, arrivals, models, keys, show_progress)
+    founded = ~np.isin(clusters, trained.state.assignment)
+    return _Joined(ids, clusters, founded, evaluator.cluster_accuracy(models, keys), local, admitted)
+
+
+def _personalised(
+    trained: TrainedRun, arrivals: Population, models: np.ndarray, keys: np.ndarray, show_progress: bool
+) -> np.ndarray:
+    """Trains every newcomer's model on its own data; returns the accuracies after that, `float [B]`."""
+    config = trained.config
+    training = dataclasses.replace(prepare.local_training(config.train), epochs=config.newcomers.epochs)
+    local_training = build_local_training(trained.model, training, local_test=True)
+    # As if in the round after the last: no cohort of the run has this seed.
+    seed = (sampling.stream(config.seed, "newcomers"), config.train.rounds + 1)
+    ids = arrivals.client_ids
+    accuracies = []
+    with progress_bar(len(ids), "newcomers train", "client", show=show_progress) as bar:
+        for start in range(0, len(ids), _AT_A_TIME):
+            few = slice(start, start + _AT_A_TIME)
+            cohort = Cohort(arrivals, ids[few], seed, np.ones(len(ids[few]), bool))
+            _, metrics = train_apart(local_training, cohort, models[keys[few]], keys[few])
+            tested = np.maximum(metrics.test_examples, 1)
+            accuracies.append(np.where(metrics.test_examples > 0, metrics.test_correct / tested, np.nan))
+            bar.update(len(ids[few]))
+    return np.concatenate(accuracies)
+
+
+def _contents(trained: TrainedRun, joined: _Joined) -> dict:
+    config, federated = trained.config, trained.federated
+    kept, counts = np.unique(joined.clusters[~joined.founded], return_counts=True)
+    return {
+        "task": config.task,
+        "algorithm": config.algorithm,
+        "seed": config.seed,
+        "round": trained.round_number,
+        "rounds": config.train.rounds,
+        "epochs": config.newcomers.epochs,
+        "newcomers": len(joined.client_ids),
+        "clusters": {
+            "joined": {str(cluster): int(count) for cluster, count in zip(kept, counts, strict=True)},
+            "founded": len(np.unique(joined.clusters[joined.founded])),
+            "ari": summary.agreement(federated, joined.state),
+        },
+        "accuracy": {
+            "cluster": summary.spread(joined.cluster_accuracy),
+            "local": summary.spread(joined.local_accuracy),
+        },
+        "clients": _rows(federated, joined),
+    }
+
+
+def _rows(federated, joined: _Joined) -> list[dict]:
+    """A row a newcomer, as newcomers.csv has it."""
+    truth = federated.true_groups
+    return [
+        {
+            "client_id": int(client),
+            "true_cluster": None if truth is None else int(truth[client]),
+            "cluster": int(joined.clusters[row]),
+            "founded": bool(joined.founded[row]),
+            "examples": len(federated.train_indices[client]),
+            "test_examples": len(federated.test_indices[client]),
+            "cluster_accuracy": _finite(joined.cluster_accuracy[row]),
+            "local_accuracy": _finite(joined.local_accuracy[row]),
+        }
+        for row, client in enumerate(joined.client_ids)
+    ]
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _write(out: pathlib.Path, contents: dict):
+    rows = contents["clients"]
+    with open(out / "newcomers.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    (out / "newcomers.json").write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
+
+
+def describe(contents: dict) -> str:
+    """Returns what `join_newcomers` found as a table of clients and a few lines, for a terminal."""
+    return "\n".join([*_table(contents["clients"]), "", *_lines(contents)])
+
+
+def _table(rows: list[dict]):
+    heads = ["client", "true group", "cluster", "examples", "cluster %", "local %"]
+    keys = ["client_id", "true_cluster", "cluster", "examples"]
+    cells = [heads]
+    for row in rows[:_MOST_ROWS]:
+        accuracies = (_percent(row[f"{kind}_accuracy"]) for kind in ("cluster", "local"))
+        plain = ["-" if row[key] is None else str(row[key]) for key in keys]
+        plain[2] += " new" if row["founded"] else ""
+        cells.append([*plain, *accuracies])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+    if len(rows) > _MOST_ROWS:
+        yield f"... and {len(rows) - _MOST_ROWS} more in newcomers.csv"
+
+
+def _lines(contents: dict):
+    clusters, accuracy = contents["clusters"], contents["accuracy"]
+    done, planned = contents["round"], contents["rounds"]
+    after = f"round {done}" if done == planned else f"round {done} of {planned}, the run is not finished"
+    method = f"{contents['algorithm']} seed {contents['seed']}"
+    yield f"{contents['newcomers']} newcomers of {contents['task']}, {method}, after {after}"
+    joined = ", ".join(f"{cluster} ({count})" for cluster, count in clusters["joined"].items())
+    yield f"joined clusters (newcomers): {joined or 'none'}; new clusters founded: {clusters['founded']}"
+    if clusters["ari"] is not None:
+        yield f"adjusted Rand index of all clients, newcomers included: {clusters['ari']:.3f}"
+    yield f"cluster accuracy: {_mean(accuracy['cluster'])} % (the model that a newcomer is given)"
+    if contents["epochs"]:
+        epochs = f"{contents['epochs']} epoch{'s' * (contents['epochs'] != 1)}"
+        yield f"local accuracy: {_mean(accuracy['local'])} % (after {epochs} on its own data)"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def _mean(statistics: dict) -> str:
+    return f"{_percent(statistics['mean'])} ± {_percent(statistics['std'])}"

@@ -1,0 +1,85 @@
+"""From a configuration to the parts of a run: data, model, method."""
+
+import functools
+import json
+
+import numpy as np
+
+from tffcl.algorithms.contracts import Algorithm
+from tffcl.algorithms.one_shot import OneShotClustering
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.sampling import stream
+from tffcl.datasets.federated import load_federated
+from tffcl.experiments.catalog import ALGORITHMS, MODELS
+from tffcl.experiments.config import RunConfig, TrainSettings
+from tffcl.models.flat import FlatModel
+
+
+@functools.lru_cache(maxsize=1)  # the runs of a comparison share it; two at a time could be too much memory
+def _load(dataset: str, partition: str, seed: int, data_dir: str | None):
+    return load_federated(json.loads(dataset), json.loads(partition), seed=seed, data_dir=data_dir)
+
+
+def load_data(config: RunConfig, data_dir: str | None = None):
+    """Loads a task's data, parted among clients by the run's seed (a `datasets.core.FederatedDataset`)."""
+    dataset, partition = (json.dumps(dict(each), sort_keys=True) for each in (config.dataset, config.partition))
+    return _load(dataset, partition, stream(config.seed, "partition"), data_dir)
+
+
+def build_model(config: RunConfig, federated) -> FlatModel:
+    """Builds the task's model for the data's shape, with initial weights by the run's seed."""
+    options = {key: value for key, value in config.model.items() if key != "name"}
+    return MODELS[config.model["name"]].builder()(
+        federated.train.x.shape[1:],
+        federated.num_classes,
+        normalization=(np.asarray(federated.mean), np.asarray(federated.std)),
+        seed=stream(config.seed, "model"),
+        **options,
+    )
+
+
+def local_training(train: TrainSettings) -> LocalTraining:
+    """The client's share of the protocol."""
+    return LocalTraining(
+        epochs=train.local_epochs,
+        batch_size=train.batch_size,
+        learning_rate=train.learning_rate,
+        momentum=train.momentum,
+        weight_decay=train.weight_decay,
+    )
+
+
+def _given(config: RunConfig, federated, data_dir: str | None) -> dict:
+    """What the method's builders need beside model, training and parameters."""
+    server = federated.server
+    values = {
+        "server_images": lambda: None if server is None else server.x,
+        "seed": lambda: stream(config.seed, config.algorithm),
+        "encoder": lambda: _encoder(config.method, federated, data_dir),
+    }
+    return {name: values[name]() for name in ALGORITHMS[config.algorithm].needs}
+
+
+def _encoder(method, federated, data_dir: str | None):
+    from tffcl.experiments.encoders import find_encoder
+
+    return find_encoder(
+        method["encoder"], federated.train.x.shape[1:], epochs=method["encoder_epochs"],
+        examples=method.get("encoder_examples"), data_dir=data_dir,
+    )  # fmt: skip
+
+
+def build_algorithm(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> Algorithm:
+    """Builds the configured method; FLT's encoder is looked for, and kept, in the data directory."""
+    return _build(ALGORITHMS[config.algorithm].builder(), config, model, federated, data_dir)
+
+
+def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> OneShotClustering:
+    """Builds the grouping of a method that clusters before training."""
+    return _build(ALGORITHMS[config.algorithm].clustering_builder(), config, model, federated, data_dir)
+
+
+def _build(builder, config: RunConfig, model: FlatModel, federated, data_dir):
+    parameters = ALGORITHMS[config.algorithm].parameter_class()
+    own = (parameters(**config.method),) if parameters else ()
+    return builder(model, local_training(config.train), *own, **_given(config, federated, data_dir))

@@ -1,0 +1,118 @@
+"""Who holds what of a task, before anything is trained: pictures and a few lines. Needs no TensorFlow."""
+
+import pathlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from tffcl.clients.sampling import stream
+from tffcl.datasets.core import FederatedDataset
+from tffcl.datasets.federated import load_federated
+from tffcl.experiments.config import RunConfig
+
+_MOST_ROWS = 10
+_PICTURES = 10
+
+
+def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None) -> str:
+    """Draws and describes how a task's data are parted among clients.
+
+    Writes into `out`: `labels.png` (the labels of each client), `sizes.png` (how many clients have how many
+    examples) and `samples.png` (training images of each group, or of the first clients where there are none),
+    all as the clients hold them: parted by the run's seed, after rotations and shifts of labels.
+
+    Args:
+      config: The task; method and model do not matter.
+      out: Directory.
+      data_dir: Where data sets are; see `datasets.storage.resolve`.
+
+    Returns:
+      A few lines of text: clients, examples, test examples, classes and groups.
+
+    Raises:
+      UserError: As `datasets.federated.load_federated`.
+    """
+    from tffcl.reporting import figures
+
+    # The same stream as of a run: what is shown is what is trained on.
+    federated = load_federated(config.dataset, config.partition, seed=stream(config.seed, "partition"), data_dir=data_dir)
+    out = pathlib.Path(out)
+    drawn = {
+        "labels.png": figures.label_histograms(federated.label_counts(), federated.true_groups),
+        "sizes.png": figures.client_sizes_figure([len(index) for index in federated.train_indices]),
+        "samples.png": figures.sample_pictures(*_samples(federated)),
+    }
+    written = [str(figures.save(figure, out / name)) for name, figure in drawn.items()]
+    return "\n".join([*_lines(config, federated), f"written: {', '.join(written)}"])
+
+
+def _samples(federated: FederatedDataset) -> tuple[list[np.ndarray], list[str]]:
+    """Rows of pictures uint8 [m, h, w, c] and their titles: of every group, or else of the first clients."""
+    held, images = _holders(federated), federated.train
+    chosen = [_over_classes(index, images.y[index]) for index in list(held.values())[:_MOST_ROWS]]
+    return [images.x[index] for index in chosen], list(held)[:_MOST_ROWS]
+
+
+def _holders(federated: FederatedDataset) -> dict[str, np.ndarray]:
+    """Training indices by name of the group; of the first clients where there are not two groups."""
+    parts, groups = federated.train_indices, federated.true_groups
+    if groups is None or not np.any(groups != groups[0]):
+        return {f"client {client}": index for client, index in enumerate(parts[:_MOST_ROWS])}
+    members = {f"group {group}": np.flatnonzero(groups == group) for group in np.unique(groups)}
+    return {name: np.unique(np.concatenate([parts[each] for each in own])) for name, own in members.items()}
+
+
+def _over_classes(index: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Some of `index`, ascending by label: of each class as many as of the others, of many classes some."""
+    classes = np.unique(labels)
+    if len(classes) > _PICTURES:
+        classes = classes[np.linspace(0, len(classes) - 1, _PICTURES).astype(int)]
+    of_class = [index[labels == each] for each in classes]
+    deepest = max(map(len, of_class))
+    turns = [(k, place) for k in range(deepest) for place, own in enumerate(of_class) if k < len(own)]
+    return np.array([of_class[place][k] for place, k in sorted((p, k) for k, p in turns[:_PICTURES])])
+
+
+def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
+    counts = federated.label_counts()
+    yield f"{config.task}, seed {config.seed}: {federated.name}, images of {_shape(federated)}"
+    yield f"  {federated.num_clients:,} clients, {_groups_in_words(federated.true_groups)}"
+    yield f"  training examples of a client: {_spread(counts.sum(axis=1))}; {counts.sum():,} in all"
+    tests = np.array([len(index) for index in federated.test_indices])
+    yield f"  test examples of a client: {_spread(tests)}; {len(federated.test):,} different ones"
+    yield f"  classes of a client: {_spread((counts > 0).sum(axis=1))}; {federated.num_classes} in all"
+    yield from _group_lines(counts, federated.true_groups)
+    if federated.note:
+        yield f"  note: {federated.note}"
+
+
+def _shape(federated: FederatedDataset) -> str:
+    return "x".join(map(str, federated.train.x.shape[1:]))
+
+
+def _spread(values: np.ndarray) -> str:
+    low, middle, high = np.percentile(values, [0, 50, 100])
+    return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}, median {middle:,.0f}"
+
+
+def _groups_in_words(groups: np.ndarray | None) -> str:
+    if groups is None:
+        return "no true groups"
+    sizes = np.unique(groups, return_counts=True)[1]
+    return f"{len(sizes)} true groups of {_spread(sizes)} clients" if len(sizes) > 1 else "one true group"
+
+
+def _group_lines(counts: np.ndarray, groups: np.ndarray | None) -> Iterator[str]:
+    names = [] if groups is None else np.unique(groups)
+    for group in names[:_MOST_ROWS] if len(names) > 1 else []:
+        own = counts[groups == group]
+        held = _ranges(np.flatnonzero(own.sum(axis=0)))
+        yield f"  group {group}: {len(own):,} clients, {own.sum():,} training examples, labels {held}"
+    if len(names) > _MOST_ROWS:
+        yield f"  and {len(names) - _MOST_ROWS} more groups"
+
+
+def _ranges(numbers: np.ndarray) -> str:
+    """Writes ascending whole numbers briefly: 0-3, 7, 9."""
+    stretches = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return ", ".join(f"{each[0]}" if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in stretches)

@@ -1,0 +1,165 @@
+"""How alike clients are before any training: signatures, proximity matrix, pictures, a suggestion."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from tffcl import runtime
+from tffcl.algorithms.one_shot import OneShotClustering
+from tffcl.clients.sampling import stream
+from tffcl.clustering import hierarchical
+from tffcl.clustering.projection import project
+from tffcl.errors import unknown
+from tffcl.experiments import prepare
+from tffcl.experiments.catalog import SIGNATURES
+from tffcl.experiments.config import RunConfig
+from tffcl.experiments.populations import build_population
+from tffcl.runner.summary import rand_index
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Similarity:
+    """What clients' signatures say of how alike they are.
+
+    Attributes:
+      client_ids: `int32 [N]`.
+      proximity: `float32 [N, N]`, unit as `how.unit`.
+      labels: `int32 [N]`, the clusters by the task's settings.
+      dendrogram: The tree of merges.
+      threshold: Where the tree is cut for `labels`.
+      suggestion: Threshold and number of clusters that the tree itself suggests.
+      how: Signature, measure and cut.
+      seed: Of the task.
+    """
+
+    client_ids: np.ndarray
+    proximity: np.ndarray
+    labels: np.ndarray
+    dendrogram: hierarchical.Dendrogram
+    threshold: float
+    suggestion: hierarchical.Suggestion
+    how: OneShotClustering
+    seed: int
+
+    def heat_map(self):
+        """Draws the matrix, ordered by cluster."""
+        from tffcl.reporting import figures
+
+        return figures.proximity_figure(
+            self.proximity, self.labels, client_ids=self.client_ids, unit=self.how.unit, measure=self.how.measure_name,
+            merges=self.dendrogram.merges,
+        )  # fmt: skip
+
+    def tree(self):
+        """Draws which clients merge at which angle, and the cut."""
+        from tffcl.reporting import figures
+
+        return figures.dendrogram_figure(
+            self.dendrogram.merges, self.threshold, labels=self.labels, unit=self.how.tree_unit or self.how.unit,
+            linkage=self.how.linkage, suggestion=self.suggestion.reason,
+        )  # fmt: skip
+
+    def histogram(self, truth: np.ndarray | None = None):
+        """Draws how far apart the pairs of clients are, within and across the true groups `[N]` where they are known."""
+        from tffcl.reporting import figures
+
+        return figures.pairs_figure(
+            self.proximity, truth, threshold=self.threshold, unit=self.how.unit, measure=self.how.measure_name
+        )
+
+    def umap(self):
+        """Draws the clients as points by UMAP: those with small angles between them are near each other."""
+        from tffcl.reporting import figures
+
+        points = project(self.proximity, seed=stream(self.seed, "map"))
+        title = f"{len(points)} clients by {self.how.measure_name}, laid out by UMAP"
+        return figures.projection_figure(points, self.labels, client_ids=self.client_ids, title=title)
+
+
+def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Similarity:
+    """Lets all clients send the signatures of a method that clusters before training, and measures how alike these are.
+
+    No federated round is run. Clients that the run would hold out as newcomers are looked at too.
+
+    Args:
+      config: Task, and the parameters of one of the methods in `catalog.SIGNATURES`.
+      data_dir: Where data sets are.
+
+    Raises:
+      UserError: If the method does not cluster before training.
+    """
+    if config.algorithm not in SIGNATURES.values():
+        raise unknown("algorithm that clusters before training", config.algorithm, SIGNATURES.values())
+    federated = prepare.load_data(config, data_dir)
+    model = prepare.build_model(config, federated)
+    how = prepare.build_clustering(config, model, federated, data_dir)
+    runtime.use_local_worker()
+    population = build_population(federated)
+    how.check(len(population.client_ids))
+    found = how.measure(how.build_signing()(population), None)
+    labels, dendrogram, threshold = how.group(found)
+    suggestion = hierarchical.suggest_threshold(dendrogram, unit=how.tree_unit or how.unit)
+    return Similarity(population.client_ids, found, labels, dendrogram, threshold, suggestion, how, config.seed)
+
+
+def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None) -> str:
+    """Measures and draws the clients' proximity matrix.
+
+    Writes `proximity.npz` (as clustering.npz of a run), `proximity.png`, `dendrogram.png` and `histogram.png` into `out`.
+
+    Args:
+      config: As in `measure_similarity`.
+      out: Directory.
+      data_dir: Where data sets are.
+
+    Returns:
+      A few lines of text: what was measured, the suggested threshold and number of clusters, and how they
+      fit the truth.
+    """
+    found = measure_similarity(config, data_dir=data_dir)
+    out = pathlib.Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        out / "proximity.npz", client_ids=found.client_ids, proximity=found.proximity,
+        merges=found.dendrogram.merges, threshold=found.threshold, labels=found.labels,
+        suggestion=found.suggestion.reason, unit=found.how.unit, measure=found.how.measure_name,
+        linkage=found.how.linkage,
+    )  # fmt: skip
+    found.heat_map().savefig(out / "proximity.png")
+    found.tree().savefig(out / "dendrogram.png")
+    truth = prepare.load_data(config, data_dir).true_groups
+    found.histogram(truth).savefig(out / "histogram.png")
+    return "\n".join(_lines(config, found, truth, out))
+
+
+def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: pathlib.Path):
+    labels, suggestion, unit = found.labels, found.suggestion, found.how.unit
+    pairs = found.proximity[np.triu_indices(len(labels), 1)]
+    if pairs.size:
+        low, middle, high = np.percentile(pairs, [0, 50, 100])
+        measured = f"{low:.4g} to {high:.4g} {unit}, median {middle:.4g}"
+        yield f"{len(labels)} clients of {config.task}, {found.how.measure_name}: {measured}"
+    suggested = f"{suggestion.threshold:.4g} {found.how.tree_unit or unit}, {suggestion.num_clusters} clusters"
+    yield f"suggested threshold {suggested}: {suggestion.reason}"
+    if found.how.setting:
+        key, value = found.how.setting(suggestion.threshold)
+        yield f"as a task says it: algorithms.{config.algorithm}.{key} = {value:.4g}"
+    sizes = np.unique(labels, return_counts=True)[1].tolist()
+    settings = f"with the task's settings (threshold {found.threshold:.4g})"
+    yield f"{settings}: {len(sizes)} clusters of sizes {sizes}"
+    index = rand_index(truth, labels)
+    if index is not None:
+        yield f"adjusted Rand index against the {len(np.unique(truth))} true groups: {index:.3f}"
+    if truth is not None and pairs.size:
+        yield from _within_and_across(pairs, truth, unit)
+    pictures = ", ".join(str(out / f"{name}.png") for name in ("proximity", "dendrogram", "histogram"))
+    yield f"written: {pictures}, {out / 'proximity.npz'}"
+
+
+def _within_and_across(pairs: np.ndarray, truth: np.ndarray, unit: str):
+    same = np.equal.outer(truth, truth)[np.triu_indices(len(truth), 1)]
+    for name, chosen in (("within", pairs[same]), ("across", pairs[~same])):
+        if chosen.size:
+            low, middle, high = np.percentile(chosen, [0, 50, 100])
+            yield f"{name} true groups: {low:.4g} to {high:.4g} {unit}, median {middle:.4g}"

@@ -1,0 +1,269 @@
+"""One method over the values of a setting, or of two: a run for each value and seed, one after the other."""
+
+import dataclasses
+import itertools
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+
+import tomli_w
+
+from tffcl.errors import UserError, unknown
+from tffcl.experiments import compare, tasks
+from tffcl.experiments import config as configs
+from tffcl.experiments.catalog import ALGORITHMS
+from tffcl.experiments.config import RunConfig, TrainSettings
+from tffcl.reporting.units import show_value
+
+_LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """A setting and the values that it takes.
+
+    Attributes:
+      key: With its section, e.g. "train.local_epochs".
+      values: Two or more.
+    """
+
+    key: str
+    values: tuple
+
+    @property
+    def name(self) -> str:
+        """The key without its section, as directories have it."""
+        return self.key.rpartition(".")[2]
+
+    @property
+    def label(self) -> str:
+        """What tables and figures call it, e.g. "local epochs" or "partition clients"."""
+        parts = self.key.split(".")
+        known = 2 if parts[0] == "algorithms" else parts[0] == "train"
+        return " ".join(parts[known:]).replace("_", " ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One value of each axis, and the runs with it.
+
+    Attributes:
+      values: One an axis.
+      directory: Of the point, in that of the sweep.
+      runs: One a seed.
+    """
+
+    values: tuple
+    directory: pathlib.PurePath
+    runs: tuple[RunConfig, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A sweep before it runs.
+
+    Attributes:
+      task: Name of the task.
+      algorithm: A name in `catalog.ALGORITHMS`.
+      axes: One or two; the first is the x axis of the figure, the second has a line for each value.
+      seeds: Of the runs of each point.
+      points: All combinations of the axes' values.
+    """
+
+    task: str
+    algorithm: str
+    axes: tuple[Axis, ...]
+    seeds: tuple[int, ...]
+    points: tuple[Point, ...]
+
+
+def parse_axis(text: str, algorithm: str, option: str = "--over") -> Axis:
+    """Turns "local_epochs=1,5,10" into an axis.
+
+    Args:
+      text: KEY=V1,V2,...; the values are TOML, or else text, as those of `config.parse_overrides`.
+      algorithm: Whose parameters can be named without "algorithms.NAME." before them.
+      option: What gave the text, for messages.
+
+    Raises:
+      UserError: If it is not of this form, or as `make_axis`.
+    """
+    key, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not key or not values:
+        raise UserError(f"{option} {text!r} is not KEY=VALUE,VALUE,..., e.g. train.local_epochs=1,5,10")
+    key = full_key(key, algorithm)
+    # As a list of TOML a comma within quotes or brackets stays where it is.
+    listed = _parsed(key, f"[{values}]")
+    if not isinstance(listed, list):
+        listed = [_parsed(key, value.strip()) for value in values.split(",")]
+    if values.endswith(",") or "" in listed:
+        raise UserError(f"{option} {text!r} has an empty value between two commas or at an end")
+    return make_axis(key, listed, algorithm, option)
+
+
+def _parsed(key: str, value: str):
+    found = configs.parse_overrides([f"{key}={value}"])
+    for part in key.split("."):
+        found = found[part]
+    return found
+
+
+def make_axis(key: str, values: Sequence, algorithm: str, option: str = "--over") -> Axis:
+    """Makes an axis of a key, which may lack its section, and its values.
+
+    Raises:
+      UserError: If the key is unknown, or there are not two different values, all different.
+    """
+    key = full_key(key, algorithm)
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise UserError(f"{option} {key} names {show_value(value)} twice; give each value once")
+    if len(values) < 2:
+        raise UserError(f"{option} {key} has {len(values)} value{'s' * (len(values) != 1)}; a sweep needs two or more")
+    return Axis(key, tuple(values))
+
+
+def full_key(key: str, algorithm: str) -> str:
+    """Returns the key with its section: a parameter of the method, or a key of [train], may come without.
+
+    Raises:
+      UserError: If it comes without and is neither, or the method is unknown.
+    """
+    if algorithm not in ALGORITHMS:
+        raise unknown("algorithm", algorithm, ALGORITHMS)
+    if "." in key:
+        return key
+    train = [field.name for field in dataclasses.fields(TrainSettings)]
+    if key in train:
+        return f"train.{key}"
+    parameters = ALGORITHMS[algorithm].parameter_class()
+    own = [field.name for field in dataclasses.fields(parameters)] if parameters else []
+    if key in own:
+        return f"algorithms.{algorithm}.{key}"
+    raise unknown(f"parameter of {algorithm} or key of [train]", key, [*own, *train])
+
+
+def plan(
+    task: str | pathlib.Path,
+    algorithm: str,
+    axes: Sequence[Axis],
+    *,
+    seeds: Sequence[int] = (0,),
+    overrides: Mapping | None = None,
+) -> Plan:
+    """Puts the configurations of all runs together, so that a wrong value is refused before anything runs.
+
+    Args:
+      task: A task file or a name in `tasks/`.
+      algorithm: A name in `catalog.ALGORITHMS`.
+      axes: One or two.
+      seeds: Different ones.
+      overrides: Nested tables that replace the file's values, for all runs.
+
+    Raises:
+      UserError: As `config.resolve`, or if two runs would be the same, or a key is given twice.
+    """
+    _check_axes(axes, overrides or {})
+    for place, seed in enumerate(seeds):
+        if seed in seeds[:place]:
+            raise UserError(f"--seeds names {seed} twice; give each seed once")
+    points = []
+    for values in itertools.product(*(axis.values for axis in axes)):
+        changed = overrides or {}
+        for axis, value in zip(axes, values, strict=True):
+            changed = tasks.merged(changed, _nested(axis.key, value))
+        runs = tuple(configs.resolve(task, algorithm, seed=seed, overrides=changed) for seed in seeds)
+        points.append(Point(values, _directory(axes, values), runs))
+    _check_different(axes, points)
+    return Plan(points[0].runs[0].task, algorithm, tuple(axes), tuple(seeds), tuple(points))
+
+
+def _check_axes(axes: Sequence[Axis], overrides: Mapping):
+    if len(axes) not in (1, 2):
+        raise UserError(f"a sweep is over one setting or two, not {len(axes)}")
+    if len(axes) == 2 and axes[0].key == axes[1].key:
+        raise UserError(f"--over and --and name the same key {axes[0].key}; give another second one")
+    for axis in axes:
+        found = overrides
+        for part in axis.key.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        if found is not None:
+            raise UserError(f"{axis.key} is swept over and set to {show_value(found)}, too; leave one of the two out")
+
+
+def _nested(key: str, value) -> dict:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+def _directory(axes: Sequence[Axis], values: Sequence) -> pathlib.PurePath:
+    parts = (f"{axis.name}-{show_value(value)}" for axis, value in zip(axes, values, strict=True))
+    return pathlib.PurePath(*(re.sub(r"[^\w.+-]+", "_", part, flags=re.ASCII)[:_LONGEST_NAME] for part in parts))
+
+
+def _check_different(axes: Sequence[Axis], points: Sequence[Point]):
+    """Two points with one configuration would be a flat line for a setting that does nothing."""
+    for place, point in enumerate(points):
+        for other in points[:place]:
+            names = f"{describe(axes, other.values)} and {describe(axes, point.values)}"
+            if other.runs[0].as_dict() == point.runs[0].as_dict():
+                algorithm = point.runs[0].algorithm
+                raise UserError(f"{names} are the same run of {algorithm}: another value wins, or it has no such key")
+            if other.directory == point.directory:
+                raise UserError(f"{names} would go into one directory, {point.directory}; give values that differ more")
+
+
+def describe(axes: Sequence[Axis], values: Sequence) -> str:
+    """Returns a point in words: "threshold 210, local epochs 5"."""
+    return ", ".join(f"{axis.label} {show_value(value)}" for axis, value in zip(axes, values, strict=True))
+
+
+def sweep(
+    planned: Plan,
+    out: str | pathlib.Path,
+    *,
+    data_dir: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = True,
+) -> list[dict]:
+    """Runs every point into `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`, and writes `OUT/sweep.toml`.
+
+    Args:
+      planned: What to run.
+      out: Directory of the sweep.
+      data_dir: As in `run.run`.
+      resume: Finished runs are kept, a started one goes on.
+      overwrite: Runs that are there are deleted.
+      show_progress: A line and a bar a run.
+
+    Returns:
+      The summaries, point by point and of each point seed by seed.
+
+    Raises:
+      UserError: As `compare.run_all`.
+    """
+    out = pathlib.Path(out)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; --out must be a directory")
+    # The data set is kept from run to run, but only one: all points of a seed before the next.
+    order = [(number, point) for number in range(len(planned.seeds)) for point in planned.points]
+    places = [out / point.directory / f"seed-{planned.seeds[number]}" for number, point in order]
+    titles = [f"{describe(planned.axes, point.values)}, seed {planned.seeds[number]}" for number, point in order]
+    options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
+    summaries = compare.run_all([point.runs[number] for number, point in order], places, titles=titles, **options)
+    (out / "sweep.toml").write_text(tomli_w.dumps(_contents(planned)), encoding="utf-8")
+    points = len(planned.points)
+    return [summaries[number * points + place] for place in range(points) for number in range(len(planned.seeds))]
+
+
+def _contents(planned: Plan) -> dict:
+    return {
+        "task": planned.task,
+        "algorithm": planned.algorithm,
+        "seeds": list(planned.seeds),
+        "keys": [axis.key for axis in planned.axes],
+        "labels": [axis.label for axis in planned.axes],
+        "points": [{"values": list(point.values), "directory": point.directory.as_posix()} for point in planned.points],
+    }

@@ -1,0 +1,137 @@
+"""Proof that an export runs: every file is loaded and run, and its numbers are held against the library's."""
+
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import runtime
+from tffcl.algorithms.contracts import Algorithm, State
+from tffcl.client_work.local_evaluation import build_probabilities
+from tffcl.errors import UserError
+from tffcl.experiments import prepare
+from tffcl.experiments.config import load_run_config
+from tffcl.export import forms
+from tffcl.export.manifest import read_manifest
+from tffcl.export.rehearsal import difference, rehearse
+from tffcl.models.flat import FlatModel
+
+_TRIED_IMAGES = 64
+_MOST_EXAMPLES = 20  # of a real client: the numbers are to be compared, not to be good
+
+
+def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None) -> list[str]:
+    """Loads every file of an export, runs it, and holds the numbers against the library's.
+
+    Computations and their forms are run on the values that the export brings, whose results the library wrote then, and,
+    where the task's data can be loaded, on real clients beside the library's own computations of today.
+
+    Args:
+      directory: What `export_run` wrote.
+      data_dir: Where data sets are; default as in `datasets`.
+
+    Returns:
+      A line for each file that was run.
+
+    Raises:
+      UserError: Naming the file that is damaged, foreign, or gives other numbers.
+    """
+    directory = pathlib.Path(directory)
+    manifest = read_manifest(directory)
+    runtime.use_local_worker()
+    lines = []
+    for name, described in manifest["computations"].items():
+        lines += _check_computation(directory, name, described)
+    found = _load_library(directory, data_dir)
+    if found is None:
+        return [*lines, f"the data of task {manifest['task']} are not there: not compared on real clients"]
+    federated, model, algorithm, state = found
+    lines += _check_on_task(directory, manifest, algorithm, state, federated)
+    lines.append(_check_saved_model(directory, model, federated.test.x[:_TRIED_IMAGES]))
+    return lines
+
+
+def _check_computation(directory: pathlib.Path, name: str, described: dict):
+    path = directory / described["file"]
+    computation = _read_computation(path, described["type"])
+    if "check" not in described:
+        computation()
+        yield f"{path}: runs"
+        return
+    signature = computation.type_signature
+    given = forms.read_value(directory / described["check"]["input"], signature.parameter)
+    expected = forms.read_value(directory / described["check"]["output"], signature.result)
+    arguments = forms.from_argument(given, signature.parameter)
+    yield _compared(path, computation(*arguments), expected, "the library when it was exported")
+    for kind, form in described["forms"].items():
+        if "directory" in form:
+            place = directory / form["directory"]
+            parts = forms.read_form(place, kind)
+            yield _compared(place, _run_form(kind, parts, signature, arguments), expected, "the whole computation")
+
+
+def _read_computation(path: pathlib.Path, kind: str):
+    computation = forms.read_computation(path)
+    if str(computation.type_signature) != kind:
+        raise UserError(f"{path} is a computation of type {computation.type_signature}, the manifest says {kind}")
+    return computation
+
+
+def _run_form(kind: str, parts, signature, arguments):
+    state, clients = arguments[0], list(arguments[1])
+    if kind == "map_reduce":
+        return forms.run_map_reduce(parts, state, clients)
+    return forms.run_distribute_aggregate(parts, signature, state, clients)
+
+
+def _compared(path: pathlib.Path, found, expected, same: str) -> str:
+    apart = difference(expected, found)
+    if not apart.close:
+        raise UserError(f"{path} gives other numbers than {same}: they differ by up to {apart.largest:.3g}")
+    return f"{path}: as {same} (largest difference {apart.largest:.1e})"
+
+
+def _load_library(directory: pathlib.Path, data_dir: str | None):
+    """The run's data, model, method and state, the first by the task; None where its data are not there."""
+    config = load_run_config(directory)
+    try:
+        federated = prepare.load_data(config, data_dir)
+    except UserError:
+        return None
+    model = prepare.build_model(config, federated)
+    algorithm = prepare.build_algorithm(config, model, federated, data_dir)
+    with np.load(directory / "clustering" / "state.npz", allow_pickle=False) as saved:
+        kept = {key: saved[key] for key in saved.files}
+    ids, assignment = kept.pop("client_ids"), kept.pop("assignment")
+    initialize = algorithm.computations().get("initialize")
+    aggregator = initialize()["aggregator"] if initialize else ()
+    state = State(ids, assignment, np.load(directory / "state" / "models.npy"), aggregator, kept)
+    return federated, model, algorithm, state
+
+
+def _check_on_task(directory: pathlib.Path, manifest: dict, algorithm: Algorithm, state: State, federated):
+    """Runs the files and the library's computations on the same real clients."""
+    sets = {}
+
+    def examples(client: int) -> tf.data.Dataset:
+        if client not in sets:
+            some = federated.train.take(federated.train_indices[client][:_MOST_EXAMPLES])
+            sets[client] = tf.data.Dataset.from_tensor_slices({"x": some.x, "y": some.y})
+        return sets[client]
+
+    context = tff.framework.get_context_stack().current
+    computations = algorithm.computations()
+    for name, arguments in rehearse(algorithm, state, examples, context).items():
+        path = directory / manifest["computations"][name]["file"]
+        found = forms.read_computation(path)(*arguments)
+        yield _compared(path, found, computations[name](*arguments), "the library on clients of the task")
+
+
+def _check_saved_model(directory: pathlib.Path, model: FlatModel, images: np.ndarray):
+    path, models = directory / "saved_model", np.load(directory / "state" / "models.npy")
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    probabilities = build_probabilities(model)
+    found = [serve(images=tf.constant(images), cluster=tf.constant(row))["probabilities"] for row in range(len(models))]
+    expected = [probabilities(vector, images) for vector in models]
+    return _compared(path, found, expected, "the library on images of the task")

@@ -1,0 +1,267 @@
+"""A finished run as files for a TFF deployment; `export.export_check` proves that they run."""
+
+import csv
+import importlib.metadata
+import pathlib
+import shutil
+
+import numpy as np
+import tensorflow_federated as tff
+import tomli_w
+
+from tffcl.algorithms.contracts import State
+from tffcl.client_work.device_operations import missing_on_devices, operations_of
+from tffcl.errors import UserError
+from tffcl.experiments.finished import TrainedRun, load_run
+from tffcl.export import forms
+from tffcl.export.manifest import read_manifest, write_manifest
+from tffcl.export.rehearsal import rehearse, synthetic_examples
+from tffcl.models.saved_model import save_models
+
+SUMMED = "training_summed"
+_PACKAGES = ("tffcl", "tensorflow-federated", "tensorflow", "numpy")
+_SCRIPT = pathlib.Path(__file__).parent / "run_one_round.py"
+
+
+def export_run(out: str | pathlib.Path, to: str | pathlib.Path, *, data_dir: str | None = None) -> dict:
+    """Writes a run's method and what it learned as files.
+
+    No client's examples are written: the values that a check starts from are of random images. What clients sent (their
+    signatures) and what the server broadcasts (an encoder, FLIS's server images) is.
+
+    | path | what |
+    |---|---|
+    | `manifest.json` | types, versions, checksums, what runs when, why a form is missing, operations of the clients' graphs |
+    | `computations/NAME/computation.pb` | a serialised `tff.Computation` |
+    | `computations/NAME/map_reduce/`, `distribute_aggregate/` | its deployment forms, a file for each part, computations too |
+    | `state/` | server values before the first and after the last round, `models.npy float32 [K, P]` |
+    | `saved_model/` | all models for TensorFlow alone, see `models.saved_model` |
+    | `clustering/` | `assignments.csv`; `state.npz` with signatures, proximity, tree, threshold |
+    | `check/` | arguments and results of the computations, for `export.export_check` |
+    | `run_one_round.py` | a round with TFF alone |
+
+    Args:
+      out: The directory of one run, with a checkpoint.
+      to: The directory to write; it must not exist, or be empty.
+      data_dir: Where data sets are; default as in `datasets`.
+
+    Returns:
+      The contents of manifest.json.
+
+    Raises:
+      UserError: If there is no run, or `to` holds something.
+    """
+    to = pathlib.Path(to)
+    if to.is_file() or (to.is_dir() and any(to.iterdir())):
+        raise UserError(f"{to} holds something already; give --to a new directory")
+    trained = load_run(out, data_dir=data_dir)
+    partial = to.with_name(f"{to.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        contents = _write(partial, trained)
+        write_manifest(partial, contents)
+        if to.is_dir():
+            to.rmdir()
+        partial.replace(to)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return read_manifest(to)
+
+
+def _write(directory: pathlib.Path, trained: TrainedRun) -> dict:
+    config, algorithm, state = trained.config, trained.algorithm, trained.state
+    values = {**config.as_dict(), "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}}
+    (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
+    context = tff.framework.get_context_stack().current
+    arguments = rehearse(algorithm, state, synthetic_examples(trained.model, config.seed), context)
+    computations = dict(algorithm.computations())
+    if algorithm.summed and "training" in arguments:
+        computations[SUMMED] = algorithm.summed(len(state.models))
+        arguments[SUMMED] = _summed_argument(arguments["training"], len(state.models))
+    described = {
+        name: _write_computation(directory, name, computation, arguments.get(name), SUMMED in computations)
+        for name, computation in computations.items()
+    }
+    states = _write_states(directory, computations, arguments, state)
+    _write_models(directory, trained)
+    _write_clustering(directory, trained)
+    if _has_models(computations.get("training")):
+        shutil.copy(_SCRIPT, directory / "run_one_round.py")
+    return {
+        "task": config.task,
+        "algorithm": config.algorithm,
+        "seed": config.seed,
+        "rounds": trained.round_number,
+        "versions": values["versions"],
+        "model": _describe_model(trained),
+        "phases": _phases(algorithm, computations),
+        "computations": described,
+        "values": states,
+    }
+
+
+def _has_models(training) -> bool:
+    """Whether a round's first argument is the server's state with models, which the script shows."""
+    parameter = training.type_signature.parameter if training is not None else None
+    if not isinstance(parameter, tff.StructType) or len(parameter) != 2:
+        return False
+    server = parameter[0].member
+    return isinstance(server, tff.StructType) and "models" in tff.structure.name_list(server)
+
+
+def _summed_argument(argument: tuple, clusters: int) -> tuple:
+    server, clients = argument
+    models = np.asarray(server["models"])
+    return {"models": np.pad(models, [[0, clusters - len(models)], [0, 0]])}, clients
+
+
+def _write_computation(directory: pathlib.Path, name: str, computation, argument, has_summed: bool) -> dict:
+    """Writes one computation, its forms, and what it gives for its argument; returns what the manifest says of it."""
+    place = directory / "computations" / name
+    forms.write_computation(place / "computation.pb", computation)
+    described = {"file": f"computations/{name}/computation.pb", "type": str(computation.type_signature)}
+    if argument is None:
+        return described
+    described["check"] = {"input": f"check/{name}.input.pb", "output": f"check/{name}.output.pb"}
+    signature = computation.type_signature
+    given = forms.as_argument(argument, signature.parameter)
+    forms.write_value(directory / described["check"]["input"], given, signature.parameter)
+    forms.write_value(directory / described["check"]["output"], computation(*argument), signature.result)
+    described["forms"] = {}
+    for kind in forms.PARTS:
+        form, reason = forms.write_form(place / kind, kind, computation)
+        described["forms"][kind] = _describe_form(f"computations/{name}/{kind}", kind, form, reason)
+        if kind == "map_reduce" and form:
+            counts = operations_of(form.work)
+            described["device_operations"] = {"count": counts, "not_in_tflite_select_ops": missing_on_devices(counts)}
+        if kind == "distribute_aggregate" and not form and name == "training" and has_summed:
+            described["forms"][kind]["instead"] = SUMMED
+    return described
+
+
+def _describe_form(place: str, kind: str, form, reason: str | None) -> dict:
+    if form is None:
+        return {"impossible": reason}
+    return {
+        "directory": place,
+        "parts": {part: str(getattr(form, part).type_signature) for part in forms.PARTS[kind]},
+    }
+
+
+def _write_states(directory: pathlib.Path, computations, arguments, state: State) -> dict:
+    """Writes the server's values: before the first round, after the last, and what the signature phase broadcasts."""
+    written = {}
+
+    def write(name, value, kind):
+        path = f"state/{name}.pb"
+        forms.write_value(directory / path, value, kind)
+        written[name] = {"file": path, "type": str(kind)}
+
+    training = computations["training"].type_signature.parameter
+    if isinstance(training, tff.StructType):
+        server = arguments["training"][0]
+        write("trained", _with_models(server, training[0].member, state.models), training[0])
+        if "initialize" in computations:
+            write("initial", _initial(computations["initialize"](), len(state.models)), training[0])
+    if "signature" in arguments:
+        kind = computations["signature"].type_signature.parameter[0]
+        write("signature_context", arguments["signature"][0], kind)
+    return written
+
+
+def _with_models(server, kind: tff.Type, models: np.ndarray):
+    """The server's value of a round with all models, not just those of its clients."""
+    if not isinstance(kind, tff.StructType):
+        return models
+    return {field: models if field == "models" else server[field] for field in tff.structure.name_list(kind)}
+
+
+def _initial(start, rows: int):
+    """All models start from the same one where a method draws one."""
+    models = np.asarray(start["models"])
+    return {**start, "models": np.repeat(models, rows, axis=0) if len(models) == 1 else models}
+
+
+def _write_models(directory: pathlib.Path, trained: TrainedRun):
+    models, _ = trained.algorithm.assign(trained.state, trained.state.client_ids)
+    save_models(directory / "saved_model", trained.model, models)
+    (directory / "state").mkdir(exist_ok=True)
+    np.save(directory / "state" / "models.npy", models)
+
+
+def _describe_model(trained: TrainedRun) -> dict:
+    model, start, tensors = trained.model, 0, []
+    for weight in model.weights:
+        tensors.append({"name": weight.name, "shape": list(weight.shape), "start": start})
+        start += weight.size
+    rows, _ = trained.algorithm.assign(trained.state, trained.state.client_ids)
+    return {
+        "name": model.name,
+        "parameters": model.size,
+        "models": len(rows),
+        "input": f"uint8[?,{','.join(map(str, model.input_shape))}]",
+        "classes": model.num_classes,
+        "saved_model": "saved_model",
+        "tensors": tensors,
+    }
+
+
+def _write_clustering(directory: pathlib.Path, trained: TrainedRun):
+    """The assignment table, and all that the method keeps between rounds (signatures, proximity, tree, threshold)."""
+    algorithm, state = trained.algorithm, trained.state
+    (directory / "clustering").mkdir()
+    _, rows = algorithm.assign(state, state.client_ids)
+    with open(directory / "clustering" / "assignments.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["client_id", "cluster", "model"])
+        writer.writerows(zip(state.client_ids.tolist(), state.assignment.tolist(), np.asarray(rows).tolist(), strict=True))
+    np.savez_compressed(
+        directory / "clustering" / "state.npz", client_ids=state.client_ids, assignment=state.assignment, **state.extra
+    )
+
+
+def _phases(algorithm, computations) -> list[dict]:
+    """What runs when."""
+    phases = []
+    if "signature" in computations:
+        phases.append({
+            "phase": "signature",
+            "when": "once for every client, before its first round of training",
+            "computation": "signature",
+            "server_value": "signature_context",
+            "gives": "a signature a client; those of this run are in clustering/state.npz",
+        })  # fmt: skip
+    if algorithm.clustering or "signature" in computations:
+        phases.append({
+            "phase": "clustering",
+            "when": "on the coordinator, when all signatures are there (Python, tffcl.clustering)",
+            **{key: str(value) for key, value in algorithm.clustering.items()},
+            "gives": "a cluster a client; this run's are in clustering/assignments.csv, threshold and tree in clustering/state.npz",
+        })  # fmt: skip
+    how = "every client chooses among the models itself" if algorithm.choose else "the coordinator gives every client its key"
+    phases.append({
+        "phase": "training",
+        "when": f"every round; {how}",
+        "computation": "training",
+        "server_value": "initial at first, trained to go on from this run",
+    })  # fmt: skip
+    return phases
+
+
+def describe(manifest: dict, to: str | pathlib.Path) -> str:
+    """Returns what was written as a few lines, for a terminal."""
+    run = f"{manifest['algorithm']} on {manifest['task']} after round {manifest['rounds']}"
+    lines = [f"{to}: {run}, {len(manifest['files'])} files"]
+    for name, about in manifest["computations"].items():
+        made = [kind for kind, form in about.get("forms", {}).items() if "directory" in form]
+        lines.append(f"  {about['file']}" + (f"; forms: {', '.join(made)}" if made else ""))
+        missing = about.get("device_operations", {}).get("not_in_tflite_select_ops")
+        if missing:
+            lines.append(f"    operations of clients that TFLite's select ops lack: {', '.join(missing)}")
+    lines.append(f"  saved_model: {manifest['model']['models']} models of {manifest['model']['parameters']} parameters")
+    lines.append(f"prove that they run: tffcl export --check {to}")
+    if "run_one_round.py" in manifest["files"]:
+        lines.append(f"a round with TFF alone: python {to}/run_one_round.py")
+    return "\n".join(lines)

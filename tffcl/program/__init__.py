@@ -1,1 +1,0 @@
-"""The run: tasks, sampling, rounds, evaluation, traffic, checkpoints, metrics, progress."""

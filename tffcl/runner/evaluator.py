@@ -1,0 +1,134 @@
+"""The accuracies `cluster` and `global`: each distinct test image is answered once per model, then gathered per client."""
+
+import collections
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import runtime
+from tffcl.client_work.local_evaluation import build_predict
+from tffcl.models.flat import FlatModel
+
+_IMAGES_AT_A_TIME = 5000
+
+
+def build_answering(model: FlatModel) -> tff.Computation:
+    """Builds inference on images, to be spread over the runtime like client work.
+
+    Returns:
+      `({<item=int32,model=float32[P],x=uint8[?,...]>}@CLIENTS -> {<item=int32,answers=int32[?]>}@CLIENTS)`.
+    """
+    predict = build_predict(model)
+    item_type = tff.to_type(
+        collections.OrderedDict(
+            item=np.int32,
+            model=tff.TensorType(np.float32, [model.size]),
+            x=tff.TensorType(np.uint8, [None, *model.input_shape]),
+        )
+    )
+
+    @tff.tensorflow.computation(item_type)
+    def answer(item):
+        return collections.OrderedDict(item=tf.identity(item["item"]), answers=predict(item["model"], item["x"]))
+
+    @tff.federated_computation(tff.FederatedType(item_type, tff.CLIENTS))
+    def answering(items):
+        return tff.federated_map(answer, items)
+
+    return answering
+
+
+class Evaluator:
+    """Evaluates models on a pool of test images that clients share.
+
+    The same numbers as every client evaluating on its own copy (tested so), at the cost of the distinct images.
+    """
+
+    def __init__(self, model: FlatModel, images: np.ndarray, labels: np.ndarray, indices: Sequence[np.ndarray], slots: int):
+        """Prepares the evaluation.
+
+        Args:
+          model: The architecture.
+          images: `uint8 [n, ...]`, the pool.
+          labels: `int32 [n]`.
+          indices: Per client (row of the population), its test images in the pool.
+          slots: How many inferences run at a time.
+        """
+        self._model, self._images, self._labels, self._indices = model, images, labels, indices
+        self._slots = slots
+        self._answering = build_answering(model)
+
+    def correct(self, models: np.ndarray, wanted: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Answers images by models.
+
+        Args:
+          models: `float32 [K, P]`.
+          wanted: Per model, which images of the pool.
+
+        Returns:
+          Per model, `bool` per image of the pool: right; False also where it was not asked.
+        """
+        result = [np.zeros(len(self._labels), bool) for _ in wanted]
+        pieces = []
+        for row, images in enumerate(wanted):
+            parts = max(1, -(-len(images) // _IMAGES_AT_A_TIME))
+            pieces += [(row, piece) for piece in np.array_split(images, max(parts, self._slots)) if len(piece)]
+        for start in range(0, len(pieces), self._slots):
+            wave = pieces[start : start + self._slots]
+            for item, answers in self._answer(models, wave):
+                row, images = wave[item]
+                result[row][images] = answers == self._labels[images]
+        return result
+
+    def _answer(self, models, wave):
+        # Always as many items as slots: the runtime keeps an executor per number of clients.
+        nothing = (0, np.zeros(0, np.int64))
+        full = wave + [nothing] * (self._slots - len(wave))
+        items = [
+            collections.OrderedDict(item=np.int32(number), model=models[row], x=self._images[images])
+            for number, (row, images) in enumerate(full)
+        ]
+        answered = ((int(out["item"]), np.asarray(out["answers"])) for out in self._answering(items))
+        return [(item, answers) for item, answers in answered if item < len(wave)]
+
+    def cluster_accuracy(self, models: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Accuracy of each client's assigned model on its own test images.
+
+        Args:
+          models: `float32 [K, P]`.
+          keys: `int [N]`, row of `models` per client.
+
+        Returns:
+          `float64 [N]`; NaN for a client without test images.
+        """
+        used, local = np.unique(keys, return_inverse=True)
+        wanted = [_union([self._indices[client] for client in np.flatnonzero(local == row)]) for row in range(len(used))]
+        right = self.correct(models[used], wanted)
+        shares = [right[row][self._indices[client]] for client, row in enumerate(local)]
+        return np.array([share.mean() if len(share) else np.nan for share in shares])
+
+    def global_accuracy(self, model: np.ndarray) -> float:
+        """Accuracy of one model `float32 [P]` on the union of all test images."""
+        everything = _union(self._indices)
+        (right,) = self.correct(model[np.newaxis], [everything])
+        return float(right[everything].mean())
+
+
+def build_evaluator(model: FlatModel, federated, client_ids: Sequence[int]) -> Evaluator:
+    """Builds the evaluator of some of a data set's clients, with as many inferences at a time as this machine has cores.
+
+    Args:
+      model: The architecture.
+      federated: Who holds what (a `datasets.core.FederatedDataset`).
+      client_ids: Whose test images; row i of all results is the i-th of them.
+    """
+    indices = [federated.test_indices[client] for client in client_ids]
+    return Evaluator(model, federated.test.x, federated.test.y, indices, slots=runtime.WorkerSettings().cores)
+
+
+def _union(indices):
+    # Clients share index arrays where they share test sets: look at each distinct array once.
+    distinct = list({id(each): each for each in indices}.values())
+    return np.unique(np.concatenate(distinct)) if distinct else np.zeros(0, np.int64)

@@ -1,0 +1,22 @@
+"""Where TFF computes: a worker of this machine, workers of other machines. Imports neither TensorFlow nor TFF by itself."""
+
+from tffcl.runtime.local_worker import (
+    CHANNEL_OPTIONS,
+    MESSAGE_BYTES,
+    Address,
+    RemoteWorkers,
+    Worker,
+    WorkerSettings,
+    connect,
+    context_options,
+    renew_local_worker,
+    serve,
+    stop_local_worker,
+    use_local_worker,
+    worker_binary,
+)
+
+__all__ = [
+    "CHANNEL_OPTIONS", "MESSAGE_BYTES", "Address", "RemoteWorkers", "Worker", "WorkerSettings", "connect", "context_options",
+    "renew_local_worker", "serve", "stop_local_worker", "use_local_worker", "worker_binary",
+]  # fmt: skip

@@ -1,0 +1,118 @@
+"""The signature `inference`: what a client's updated model answers on images that the server has (FLIS, section II-B)."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.client_work.examples import stack
+from tffcl.client_work.local_evaluation import build_predict, build_probabilities
+from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.signatures.signature import Signature, build_signature
+
+
+def check_images(model: FlatModel, images) -> np.ndarray:
+    """Returns the server's images `uint8 [n, ...]` if they are what the model takes.
+
+    Raises:
+      UserError: If there are none, or type or shape is another.
+    """
+    if images is None:
+        raise UserError(
+            "the server has no data to compare models on; give dataset.server_examples, e.g. --set "
+            "dataset.server_examples=2500 (they are held out before the partition)"
+        )
+    images = np.asarray(images)
+    if images.dtype != np.uint8 or images.shape[1:] != model.input_shape or not len(images):
+        wanted = f"uint8 of shape [n, {', '.join(map(str, model.input_shape))}] with n of 1 or more"
+        raise UserError(f"the server's images are {images.dtype} of shape {list(images.shape)}; they must be {wanted}")
+    return images
+
+
+def build_answer(model: FlatModel, *, soft: bool = False):
+    """Builds what a model answers on the server's images.
+
+    Args:
+      model: The architecture.
+      soft: Probabilities instead of the most likely class.
+
+    Returns:
+      A tf.function `(vector float32[P], images uint8[n, ...])` to `int32[n]`, one-hot answers as class numbers, or
+      `float32[n, C]`.
+    """
+    return build_probabilities(model) if soft else build_predict(model)
+
+
+def answers_type(model: FlatModel, num_images: int, *, soft: bool = False) -> tff.TensorType:
+    """The TFF type of one client's answers: `int32[n]`, or `float32[n,C]` if soft."""
+    return tff.TensorType(np.float32, [num_images, model.num_classes]) if soft else tff.TensorType(np.int32, [num_images])
+
+
+def build_inference(
+    model: FlatModel, training: LocalTraining, images: np.ndarray, *, soft: bool = False, seed: int = 0
+) -> Signature:
+    """Builds the signature: train the broadcast model on the local data, answer the server's images (FLIS Alg. 3 line 4, Alg. 2 line 2).
+
+    The client answers itself: the server broadcasts its images without labels once, and sees answers, no model.
+
+    Args:
+      model: What is trained, from its initial weights.
+      training: The local training before answering.
+      images: The server's, `uint8 [n, ...]`.
+      soft: Probabilities instead of the most likely class.
+      seed: Decides in which order clients visit their examples.
+
+    Returns:
+      The signature; its context is `<model=float32[P],images=uint8[n,...],seed=int32[2]>`, its value as in `answers_type`.
+
+    Raises:
+      UserError: If the images are not what the model takes.
+    """
+    images = check_images(model, images)
+    local_sgd, answer = build_local_sgd(model, training), build_answer(model, soft=soft)
+    value_type = answers_type(model, len(images), soft=soft)
+    context_type = tff.to_type(
+        collections.OrderedDict(
+            model=tff.TensorType(np.float32, [model.size]),
+            images=tff.TensorType(np.uint8, images.shape),
+            seed=tff.TensorType(np.int32, [2]),
+        )
+    )
+    context = collections.OrderedDict(model=model.initial, images=images, seed=np.array([seed % 2**31, 0], np.int32))
+
+    @tf.function
+    def train_and_answer(context, examples):
+        local = stack(examples)
+        trained, _ = local_sgd(context["model"], local["x"], local["y"], context["seed"])
+        return tf.ensure_shape(answer(trained, context["images"]), value_type.shape)
+
+    return build_signature("inference", model.example_spec, train_and_answer, context_type=context_type, context=context)
+
+
+def related(answers, beta: float, form: str, num_classes: int):
+    """Relates clients by their answers, on the aggregator: Γ of FLIS Alg. 2 line 4.
+
+    The same similarity as `clustering.inference.inference_similarity`, in TensorFlow. A client is always related to itself.
+
+    Args:
+      answers: `int32 [m, n]` or `float32 [m, n, C]`.
+      beta: Pairs with a similarity from it on are related.
+      form: A name in `clustering.inference.FORMS`.
+      num_classes: C.
+
+    Returns:
+      `float32 [m, m]` of 0 and 1.
+    """
+    soft = answers if answers.dtype.is_floating else tf.one_hot(answers, num_classes)
+    flat = tf.reshape(soft, [tf.shape(soft)[0], -1])
+    norms = tf.norm(flat, axis=1)
+    if form == "frobenius":
+        products = tf.sqrt(tf.matmul(flat**2, flat**2, transpose_b=True))
+    else:
+        products = tf.matmul(flat, flat, transpose_b=True)
+    similarity = products / (norms[:, tf.newaxis] * norms[tf.newaxis, :])
+    near = tf.cast(similarity >= beta - 1e-6, tf.float32)  # rounding of a share must not part equal answers
+    return tf.linalg.set_diag(near, tf.ones(tf.shape(near)[:1]))
