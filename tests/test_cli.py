@@ -55,7 +55,7 @@ def fails(capsys, *arguments):
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "trains.rounds=3"], "did you mean 'train'"),
         (
             ["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=many"],
-            "train.rounds is 'many'; it must be of type int",
+            "on the command line: train.rounds is 'many'; it must be a whole number from 1",
         ),
         (["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "0"], "train.rounds is 0"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--seed", "-1"], "seed is -1"),
@@ -143,11 +143,23 @@ def test_a_client_without_examples(capsys, tmp_path):
 @pytest.mark.parametrize(
     "kind, name, lines",
     [
-        ("algorithms", "flt", ["[algorithms.flt]", "  num_centres (5): k, centres that a client sends (paper: 5).", "[train]"]),
+        (
+            "algorithms",
+            "flt",
+            [
+                "[algorithms.flt]",
+                "  num_centres (5; a whole number from 1): k, centres that a client sends (paper: 5).",
+                "[train]",
+            ],
+        ),
         ("algorithms", "fedavg", ["no keys of its own", "[train]"]),
-        ("partitions", "rotated", ["[partition]", "  clients (must be given): How many clients; a multiple of `rotations`."]),
-        ("datasets", "npz", ["[dataset]", "  path (must be given): The file."]),
-        ("models", "mlp", ["[model]", "  hidden (200): Number of hidden units."]),
+        (
+            "partitions",
+            "rotated",
+            ["[partition]", "  clients (must be given; a whole number from 1): How many clients; a multiple of `rotations`."],
+        ),
+        ("datasets", "npz", ["[dataset]", "  path (must be given; text): The file."]),
+        ("models", "mlp", ["[model]", "  hidden (200; a whole number from 1): Number of hidden units."]),
         ("tasks", "demo_digits", ["[newcomers]", "methods with a table: pacfl, fedavg, solo"]),
     ],
 )

@@ -2,7 +2,7 @@
 
 import tffcl
 config = tffcl.resolve("demo_digits", "pacfl")
-summary = tffcl.run(config, "runs/first")
+result = tffcl.run(config, "runs/first")
 """
 
 import importlib
@@ -16,7 +16,8 @@ _PUBLIC = {
     "load_task": "tffcl.experiments.tasks",
     "load_data": "tffcl.experiments.prepare",
     "measure_similarity": "tffcl.experiments.similarity",
-    "run": "tffcl.runner.run",
+    "train": "tffcl.runner.train",
+    "run": "tffcl.experiments.run",
     "compare": "tffcl.experiments.compare",
     "load_run": "tffcl.experiments.finished",
     "join_newcomers": "tffcl.experiments.joining",
@@ -25,6 +26,9 @@ _PUBLIC = {
     "use_local_worker": "tffcl.runtime",
     "use_workers": "tffcl.runtime.remote_workers",
     "RemoteWorkers": "tffcl.runtime",
+    "Population": "tffcl.clients.population",
+    "FlatModel": "tffcl.models.flat",
+    "LocalTraining": "tffcl.client_work.local_sgd",
     "UserError": "tffcl.errors",
 }
 

@@ -268,11 +268,11 @@ def _demo(options):
 
 def _run(options):
     from tffcl.experiments import config
-    from tffcl.runner import run
+    from tffcl.experiments.run import run
 
     resolved = config.resolve(options.task, options.algorithm, seed=options.seed, overrides=_overrides(options))
     out = options.out or f"runs/{_task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
-    run.run(
+    run(
         resolved, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite, workers=_workers(options)
     )
     _print_report(out)

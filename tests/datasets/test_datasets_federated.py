@@ -11,18 +11,18 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from tests.datasets.helpers import real
-from tffcl.datasets import options
 from tffcl.datasets import registry as catalog
 from tffcl.datasets.federated import load_dataset, load_federated
 from tffcl.datasets.normalization import PAPER_CONSTANTS
 from tffcl.errors import UserError
+from tffcl.validation import keys_of
 
 DIGITS = {"name": "digits"}
 
 
 def test_the_catalog_imports_nothing_heavy():
     code = (
-        "import sys; from tffcl.datasets import catalog; assert catalog.DATASETS and catalog.PARTITIONS;"
+        "import sys; from tffcl.datasets import registry as catalog; assert catalog.DATASETS and catalog.PARTITIONS;"
         "heavy = 'tensorflow', 'sklearn', 'tensorflow_datasets', 'numpy';"
         "print([name for name in heavy if name in sys.modules])"
     )
@@ -37,10 +37,10 @@ def test_every_entry_is_a_documented_function_with_one_line():
             assert inspect.getdoc(function), name
             assert len(entry.summary) < 110 and "\n" not in entry.summary, name
             needed = "data_dir" if table is catalog.DATASETS else "seed"
-            assert needed in options.keys_of(function), name
+            assert needed in keys_of(function), name
 
 
-def test_the_room_imports_only_errors_of_the_library():
+def test_the_room_imports_only_errors_and_validation_of_the_library():
     import pathlib
 
     import tffcl.datasets
@@ -50,7 +50,9 @@ def test_the_room_imports_only_errors_of_the_library():
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
             names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
             for name in names:
-                assert not name.startswith("tffcl") or name.startswith(("tffcl.datasets", "tffcl.errors")), path
+                assert not name.startswith("tffcl") or name.startswith(
+                    ("tffcl.datasets", "tffcl.errors", "tffcl.validation")
+                ), path
 
 
 @pytest.mark.parametrize("reuse", [True, False])
@@ -101,7 +103,7 @@ def test_normalization_by_name():
     unit = load_dataset({**DIGITS, "normalization": "unit"}, seed=0)
     assert (unit.mean, unit.std) == ((0.0,), (1.0,))
     assert PAPER_CONSTANTS["fashion_mnist"] == PAPER_CONSTANTS["mnist"] == ((0.1307,), (0.3081,))
-    with pytest.raises(UserError, match="unknown normalization 'hlaf'; did you mean 'half'"):
+    with pytest.raises(UserError, match="unknown dataset.normalization 'hlaf'; did you mean 'half'"):
         load_dataset({**DIGITS, "normalization": "hlaf"}, seed=0)
 
 

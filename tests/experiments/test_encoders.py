@@ -147,7 +147,7 @@ def test_other_images(trained):
 @pytest.mark.parametrize(
     "dataset, options, message",
     [
-        ({"name": "digits"}, {"epochs": 0}, "epochs is 0; it must be a whole number, 1 or more"),
+        ({"name": "digits"}, {"epochs": 0}, "epochs is 0; it must be a whole number from 1"),
         ({"name": "digits"}, {"batch_size": 0}, "batch_size is 0"),
         ({"name": "digits"}, {"learning_rate": -1.0}, "learning_rate is -1.0"),
         ({"name": "digits"}, {"learning_rate": 1e30, "examples": 40}, "training diverged"),

@@ -11,7 +11,7 @@ from tffcl.clients import sampling
 from tffcl.errors import UserError
 from tffcl.experiments import config, prepare
 from tffcl.experiments import joining as newcomers
-from tffcl.runner import run
+from tffcl.experiments import run
 from tffcl.runner.checkpoints import Checkpoints
 
 HELD_OUT = 8
@@ -194,7 +194,7 @@ def test_one_line_says_what_is_wrong(capsys, tmp_path, finished):
         ({"clients": -1}, "newcomers.clients is -1; it must be a whole number from 0"),
         ({"epochs": -1}, "newcomers.epochs is -1"),
         ({"client": 3}, r"unknown key in \[newcomers\] 'client'; did you mean 'clients'"),
-        ({"clients": 2.5}, "newcomers.clients is 2.5; it must be of type int"),
+        ({"clients": 2.5}, "newcomers.clients is 2.5; it must be a whole number from 0"),
     ],
 )
 def test_wrong_settings(values, message):

@@ -10,7 +10,7 @@ from tests.test_cli import fails
 from tffcl.cli import main
 from tffcl.errors import UserError
 from tffcl.experiments import compare, config, sweep, tasks
-from tffcl.runner import run
+from tffcl.experiments import run
 
 SHORT = ["--rounds", "2", "--set", "evaluation.every=2", "--set", "train.clients_per_round=8"]
 OVERRIDES = {"train": {"rounds": 2, "clients_per_round": 8}, "evaluation": {"every": 2}}
@@ -127,7 +127,7 @@ def test_directories_are_safe():
             "--over and --and name the same key train.rounds",
         ),
         (["--over", "rounds=1,2", "--rounds", "3"], "train.rounds is swept over and set to 3, too"),
-        (["--over", "local_epochs=1,many"], "train.local_epochs is 'many'; it must be of type int"),
+        (["--over", "local_epochs=1,many"], "train.local_epochs is 'many'; it must be a whole number from 1"),
         (["--over", "local_epochs=1,0"], "train.local_epochs is 0; it must be a whole number from 1"),
         (["--over", "num_clusters=1,4"], "give threshold or num_clusters, not both"),
         (["--over", "algorithms.solo.rounds=1,2"], "are the same run of pacfl"),

@@ -33,7 +33,7 @@ def test_the_methods_own_values_win_and_the_command_line_wins_over_all(tmp_path)
     path = write(tmp_path, BASE)
     assert config.resolve(path, "pacfl").train.momentum == 0.5
     assert config.resolve(path, "fedavg").train.momentum == 0.9
-    assert config.resolve(path, "pacfl").method["num_clusters"] == 2
+    assert config.resolve(path, "pacfl").method.num_clusters == 2
     everyone = config.parse_overrides(["train.momentum=0.1", "train.rounds=7"])
     assert config.resolve(path, "fedavg", overrides=everyone).train.momentum == 0.1
     own = config.parse_overrides(["algorithms.fedavg.momentum=0.2"])
@@ -58,11 +58,14 @@ def test_extends(tmp_path):
     "before, after, message",
     [
         ("rounds = 3", "round = 3", r"base.toml, line 11: unknown key in \[train\] 'round'; did you mean 'rounds'"),
-        ("rounds = 3", "rounds = 2.5", r"line 11: train.rounds is 2.5; it must be of type int"),
-        ("hidden = 8", "hiden = 8", r"line 9: unknown key in \[model\] 'hiden'; did you mean 'hidden'"),
+        ("rounds = 3", "rounds = 2.5", r"line 11: train.rounds is 2.5; it must be a whole number from 1"),
+        ("hidden = 8", "hiden = 8", r"line 9: unknown option of model mlp 'hiden'; did you mean 'hidden'"),
         ('name = "mlp"', 'name = "mpl"', r"line 8: unknown model 'mpl'; did you mean 'mlp'"),
         ("num_clusters = 2", "num_cluster = 2", r"line 15: unknown key in \[algorithms.pacfl\] 'num_cluster'"),
-        ("num_clusters = 2", 'num_clusters = "2"', r"line 15: algorithms.pacfl.num_clusters is '2'; it must be of type int"),
+        ("num_clusters = 2", 'num_clusters = "2"', r"line 15: algorithms.pacfl.num_clusters is '2'; it must be a whole number"),
+        ("hidden = 8", "hidden = 0", r"line 9: model.hidden is 0; it must be a whole number from 1"),
+        ("[train]", "[drift]\nclients = 1\n[train]", r"line 11: drift.clients is 1; it must be 0 or a whole number from 2"),
+        ("num_clusters = 2", "momentum = 1.5", r"line 15: train.momentum is 1.5; it must be a number from 0 to below 1"),
         ("[algorithms.fedavg]", "[algorithms.fedavgg]", r"line 16: unknown algorithm in \[algorithms\] 'fedavgg'"),
     ],
 )
@@ -70,6 +73,29 @@ def test_the_line_of_a_wrong_key(tmp_path, before, after, message):
     assert before in BASE
     with pytest.raises(UserError, match=message):
         config.resolve(write(tmp_path, BASE.replace(before, after)), "pacfl")
+
+
+@pytest.mark.parametrize(
+    "pairs, message",
+    [
+        (["train.rounds=0"], "on the command line: train.rounds is 0; it must be a whole number from 1"),
+        (["algorithms.fedavg.momentum=2"], "on the command line: train.momentum is 2; it must be a number from 0 to below 1"),
+        (["train.round=3"], r"on the command line: unknown key in \[train\] 'round'; did you mean 'rounds'"),
+        (["model.hidden=0"], "on the command line: model.hidden is 0"),
+        (["algorithms.fedavgg.momentum=0.5"], r"on the command line: unknown algorithm in \[algorithms\] 'fedavgg'"),
+        (["drift.clients=1"], "on the command line: drift.clients is 1; it must be 0 or a whole number from 2"),
+    ],
+)
+def test_a_wrong_value_from_the_command_line(tmp_path, pairs, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        config.resolve(write(tmp_path, BASE), "fedavg", overrides=config.parse_overrides(pairs))
+
+
+def test_a_key_that_another_file_has_is_told_without_a_line(tmp_path):
+    write(tmp_path, BASE.replace("rounds = 3", "rounds = 0"))
+    child = write(tmp_path, 'extends = "base.toml"\n[evaluation]\nevery = 1\n', "child")
+    with pytest.raises(UserError, match="^train.rounds is 0"):
+        config.resolve(child, "fedavg")
 
 
 def test_every_task_resolves_for_every_method_it_names():

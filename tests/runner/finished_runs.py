@@ -7,7 +7,7 @@ import pytest
 
 import tffcl
 from tffcl.experiments import joining as newcomers
-from tffcl.runner import run
+from tffcl.experiments import run
 
 
 def check_newcomers_and_models(out, count, data_dir=None):

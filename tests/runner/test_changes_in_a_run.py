@@ -16,7 +16,7 @@ from tffcl.errors import UserError
 from tffcl.experiments import config
 from tffcl.experiments import joining as newcomers
 from tffcl.experiments.stages import Stages
-from tffcl.runner import run
+from tffcl.experiments import run
 
 CHANGES = {
     "train": {"rounds": 8, "local_epochs": 1},

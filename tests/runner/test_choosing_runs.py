@@ -13,7 +13,7 @@ from tffcl.datasets.core import Images
 from tffcl.errors import UserError
 from tffcl.experiments import config
 from tffcl.experiments import joining as newcomers
-from tffcl.runner import run
+from tffcl.experiments import run
 from tffcl.runner.clustering_error import clustering_error, truly_related
 
 METHODS = ("flis_dc", "flis_hc", "ifca")

@@ -6,7 +6,7 @@ import pytest
 from tests.runner.finished_runs import check_newcomers_and_models, check_resume
 from tffcl.cli import main
 from tffcl.experiments import config
-from tffcl.runner import run
+from tffcl.experiments import run
 
 FLT = {"encoder": "digits", "encoder_examples": 300, "encoder_epochs": 2, "fine_tune_epochs": 0}
 METHODS = {

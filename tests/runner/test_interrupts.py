@@ -15,7 +15,7 @@ from tffcl.runner import interrupts
 LOSING = """
 import gc, os, signal, sys
 from tffcl.cli import main
-from tffcl.runner import run
+from tffcl.experiments import run
 
 def lose(phase, info):
     gc.callbacks.remove(lose)

@@ -17,7 +17,7 @@ from tffcl.clients import sampling
 from tffcl.errors import UserError
 from tffcl.experiments import compare, config, prepare
 from tffcl.experiments.populations import build_population
-from tffcl.runner import run
+from tffcl.experiments import run
 from tffcl.runner.evaluator import Evaluator
 
 SHORT = {"train": {"rounds": 6}, "evaluation": {"every": 2}, "checkpoint": {"every": 2}}

@@ -8,7 +8,7 @@ import pytest
 from tests.runner.finished_runs import check_newcomers_and_models, check_resume
 from tffcl.cli import main
 from tffcl.experiments import config, similarity
-from tffcl.runner import run
+from tffcl.experiments import run
 
 METHODS = {"stocfl": {"threshold": 0.3}, "fedprox": {"proximal_weight": 0.1}, "ditto": {"proximal_weight": 0.1}}
 SHORT = {

@@ -131,7 +131,7 @@ def spec(shape, dtype=tf.uint8):
         (SPEC, {"num_centres": 0}, "num_centres is 0"),
         (SPEC, {"fine_tune_epochs": -1}, "fine_tune_epochs is -1; it must be a whole number from 0"),
         (SPEC, {"batch_size": 0}, "batch_size is 0"),
-        (SPEC, {"learning_rate": float("nan")}, "learning_rate is nan; it must be a positive number"),
+        (SPEC, {"learning_rate": float("nan")}, "learning_rate is nan; it must be a number above 0"),
     ],
 )
 def test_bad_input(autoencoder, example_spec, options, message):

@@ -54,6 +54,16 @@ class ClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
         self._num_clusters = num_clusters
         self._inner_factory = inner_factory
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it takes a plain mean per cluster, without an inner factory."""
+        return self._inner_factory is None
+
+    @property
+    def num_clusters(self) -> int | None:
+        """K, or None where the keys of a round decide it."""
+        return self._num_clusters
+
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`.
 

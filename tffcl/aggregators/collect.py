@@ -103,6 +103,30 @@ def _joined(parts: list):
     return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *parts)
 
 
+class CollectFactory(tff.aggregators.UnweightedAggregationFactory):
+    """`tff.aggregators.UnweightedAggregationFactory` that brings every client's value to the server.
+
+    The created `tff.templates.AggregationProcess` has
+        `next`: `(<state=<>@SERVER, value={T}@CLIENTS> -> <state=<>@SERVER, result=T[?,...]@SERVER, measurements=<>@SERVER>)`,
+    a row a client in no promised order. Nothing is hidden from the server: this is no secure aggregation. In a round that is
+    composed by `rounds.compose` the rows stand beside the clients' reports, whose IDs order them.
+    """
+
+    def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates the process for values of fixed shapes."""
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_value((), tff.SERVER)
+
+        @tff.federated_computation(initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS))
+        def next_fn(state, value):
+            nothing = tff.federated_value((), tff.SERVER)
+            return tff.templates.MeasuredProcessOutput(state, collect_rows(value), nothing)
+
+        return tff.templates.AggregationProcess(initialize, next_fn)
+
+
 def by_client(collected, client_ids):
     """Puts collected rows into the order of the given client IDs.
 

@@ -1,20 +1,29 @@
 """Ditto (Li et al., ICML 2021, arXiv:2012.04221, Alg. 1): a personal model for every client, held near the global one."""
 
+import collections
 import dataclasses
-import functools
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.algorithms.clustered_training import build_clustered_training, build_training_process
-from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State, index_of
-from tffcl.algorithms.solo import admit_apart, assign_rows, build_local_training, train_apart, with_rows
+from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
+from tffcl.algorithms.solo import Personal
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.training import build_own_work
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.kept import KeptStates
+from tffcl.clients.population import Population
 from tffcl.models.flat import FlatModel
+from tffcl.rounds.cache import built_once
+from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.simulation import run_round
+from tffcl.validation import NonNegative, Parameters
 
 
 @dataclasses.dataclass(frozen=True)
-class PersonalTraining:
+class DittoParameters(Parameters):
     """How personal models are trained.
 
     Attributes:
@@ -22,16 +31,62 @@ class PersonalTraining:
         model as it was broadcast in the round (Eq. Obj).
     """
 
-    proximal_weight: float = 0.05
+    proximal_weight: NonNegative = 0.05
+
+
+@built_once
+def build_personal_round(model: FlatModel, training: LocalTraining) -> Round:
+    """Builds a round in which every client trains the model that it keeps towards the server's `global_model float32[P]`."""
+
+    def receive(values, client):
+        del client
+        return collections.OrderedDict(global_model=tf.identity(values["global_model"]))
+
+    values = {"global_model": tff.TensorType(np.float32, [model.size])}
+    return compose(build_own_work(model, training, towards="global_model"), {}, Server(values, receive))
+
+
+class Ditto(Personal):
+    """Ditto, see `build_ditto`."""
+
+    name = "ditto"
+
+    def __init__(self, model: FlatModel, training: LocalTraining, parameters: DittoParameters, aggregation):
+        self.model, self._initial = model, model.initial
+        self._engine = build_clustered_training(model, training, aggregation=aggregation)
+        proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
+        self._personal = build_personal_round(model, proximal)
+
+    def initialize(self, population: Population) -> ClusteredState:
+        start = self._engine.start(population, np.zeros(len(population), np.int32))
+        alone = np.arange(len(population), dtype=np.int32)
+        return ClusteredState(**{**start, "assignment": alone, "kept": KeptStates(self._initial)})
+
+    def next(self, state: ClusteredState, cohort: Cohort):
+        """One round: the personal models first, towards the global model as it was, then the global one by FedAvg."""
+        values, kept = {"global_model": state.models[0]}, state.kept.of(cohort.client_ids)
+        result = run_round(self._personal, cohort, values, kept=kept)
+        everyone = dataclasses.replace(state, assignment=np.zeros_like(state.assignment), kept=None)
+        averaged, sent = self._engine.next(everyone, dataclasses.replace(cohort, local_test=None))
+        metrics = result.metrics(cohort, state.clusters(cohort.client_ids))
+        kept = state.kept.updated(cohort.client_ids, result.kept)
+        state = dataclasses.replace(averaged, assignment=state.assignment, kept=kept)
+        return state, dataclasses.replace(metrics, traffic=sent.traffic)
+
+    def views(self, state: ClusteredState) -> Views:
+        return Views(state.client_ids, state.assignment, global_model=state.models[0])
+
+    def exports(self) -> Exports:
+        return self._engine.exports(build=lambda: {"personal_training": self._personal.deployed_with_kept})
 
 
 def build_ditto(
     model: FlatModel,
     training: LocalTraining,
-    how: PersonalTraining = PersonalTraining(),
+    parameters: DittoParameters = DittoParameters(),
     *,
     aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
-) -> Algorithm:
+) -> Method:
     """Builds Ditto.
 
     The global model is trained by FedAvg (the paper's default solver). Each client of a cohort also trains its personal
@@ -41,55 +96,10 @@ def build_ditto(
     Args:
       model: What is trained.
       training: Local hyper-parameters, of both models.
-      how: λ.
+      parameters: λ.
       aggregation: Of the global model; optional factory over keyed updates, see `ClusteredMeanFactory`.
 
     Returns:
-      The method. Row 0 of the state's models is the global model, `extra["rows"] int32 [N]` says which row is whose; a
-      client's cluster is itself.
-
-    Raises:
-      UserError: If λ is negative.
+      The method. The only row of the state's models is the global model.
     """
-    engine = build_clustered_training(model, training, aggregation=aggregation)
-    proximal = dataclasses.replace(training, proximal_weight=how.proximal_weight)
-    personal_training = build_local_training(model, proximal, local_test=True, towards=True)
-
-    def initialize(population: Population) -> State:
-        count = len(population.client_ids)
-        models, everyone = model.initial[np.newaxis], np.arange(count, dtype=np.int32)
-        rows = {"rows": np.zeros(count, np.int32)}
-        return State(population.client_ids, everyone, models, engine.initial_aggregator_state(), rows)
-
-    def next_round(state: State, cohort: Cohort):
-        where = index_of(state.client_ids, cohort.client_ids)
-        rows = state.extra["rows"][where]
-        starts = np.where((rows > 0)[:, np.newaxis], state.models[rows], model.initial)
-        train = functools.partial(personal_training, state.models[0])
-        trained, metrics = train_apart(train, cohort, starts, state.assignment[where])
-        alone = State(state.client_ids, np.zeros_like(state.assignment), state.models[:1], state.aggregator, {})
-        averaged, sent = engine.next(alone, dataclasses.replace(cohort, local_test=None))
-        models, rows = with_rows(state.models, rows, trained)
-        models[0] = averaged.models[0]
-        everyone = state.extra["rows"].copy()
-        everyone[where] = rows
-        metrics = dataclasses.replace(metrics, down_bytes=sent.down_bytes, up_bytes=sent.up_bytes)
-        state = dataclasses.replace(state, models=models, aggregator=averaged.aggregator, extra={"rows": everyone})
-        return state, metrics
-
-    def computations():
-        process = build_training_process(model, training, aggregation=aggregation)
-        personal = build_local_training(model, proximal, towards=True)
-        return {"initialize": process.initialize, "training": process.next, "personal_training": personal}
-
-    return Algorithm(
-        "ditto",
-        initialize,
-        next_round,
-        assign_rows,
-        admit_apart,
-        computations,
-        {"training": engine.transfer},
-        extra_keys=("rows",),
-        global_model=lambda state: state.models[0],
-    )
+    return Ditto(model, training, parameters, aggregation)

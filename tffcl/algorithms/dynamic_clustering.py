@@ -10,12 +10,11 @@ from collections.abc import Callable
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from tffcl.algorithms.contracts import Cohort, Population, RoundMetrics, State, Transfer, index_of, joined_order
+from tffcl.algorithms.method import Moves, joined_order
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
-
-# In `State.extra`, `int32 [N]` each: the flag (Δ), the round in which it was last raised (0: never), the round in which the
-# client last changed its cluster (0: never), and of which version of its data its signature is.
-KEYS = ("flags", "flagged_in", "moved_in", "signed_version")
+from tffcl.rounds.traffic import RoundMetrics, Traffic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,95 +29,104 @@ class Triggers:
     flags: int | None = None
     period: int | None = None
 
-    def __post_init__(self):
-        if self.flags is not None and self.flags < 0:
-            raise UserError(f"change_flags is {self.flags}; it must be a whole number from 0")
-        if self.period is not None and self.period < 1:
-            raise UserError(f"period is {self.period}; it must be a whole number from 1")
-
     def __bool__(self) -> bool:
         return self.flags is not None or self.period is not None
 
+    def due(self, standing: int, round_number: int) -> bool:
+        """Says whether clusters are formed anew after a round in which so many flags stand."""
+        enough = self.flags is not None and standing > self.flags
+        return enough or (self.period is not None and round_number % self.period == 0)
 
-def no_flags(population: Population) -> dict[str, np.ndarray]:
-    """What the state keeps beside the clustering when clusters have just been formed, by name in `KEYS`."""
-    nothing = np.zeros(len(population.client_ids), np.int32)
-    return {**{key: nothing for key in KEYS[:3]}, "signed_version": population.versions}
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChangeFlags:
+    """Who has told that its data have changed, and who has moved; `int32 [N]` each.
 
-def with_arrivals(state: State, arrivals: Population) -> dict[str, np.ndarray]:
-    """The same when newcomers have joined: "the state of being a newcomer" is a flag of change too (section III-B4)."""
-    order = joined_order(state, arrivals)
-    new = {**no_flags(arrivals), "flags": np.ones(len(arrivals.client_ids), np.int32)}
-    return {key: np.concatenate([state.extra[key], new[key]])[order] for key in KEYS}
+    Attributes:
+      raised: Δ, the flags that stand: 1 or 0.
+      flagged_in: The round in which the flag was last raised; 0: never.
+      moved_in: The round in which the client last changed its cluster; 0: never.
+      signed_version: Of which version of its data the client's signature is.
+    """
+
+    raised: np.ndarray
+    flagged_in: np.ndarray
+    moved_in: np.ndarray
+    signed_version: np.ndarray
+
+    @classmethod
+    def none(cls, population: Population) -> "ChangeFlags":
+        """When clusters have just been formed."""
+        nothing = np.zeros(len(population), np.int32)
+        return cls(nothing, nothing, nothing, population.versions)
+
+    def with_arrivals(self, state, arrivals: Population) -> "ChangeFlags":
+        """When newcomers have joined: "the state of being a newcomer" is a flag of change too (section III-B4)."""
+        order = joined_order(state, arrivals)
+        new = dataclasses.replace(ChangeFlags.none(arrivals), raised=np.ones(len(arrivals), np.int32))
+        names = [field.name for field in dataclasses.fields(self)]
+        return ChangeFlags(*(np.concatenate([getattr(self, name), getattr(new, name)])[order] for name in names))
+
+    def with_changed(self, where: np.ndarray, round_number: int) -> "ChangeFlags":
+        """Line 22: with the flags that the clients at the places `where` sent in a round."""
+        raised, flagged_in = self.raised.copy(), self.flagged_in.copy()
+        stands = (raised[where] > 0) & (flagged_in[where] > 0)  # a newcomer's stands from the first, but it has not raised it
+        flagged_in[where] = np.where(stands, flagged_in[where], round_number)
+        raised[where] = 1
+        return dataclasses.replace(self, raised=raised, flagged_in=flagged_in)
+
+    def moves(self) -> Moves:
+        """What reports show of it."""
+        return Moves(self.moved_in, self.flagged_in)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DynamicClustering:
-    """Rounds after which clusters may be formed anew.
+    """Rounds after which clusters may be formed anew, on a state with `flags`, a `ChangeFlags`.
 
     Attributes:
       rounds: `ClusteredTraining` or `RelatedTraining` that asks for flags.
-      form: `(Population) -> (labels int32 [N], extra)`, signatures and all.
-      carry: `(State, labels, Population) -> {field: value}`: the models of the new clusters, from those of their members.
+      form: `(Population) -> (labels int32 [N], fields of the state)`, signatures and all.
+      carry: `(state, labels, Population) -> fields of the state`: the models of the new clusters, from those of their members.
       triggers: When.
-      transfer: Of a signature.
+      signing: What a client exchanges for a signature.
     """
 
     rounds: object
     form: Callable
     carry: Callable
     triggers: Triggers
-    transfer: Transfer
+    signing: Traffic
 
-    def next(self, state: State, cohort: Cohort) -> tuple[State, RoundMetrics]:
-        """One round, see `Algorithm.next`; its scalars are the flags that stood and whether clusters were formed anew."""
+    def next(self, state, cohort: Cohort) -> tuple[object, RoundMetrics]:
+        """Runs one round; its scalars are the flags that stood and whether clusters were formed anew."""
         state, metrics = self.rounds.next(state, cohort)
-        state = _raised(state, cohort, metrics)
-        standing = int(state.extra["flags"].sum())
-        due = self._due(standing, cohort.seed[1])
+        if metrics.changed is not None:
+            where = state.index(metrics.client_ids)[metrics.changed]
+            state = dataclasses.replace(state, flags=state.flags.with_changed(where, cohort.seed[1]))
+        standing = int(state.flags.raised.sum())
+        due = self.triggers.due(standing, cohort.seed[1])
         if due:
             state = self._formed(state, cohort.population, cohort.seed[1])
-            down, up = (len(state.client_ids) * each for each in (self.transfer.down_bytes, self.transfer.up_bytes))
-            metrics = dataclasses.replace(
-                metrics, down_bytes=metrics.down_bytes + down, up_bytes=metrics.up_bytes + up, signature_bytes=down + up
-            )
+            metrics = metrics.with_signatures(self.signing * len(state.client_ids))
         return state, dataclasses.replace(metrics, scalars={"change_flags": standing, "formed_anew": int(due)})
 
-    def _due(self, standing: int, round_number: int) -> bool:
-        enough = self.triggers.flags is not None and standing > self.triggers.flags
-        return enough or (self.triggers.period is not None and round_number % self.triggers.period == 0)
-
-    def _formed(self, state: State, population: Population, round_number: int) -> State:
+    def _formed(self, state, population: Population, round_number: int):
         """Lines 24 to 26."""
         if not np.array_equal(population.client_ids, state.client_ids):
             raise UserError("clusters are formed anew by all clients: a round's population must be all that were admitted")
-        labels, extra = self.form(population)
+        labels, formed = self.form(population)
         labels, moved = renumbered(labels, state.assignment)
-        moved = np.where(moved, np.int32(round_number), state.extra["moved_in"])
-        kept = {**no_flags(population), "flagged_in": state.extra["flagged_in"], "moved_in": moved}
-        return dataclasses.replace(
-            state, assignment=labels, extra={**state.extra, **extra, **kept}, **self.carry(state, labels, population)
-        )
+        moved_in = np.where(moved, np.int32(round_number), state.flags.moved_in)
+        flags = dataclasses.replace(ChangeFlags.none(population), flagged_in=state.flags.flagged_in, moved_in=moved_in)
+        carried = self.carry(state, labels, population)
+        return dataclasses.replace(state, assignment=labels, flags=flags, **formed, **carried)
 
 
-def changed_since_signed(state: State, cohort: Cohort) -> np.ndarray:
+def changed_since_signed(state, cohort: Cohort) -> np.ndarray:
     """δ of line 13, `int32 [m]`: 1 for a client whose data are not those that it signed; each knows that of itself."""
     versions = cohort.population.versions[cohort.population.index(cohort.client_ids)]
-    where = index_of(state.client_ids, cohort.client_ids)
-    return (versions > state.extra["signed_version"][where]).astype(np.int32)
-
-
-def _raised(state: State, cohort: Cohort, metrics: RoundMetrics) -> State:
-    """Line 22: the flags that this round's clients sent."""
-    if metrics.changed is None:
-        return state
-    flags, flagged_in = state.extra["flags"].copy(), state.extra["flagged_in"].copy()
-    where = index_of(state.client_ids, metrics.client_ids)[metrics.changed]
-    stands = (flags[where] > 0) & (flagged_in[where] > 0)  # a newcomer's stands from the first, but it has not raised it
-    flagged_in[where] = np.where(stands, flagged_in[where], cohort.seed[1])
-    flags[where] = 1
-    return dataclasses.replace(state, extra={**state.extra, "flags": flags, "flagged_in": flagged_in})
+    return (versions > state.flags.signed_version[state.index(cohort.client_ids)]).astype(np.int32)
 
 
 def renumbered(labels: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,46 +3,45 @@
 import dataclasses
 
 import numpy as np
+import tensorflow_federated as tff
 
-from tffcl.algorithms.clustered_training import build_clustered_training, build_summed_training, build_training_process
-from tffcl.algorithms.contracts import Algorithm, Population, State, check_newcomers, extended
+from tffcl.algorithms.clustered_training import EngineMethod, build_clustered_training
+from tffcl.algorithms.method import ClusteredState, Method, Views, check_newcomers, extended
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.population import Population
 from tffcl.models.flat import FlatModel
 
 
-def build_fedavg(model: FlatModel, training: LocalTraining, *, aggregation=None) -> Algorithm:
+class OneModel(EngineMethod):
+    """A method whose clients all train one model."""
+
+    def initialize(self, population: Population) -> ClusteredState:
+        return ClusteredState(**self.engine.start(population, np.zeros(len(population), np.int32)))
+
+    def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
+        check_newcomers(state, newcomers)
+        return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
+
+    def views(self, state: ClusteredState) -> Views:
+        return Views(state.client_ids, state.assignment)
+
+
+def build_fedavg(
+    model: FlatModel,
+    training: LocalTraining,
+    *,
+    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+    optimizer: tff.learning.optimizers.Optimizer | None = None,
+) -> Method:
     """Builds federated averaging.
 
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      aggregation: Optional `tff.aggregators.WeightedAggregationFactory` over keyed updates, see `ClusteredMeanFactory`.
+      aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
+      optimizer: Optional optimizer of the server, as in `tff.learning`; default adds the mean update.
 
     Returns:
       The method; its state has one model and every client in cluster 0.
     """
-    engine = build_clustered_training(model, training, aggregation=aggregation)
-
-    def initialize(population: Population) -> State:
-        assignment = np.zeros(len(population.client_ids), np.int32)
-        models = model.initial[np.newaxis]
-        return State(population.client_ids, assignment, models, engine.initial_aggregator_state(), {})
-
-    def admit(state: State, newcomers: Population) -> State:
-        check_newcomers(state, newcomers)
-        return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers.client_ids), np.int32)))
-
-    def computations():
-        process = build_training_process(model, training, aggregation=aggregation)
-        return {"initialize": process.initialize, "training": process.next}
-
-    return Algorithm(
-        "fedavg",
-        initialize,
-        engine.next,
-        engine.assign,
-        admit,
-        computations,
-        {"training": engine.transfer},
-        summed=build_summed_training(model, training, aggregation),
-    )
+    return OneModel("fedavg", build_clustered_training(model, training, aggregation=aggregation, optimizer=optimizer))

@@ -4,30 +4,32 @@ import dataclasses
 
 import tensorflow_federated as tff
 
-from tffcl.algorithms.contracts import Algorithm
-from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.algorithms.fedavg import OneModel
+from tffcl.algorithms.method import Method
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.models.flat import FlatModel
+from tffcl.validation import NonNegative, Parameters
 
 
 @dataclasses.dataclass(frozen=True)
-class ProximalTraining:
+class FedProxParameters(Parameters):
     """What FedProx adds to FedAvg.
 
     Attributes:
       proximal_weight: μ; each client minimises its loss plus μ/2 times the squared distance to the model it received.
     """
 
-    proximal_weight: float = 0.05
+    proximal_weight: NonNegative = 0.05
 
 
 def build_fedprox(
     model: FlatModel,
     training: LocalTraining,
-    how: ProximalTraining = ProximalTraining(),
+    parameters: FedProxParameters = FedProxParameters(),
     *,
     aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
-) -> Algorithm:
+) -> Method:
     """Builds FedProx; with μ = 0 it is FedAvg.
 
     Not `tff.learning.algorithms.build_weighted_fed_prox`, whose term has the wrong sign in TFF 0.87: it adds μ (w_t - w) to
@@ -37,11 +39,8 @@ def build_fedprox(
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      how: μ.
+      parameters: μ.
       aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
-
-    Raises:
-      UserError: If μ is negative.
     """
-    proximal = dataclasses.replace(training, proximal_weight=how.proximal_weight)
-    return dataclasses.replace(build_fedavg(model, proximal, aggregation=aggregation), name="fedprox")
+    proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
+    return OneModel("fedprox", build_clustered_training(model, proximal, aggregation=aggregation))

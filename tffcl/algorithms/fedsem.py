@@ -4,81 +4,59 @@ A client trains the centre that it belongs to; then it belongs to the centre nea
 centre is the mean of the models that belong to it (the M-step). A round is one step of each.
 """
 
-import collections
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
-import tensorflow_federated as tff
 from scipy.spatial import distance
 from sklearn.cluster import KMeans
 
-from tffcl.aggregators.collect import by_client, collect
-from tffcl.algorithms.clustered_training import ClusteredTraining, cohort_inputs, round_metrics
-from tffcl.algorithms.contracts import (
-    Algorithm,
-    Cohort,
-    Population,
-    RoundMetrics,
-    State,
-    Transfer,
+from tffcl.aggregators.collect import CollectFactory
+from tffcl.algorithms.method import (
+    ClusteredState,
+    Exports,
+    Method,
+    Views,
     check_newcomers,
     extended,
-    index_of,
     joined_order,
 )
-from tffcl.algorithms.solo import BYTES_AT_A_TIME
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.update import build_client_update
+from tffcl.client_work.training import build_difference_work
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.rounds.cache import built_once
+from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.server_steps import models_type, own_row
+from tffcl.rounds.simulation import run_round
+from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.validation import Count, Parameters
 
 _AT_A_TIME = 1 << 18  # parameters whose float64 copies are in memory
 _FIRST_STARTS = 20  # of k-means in the first round, as in FLT's code
+_BYTES_AT_A_TIME = 2**29  # of the clients' models that are on their way when newcomers meet the first centres
 
 
 @dataclasses.dataclass(frozen=True)
-class CentreClustering:
+class FedSEMParameters(Parameters):
     """How FedSEM groups clients.
 
     Attributes:
       num_clusters: Number of centres.
     """
 
-    num_clusters: int = 5
-
-    def __post_init__(self):
-        if self.num_clusters < 1:
-            raise UserError(f"num_clusters is {self.num_clusters}; it must be 1 or more")
+    num_clusters: Count = 5
 
 
-def build_collected_training(model: FlatModel, training: LocalTraining, *, local_test: bool = False) -> tff.Computation:
-    """Builds a round's client half: every client trains its centre, all differences come to the server.
+@built_once
+def build_collected_round(model: FlatModel, training: LocalTraining) -> Round:
+    """Builds a round's client half: every client trains its centre, row `key` of `models float32[?,P]`.
 
-    Returns:
-      `(<models=float32[?,P]@SERVER, {<...,key=int32>}@CLIENTS> ->
-        <float32[?,P]@SERVER, <client_id=int32[?],value=<difference=float32[?,P],report=R>>@SERVER>)`; the models come back.
+    All differences come to the server, beside the reports; the models come back unchanged: the coordinator clusters.
     """
-    client_update = build_client_update(model, training, local_test=local_test)
-    _, own_type = client_update.type_signature.parameter
-    models_type = tff.TensorType(np.float32, [None, model.size])
-
-    @tff.tensorflow.computation(models_type, own_type)
-    def gather_and_update(models, client):
-        updated = client_update(models[client["key"]], client)
-        told = collections.OrderedDict(difference=updated["upload"]["value"], report=updated["report"])
-        return collections.OrderedDict(client_id=updated["client_id"], told=told)
-
-    @tff.tensorflow.computation(models_type)
-    def keep(models):
-        return tf.identity(models)
-
-    @tff.federated_computation(tff.FederatedType(models_type, tff.SERVER), tff.FederatedType(own_type, tff.CLIENTS))
-    def collected_training(models, clients):
-        updated = tff.federated_map(gather_and_update, (tff.federated_broadcast(models), clients))
-        return tff.federated_map(keep, models), collect(updated["client_id"], updated["told"])
-
-    return collected_training
+    server = Server({"models": models_type(model.size)}, own_row)
+    return compose(build_difference_work(model, training), {"difference": CollectFactory()}, server)
 
 
 def first_groups(trained: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
@@ -128,113 +106,133 @@ def _without_dimensions(vectors: np.ndarray) -> np.ndarray:
     return axes * np.sqrt(np.maximum(values, 0))
 
 
+def weighted_means(centres: np.ndarray, trained: np.ndarray, found: np.ndarray, examples: np.ndarray) -> np.ndarray:
+    """The M-step: means of the models by cluster, weighted by examples; a centre without models stays.
+
+    Args:
+      centres: `float32 [K, P]`, before.
+      trained: `float32 [m, P]`.
+      found: `int32 [m]`, the cluster of each model.
+      examples: `int32 [m]`, training examples.
+
+    Returns:
+      `float32 [K, P]`.
+    """
+    centres = centres.copy()
+    for cluster in np.unique(found):
+        members = found == cluster
+        shares = examples[members] / examples[members].sum()
+        centres[cluster] = shares.astype(np.float32) @ trained[members]
+    return centres
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Rounds:
-    """FedSEM's server.
+class FedSEMState(ClusteredState):
+    """Beside `ClusteredState`, whom the server has met.
 
     Attributes:
-      initial: `float32 [P]`, the initial model.
-      num_clusters: K.
-      train: From `build_collected_training` with `local_test=True`.
-      transfer: Of one training.
-      seed: Of k-means.
+      known: `bool [N]`, who has a cluster.
+      first_centres: `float32 [K, P]` of the first round; `[0, P]` before it.
     """
 
-    initial: np.ndarray
-    num_clusters: int
-    train: tff.Computation
-    transfer: Transfer
-    seed: int
+    known: np.ndarray | None = None
+    first_centres: np.ndarray | None = None
 
-    def initialize(self, population: Population) -> State:
-        nobody = np.zeros(len(population.client_ids), np.int32)
-        extra = {"known": nobody.astype(bool), "first_centres": np.zeros([0, self.initial.size], np.float32)}
-        return State(population.client_ids, nobody, self.initial[np.newaxis], (), extra)
 
-    def next(self, state: State, cohort: Cohort) -> tuple[State, RoundMetrics]:
-        """One round; see `Algorithm.next`."""
-        if not len(state.extra["first_centres"]):
+class FedSEM(Method):
+    """FedSEM, see `build_fedsem`."""
+
+    name = "fedsem"
+    state_class = FedSEMState
+
+    def __init__(self, model: FlatModel, training: LocalTraining, parameters: FedSEMParameters, seed: int):
+        self.model, self._initial = model, model.initial
+        self._clusters, self._seed = parameters.num_clusters, seed
+        self._round = build_collected_round(model, training)
+        if self._clusters > 1:  # a first training of the initial model, to be placed by
+            self.joining = Traffic.of(self._round.transfer)
+
+    def initialize(self, population: Population) -> FedSEMState:
+        nobody = np.zeros(len(population), np.int32)
+        nothing = np.zeros([0, self._initial.size], np.float32)
+        return FedSEMState(
+            population.client_ids, nobody, self._initial[np.newaxis], (), known=nobody.astype(bool), first_centres=nothing
+        )
+
+    def next(self, state: FedSEMState, cohort: Cohort) -> tuple[FedSEMState, RoundMetrics]:
+        if not len(state.first_centres):
             return self._begin(state, cohort)
         state, fresh = self._meet(state, cohort)
-        where = index_of(state.client_ids, cohort.client_ids)
+        where = state.index(cohort.client_ids)
         own, assignment = state.assignment[where], state.assignment.copy()
         trained, metrics = self._train(state.models, own, cohort)
         assignment[where] = nearest_centres(trained, state.models)
-        models = self._means(state.models, trained, assignment[where], metrics)
-        down, up = self.transfer.down_bytes * fresh, self.transfer.up_bytes * fresh
-        return dataclasses.replace(state, models=models, assignment=assignment), dataclasses.replace(
-            metrics, down_bytes=metrics.down_bytes + down, up_bytes=metrics.up_bytes + up, signature_bytes=down + up
-        )
+        models = weighted_means(state.models, trained, assignment[where], metrics.examples)
+        state = dataclasses.replace(state, models=models, assignment=assignment)
+        return state, metrics.with_signatures(self.joining * fresh)
 
-    def _begin(self, state: State, cohort: Cohort) -> tuple[State, RoundMetrics]:
+    def _begin(self, state: FedSEMState, cohort: Cohort) -> tuple[FedSEMState, RoundMetrics]:
         """The first round: all clients in it train the initial model, and what comes out is clustered."""
-        if self.num_clusters > len(cohort.client_ids):
-            raise UserError(
-                f"num_clusters is {self.num_clusters}; it must be at most the clients of a round, {len(cohort.client_ids)}"
-            )
-        where = index_of(state.client_ids, cohort.client_ids)
+        if self._clusters > len(cohort.client_ids):
+            most = len(cohort.client_ids)
+            raise UserError(f"num_clusters is {self._clusters}; it must be at most the clients of a round, {most}")
+        where = state.index(cohort.client_ids)
         trained, metrics = self._train(state.models, state.assignment[where], cohort)
-        assignment, known = state.assignment.copy(), state.extra["known"].copy()
-        assignment[where], known[where] = first_groups(trained, self.num_clusters, self.seed), True
-        nothing = np.repeat(self.initial[np.newaxis], self.num_clusters, axis=0)
-        centres = self._means(nothing, trained, assignment[where], metrics)
-        extra = {"known": known, "first_centres": centres}
-        return dataclasses.replace(state, models=centres, assignment=assignment, extra=extra), metrics
+        assignment, known = state.assignment.copy(), state.known.copy()
+        assignment[where], known[where] = first_groups(trained, self._clusters, self._seed), True
+        nothing = np.repeat(self._initial[np.newaxis], self._clusters, axis=0)
+        centres = weighted_means(nothing, trained, assignment[where], metrics.examples)
+        changes = {"models": centres, "assignment": assignment, "known": known, "first_centres": centres}
+        return dataclasses.replace(state, **changes), metrics
 
-    def _meet(self, state: State, cohort: Cohort) -> tuple[State, int]:
-        """Finds the clusters of clients that have no model yet; returns the state and how many trained for that."""
-        where = index_of(state.client_ids, cohort.client_ids)
-        fresh = ~state.extra["known"][where]
+    def _meet(self, state: FedSEMState, cohort: Cohort) -> tuple[FedSEMState, int]:
+        """Finds the clusters of clients that have no model yet; returns the state and how many these are."""
+        where = state.index(cohort.client_ids)
+        fresh = ~state.known[where]
         if not fresh.any():
             return state, 0
-        assignment, known = state.assignment.copy(), state.extra["known"].copy()
-        assignment[where[fresh]] = self.first_clusters(state, cohort.population, cohort.client_ids[fresh], cohort.seed)
-        known[where[fresh]] = True
-        state = dataclasses.replace(state, assignment=assignment, extra={**state.extra, "known": known})
-        return state, int(fresh.sum()) if self.num_clusters > 1 else 0
+        assignment, known = state.assignment.copy(), state.known.copy()
+        few = dataclasses.replace(cohort, client_ids=cohort.client_ids[fresh], local_test=None)
+        assignment[where[fresh]], known[where[fresh]] = self._first_clusters(state, few), True
+        return dataclasses.replace(state, assignment=assignment, known=known), int(fresh.sum())
 
-    def first_clusters(self, state: State, population: Population, client_ids: np.ndarray, seed) -> np.ndarray:
+    def _first_clusters(self, state: FedSEMState, cohort: Cohort) -> np.ndarray:
         """Which of the first centres the clients' models are nearest to that they train from the initial one, `int32 [n]`."""
-        if self.num_clusters == 1:
-            return np.zeros(len(client_ids), np.int32)
-        found, at_a_time = [], max(1, BYTES_AT_A_TIME // self.initial.nbytes)
-        for start in range(0, len(client_ids), at_a_time):
-            few = Cohort(population, client_ids[start : start + at_a_time], seed)
-            trained, _ = self._train(self.initial[np.newaxis], np.zeros(len(few.client_ids), np.int32), few)
-            found.append(nearest_centres(trained, state.extra["first_centres"]))
+        if self._clusters == 1:
+            return np.zeros(len(cohort.client_ids), np.int32)
+        found = []
+        for _, few in cohort.parts(max(1, _BYTES_AT_A_TIME // self._initial.nbytes)):
+            trained, _ = self._train(self._initial[np.newaxis], np.zeros(len(few.client_ids), np.int32), few)
+            found.append(nearest_centres(trained, state.first_centres))
         return np.concatenate(found)
 
     def _train(self, models: np.ndarray, keys: np.ndarray, cohort: Cohort) -> tuple[np.ndarray, RoundMetrics]:
         """Every client of the cohort trains its row of the models; returns theirs `float32 [m, P]`, and the metrics."""
-        _, collected = self.train(models, cohort_inputs(cohort, key=keys))
-        told = by_client(collected, cohort.client_ids)
-        reports = collections.OrderedDict(client_id=np.asarray(cohort.client_ids), value=told["report"])
-        return models[keys] + told["difference"], round_metrics(reports, cohort, keys, self.transfer)
+        result = run_round(self._round, cohort, {"models": models}, key=keys)
+        return models[keys] + result.collected["difference"], result.metrics(cohort, keys)
 
-    @staticmethod
-    def _means(centres: np.ndarray, trained: np.ndarray, found: np.ndarray, metrics: RoundMetrics) -> np.ndarray:
-        """The M-step: means of the models by cluster, weighted by examples; a centre without models stays."""
-        centres = centres.copy()
-        for cluster in np.unique(found):
-            members = found == cluster
-            shares = metrics.examples[members] / metrics.examples[members].sum()
-            centres[cluster] = shares.astype(np.float32) @ trained[members]
-        return centres
+    def models_for(self, state: FedSEMState, client_ids):
+        return state.models, state.clusters(client_ids)
 
-    def admit(self, state: State, newcomers: Population) -> State:
+    def admit(self, state: FedSEMState, newcomers: Population) -> FedSEMState:
         """Newcomers train the initial model, as all clients do first; before the first round they are as all others."""
         check_newcomers(state, newcomers)
-        begun, count = len(state.extra["first_centres"]) > 0, len(newcomers.client_ids)
-        found = np.zeros(count, np.int32)
+        begun, found = len(state.first_centres) > 0, np.zeros(len(newcomers), np.int32)
         if begun:
-            found = self.first_clusters(state, newcomers, newcomers.client_ids, (self.seed, 0))
-        known = np.concatenate([state.extra["known"], np.full(count, begun)])[joined_order(state, newcomers)]
-        return dataclasses.replace(state, extra={**state.extra, "known": known}, **extended(state, newcomers, found))
+            found = self._first_clusters(state, Cohort(newcomers, newcomers.client_ids, (self._seed, 0)))
+        known = np.concatenate([state.known, np.full(len(newcomers), begun)])[joined_order(state, newcomers)]
+        return dataclasses.replace(state, known=known, **extended(state, newcomers, found))
+
+    def views(self, state: FedSEMState) -> Views:
+        return Views(state.client_ids, state.assignment, known=state.known)
+
+    def exports(self) -> Exports:
+        return Exports(lambda: {"training": self._round.deployed}, server_values=lambda state: {"models": state.models})
 
 
 def build_fedsem(
-    model: FlatModel, training: LocalTraining, clustering: CentreClustering = CentreClustering(), *, seed: int = 0
-) -> Algorithm:
+    model: FlatModel, training: LocalTraining, parameters: FedSEMParameters = FedSEMParameters(), *, seed: int = 0
+) -> Method:
     """Builds FedSEM.
 
     The clients of a round are clustered by their trained models, weighted means of which are the next centres; a centre
@@ -250,20 +248,7 @@ def build_fedsem(
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      clustering: Number of centres.
+      parameters: Number of centres.
       seed: Of k-means, and of newcomers' shuffling.
-
-    Returns:
-      The method. `State.extra` has `known bool [N]`, who has a cluster, and the `first_centres float32 [K, P]`, none before
-      the first round.
     """
-    train = build_collected_training(model, training, local_test=True)
-    sent = build_client_update(model, training, local_test=False).type_signature
-    told = (sent.result[name] for name in ("client_id", "report"))
-    transfer = Transfer(down=sent.parameter[0], up=tff.StructType([*told, sent.result["upload"]["value"]]))
-    rounds = _Rounds(model.initial, clustering.num_clusters, train, transfer, seed)
-    transfers = {"training": transfer, **({"representation": transfer} if clustering.num_clusters > 1 else {})}
-    return Algorithm(
-        "fedsem", rounds.initialize, rounds.next, ClusteredTraining.assign, rounds.admit,
-        lambda: {"training": build_collected_training(model, training)}, transfers, extra_keys=("known", "first_centres"),
-    )  # fmt: skip
+    return FedSEM(model, training, parameters, seed)

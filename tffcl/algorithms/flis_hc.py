@@ -5,49 +5,51 @@ whose models answer alike are clustered hierarchically, once, and every cluster 
 """
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.contracts import Algorithm
+from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import OneShotClustering, build_one_shot, check_cut
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clustering import hierarchical
 from tffcl.clustering import inference_similarity as inference
-from tffcl.errors import unknown
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.answers import build_inference, check_images
+from tffcl.validation import Count, Parameters, one_of
 
 
 @dataclasses.dataclass(frozen=True)
-class InferenceClustering:
+class FLISHCParameters(Parameters):
     """How FLIS (HC) groups clients.
 
     Attributes:
-      similarity: A name in `inference.FORMS`: "agreement" (the authors' code) or "frobenius" (the paper's formula).
+      metric: A name in `inference_similarity.FORMS`: "agreement" (the authors' code) or "frobenius" (the paper's formula).
       soft: Whether clients answer with probabilities instead of their most likely class.
       linkage: A name in `hierarchical.LINKAGES`, on 1 - similarity.
-      beta: β, merges down to this similarity are made.
+      threshold: β, merges down to this similarity are made.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
     """
 
-    similarity: str = "agreement"
-    soft: bool = False
-    linkage: str = "average"
-    beta: float | None = None
-    num_clusters: int | None = None
+    renamed: ClassVar = {"similarity": "metric", "beta": "threshold"}
 
-    def __post_init__(self):
+    metric: one_of(inference.FORMS) = "agreement"
+    soft: bool = False
+    linkage: one_of(hierarchical.LINKAGES) = "average"
+    threshold: float | None = None
+    num_clusters: Count | None = None
+
+    def check(self):
         check_cut(self)
-        if self.similarity not in inference.FORMS:
-            raise unknown("similarity", self.similarity, inference.FORMS)
-        if self.beta is not None:
-            inference.check_threshold(self.beta, "agreement", 1, None)
+        if self.threshold is not None:
+            inference.check_threshold(self.threshold, "agreement", 1, None)
 
 
 def build_clustering(
     model: FlatModel,
     training: LocalTraining,
-    how: InferenceClustering,
+    how: FLISHCParameters,
     *,
     server_images: np.ndarray | None,
     seed: int = 0,
@@ -65,12 +67,12 @@ def build_clustering(
       UserError: If there are no images, they do not fit the model, or no similarity can reach β.
     """
     images = check_images(model, server_images)
-    if how.beta is not None:
-        inference.check_threshold(how.beta, how.similarity, len(images), model.num_classes if how.soft else None)
+    if how.threshold is not None:
+        inference.check_threshold(how.threshold, how.metric, len(images), model.num_classes if how.soft else None)
 
-    def measure(first, second) -> np.ndarray:
-        others = None if second is None else second["answers"]
-        apart = 1 - inference.inference_similarity(first["answers"], others, form=how.similarity)
+    def distances(first, second) -> np.ndarray:
+        others = None if second is None else second["value"]
+        apart = 1 - inference.inference_similarity(first["value"], others, form=how.metric)
         if second is None:
             np.fill_diagonal(apart, 0)
             apart = (apart + apart.T) / 2
@@ -78,13 +80,12 @@ def build_clustering(
 
     return OneShotClustering(
         build_inference(model, training, images, soft=how.soft, seed=seed),
-        {"": "answers"},
-        measure,
+        distances,
         unit="dissimilarity",
-        measure_name=how.similarity,
+        metric=how.metric,
         linkage=how.linkage,
-        threshold=None if how.beta is None else 1 - how.beta,
-        setting=lambda threshold: ("beta", 1 - threshold),
+        threshold=None if how.threshold is None else 1 - how.threshold,
+        setting={"threshold": lambda threshold: 1 - threshold},
         num_clusters=how.num_clusters,
     )
 
@@ -92,12 +93,12 @@ def build_clustering(
 def build_flis_hc(
     model: FlatModel,
     training: LocalTraining,
-    clustering: InferenceClustering = InferenceClustering(),
+    parameters: FLISHCParameters = FLISHCParameters(),
     *,
     server_images: np.ndarray | None,
     seed: int = 0,
     aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
-) -> Algorithm:
+) -> Method:
     """Builds FLIS (HC).
 
     Newcomers do the warm-up too and join the cluster whose members' models answer like theirs, see
@@ -106,14 +107,14 @@ def build_flis_hc(
     Args:
       model: What is trained.
       training: Local hyper-parameters, of the warm-up too.
-      clustering: How clients are grouped.
+      parameters: How clients are grouped.
       server_images: What models are compared on, `uint8 [n, ...]` (paper: 2,500).
       seed: Of the warm-up.
       aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
 
     Returns:
-      The method, see `one_shot.build_one_shot`. `State.extra` has `answers`, `int32 [N, n]` or `float32 [N, n, C]`; the
-      proximity is the dissimilarity, 1 - similarity.
+      The method, see `one_shot.OneShot`. The signatures of its state are the answers, `value`: `int32 [N, n]` or
+      `float32 [N, n, C]`; the proximity is the dissimilarity, 1 - similarity.
     """
-    grouping = build_clustering(model, training, clustering, server_images=server_images, seed=seed)
+    grouping = build_clustering(model, training, parameters, server_images=server_images, seed=seed)
     return build_one_shot("flis_hc", model, training, grouping, aggregation=aggregation)

@@ -7,30 +7,52 @@ relatedness is cut into disjoint clusters, which train one model each.
 
 import dataclasses
 import hashlib
+from typing import Annotated, ClassVar
 
+import msgspec
 import numpy as np
 
-from tffcl.algorithms import dynamic_clustering
-from tffcl.algorithms.clustered_training import build_clustered_training, build_summed_training, build_training_process
-from tffcl.algorithms.contracts import Algorithm, Population, State, check_newcomers, extended, joined_order
-from tffcl.algorithms.one_shot import OneShotClustering, signature_transfer, threshold_of
-from tffcl.algorithms.related_training import MIXES, build_related_process, build_related_training
-from tffcl.algorithms.signature_round import build_signing
+from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.algorithms.dynamic_clustering import (
+    ChangeFlags,
+    DynamicClustering,
+    Triggers,
+    changed_since_signed,
+    mean_of_members,
+)  # fmt: skip
+from tffcl.algorithms.method import (
+    CentreMap,
+    ClusteredState,
+    Exports,
+    Method,
+    MetricView,
+    Views,
+    check_newcomers,
+    extended,
+    joined_order,
+)  # fmt: skip
+from tffcl.algorithms.one_shot import OneShotClustering, threshold_of
+from tffcl.algorithms.related_training import MIXES, build_related_training
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
 from tffcl.clustering import centre_map, hierarchical
 from tffcl.clustering import client_relatedness as fcr
 from tffcl.clustering import newcomers as joining
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.flat import FlatModel
+from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
+from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.embedding import build_embedding
-from tffcl.signatures.signature import build_collection
+from tffcl.validation import Count, Parameters, Positive, Whole, one_of
 
 CASES = {"joint": "case I, every client its own mix by the relatedness matrix", "disjoint": "case II, disjoint clusters"}
+_UNIT, _TREE_UNIT = "distance in the UMAP map", "Ward distance"
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskonomyClustering:
+class FLTParameters(Parameters):
     """How FLT relates clients and what follows from it.
 
     Attributes:
@@ -42,8 +64,8 @@ class TaskonomyClustering:
       fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before encoding; 5 in the
         paper for an encoder of other data than the clients' (Enc2), 0 for one whose data cover them (Enc1).
       fine_tune_rate: Adam's learning rate in it.
-      distance: A name in `client_relatedness.DISTANCES`: "closest_pair" (paper) or "matching" (the authors' code).
-      gamma: γ, clients nearer than this in the map are related (paper: 1).
+      metric: A name in `client_relatedness.DISTANCES`: "closest_pair" (paper) or "matching" (the authors' code).
+      threshold: γ, clients nearer than this in the map are related (paper: 1).
       clusters: "joint" (case I, every client its own mix by the relatedness matrix) or "disjoint" (case II).
       num_clusters: C, for the disjoint clusters; default the best fitting number.
       mixes: With "joint", who gets a new mix in a round, and of what: "cohort" (who took part, of their models),
@@ -55,41 +77,22 @@ class TaskonomyClustering:
       period: τ: the same in every round that is a multiple of it; default never.
     """
 
-    encoder: str = "fashion_mnist"
-    encoder_epochs: int = 25
-    encoder_examples: int | None = None
-    num_centres: int = 5
-    fine_tune_epochs: int = 5
-    fine_tune_rate: float = 1e-3
-    distance: str = "closest_pair"
-    gamma: float = 1.0
-    clusters: str = "joint"
-    num_clusters: int | None = None
-    mixes: str = "cohort"
-    num_neighbors: int = 15
-    change_flags: int | None = None
-    period: int | None = None
+    renamed: ClassVar = {"distance": "metric", "gamma": "threshold"}
 
-    def __post_init__(self):
-        for name, allowed in (("distance", fcr.DISTANCES), ("clusters", CASES), ("mixes", MIXES)):
-            if getattr(self, name) not in allowed:
-                raise unknown(name, getattr(self, name), allowed)
-        least = {
-            "encoder_epochs": 1,
-            "encoder_examples": 1,
-            "num_centres": 1,
-            "fine_tune_epochs": 0,
-            "num_neighbors": 2,
-            "num_clusters": 1,
-        }
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if value is not None and value < smallest:
-                raise UserError(f"{name} is {value}; it must be a whole number from {smallest}")
-        for name in ("gamma", "fine_tune_rate"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name} is {getattr(self, name)}; it must be above 0")
-        dynamic_clustering.Triggers(self.change_flags, self.period)  # refuses what is impossible
+    encoder: str = "fashion_mnist"
+    encoder_epochs: Count = 25
+    encoder_examples: Count | None = None
+    num_centres: Count = 5
+    fine_tune_epochs: Whole = 5
+    fine_tune_rate: Positive = 1e-3
+    metric: one_of(fcr.DISTANCES) = "closest_pair"
+    threshold: Positive = 1.0
+    clusters: one_of(CASES) = "joint"
+    num_clusters: Count | None = None
+    mixes: one_of(MIXES) = "cohort"
+    num_neighbors: Annotated[int, msgspec.Meta(ge=2)] = 15
+    change_flags: Whole | None = None
+    period: Count | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,11 +100,11 @@ class ClientRelatedness:
     """Forms the client relatedness (FCR, Alg. 2) from the centres that clients sent.
 
     Attributes:
-      how: Distance, threshold and clusters.
+      how: Metric, threshold and clusters.
       seed: Of the map.
     """
 
-    how: TaskonomyClustering
+    how: FLTParameters
     seed: int
 
     def form(self, centres: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -124,21 +127,21 @@ class ClientRelatedness:
     def distances(self, centres: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Lines 13 to 16: the map's points, and the clients' distances in it."""
         points = self._map(centres, mask).points
-        return points, fcr.client_distances(points, mask, distance=self.how.distance)
+        return points, fcr.client_distances(points, mask, distance=self.how.metric)
 
     def flattened(self, apart: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Lines 17 to 19: the disjoint clusters; `relatedness`, `merges` and `threshold`."""
-        relatedness = fcr.relate(apart, self.how.gamma)
+        relatedness = fcr.relate(apart, self.how.threshold)
         labels, merges = fcr.flatten(relatedness, self.how.num_clusters)
         threshold = threshold_of(hierarchical.Dendrogram(merges, "ward"), int(labels.max()) + 1)
         return labels, {"relatedness": relatedness, "merges": merges, "threshold": np.float64(threshold)}
 
-    def place(self, extra: dict, centres: np.ndarray, mask: np.ndarray):
+    def place(self, state: "FLTState", centres: np.ndarray, mask: np.ndarray):
         """Newcomers in the map of the others: their points, and distances to the others and to each other."""
-        mapped = extra["mapped"]  # with earlier newcomers it would be another map than that which has the others' points
-        points = self._map(extra["centres"][mapped], extra["mask"][mapped]).place(centres, mask)
-        distance = {"distance": self.how.distance}
-        across = fcr.client_distances(extra["points"], extra["mask"], points, mask, **distance)
+        mapped = state.mapped  # with earlier newcomers it would be another map than that which has the others' points
+        points = self._map(state.centres[mapped], state.mask[mapped]).place(centres, mask)
+        distance = {"distance": self.how.metric}
+        across = fcr.client_distances(state.points, state.mask, points, mask, **distance)
         return points, across, fcr.client_distances(points, mask, **distance)
 
     def _map(self, centres, mask):
@@ -164,44 +167,163 @@ class TaskonomyGrouping(OneShotClustering):
 def build_clustering(
     model: FlatModel,
     training: LocalTraining,
-    clustering: TaskonomyClustering = TaskonomyClustering(),
+    parameters: FLTParameters = FLTParameters(),
     *,
     encoder: tuple[FlatAutoencoder, np.ndarray],
     seed: int = 0,
 ) -> TaskonomyGrouping:
     """Builds FLT's grouping; arguments as in `build_flt`."""
     del training
-    relations = ClientRelatedness(clustering, seed)
+    relations = ClientRelatedness(parameters, seed)
     return TaskonomyGrouping(
-        signature=_build_signature(model, clustering, encoder, seed),
-        names={"centres": "centres", "mask": "mask"},
-        measure=lambda signed, _: relations.distances(signed["centres"], signed["mask"])[1],
+        signature=_build_signature(model, parameters, encoder, seed),
+        distances=lambda signed, _: relations.distances(signed["centres"], signed["mask"])[1],
         unit=_UNIT,
-        measure_name=clustering.distance,
+        metric=parameters.metric,
         linkage="ward",
         threshold=None,
-        num_clusters=clustering.num_clusters,
+        num_clusters=parameters.num_clusters,
         tree_unit=_TREE_UNIT,
         relations=relations,
     )
 
 
-def _build_signature(model, clustering: TaskonomyClustering, encoder, seed: int):
+def _build_signature(model, parameters: FLTParameters, encoder, seed: int):
     autoencoder, vector = encoder
     return build_embedding(
-        autoencoder, vector, model.example_spec, num_centres=clustering.num_centres,
-        fine_tune_epochs=clustering.fine_tune_epochs, learning_rate=clustering.fine_tune_rate, seed=seed,
+        autoencoder, vector, model.example_spec, num_centres=parameters.num_centres,
+        fine_tune_epochs=parameters.fine_tune_epochs, learning_rate=parameters.fine_tune_rate, seed=seed,
     )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FLTState(ClusteredState):
+    """Beside `ClusteredState`, what `ClientRelatedness.form` says of the clients.
+
+    Attributes:
+      centres: `float32 [N, k, e]`.
+      mask: `bool [N, k]`, which centres there are.
+      points: `float [N, k, u]`, the map.
+      mapped: `bool [N]`, whose centres it was made of.
+      proximity: `float [N, N]`, distances in it.
+      relatedness: `[N, N]` of 0 and 1.
+      merges: Ward's tree of its rows, a SciPy linkage matrix.
+      threshold: Where the tree is cut.
+      encoder: `uint8 [32]`, the SHA-256 of the encoder.
+      rows: `int32 [N]`, whose model is which row, with joint clusters; else None.
+      flags: Who told that its data have changed, where clusters are formed anew; else None.
+    """
+
+    centres: np.ndarray | None = None
+    mask: np.ndarray | None = None
+    points: np.ndarray | None = None
+    mapped: np.ndarray | None = None
+    proximity: np.ndarray | None = None
+    relatedness: np.ndarray | None = None
+    merges: np.ndarray | None = None
+    threshold: np.ndarray | None = None
+    encoder: np.ndarray | None = None
+    rows: np.ndarray | None = None
+    flags: ChangeFlags | None = None
+
+
+class FLT(Method):
+    """FLT, see `build_flt`; the assignment is the disjoint clusters in both cases."""
+
+    name = "flt"
+    state_class = FLTState
+
+    def __init__(self, model: FlatModel, training: LocalTraining, parameters: FLTParameters, encoder, seed: int):
+        self.model, self._parameters, self._signature = model, parameters, _build_signature(model, parameters, encoder, seed)
+        self._sign, self._relations = build_signing(self._signature), ClientRelatedness(parameters, seed)
+        self._joint = parameters.clusters == "joint"
+        self._triggers = Triggers(parameters.change_flags, parameters.period)
+        flags = changed_since_signed if parameters.change_flags is not None else None
+        if self._joint:
+            self._rounds = build_related_training(model, training, parameters.mixes, flags)
+        else:
+            self._rounds = build_clustered_training(model, training, flags=flags)
+        self._encoder = np.frombuffer(hashlib.sha256(np.ascontiguousarray(encoder[1]).tobytes()).digest(), np.uint8)
+        self.joining = Traffic.of(signature_transfer(self._signature))
+        dynamic = DynamicClustering(self._rounds, self._form, self._carry, self._triggers, self.joining)
+        self._next = (dynamic if self._triggers else self._rounds).next
+
+    def initialize(self, population: Population) -> FLTState:
+        labels, formed = self._form(population)
+        flags = ChangeFlags.none(population) if self._triggers else None
+        return FLTState(**self._rounds.start(population, labels), **formed, flags=flags)
+
+    def next(self, state: FLTState, cohort: Cohort):
+        return self._next(state, cohort)
+
+    def models_for(self, state: FLTState, client_ids):
+        return self._rounds.models_for(state, client_ids)
+
+    def _signed_by(self, population: Population):
+        signed = self._sign(population)
+        bad = np.flatnonzero(~np.isfinite(signed["centres"]).all(axis=(1, 2)))
+        if len(bad):
+            raise UserError(
+                f"client {population.client_ids[bad[0]]} sent centres that are not finite; a lower fine_tune_rate helps, or "
+                "its data hold NaN"
+            )
+        return signed
+
+    def _form(self, population: Population):
+        signed = self._signed_by(population)
+        labels, formed = self._relations.form(signed["centres"], signed["mask"])
+        return labels, {**formed, "encoder": self._encoder}
+
+    def _carry(self, state: FLTState, labels, population: Population):
+        if self._joint:
+            return {}
+        return {"models": mean_of_members(state.models, state.assignment, labels, population.sizes)}
+
+    def admit(self, state: FLTState, newcomers: Population) -> FLTState:
+        check_newcomers(state, newcomers)
+        if not np.array_equal(state.encoder, self._encoder):
+            raise UserError("the clients' centres are of another encoder: newcomers need the file or data directory of then")
+        signed = self._signed_by(newcomers)
+        points, across, within = self._relations.place(state, signed["centres"], signed["mask"])
+        labels = fcr.assign_to_nearest(signed["centres"], signed["mask"], state.centres, state.mask, state.assignment)
+        apart = joining.extend_proximity(state.proximity, across, within)
+        related = fcr.relate(apart, self._parameters.threshold)
+        related[: len(across), : len(across)] = state.relatedness  # the old clients' relations stay as they are
+        members, order = extended(state, newcomers, labels), joined_order(state, newcomers)
+        new = {"centres": signed["centres"], "mask": signed["mask"], "points": points, "mapped": np.zeros(len(points), bool)}
+        changes = {name: np.concatenate([getattr(state, name), new[name]])[order] for name in new}
+        changes["proximity"], changes["relatedness"] = apart[np.ix_(order, order)], related[np.ix_(order, order)]
+        changes["merges"] = hierarchical.build_ward_dendrogram(changes["relatedness"] != 0).merges  # for reports
+        if self._joint:
+            given = _starts(state.models, state.rows, related[len(across) :, : len(across)], across)
+            rows = np.concatenate([state.rows, len(state.models) + np.arange(len(given), dtype=np.int32)])
+            changes |= {"rows": rows[order], "models": np.concatenate([state.models, given])}
+        if self._triggers:
+            changes["flags"] = state.flags.with_arrivals(state, newcomers)
+        return dataclasses.replace(state, **changes, **members)
+
+    def views(self, state: FLTState) -> Views:
+        metric = MetricView(
+            state.proximity, _UNIT, self._parameters.metric, state.merges, float(state.threshold), "ward", _TREE_UNIT
+        )
+        return Views(
+            state.client_ids, state.assignment, metric=metric, relatedness=state.relatedness,
+            centre_map=CentreMap(state.points, state.mask), moves=None if state.flags is None else state.flags.moves(),
+        )  # fmt: skip
+
+    def exports(self) -> Exports:
+        clustering = {"unit": _UNIT, "tree_unit": _TREE_UNIT, "metric": self._parameters.metric, "linkage": "ward"}
+        return self._rounds.exports(build=lambda: {"signature": build_collection(self._signature)}, clustering=clustering)
 
 
 def build_flt(
     model: FlatModel,
     training: LocalTraining,
-    clustering: TaskonomyClustering = TaskonomyClustering(),
+    parameters: FLTParameters = FLTParameters(),
     *,
     encoder: tuple[FlatAutoencoder, np.ndarray],
     seed: int = 0,
-) -> Algorithm:
+) -> Method:
     """Builds FLT.
 
     All clients send their centres before the first round. Newcomers join the cluster whose members' embeddings are
@@ -217,110 +339,11 @@ def build_flt(
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      clustering: How clients are related, and whether they train mixes or disjoint clusters' models.
+      parameters: How clients are related, and whether they train mixes or disjoint clusters' models.
       encoder: A pre-trained autoencoder and its parameters.
       seed: Of the clients' k-means and of the map.
-
-    Returns:
-      The method. `State.extra` has what `ClientRelatedness.form` says, the encoder's SHA-256 (`encoder uint8 [32]`), and
-      with joint clusters `rows int32 [N]`, whose model is which row; the assignment is the disjoint clusters in both cases.
-      Where clients are related anew, `dynamic_clustering.KEYS` too.
     """
-    signature = _build_signature(model, clustering, encoder, seed)
-    sign, relations = build_signing(signature), ClientRelatedness(clustering, seed)
-    joint, triggers = clustering.clusters == "joint", dynamic_clustering.Triggers(clustering.change_flags, clustering.period)
-    flags = dynamic_clustering.changed_since_signed if clustering.change_flags is not None else None
-    if joint:
-        rounds = build_related_training(model, training, clustering.mixes, flags)
-    else:
-        rounds = build_clustered_training(model, training, flags=flags)
-
-    used = np.frombuffer(hashlib.sha256(np.ascontiguousarray(encoder[1]).tobytes()).digest(), np.uint8)
-
-    def signed_by(population: Population):
-        signed = sign(population)
-        bad = np.flatnonzero(~np.isfinite(signed["centres"]).all(axis=(1, 2)))
-        if len(bad):
-            raise UserError(
-                f"client {population.client_ids[bad[0]]} sent centres that are not finite; a lower fine_tune_rate helps, or "
-                "its data hold NaN"
-            )
-        return signed
-
-    def form(population: Population):
-        signed = signed_by(population)
-        labels, extra = relations.form(signed["centres"], signed["mask"])
-        return labels, {**extra, "encoder": used}
-
-    def initialize(population: Population) -> State:
-        labels, extra = form(population)
-        if triggers:
-            extra |= dynamic_clustering.no_flags(population)
-        if joint:
-            models, own = model.initial[np.newaxis], {"rows": np.zeros(len(labels), np.int32)}
-        else:
-            models, own = np.repeat(model.initial[np.newaxis], labels.max() + 1, axis=0), {}
-        return State(population.client_ids, labels, models, rounds.initial_aggregator_state(), {**extra, **own})
-
-    def admit(state: State, arrivals: Population) -> State:
-        check_newcomers(state, arrivals)
-        if not np.array_equal(state.extra["encoder"], used):
-            raise UserError("the clients' centres are of another encoder: newcomers need the file or data directory of then")
-        signed, old = signed_by(arrivals), state.extra
-        points, across, within = relations.place(old, signed["centres"], signed["mask"])
-        labels = fcr.assign_to_nearest(signed["centres"], signed["mask"], old["centres"], old["mask"], state.assignment)
-        apart = joining.extend_proximity(old["proximity"], across, within)
-        related = fcr.relate(apart, clustering.gamma)
-        # The old clients' relations stay as they are.
-        related[: len(across), : len(across)] = old["relatedness"]
-        members = extended(state, arrivals, labels)
-        order = joined_order(state, arrivals)
-        new = {"centres": signed["centres"], "mask": signed["mask"], "points": points, "mapped": np.zeros(len(points), bool)}
-        extra = {**old, **{key: np.concatenate([old[key], new[key]])[order] for key in new}}
-        extra["proximity"] = apart[np.ix_(order, order)]
-        extra["relatedness"] = related[np.ix_(order, order)]
-        extra["merges"] = hierarchical.build_ward_dendrogram(extra["relatedness"] != 0).merges  # for reports
-        models = state.models
-        if joint:
-            given = _starts(models, old["rows"], related[len(across) :, : len(across)], across)
-            extra["rows"] = np.concatenate([old["rows"], len(models) + np.arange(len(given), dtype=np.int32)])[order]
-            models = np.concatenate([models, given])
-        if triggers:
-            extra |= dynamic_clustering.with_arrivals(state, arrivals)
-        return dataclasses.replace(state, models=models, extra=extra, **members)
-
-    def carry(state: State, labels, population: Population):
-        if joint:
-            return {}
-        return {"models": dynamic_clustering.mean_of_members(state.models, state.assignment, labels, population.sizes)}
-
-    def computations():
-        process = (build_related_process if joint else build_training_process)(model, training, flags=flags is not None)
-        return {"signature": build_collection(signature), "initialize": process.initialize, "training": process.next}
-
-    sent = signature_transfer(signature)
-    dynamic = dynamic_clustering.DynamicClustering(rounds, form, carry, triggers, sent)
-    return Algorithm(
-        "flt",
-        initialize,
-        (dynamic if triggers else rounds).next,
-        rounds.assign,
-        admit,
-        computations,
-        {"signature": sent, "training": rounds.transfer},
-        extra_keys=(*_KEPT, *(("rows",) if joint else ()), *(dynamic_clustering.KEYS if triggers else ())),
-        clustering={
-            "unit": _UNIT,
-            "tree_unit": _TREE_UNIT,
-            "measure": clustering.distance,
-            "linkage": "ward",
-        },
-        summed=None if joint else build_summed_training(model, training, flags=flags is not None),
-    )
-
-
-_UNIT, _TREE_UNIT = "distance in the UMAP map", "Ward distance"
-_KEPT = ("centres", "mask", "points", "mapped", "encoder", "proximity", "relatedness", "merges", "threshold")
+    return FLT(model, training, parameters, encoder, seed)
 
 
 def _starts(models: np.ndarray, rows: np.ndarray, related: np.ndarray, across: np.ndarray) -> np.ndarray:

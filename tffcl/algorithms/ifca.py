@@ -3,31 +3,30 @@
 The server keeps K models; every client of a cohort takes the one of least loss on its training data and trains it.
 """
 
-import collections
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, pad_rows
-from tffcl.aggregators.collect import by_client, collect
-from tffcl.algorithms.choosing import (
-    CHOOSE_BY_LOSS,
-    build_choose_and_train,
-    build_choosing,
-    cohort_of,
-    criterion_of,
-    start_of,
-    whose_clients_choose,
-)
-from tffcl.algorithms.clustered_training import cohort_inputs, round_metrics
-from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State, Transfer
-from tffcl.algorithms.summed_training import build_summed_round
+from tffcl.algorithms.choosing import PROTOCOLS, Choosing, build_chooser
+from tffcl.algorithms.clustered_training import round_computations
+from tffcl.algorithms.method import ClusteredState, Exports, Method
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.update import client_type
-from tffcl.errors import UserError, unknown
+from tffcl.client_work.training import CHOOSE
+from tffcl.client_work.work import ClientResult, ClientWork, keyed
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
+from tffcl.errors import UserError
 from tffcl.models.flat import INITIALIZATIONS, FlatModel
+from tffcl.rounds.cache import built_once
+from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.server_steps import all_models, models_type, move_rows
+from tffcl.rounds.simulation import run_round
+from tffcl.rounds.summed import build_summed_round, can_be_summed
+from tffcl.validation import Count, Parameters, Positive, one_of
 
 STARTS = {
     "independent": "K models drawn independently",
@@ -39,7 +38,7 @@ _TRIED_CLIENTS = 100  # the finder's: enough to tell a share of a tenth
 
 
 @dataclasses.dataclass(frozen=True)
-class IterativeClustering:
+class IFCAParameters(Parameters):
     """How IFCA starts and what its clusters share.
 
     Attributes:
@@ -56,115 +55,70 @@ class IterativeClustering:
         and FLIS authors' code does.
     """
 
-    num_clusters: int = 2
-    start: str = "independent"
-    initialization: str | None = None
-    least_share: float | None = None
-    warm_up_rounds: int = 5
+    num_clusters: Count = 2
+    start: one_of(STARTS) = "independent"
+    initialization: one_of(INITIALIZATIONS) | None = None
+    least_share: Positive | None = None
+    warm_up_rounds: Count = 5
     share_representation: bool = False
-    protocol: str = "paper"
+    protocol: one_of(PROTOCOLS) = "paper"
 
-    def __post_init__(self):
-        if self.num_clusters < 1:
-            raise UserError(f"num_clusters is {self.num_clusters}; it must be 1 or more")
-        if self.start not in STARTS:
-            raise unknown("start", self.start, STARTS)
-        if self.initialization is not None and self.initialization not in INITIALIZATIONS:
-            raise unknown("initialization", self.initialization, INITIALIZATIONS)
-        if self.least_share is not None and not 0 < self.least_share <= 1 / self.num_clusters:
-            raise UserError(
-                f"least_share is {self.least_share}; it must be above 0 and at most 1 / num_clusters, {1 / self.num_clusters:.3g}"
-            )
-        if self.warm_up_rounds < 1:
-            raise UserError(f"warm_up_rounds is {self.warm_up_rounds}; it must be a whole number from 1")
-        criterion_of(self.protocol)
+    def check(self):
+        if self.least_share is not None and self.least_share > 1 / self.num_clusters:
+            most = f"{1 / self.num_clusters:.3g}"
+            raise UserError(f"least_share is {self.least_share}; it must be above 0 and at most 1 / num_clusters, {most}")
 
 
-def build_ifca_process(
+@built_once
+def build_ifca_round(
     model: FlatModel,
     training: LocalTraining,
-    how: IterativeClustering,
-    initial_models: np.ndarray,
+    parameters: IFCAParameters,
     *,
     aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
-    local_test: bool = False,
-) -> tff.templates.IterativeProcess:
-    """Builds one round of IFCA (Alg. 1 lines 3 to 11) as one TFF computation.
+) -> Round:
+    """Builds one round of IFCA (Alg. 1 lines 3 to 11).
 
-    The state is `<models=float32[K,P],aggregator=A>@SERVER`. All models go to every client; it uploads the difference to
-    the one that it chose, keyed by its row. A model that nobody chose stays as it is. A client is `<examples=E*,
-    client_id=int32,seed=int32[2],forced=int32>` with the row that it must take, or -1 to choose; the output is
-    `<client_id,value=R>@SERVER`, R with the client's `choice`.
+    All models `float32[K,P]` go to every client; it uploads the difference to the one that it chose, keyed by its row. A model
+    that nobody chose stays as it is. The client's field `forced` is the row that it must take, or `CHOOSE`; its report has the
+    `choice`.
 
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      how: Choice and what is shared.
-      initial_models: `float32 [K, P]`.
+      parameters: Choice and what is shared.
       aggregation: Over `<key=int32,value=float32[P]>`; default `ClusteredMeanFactory(K)`.
-      local_test: Whether clients bring test examples and test their own model; so they do with protocol "authors".
 
     Raises:
       UserError: If a representation is to be shared with an aggregation of one's own, whose weights are not known.
     """
-    if how.share_representation and aggregation is not None:
+    if parameters.share_representation and aggregation is not None:
         raise UserError("share_representation needs the weights of the clusters, which an aggregation of one's own may hide")
-    client_update = build_choosing_update(model, training, protocol=how.protocol, local_test=local_test)
-    _, own_type = client_update.type_signature.parameter
-    result_type = client_update.type_signature.result
-    factory = aggregation or ClusteredMeanFactory(how.num_clusters)
-    aggregator = factory.create(result_type["upload"], result_type["weight"])
-    models_type = tff.TensorType(np.float32, [how.num_clusters, model.size])
-    measured_type = aggregator.next.type_signature.result.measurements.member
-    shared = _shared_size(model) if how.share_representation else 0
+    choose_and_train, fields = build_chooser(model, training, parameters.protocol)
 
-    @tff.tensorflow.computation(models_type, aggregator.next.type_signature.result.result.member, measured_type)
-    def move(models, differences, measured):
-        if shared:
-            weight = measured["weight"][:, tf.newaxis]
-            common = tf.reduce_sum(weight * differences[:, :shared], 0, keepdims=True)
-            common = tf.math.divide_no_nan(common, tf.reduce_sum(weight))
-            everyone = tf.tile(common, [tf.shape(differences)[0], 1])
-            differences = tf.concat([everyone, differences[:, shared:]], 1)
-        return tf.ensure_shape(models + pad_rows(differences, how.num_clusters), models_type.shape)
+    def compute(received, client):
+        start, trained, report = choose_and_train(received["models"], client)
+        return ClientResult({"update": keyed(report["choice"], trained - start)}, report)
 
-    @tff.federated_computation
-    def initialize():
-        models = tff.federated_eval(tff.tensorflow.computation(lambda: tf.constant(initial_models)), tff.SERVER)
-        return tff.federated_zip(collections.OrderedDict(models=models, aggregator=aggregator.initialize()))
-
-    @tff.federated_computation(initialize.type_signature.result, tff.FederatedType(own_type, tff.CLIENTS))
-    def next_fn(state, clients):
-        updated = tff.federated_map(client_update, (tff.federated_broadcast(state["models"]), clients))
-        output = aggregator.next(state["aggregator"], updated["upload"], updated["weight"])
-        reports = collect(updated["client_id"], updated["report"])
-        models = tff.federated_map(move, (state["models"], output.result, output.measurements))
-        return tff.federated_zip(collections.OrderedDict(models=models, aggregator=output.state)), reports
-
-    return tff.templates.IterativeProcess(initialize, next_fn, next_is_multi_arg=True)
+    step = _build_shared_step(_shared_size(model)) if parameters.share_representation else move_rows
+    factory = aggregation or ClusteredMeanFactory(parameters.num_clusters)
+    server = Server({"models": models_type(model.size, parameters.num_clusters)}, all_models, step)
+    return compose(ClientWork(model.example_spec, compute, fields), {"update": factory}, server)
 
 
-def build_choosing_update(model: FlatModel, training: LocalTraining, *, protocol: str, local_test: bool) -> tff.Computation:
-    """Builds the client's part: choose, train, upload the difference to the chosen model under its row.
+def _build_shared_step(shared: int) -> Callable:
+    """Builds the server step whose first `shared` parameters are averaged over all clusters."""
 
-    Returns:
-      `(<models=float32[?,P], client=<...,forced=int32>> ->
-        <upload=<key=int32,value=float32[P]>, weight=float32, client_id=int32, report=R>)`.
-    """
-    choose_and_train = build_choose_and_train(model, training, protocol=protocol, local_test=local_test)
-    own_type = client_type(model, local_test=local_test or protocol == "authors", forced=np.int32)
+    def step(state, results, measurements):
+        models, differences = state["models"], results["update"]
+        weight = measurements["update"]["weight"][:, tf.newaxis]
+        common = tf.reduce_sum(weight * differences[:, :shared], 0, keepdims=True)
+        common = tf.math.divide_no_nan(common, tf.reduce_sum(weight))
+        everyone = tf.tile(common, [tf.shape(differences)[0], 1])
+        differences = tf.concat([everyone, differences[:, shared:]], 1)
+        return {**state, "models": models + pad_rows(differences, tf.shape(models)[0])}
 
-    @tff.tensorflow.computation(tff.TensorType(np.float32, [None, model.size]), own_type)
-    def client_update(models, client):
-        start, trained, report = choose_and_train(models, client)
-        return collections.OrderedDict(
-            upload=collections.OrderedDict(key=report["choice"], value=trained - start),
-            weight=tf.where(report["finite"], tf.cast(report["examples"], tf.float32), 0.0),
-            client_id=client["client_id"],
-            report=report,
-        )
-
-    return client_update
+    return step
 
 
 def _shared_size(model: FlatModel) -> int:
@@ -173,7 +127,7 @@ def _shared_size(model: FlatModel) -> int:
     return last.start
 
 
-def draw_models(model: FlatModel, how: IterativeClustering, seed: int) -> np.ndarray:
+def draw_models(model: FlatModel, how: IFCAParameters, seed: int) -> np.ndarray:
     """Draws K initial models, `float32 [K, P]`.
 
     One model is the common initial model, so that IFCA with K = 1 is FedAvg. With a shared representation all have the
@@ -188,14 +142,14 @@ def draw_models(model: FlatModel, how: IterativeClustering, seed: int) -> np.nda
     return models
 
 
-def find_attracting(model: FlatModel, how: IterativeClustering, seed: int, choose_row, population: Population) -> np.ndarray:
+def find_attracting(model: FlatModel, how: IFCAParameters, seed: int, choose_rows, population: Population) -> np.ndarray:
     """Draws K models until each attracts enough clients (the IFCA authors' `find_good_initializer`).
 
     Args:
       model: The architecture.
       how: K and the least share.
       seed: Decides the draws.
-      choose_row: From `choosing.build_choosing`.
+      choose_rows: `(models, population) -> int32 [N]`, the rows that clients choose.
       population: Its first 100 clients, in an order that the seed decides, are asked.
 
     Raises:
@@ -204,11 +158,11 @@ def find_attracting(model: FlatModel, how: IterativeClustering, seed: int, choos
     least = how.least_share if how.least_share is not None else 0.4 / how.num_clusters
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.permutation(len(population.client_ids))[:_TRIED_CLIENTS])
-    asked = dataclasses.replace(population, client_ids=population.client_ids[rows], sizes=population.sizes[rows])
+    asked = population.restricted(population.client_ids[rows])
     best = 0.0
     for draw in range(_MOST_DRAWS):
         models = draw_models(model, how, seed + draw)
-        shares = np.bincount(choose_row(models, asked), minlength=how.num_clusters) / len(rows)
+        shares = np.bincount(choose_rows(models, asked), minlength=how.num_clusters) / len(rows)
         if shares.min() >= least:
             return models
         best = max(best, shares.min())
@@ -218,14 +172,53 @@ def find_attracting(model: FlatModel, how: IterativeClustering, seed: int, choos
     )
 
 
+class IFCA(Choosing):
+    """IFCA, see `build_ifca`."""
+
+    name = "ifca"
+
+    def __init__(self, model: FlatModel, training: LocalTraining, parameters: IFCAParameters, seed: int, aggregation):
+        super().__init__(model, parameters.protocol)
+        self._parameters, self._seed = parameters, seed
+        self._round = build_ifca_round(model, training, parameters, aggregation=aggregation)
+        self._drawn = draw_models(model, parameters, seed)
+
+    def initialize(self, population: Population) -> ClusteredState:
+        models, how = self._drawn, self._parameters
+        if how.start == "attracting" and how.num_clusters > 1:
+            models = find_attracting(self.model, how, self._seed, self.chosen_rows, population)
+        return self.start(population, models, self._round.initial_aggregators)
+
+    def next(self, state: ClusteredState, cohort: Cohort):
+        clients, clusters = len(cohort.client_ids), self._parameters.num_clusters
+        if clusters > clients:
+            raise UserError(f"num_clusters is {clusters}; it must be at most the clients of a round, {clients}")
+        forced = _forced(self._parameters, cohort, self._seed)
+        values = {"models": state.models}
+        result = run_round(self._round, cohort, values, state.aggregators, forced=forced, **self.tried(cohort))
+        chosen = result.reports["choice"]
+        assignment = state.assignment.copy()
+        assignment[state.index(cohort.client_ids)] = chosen
+        changes = {"models": result.values["models"], "aggregators": result.aggregators, "assignment": assignment}
+        return dataclasses.replace(state, **changes), result.metrics(cohort, chosen)
+
+    def exports(self) -> Exports:
+        summable = can_be_summed(self._round)
+        return Exports(
+            lambda: round_computations(self._round, {"models": self._drawn}),
+            server_values=lambda state: {"models": state.models},
+            summed=(lambda clusters: build_summed_round(self._round, clusters)) if summable else None,
+        )
+
+
 def build_ifca(
     model: FlatModel,
     training: LocalTraining,
-    clustering: IterativeClustering = IterativeClustering(),
+    parameters: IFCAParameters = IFCAParameters(),
     *,
     seed: int = 0,
     aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
-) -> Algorithm:
+) -> Method:
     """Builds IFCA.
 
     Models are averaged with the clients' numbers of examples as weights. A client's assignment is what it chose when last
@@ -234,56 +227,17 @@ def build_ifca(
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      clustering: K, start and choice.
+      parameters: K, start and choice.
       seed: Decides the initial models, and the groups of the warm-up.
       aggregation: Optional factory over keyed updates with K clusters, see `ClusteredMeanFactory`.
     """
-    drawn = draw_models(model, clustering, seed)
-    process = build_ifca_process(model, training, clustering, drawn, aggregation=aggregation, local_test=True)
-    choose_row = build_choosing(model, clustering.protocol)
-    sent = build_choosing_update(model, training, protocol=clustering.protocol, local_test=False)
-    transfer = Transfer(down=tff.TensorType(np.float32, drawn.shape), up=sent.type_signature.result)
-
-    def initialize(population: Population) -> State:
-        start = process.initialize()
-        models = start["models"]
-        if clustering.start == "attracting" and clustering.num_clusters > 1:
-            models = find_attracting(model, clustering, seed, choose_row, population)
-        return start_of(population, clustering.protocol, models, start["aggregator"])
-
-    def next_round(state: State, cohort: Cohort):
-        clients = len(cohort.client_ids)
-        if clustering.num_clusters > clients:
-            raise UserError(f"num_clusters is {clustering.num_clusters}; it must be at most the clients of a round, {clients}")
-        cohort = cohort_of(cohort, clustering.protocol)
-        server = collections.OrderedDict(models=state.models, aggregator=state.aggregator)
-        server, reports = process.next(server, cohort_inputs(cohort, forced=_forced(clustering, cohort, seed)))
-        chosen = by_client(reports, cohort.client_ids)["choice"]
-        metrics = round_metrics(reports, cohort, chosen, transfer)
-        assignment = state.assignment.copy()
-        assignment[np.searchsorted(state.client_ids, cohort.client_ids)] = chosen
-        state = dataclasses.replace(state, models=server["models"], aggregator=server["aggregator"], assignment=assignment)
-        return state, metrics
-
-    def computations():
-        process = build_ifca_process(model, training, clustering, drawn, aggregation=aggregation)
-        return {"initialize": process.initialize, "training": process.next}
-
-    return Algorithm(
-        name="ifca",
-        initialize=initialize,
-        next=next_round,
-        computations=computations,
-        transfers={"training": transfer},
-        summed=None if aggregation is not None or clustering.share_representation else lambda k: build_summed_round(sent, k),
-        **whose_clients_choose(choose_row),
-    )
+    return IFCA(model, training, parameters, seed, aggregation)
 
 
-def _forced(clustering: IterativeClustering, cohort: Cohort, seed: int) -> np.ndarray:
+def _forced(parameters: IFCAParameters, cohort: Cohort, seed: int) -> np.ndarray:
     """The row that each client of the cohort must take, -1 to choose: random equal groups in the warm-up."""
     clients, number = len(cohort.client_ids), cohort.seed[1]
-    if clustering.start != "warm_up" or number > clustering.warm_up_rounds:
-        return np.full(clients, CHOOSE_BY_LOSS)
+    if parameters.start != "warm_up" or number > parameters.warm_up_rounds:
+        return np.full(clients, CHOOSE)
     rng = np.random.default_rng([seed, number])
-    return (rng.permutation(clients) % clustering.num_clusters).astype(np.int32)
+    return (rng.permutation(clients) % parameters.num_clusters).astype(np.int32)

@@ -4,22 +4,19 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.algorithms.contracts import State
 from tffcl.clustering import stochastic
-
-KEPT = ("known", "trained", "signatures", "clusters", "sums", "changed", "rows")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KnownClients:
-    """What the server knows of the clients whose signatures it has; the arrays of `State.extra`.
+    """What the server knows of the clients whose signatures it has.
 
     Attributes:
       mask: Bool [N], which clients.
       trained: Bool [N], those of them that have trained.
       signatures: Float32 [M, d], of these, in order of client ID.
       partition: Their clusters.
-      rows: Int32 [K], the row of `State.models` of each cluster; -1 for one that has never trained.
+      rows: Int32 [K], the row of the state's models of each cluster; -1 for one that has never trained.
     """
 
     mask: np.ndarray
@@ -35,23 +32,6 @@ class KnownClients:
         partition = stochastic.Partition(none, np.zeros([0, size], np.float32), none, np.zeros(0, bool))
         return cls(np.zeros(clients, bool), np.zeros(clients, bool), partition.sums, partition, none)
 
-    @classmethod
-    def of(cls, state: State) -> "KnownClients":
-        """Reads them from a state."""
-        extra, ids = state.extra, state.extra["clusters"]
-        members = np.searchsorted(ids, state.assignment[extra["known"]])
-        sizes = np.bincount(members, minlength=len(ids)).astype(np.int32)
-        partition = stochastic.Partition(ids, extra["sums"], sizes, extra["changed"])
-        return cls(extra["known"], extra["trained"], extra["signatures"], partition, extra["rows"])
-
-    def extra(self) -> dict[str, np.ndarray]:
-        """The arrays of `State.extra`, names in `KEPT`."""
-        kept = self.partition
-        return {
-            "known": self.mask, "trained": self.trained, "signatures": self.signatures, "clusters": kept.ids, "sums": kept.sums,
-            "changed": kept.changed, "rows": self.rows,
-        }  # fmt: skip
-
     def with_clients(self, where: np.ndarray, signatures: np.ndarray, partition, rows) -> "KnownClients":
         """With signatures [n, d] of the clients at the places `where` [n], ascending, and the clusters after they came."""
         mask = self.mask.copy()
@@ -61,6 +41,16 @@ class KnownClients:
         together[new], together[~new] = signatures, self.signatures
         return KnownClients(mask, self.trained, together, partition, rows)
 
+    def with_strangers(self, count: int, order: np.ndarray) -> "KnownClients":
+        """With so many more clients that are not known yet, in the new `order` of places."""
+        nobody = np.zeros(count, bool)
+        mask, trained = (np.concatenate([each, nobody])[order] for each in (self.mask, self.trained))
+        return dataclasses.replace(self, mask=mask, trained=trained)
+
     def signatures_of(self, where: np.ndarray) -> np.ndarray:
         """Signatures `float32 [n, d]` of known clients at the places `where` [n]."""
         return self.signatures[np.cumsum(self.mask)[where] - 1]
+
+    def places_of(self, clusters: np.ndarray) -> np.ndarray:
+        """The places in the partition of the given cluster IDs."""
+        return np.searchsorted(self.partition.ids, clusters)

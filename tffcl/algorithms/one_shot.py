@@ -9,17 +9,19 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.clustered_training import build_clustered_training, build_summed_training, build_training_process
-from tffcl.algorithms.contracts import Algorithm, Population, State, Transfer, check_newcomers, extended, joined_order
-from tffcl.algorithms.signature_round import build_signing
+from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
+from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, check_newcomers, extended, joined_order
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering import newcomers as joining
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.signature import Signature, build_collection
+from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
+from tffcl.rounds.traffic import Traffic
+from tffcl.signatures.signature import Signature
 
-_CLUSTERING_KEYS = ("proximity", "merges", "threshold")
+THRESHOLD = {"threshold": lambda threshold: threshold}  # a task's key for a threshold, and its value there
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,40 +29,38 @@ class OneShotClustering:
     """How clients are grouped by their signatures.
 
     Attributes:
-      signature: What every client sends.
-      names: Name in `State.extra` of each part of the signature's value; "" for a value that is one tensor.
-      measure: `(first, second or None) -> float32 [N, M]`: dissimilarities of clients, from dictionaries of the
-        signatures' parts by name in `State.extra`, rows are clients; among the first's clients if there is no second.
+      signature: What every client sends, a structure of arrays by name.
+      distances: `(first, second or None) -> float32 [N, M]`: how far clients are apart, from the arrays of their signatures,
+        rows are clients; among the first's clients if there is no second.
       unit: Of the proximity, for reports.
-      measure_name: Of the measure, for reports.
+      metric: Name of the metric, for reports.
       linkage: A name in `hierarchical.LINKAGES`.
       threshold: Merges up to it are made; None for the other two ways.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
       tree_unit: Of the merges, where they have another than the proximity.
-      setting: `(threshold) -> (key, value)`, how a task says this threshold; None where it cannot.
+      setting: How a task says a threshold: its key and `(threshold) -> value`; empty where it cannot.
       device_signature: The same by operations that device runtimes have, where they lack some of `signature`'s: what is
         exported.
     """
 
     signature: Signature
-    names: Mapping[str, str]
-    measure: Callable
+    distances: Callable[[Mapping, Mapping | None], np.ndarray]
     unit: str
-    measure_name: str
+    metric: str
     linkage: str
     threshold: float | None
     num_clusters: int | None
     tree_unit: str | None = None
-    setting: Callable[[float], tuple[str, float]] | None = None
+    setting: Mapping[str, Callable[[float], float]] = dataclasses.field(default_factory=dict)
     device_signature: Signature | None = None
 
     def build_signing(self) -> Callable[[Population], dict[str, np.ndarray]]:
-        """Builds `sign(population)`: the signatures' parts by name in `State.extra`, rows are clients."""
+        """Builds `sign(population)`: the signatures' arrays by name, rows are clients."""
         sign = build_signing(self.signature)
 
         def signed(population: Population):
             value = sign(population)
-            return {kept: value[part] if part else value for part, kept in self.names.items()}
+            return dict(value) if isinstance(value, Mapping) else {"value": value}
 
         return signed
 
@@ -91,25 +91,93 @@ class OneShotClustering:
         if wanted is not None and not 1 <= wanted <= clients:
             raise UserError(f"num_clusters is {wanted}; it must be from 1 to the number of clients, {clients}")
 
+    def described(self) -> dict[str, str]:
+        """What the grouping's numbers mean, for an export's manifest."""
+        described = {"unit": self.unit, "metric": self.metric, "linkage": self.linkage}
+        return described if self.tree_unit is None else {**described, "tree_unit": self.tree_unit}
 
-def check_cut(how):
-    """Checks `threshold` (or `beta`), `num_clusters` and `linkage` of a method's parameters.
 
-    Raises:
-      UserError: If there are both ways to cut, or the linkage is unknown.
-    """
-    cut = "beta" if hasattr(how, "beta") else "threshold"
-    if getattr(how, cut) is not None and how.num_clusters is not None:
-        raise UserError(f"give {cut} or num_clusters, not both")
-    hierarchical.check_linkage(how.linkage)
+def check_cut(parameters):
+    """Checks that a method's parameters have `threshold` or `num_clusters`, not both; UserError if they do."""
+    if parameters.threshold is not None and parameters.num_clusters is not None:
+        raise UserError("give threshold or num_clusters, not both")
 
 
 def threshold_of(dendrogram, num_clusters: int) -> float:
-    """A threshold for newcomers to clusters that were cut by count."""
+    """Returns a threshold for newcomers to clusters that were cut by count."""
     try:
         return hierarchical.threshold_for(dendrogram, num_clusters)
     except UserError:  # merges of equal height: no threshold gives this number; the last merge that was made is the limit
         return float(dendrogram.heights[dendrogram.num_leaves - num_clusters - 1])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OneShotState(ClusteredState):
+    """Beside `ClusteredState`, what the clients were clustered by.
+
+    Attributes:
+      signatures: The signatures' arrays by name, rows are clients.
+      proximity: `float32 [N, N]`.
+      merges: `float64 [N-1, 4]`, SciPy linkage matrix.
+      threshold: `float64`, where the tree is cut.
+    """
+
+    signatures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    proximity: np.ndarray | None = None
+    merges: np.ndarray | None = None
+    threshold: np.ndarray | None = None
+
+
+class OneShot(EngineMethod):
+    """A method that clusters all clients before the first round; all cluster models start from the same initial one."""
+
+    state_class = OneShotState
+
+    def __init__(self, name: str, engine: ClusteredTraining, clustering: OneShotClustering):
+        super().__init__(name, engine)
+        self.clustering, self._sign = clustering, clustering.build_signing()
+        self.joining = Traffic.of(signature_transfer(clustering.signature))
+
+    def initialize(self, population: Population) -> OneShotState:
+        self.clustering.check(len(population))
+        signatures = self._sign(population)
+        proximity = self.clustering.distances(signatures, None)
+        labels, dendrogram, threshold = self.clustering.group(proximity)
+        grouped = {"proximity": proximity, "merges": dendrogram.merges, "threshold": np.float64(threshold)}
+        return OneShotState(**self.engine.start(population, labels), signatures=signatures, **grouped)
+
+    def admit(self, state: OneShotState, newcomers: Population) -> OneShotState:
+        """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model."""
+        check_newcomers(state, newcomers)
+        how, known, signed = self.clustering, state.signatures, self._sign(newcomers)
+        proximity = joining.extend_proximity(state.proximity, how.distances(known, signed), how.distances(signed, None))
+        threshold = float(state.threshold)
+        labels = joining.assign_newcomers(proximity, state.assignment, threshold=threshold, linkage=how.linkage)
+        members = extended(state, newcomers, labels[len(state.assignment) :])
+        order = joined_order(state, newcomers)
+        extended_proximity = proximity[np.ix_(order, order)]
+        return dataclasses.replace(
+            state,
+            **members,
+            **self.engine.grown(state, labels.max() + 1 - len(state.models)),
+            signatures={name: np.concatenate([known[name], signed[name]])[order] for name in known},
+            proximity=extended_proximity,
+            # The tree of all that are there now. It is for reports: the old clients' clusters do not follow from it any more.
+            merges=hierarchical.build_dendrogram(extended_proximity, how.linkage).merges,
+        )
+
+    def views(self, state: OneShotState) -> Views:
+        how = self.clustering
+        metric = MetricView(
+            state.proximity, how.unit, how.metric, state.merges, float(state.threshold), how.linkage, how.tree_unit
+        )
+        return Views(state.client_ids, state.assignment, metric=metric)
+
+    def exports(self) -> Exports:
+        signature = self.clustering.device_signature or self.clustering.signature
+        return self.engine.exports(
+            build=lambda: {"signature": build_collection(signature)}, clustering=self.clustering.described()
+        )
 
 
 def build_one_shot(
@@ -119,8 +187,8 @@ def build_one_shot(
     clustering: OneShotClustering,
     *,
     aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
-) -> Algorithm:
-    """Builds a method that clusters all clients before the first round; all cluster models start from the same initial one.
+) -> OneShot:
+    """Builds a method that clusters all clients before the first round.
 
     Args:
       name: Of the method.
@@ -128,65 +196,5 @@ def build_one_shot(
       training: Local hyper-parameters.
       clustering: How clients are grouped.
       aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
-
-    Returns:
-      The method. `State.extra` has the signatures under `clustering.names`, `proximity float32 [N, N]`, `merges float64
-      [N-1, 4]` (SciPy linkage matrix) and `threshold float64`.
     """
-    engine = build_clustered_training(model, training, aggregation=aggregation)
-    sign, kept = clustering.build_signing(), tuple(clustering.names.values())
-
-    def initialize(population: Population) -> State:
-        clustering.check(len(population.client_ids))
-        signed = sign(population)
-        proximity = clustering.measure(signed, None)
-        labels, dendrogram, threshold = clustering.group(proximity)
-        extra = {**signed, "proximity": proximity, "merges": dendrogram.merges, "threshold": np.float64(threshold)}
-        models = np.repeat(model.initial[np.newaxis], labels.max() + 1, axis=0)
-        return State(population.client_ids, labels, models, engine.initial_aggregator_state(), extra)
-
-    def admit(state: State, arrivals: Population) -> State:
-        """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model."""
-        check_newcomers(state, arrivals)
-        signed, old = sign(arrivals), state.extra
-        known = {key: old[key] for key in kept}
-        proximity = joining.extend_proximity(
-            old["proximity"], clustering.measure(known, signed), clustering.measure(signed, None)
-        )
-        labels = joining.assign_newcomers(
-            proximity, state.assignment, threshold=float(old["threshold"]), linkage=clustering.linkage
-        )
-        members = extended(state, arrivals, labels[len(state.assignment) :])
-        founded = labels.max() + 1 - len(state.models)
-        order = joined_order(state, arrivals)
-        together = {key: np.concatenate([known[key], signed[key]])[order] for key in kept}
-        extended_proximity = proximity[np.ix_(order, order)]
-        # The tree of all that are there now. It is for reports: the old clients' clusters do not follow from it any more.
-        merges = hierarchical.build_dendrogram(extended_proximity, clustering.linkage).merges
-        extra = {**old, **together, "proximity": extended_proximity, "merges": merges}
-        models = np.concatenate([state.models, np.repeat(model.initial[np.newaxis], founded, axis=0)])
-        return dataclasses.replace(state, models=models, extra=extra, **members)
-
-    def computations():
-        process = build_training_process(model, training, aggregation=aggregation)
-        collection = build_collection(clustering.device_signature or clustering.signature)
-        return {"signature": collection, "initialize": process.initialize, "training": process.next}
-
-    return Algorithm(
-        name,
-        initialize,
-        engine.next,
-        engine.assign,
-        admit,
-        computations,
-        {"signature": signature_transfer(clustering.signature), "training": engine.transfer},
-        extra_keys=(*kept, *_CLUSTERING_KEYS),
-        clustering={"unit": clustering.unit, "measure": clustering.measure_name, "linkage": clustering.linkage},
-        summed=build_summed_training(model, training, aggregation),
-    )
-
-
-def signature_transfer(signature: Signature) -> Transfer:
-    """What a client receives for its signature (nothing where the context is a placeholder) and sends."""
-    nothing = isinstance(signature.context_type, tff.TensorType) and not signature.context_type.shape
-    return Transfer(down=None if nothing else signature.context_type, up=signature.value_type)
+    return OneShot(name, build_clustered_training(model, training, aggregation=aggregation), clustering)

@@ -5,49 +5,50 @@ between all pairs (Eq. 2 or 3), clusters them hierarchically, and every cluster 
 """
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.contracts import Algorithm
-from tffcl.algorithms.one_shot import OneShotClustering, build_one_shot, check_cut
+from tffcl.algorithms.method import Method
+from tffcl.algorithms.one_shot import THRESHOLD, OneShotClustering, build_one_shot, check_cut
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clustering import proximity
-from tffcl.errors import unknown
+from tffcl.clustering import hierarchical, proximity
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import Signature
 from tffcl.signatures.subspace import build_subspace
+from tffcl.validation import Count, NonNegative, Parameters, one_of
 
 
 @dataclasses.dataclass(frozen=True)
-class PrincipalAngleClustering:
+class PACFLParameters(Parameters):
     """How PACFL groups clients.
 
     Attributes:
       num_vectors: p, singular vectors a client sends (paper: 3 to 5).
       per_class: p vectors for each of the client's classes (the authors' code) instead of p over all its data (paper).
       max_classes: With `per_class`, room for so many classes a client; default all.
-      measure: A name in `proximity.MEASURES`: "smallest_angle" (Eq. 2), "trace" (Eq. 3), "angle_sum", "smallest_entry".
+      metric: A name in `proximity.METRICS`: "smallest_angle" (Eq. 2), "trace" (Eq. 3), "angle_sum", "smallest_entry".
       linkage: A name in `hierarchical.LINKAGES`; "weighted" is what the authors' code calls average.
       threshold: β in degrees; merges up to it are made.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
     """
 
-    num_vectors: int = 3
+    renamed: ClassVar = {"measure": "metric"}
+
+    num_vectors: Count = 3
     per_class: bool = False
-    max_classes: int | None = None
-    measure: str = "smallest_angle"
-    linkage: str = "average"
-    threshold: float | None = None
-    num_clusters: int | None = None
+    max_classes: Count | None = None
+    metric: one_of(proximity.METRICS) = "smallest_angle"
+    linkage: one_of(hierarchical.LINKAGES) = "average"
+    threshold: NonNegative | None = None
+    num_clusters: Count | None = None
 
-    def __post_init__(self):
+    def check(self):
         check_cut(self)
-        if self.measure not in proximity.MEASURES:
-            raise unknown("measure", self.measure, proximity.MEASURES)
 
 
-def build_data_signature(model: FlatModel, clustering: PrincipalAngleClustering, method: str = "gram") -> Signature:
+def build_data_signature(model: FlatModel, clustering: PACFLParameters, method: str = "gram") -> Signature:
     """Builds the signature that PACFL's clients send: the subspace of their data, as `clustering` says.
 
     Args:
@@ -65,29 +66,28 @@ def build_data_signature(model: FlatModel, clustering: PrincipalAngleClustering,
     )
 
 
-def build_clustering(model: FlatModel, training: LocalTraining, how: PrincipalAngleClustering) -> OneShotClustering:
+def build_clustering(model: FlatModel, training: LocalTraining, how: PACFLParameters) -> OneShotClustering:
     """Builds PACFL's grouping (Alg. 1 lines 3 to 11): data subspaces, principal angles, hierarchical clustering.
 
     Args:
       model: Decides the examples' type.
       training: Not used: nothing is trained for the signature.
-      how: Measure and cut.
+      how: Metric and cut.
     """
     del training
 
-    def measure(first, second) -> np.ndarray:
-        others = {} if second is None else {"others": second["bases"], "others_mask": second["mask"]}
-        return proximity.principal_angles(first["bases"], first["mask"], measure=how.measure, **others)
+    def distances(first, second) -> np.ndarray:
+        others = {} if second is None else {"others": second["basis"], "others_mask": second["mask"]}
+        return proximity.principal_angles(first["basis"], first["mask"], metric=how.metric, **others)
 
     return OneShotClustering(
         build_data_signature(model, how),
-        {"basis": "bases", "mask": "mask"},
-        measure,
+        distances,
         unit="degrees",
-        measure_name=how.measure,
+        metric=how.metric,
         linkage=how.linkage,
         threshold=how.threshold,
-        setting=lambda threshold: ("threshold", threshold),
+        setting=THRESHOLD,
         num_clusters=how.num_clusters,
         device_signature=build_data_signature(model, how, "power"),
     )
@@ -96,10 +96,10 @@ def build_clustering(model: FlatModel, training: LocalTraining, how: PrincipalAn
 def build_pacfl(
     model: FlatModel,
     training: LocalTraining,
-    clustering: PrincipalAngleClustering = PrincipalAngleClustering(),
+    parameters: PACFLParameters = PACFLParameters(),
     *,
     aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
-) -> Algorithm:
+) -> Method:
     """Builds PACFL.
 
     All clients are clustered before the first round (the paper clusters the first round's cohort and admits the others
@@ -108,11 +108,11 @@ def build_pacfl(
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      clustering: How clients are grouped.
+      parameters: How clients are grouped.
       aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
 
     Returns:
-      The method, see `one_shot.build_one_shot`. `State.extra` has `bases float32 [N, d, q]` and `mask bool [N, q]`; the
-      proximity is in degrees.
+      The method, see `one_shot.OneShot`. The signatures of its state are `basis float32 [N, d, q]` and `mask bool [N, q]`;
+      the proximity is in degrees.
     """
-    return build_one_shot("pacfl", model, training, build_clustering(model, training, clustering), aggregation=aggregation)
+    return build_one_shot("pacfl", model, training, build_clustering(model, training, parameters), aggregation=aggregation)

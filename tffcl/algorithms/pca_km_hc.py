@@ -8,73 +8,68 @@ with its map. Here the distances are clustered: in the projections' own unit one
 """
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 
-from tffcl.algorithms.contracts import Algorithm
-from tffcl.algorithms.one_shot import OneShotClustering, build_one_shot, check_cut
+from tffcl.algorithms.method import Method
+from tffcl.algorithms.one_shot import THRESHOLD, OneShotClustering, build_one_shot, check_cut
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clustering import client_relatedness
-from tffcl.errors import UserError, unknown
+from tffcl.clustering import client_relatedness, hierarchical
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.pca_centres import build_pca_centres
+from tffcl.validation import Count, NonNegative, Parameters, one_of
 
 
 @dataclasses.dataclass(frozen=True)
-class ProjectionClustering:
+class PCAKMHCParameters(Parameters):
     """How PCA+kM+HC groups clients.
 
     Attributes:
       num_components: Of the projection (authors: 128).
       num_centres: k (authors: 5).
-      distance: A name in `client_relatedness.DISTANCES` (authors: "matching").
+      metric: A name in `client_relatedness.DISTANCES` (authors: "matching").
       linkage: A name in `hierarchical.LINKAGES`.
       threshold: Merges up to this distance are made.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
     """
 
-    num_components: int = 128
-    num_centres: int = 5
-    distance: str = "matching"
-    linkage: str = "average"
-    threshold: float | None = None
-    num_clusters: int | None = None
+    renamed: ClassVar = {"distance": "metric"}
 
-    def __post_init__(self):
+    num_components: Count = 128
+    num_centres: Count = 5
+    metric: one_of(client_relatedness.DISTANCES) = "matching"
+    linkage: one_of(hierarchical.LINKAGES) = "average"
+    threshold: NonNegative | None = None
+    num_clusters: Count | None = None
+
+    def check(self):
         check_cut(self)
-        if self.distance not in client_relatedness.DISTANCES:
-            raise unknown("distance", self.distance, client_relatedness.DISTANCES)
-        for name in ("num_components", "num_centres"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; it must be a whole number from 1")
 
 
-def build_clustering(
-    model: FlatModel, training: LocalTraining, how: ProjectionClustering, *, seed: int = 0
-) -> OneShotClustering:
+def build_clustering(model: FlatModel, training: LocalTraining, how: PCAKMHCParameters, *, seed: int = 0) -> OneShotClustering:
     """Builds the grouping: PCA and k-means on the clients, matched distances, hierarchical clustering.
 
     Args:
       model: Decides the examples' type.
       training: Not used: nothing is trained for the signature.
-      how: Projection, distance and cut.
+      how: Projection, metric and cut.
       seed: Of the clients' k-means.
     """
     del training
 
-    def measure(first, second) -> np.ndarray:
+    def distances(first, second) -> np.ndarray:
         others = () if second is None else (second["centres"], second["mask"])
-        return client_relatedness.client_distances(first["centres"], first["mask"], *others, distance=how.distance)
+        return client_relatedness.client_distances(first["centres"], first["mask"], *others, distance=how.metric)
 
     return OneShotClustering(
         build_pca_centres(model.example_spec, num_components=how.num_components, num_centres=how.num_centres, seed=seed),
-        {"centres": "centres", "mask": "mask"},
-        measure,
+        distances,
         unit="distance of centres",
-        measure_name=how.distance,
+        metric=how.metric,
         linkage=how.linkage,
         threshold=how.threshold,
-        setting=lambda threshold: ("threshold", threshold),
+        setting=THRESHOLD,
         num_clusters=how.num_clusters,
     )
 
@@ -82,11 +77,11 @@ def build_clustering(
 def build_pca_km_hc(
     model: FlatModel,
     training: LocalTraining,
-    clustering: ProjectionClustering = ProjectionClustering(),
+    parameters: PCAKMHCParameters = PCAKMHCParameters(),
     *,
     seed: int = 0,
     aggregation=None,
-) -> Algorithm:
+) -> Method:
     """Builds PCA+kM+HC.
 
     Each client's components are its own, as in the authors' code, so centres of different clients have no common basis:
@@ -95,12 +90,12 @@ def build_pca_km_hc(
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      clustering: How clients are grouped.
+      parameters: How clients are grouped.
       seed: Of the clients' k-means.
       aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
 
     Returns:
-      The method, see `one_shot.build_one_shot`. `State.extra` has `centres float32 [N, k, c]` and `mask bool [N, k]`.
+      The method, see `one_shot.OneShot`. The signatures of its state are `centres float32 [N, k, c]` and `mask bool [N, k]`.
     """
-    grouping = build_clustering(model, training, clustering, seed=seed)
+    grouping = build_clustering(model, training, parameters, seed=seed)
     return build_one_shot("pca_km_hc", model, training, grouping, aggregation=aggregation)

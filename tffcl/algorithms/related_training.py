@@ -5,17 +5,19 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
-import tensorflow_federated as tff
 
-from tffcl.aggregators.collect import collect
 from tffcl.aggregators.relatedness_mean import RelatednessMeanFactory
-from tffcl.algorithms.clustered_training import cohort_inputs, round_metrics
-from tffcl.algorithms.contracts import Cohort, RoundMetrics, State, Transfer, index_of
+from tffcl.algorithms.clustered_training import round_computations
+from tffcl.algorithms.method import Exports
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.update import FLAG, build_train_and_report, client_type
-from tffcl.errors import unknown
+from tffcl.client_work.training import build_model_work
+from tffcl.clients.cohort import Cohort
 from tffcl.models.flat import FlatModel
+from tffcl.rounds.cache import built_once
+from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.server_steps import models_type
+from tffcl.rounds.simulation import run_round
+from tffcl.rounds.traffic import RoundMetrics
 
 MIXES = {
     "cohort": "clients that take part get a mix, the others keep their model",
@@ -24,132 +26,100 @@ MIXES = {
 }
 
 
-def build_related_update(
-    model: FlatModel, training: LocalTraining, *, local_test: bool, flags: bool = False
-) -> tff.Computation:
-    """Builds the client's part: train the own model, upload it under the own place in the cohort.
+@built_once
+def build_related_round(model: FlatModel, training: LocalTraining, *, flags: bool = False) -> Round:
+    """Builds one round of training with a relatedness matrix.
 
-    With `flags` it also tells whether its data have changed.
-
-    Returns:
-      `(<model=float32[P], client=<...,row=int32,key=int32>> ->
-        <upload=<key=int32,value=float32[P]>, weight=float32, client_id=int32, report=R>)`.
-    """
-    train_and_report = build_train_and_report(model, training, local_test=local_test)
-    own_type = client_type(model, local_test=local_test, row=np.int32, key=np.int32, **(FLAG if flags else {}))
-
-    @tff.tensorflow.computation(tff.TensorType(np.float32, [model.size]), own_type)
-    def client_update(vector, client):
-        trained, report = train_and_report(vector, client)
-        return collections.OrderedDict(
-            upload=collections.OrderedDict(key=client["key"], value=trained),
-            weight=tf.where(report["finite"], tf.cast(report["examples"], tf.float32), 0.0),
-            client_id=client["client_id"],
-            report=report,
-        )
-
-    return client_update
-
-
-def build_related_process(
-    model: FlatModel, training: LocalTraining, *, local_test: bool = False, flags: bool = False
-) -> tff.templates.IterativeProcess:
-    """Builds one round of training with a relatedness matrix as one TFF computation.
-
-    The state is `<models=float32[?,P],aggregator=float32[?,?]>@SERVER`: different models, and the relatedness of this round,
-    a row for each mix that is asked for and a column for each client of the cohort. A client is `<examples=E*,
-    client_id=int32,seed=int32[2],row=int32,key=int32>`: the row of its model, and its column. The mixes replace the models;
-    the output is `<client_id,value=R>@SERVER`, R as in `client_work.update.build_train_and_report`.
+    The server has different models `float32[?,P]`; the aggregator's state is the relatedness `float32[?,?]` of this round, a row
+    for each mix that is asked for and a column for each client of the cohort. The fields of a client are `row`, of its model,
+    and `key`, its column. The mixes replace the models.
 
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      local_test: Whether clients bring test examples and test their own model after training.
       flags: Whether clients tell that their data have changed (`changed=int32` in their input and their report).
     """
-    client_update = build_related_update(model, training, local_test=local_test, flags=flags)
-    _, own_type = client_update.type_signature.parameter
-    result_type = client_update.type_signature.result
-    aggregator = RelatednessMeanFactory().create(result_type["upload"], result_type["weight"])
-    models_type = tff.TensorType(np.float32, [None, model.size])
 
-    @tff.tensorflow.computation(models_type, own_type)
-    def gather_and_update(models, client):
-        return client_update(models[client["row"]], client)
+    def receive(values, client):
+        return collections.OrderedDict(model=values["models"][client["row"]])
 
-    @tff.tensorflow.computation
-    def initial_models():
-        return tf.compat.v1.placeholder_with_default(model.initial[np.newaxis], models_type.shape)
+    def step(state, results, measurements):
+        del measurements
+        return {**state, "models": results["trained"]}
 
-    @tff.federated_computation
-    def initialize():
-        models = tff.federated_eval(initial_models, tff.SERVER)
-        return tff.federated_zip(collections.OrderedDict(models=models, aggregator=aggregator.initialize()))
-
-    @tff.federated_computation(initialize.type_signature.result, tff.FederatedType(own_type, tff.CLIENTS))
-    def next_fn(state, clients):
-        updated = tff.federated_map(gather_and_update, (tff.federated_broadcast(state["models"]), clients))
-        output = aggregator.next(state["aggregator"], updated["upload"], updated["weight"])
-        reports = collect(updated["client_id"], updated["report"])
-        return tff.federated_zip(collections.OrderedDict(models=output.result, aggregator=output.state)), reports
-
-    return tff.templates.IterativeProcess(initialize, next_fn, next_is_multi_arg=True)
+    work = build_model_work(model, training, flags=flags)
+    return compose(work, {"trained": RelatednessMeanFactory()}, Server({"models": models_type(model.size)}, receive, step))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RelatedTraining:
-    """Rounds on a `State` with `extra["relatedness"] [N, N]` and `extra["rows"] int32 [N]`, whose model is which row.
+    """Rounds on a state with `relatedness [N, N]` and `rows int32 [N]`, whose model is which row.
 
     Clients with the same model share a row: no model is stored twice, and none that nobody has.
 
     Attributes:
-      process: From `build_related_process` with `local_test=True`.
-      transfer: What a client receives and sends.
-      mixes: A name in `MIXES`. What "stored" adds is added on the server in Python, from models that it has; the process is the
+      initial: `float32 [P]`, the model that everyone starts from.
+      round: From `build_related_round`.
+      mixes: A name in `MIXES`. What "stored" adds is added on the server in Python, from models that it has; the round is the
         same, and so is what is exported.
-      flags: `(State, Cohort) -> int32 [m]`, the clients' flags of change, for a process that takes them; else None.
+      flags: `(state, Cohort) -> int32 [m]`, the clients' flags of change, for a round that takes them; else None.
     """
 
-    process: tff.templates.IterativeProcess
-    transfer: Transfer
+    initial: np.ndarray
+    round: Round
     mixes: str
-    flags: Callable[[State, Cohort], np.ndarray] | None = None
+    flags: Callable | None = None
 
-    def initial_aggregator_state(self):
-        return self.process.initialize()["aggregator"]
+    def start(self, population, assignment: np.ndarray) -> dict:
+        """Returns the fields of a state before the first round: one model for all."""
+        return {
+            "client_ids": population.client_ids,
+            "assignment": assignment,
+            "models": self.initial[np.newaxis],
+            "aggregators": {},
+            "rows": np.zeros(len(assignment), np.int32),
+        }
 
-    def next(self, state: State, cohort: Cohort) -> tuple[State, RoundMetrics]:
-        """One round; see `Algorithm.next`."""
-        where = index_of(state.client_ids, cohort.client_ids)
-        everything = np.asarray(state.extra["relatedness"], np.float32)
+    def next(self, state, cohort: Cohort) -> tuple[object, RoundMetrics]:
+        """Runs one round; see `Method.next`."""
+        where = state.index(cohort.client_ids)
+        everything = np.asarray(state.relatedness, np.float32)
         relatedness = everything[:, where]
         counted = everything if self.mixes == "stored" else relatedness
         mixed = where if self.mixes == "cohort" else np.flatnonzero(counted.sum(axis=1) > 0)
         _, first, mix_of = np.unique(counted[mixed], axis=0, return_index=True, return_inverse=True)
-        asked = relatedness[mixed[first]]
-        used, rows = np.unique(state.extra["rows"][where], return_inverse=True)
-        server = collections.OrderedDict(models=state.models[used], aggregator=asked)
-        places = np.arange(len(where), dtype=np.int32)
-        flags = {"changed": self.flags(state, cohort)} if self.flags else {}
-        server, reports = self.process.next(server, cohort_inputs(cohort, row=rows.astype(np.int32), key=places, **flags))
-        metrics = round_metrics(reports, cohort, state.assignment[where], self.transfer)
-        mixes = server["models"]
+        used, rows = np.unique(state.rows[where], return_inverse=True)
+        fields = {"row": rows.astype(np.int32), "key": np.arange(len(where), dtype=np.int32)}
+        if self.flags:
+            fields["changed"] = self.flags(state, cohort)
+        asked = {"trained": relatedness[mixed[first]]}
+        result = run_round(self.round, cohort, {"models": state.models[used]}, asked, **fields)
+        mixes = result.values["models"]
         if self.mixes == "stored":
             sizes = cohort.population.sizes[cohort.population.index(state.client_ids)]
             mixes = _with_stored(mixes, everything[mixed[first]] * sizes, where, state)
-        everyone = state.extra["rows"].copy()
+        everyone = state.rows.copy()
         everyone[mixed] = len(state.models) + mix_of
         models, everyone = _kept(state.models, mixes, everyone)
-        metrics = dataclasses.replace(metrics, relatedness=relatedness[where])
-        return dataclasses.replace(state, models=models, extra={**state.extra, "rows": everyone}), metrics
+        metrics = result.metrics(cohort, state.assignment[where], relatedness=relatedness[where])
+        return dataclasses.replace(state, models=models, rows=everyone), metrics
 
     @staticmethod
-    def assign(state: State, client_ids) -> tuple[np.ndarray, np.ndarray]:
-        """See `Algorithm.assign`."""
-        return state.models, state.extra["rows"][index_of(state.client_ids, client_ids)]
+    def models_for(state, client_ids) -> tuple[np.ndarray, np.ndarray]:
+        """See `Method.models_for`."""
+        return state.models, state.rows[state.index(client_ids)]
+
+    def exports(self, *, build: Callable, clustering) -> Exports:
+        """Returns what can be deployed; arguments as in `ClusteredTraining.exports`."""
+        first = {"models": self.initial[np.newaxis]}
+        return Exports(
+            lambda: {**build(), **round_computations(self.round, first)},
+            server_values=lambda state: {"models": state.models},
+            clustering=clustering,
+        )
 
 
-def _with_stored(mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, state: State) -> np.ndarray:
+def _with_stored(mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, state) -> np.ndarray:
     """Adds the models of those who did not take part to the mixes of the cohort (FLT Alg. 3 line 17 as printed: W̄ has all).
 
     Args:
@@ -163,7 +133,7 @@ def _with_stored(mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, state
     """
     absent = np.delete(np.arange(shares.shape[1]), where)
     of_models = np.zeros((len(state.models), len(mixes)), np.float32)
-    np.add.at(of_models, state.extra["rows"][absent], shares[:, absent].T)
+    np.add.at(of_models, state.rows[absent], shares[:, absent].T)
     of_cohort, total = shares[:, where].sum(axis=1, keepdims=True), shares.sum(axis=1, keepdims=True)
     return ((of_cohort * mixes + of_models.T @ state.models) / total).astype(np.float32)
 
@@ -182,9 +152,5 @@ def _kept(models: np.ndarray, new: np.ndarray, rows: np.ndarray) -> tuple[np.nda
 
 def build_related_training(model: FlatModel, training: LocalTraining, mixes: str = "cohort", flags=None) -> RelatedTraining:
     """Builds the rounds of FLT's case I; `mixes` is a name in `MIXES`, flags as in `RelatedTraining`."""
-    asks = flags is not None
-    if mixes not in MIXES:
-        raise unknown("mixes", mixes, MIXES)
-    sent = build_related_update(model, training, local_test=False, flags=asks).type_signature
-    process = build_related_process(model, training, local_test=True, flags=asks)
-    return RelatedTraining(process, Transfer(down=sent.parameter[0], up=sent.result), mixes, flags)
+    composed = build_related_round(model, training, flags=flags is not None)
+    return RelatedTraining(model.initial, composed, mixes, flags)

@@ -1,174 +1,78 @@
 """SOLO: every client trains alone on its own data; nothing is sent. PACFL's limit of N clusters."""
 
-import collections
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
-import tensorflow as tf
-import tensorflow_federated as tff
 
-from tffcl.algorithms.clustered_training import cohort_inputs, round_metrics
-from tffcl.algorithms.contracts import (
-    Algorithm,
-    Cohort,
-    Population,
-    RoundMetrics,
-    State,
-    Transfer,
-    check_newcomers,
-    extended,
-    index_of,
-    joined_order,
-)
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, check_newcomers, extended
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.update import build_train_and_report, client_type
+from tffcl.client_work.training import build_own_work
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.kept import KeptStates
+from tffcl.clients.population import Population
 from tffcl.models.flat import FlatModel
+from tffcl.rounds.cache import built_once
+from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.simulation import run_round
 
-NOTHING_SENT = Transfer(None, None)
-BYTES_AT_A_TIME = 2**29  # of the clients' own models that are on their way; the runtime takes at most 2 GB in one message
+
+@built_once
+def build_own_round(model: FlatModel, training: LocalTraining) -> Round:
+    """Builds a round in which every client trains the model that it keeps, and sends nothing."""
+    return compose(build_own_work(model, training), {}, Server())
 
 
-def build_local_training(
-    model: FlatModel, training: LocalTraining, *, local_test: bool = False, towards: bool = False
-) -> tff.Computation:
-    """Builds local training with the model as the client's own state.
+class Personal(Method):
+    """A method whose clients keep a model each; a client's cluster is itself.
 
-    Args:
-      model: What is trained.
-      training: Local hyper-parameters.
-      local_test: Whether clients bring test examples and test their own model after training.
-      towards: Whether the server broadcasts the centre of the proximal term; otherwise it is the own model's start.
-
-    Returns:
-      `({<examples=E*,client_id=int32,seed=int32[2],model=float32[P]>}@CLIENTS ->
-        {<client_id=int32,model=float32[P],report=REPORT>}@CLIENTS)`, with `towards` `(<float32[P]@SERVER, {...}@CLIENTS> ->
-        ...)`.
+    Row 0 of the state's models is that of clients which have not trained yet.
     """
-    train_and_report = build_train_and_report(model, training, local_test=local_test)
-    vector_type = tff.TensorType(np.float32, [model.size])
-    own_type = client_type(model, local_test=local_test, model=vector_type)
 
-    def result(trained, report, client):
-        return collections.OrderedDict(client_id=client["client_id"], model=trained, report=report)
+    state_class = ClusteredState
 
-    @tff.tensorflow.computation(own_type)
-    def train(client):
-        return result(*train_and_report(client["model"], client), client)
+    def models_for(self, state: ClusteredState, client_ids):
+        """Row 0 for who has no model of its own, and a row for each of the others."""
+        state.index(client_ids)  # refuses whom it does not know
+        own = state.kept.has(client_ids)
+        rows = np.where(own, np.cumsum(own), 0).astype(np.int32)
+        kept = state.kept.of(np.asarray(client_ids)[own])
+        return np.concatenate([state.models[:1], *(model[np.newaxis] for model in kept)]), rows
 
-    @tff.tensorflow.computation(vector_type, own_type)
-    def train_towards(centre, client):
-        return result(*train_and_report(client["model"], client, centre), client)
+    def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
+        """Newcomers have no model of their own until they train."""
+        check_newcomers(state, newcomers)
+        fresh = state.assignment.max() + 1 + np.arange(len(newcomers))
+        return dataclasses.replace(state, **extended(state, newcomers, fresh))
 
-    @tff.federated_computation(tff.FederatedType(own_type, tff.CLIENTS))
-    def local_training(clients):
-        return tff.federated_map(train, clients)
-
-    @tff.federated_computation(tff.FederatedType(vector_type, tff.SERVER), tff.FederatedType(own_type, tff.CLIENTS))
-    def local_training_towards(centre, clients):
-        return tff.federated_map(train_towards, (tff.federated_broadcast(centre), clients))
-
-    return local_training_towards if towards else local_training
+    def views(self, state: ClusteredState) -> Views:
+        return Views(state.client_ids, state.assignment)
 
 
-def train_apart(
-    local_training: Callable, cohort: Cohort, models: np.ndarray, clusters: np.ndarray
-) -> tuple[np.ndarray, RoundMetrics]:
-    """Lets every client of a cohort train a model of its own; nothing is sent. A large cohort trains in parts.
+class Solo(Personal):
+    """SOLO, see `build_solo`."""
 
-    Args:
-      local_training: From `build_local_training` with `local_test=True`; the centre, if it takes one, already given.
-      cohort: Who trains.
-      models: `float32 [m, P]`, the model that each starts from.
-      clusters: `int32 [m]`, for the metrics.
+    name = "solo"
 
-    Returns:
-      The trained models `float32 [m, P]` in the cohort's order, and the metrics.
+    def __init__(self, model: FlatModel, training: LocalTraining):
+        self.model, self._initial, self._round = model, model.initial, build_own_round(model, training)
 
-    Raises:
-      UserError: If a trained model is not finite.
-    """
-    results, at_a_time = [], max(1, BYTES_AT_A_TIME // models[0].nbytes)
-    for start in range(0, len(models), at_a_time):
-        part = slice(start, start + at_a_time)
-        tested = None if cohort.local_test is None else cohort.local_test[part]
-        few = dataclasses.replace(cohort, client_ids=cohort.client_ids[part], local_test=tested)
-        results += local_training(cohort_inputs(few, model=models[part]))
-    by_id = {int(result["client_id"]): result for result in results}
-    ordered = [by_id[int(client)] for client in cohort.client_ids]
-    own = [result["report"] for result in ordered]
-    reports = collections.OrderedDict(
-        client_id=np.asarray(cohort.client_ids),
-        value=tf.nest.map_structure(lambda *leaves: np.stack(leaves), *own),
-    )
-    metrics = round_metrics(reports, cohort, clusters, NOTHING_SENT)
-    return np.stack([result["model"] for result in ordered]), metrics
+    def initialize(self, population: Population) -> ClusteredState:
+        alone = np.arange(len(population), dtype=np.int32)
+        return ClusteredState(population.client_ids, alone, self._initial[np.newaxis], (), kept=KeptStates(self._initial))
+
+    def next(self, state: ClusteredState, cohort: Cohort):
+        result = run_round(self._round, cohort, kept=state.kept.of(cohort.client_ids))
+        kept = state.kept.updated(cohort.client_ids, result.kept)
+        return dataclasses.replace(state, kept=kept), result.metrics(cohort, state.clusters(cohort.client_ids))
+
+    def exports(self) -> Exports:
+        return Exports(lambda: {"training_with_kept": self._round.deployed_with_kept})
 
 
-def build_solo(model: FlatModel, training: LocalTraining) -> Algorithm:
+def build_solo(model: FlatModel, training: LocalTraining) -> Method:
     """Builds SOLO.
 
-    The clients sampled in a round train on from their own last model, so that SOLO sees as many local epochs as the other
-    methods. Row 0 of the state's models is the common initial model, `extra["rows"]` says which row is whose; a client's
-    cluster is itself.
+    The clients sampled in a round train on from their own last model, which they keep, so that SOLO sees as many local
+    epochs as the other methods.
     """
-    local_training = build_local_training(model, training, local_test=True)
-
-    def initialize(population: Population) -> State:
-        count = len(population.client_ids)
-        return State(
-            population.client_ids,
-            np.arange(count, dtype=np.int32),
-            model.initial[np.newaxis],
-            (),
-            {"rows": np.zeros(count, np.int32)},
-        )
-
-    def next_round(state: State, cohort: Cohort):
-        where = index_of(state.client_ids, cohort.client_ids)
-        rows = state.extra["rows"][where]
-        trained, metrics = train_apart(local_training, cohort, state.models[rows], state.assignment[where])
-        models, rows = with_rows(state.models, rows, trained)
-        everyone = state.extra["rows"].copy()
-        everyone[where] = rows
-        return dataclasses.replace(state, models=models, extra={"rows": everyone}), metrics
-
-    def computations():
-        return {"training": build_local_training(model, training)}
-
-    return Algorithm(
-        "solo", initialize, next_round, assign_rows, admit_apart, computations, {"training": NOTHING_SENT}, extra_keys=("rows",)
-    )
-
-
-def assign_rows(state: State, client_ids) -> tuple[np.ndarray, np.ndarray]:
-    """See `Algorithm.assign`; `extra["rows"]` says whose model is which row."""
-    return state.models, state.extra["rows"][index_of(state.client_ids, client_ids)]
-
-
-def admit_apart(state: State, newcomers: Population) -> State:
-    """Newcomers to a method whose clients are a cluster each, without a model of their own (row 0) until they train."""
-    check_newcomers(state, newcomers)
-    fresh = state.assignment.max() + 1 + np.arange(len(newcomers.client_ids))
-    rows = np.concatenate([state.extra["rows"], np.zeros(len(newcomers.client_ids), np.int32)])
-    extra = {"rows": rows[joined_order(state, newcomers)]}
-    return dataclasses.replace(state, extra=extra, **extended(state, newcomers, fresh))
-
-
-def with_rows(models, rows, trained):
-    """Puts trained models into their rows; a client that had none of its own (row 0) gets one.
-
-    Args:
-      models: `float32 [R, P]`.
-      rows: `int32 [m]`.
-      trained: `float32 [m, P]`.
-
-    Returns:
-      The models with those rows, and the clients' rows.
-    """
-    fresh = np.flatnonzero(rows == 0)
-    rows = rows.copy()
-    rows[fresh] = len(models) + np.arange(len(fresh))
-    models = np.concatenate([models, trained[fresh]])
-    models[rows] = trained
-    return models, rows
+    return Solo(model, training)

@@ -6,44 +6,56 @@ gradients merge, and each trains a model that is held near a global one.
 
 import collections
 import dataclasses
-from collections.abc import Callable
+from typing import Annotated
 
+import msgspec
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.algorithms.bilevel_training import bilevel_transfer, build_bilevel_process, global_training_of
-from tffcl.algorithms.clustered_training import cohort_inputs, round_metrics
-from tffcl.algorithms.contracts import (
-    Algorithm,
-    Cohort,
-    Population,
-    State,
-    Transfer,
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, pad_rows
+from tffcl.algorithms.clustered_training import round_computations
+from tffcl.algorithms.known_clients import KnownClients
+from tffcl.algorithms.method import (
+    ClusteredState,
+    Exports,
+    Method,
+    Views,
     check_newcomers,
     extended,
-    index_of,
     joined_order,
-)
-from tffcl.algorithms.known_clients import KEPT, KnownClients
-from tffcl.algorithms.one_shot import OneShotClustering, signature_transfer
-from tffcl.algorithms.signature_round import build_signing
+)  # fmt: skip
+from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.training import build_bilevel_work
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
 from tffcl.clustering import stochastic
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.runtime import MESSAGE_BYTES
+from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
+from tffcl.rounds.cache import built_once
+from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.server_steps import models_type
+from tffcl.rounds.simulation import MESSAGE_BYTES, run_round
+from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.anchor_gradient import FORMS, build_anchor_gradient, signature_size
-from tffcl.signatures.signature import Signature, build_collection
+from tffcl.signatures.signature import Signature
+from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of
 
 STARTS = {
     "initial": "from the initial model (paper: all cluster models are the same at first)",
     "global": "from the global model as it is then (the authors' code)",
     "closest": "from the model of the closest cluster, as newcomers do (section 3.3)",
 }
+GLOBAL_OBJECTIVES = {
+    "fedavg": "the mean of the clients' losses, trained as FedAvg does (the paper's Alg. 1 line 29)",
+    "fedprox": "the same, each client's global model held near the broadcast one by the same λ",
+}
 
 
 @dataclasses.dataclass(frozen=True)
-class StochasticClustering:
+class StoCFLParameters(Parameters):
     """How StoCFL clusters and what holds the clusters' models together.
 
     Attributes:
@@ -68,37 +80,67 @@ class StochasticClustering:
       projection: Dimensions that each client projects its signature to; 0, or as many as the model has parameters, is none.
     """
 
-    threshold: float = 0.5
-    proximal_weight: float = 0.05
-    linkage: str = "single"
-    representation: str = "members"
-    model_merge: str = "mean"
-    start: str = "initial"
-    global_objective: str = "fedavg"
-    form: str = "gradient"
-    anchor_epochs: int = 10
-    anchor_batch_size: int = 0
-    anchor_learning_rate: float | None = None
-    projection: int = 4096
+    threshold: Annotated[
+        float, msgspec.Meta(ge=-1, le=1, description="a cosine, from -1 (all clients in one cluster) to 1 (no merges)")
+    ] = 0.5
+    proximal_weight: NonNegative = 0.05
+    linkage: one_of(stochastic.LINKAGES) = "single"
+    representation: one_of(stochastic.REPRESENTATIONS) = "members"
+    model_merge: one_of(stochastic.MODEL_MERGES) = "mean"
+    start: one_of(STARTS) = "initial"
+    global_objective: one_of(GLOBAL_OBJECTIVES) = "fedavg"
+    form: one_of(FORMS) = "gradient"
+    anchor_epochs: Count = 10
+    anchor_batch_size: Whole = 0
+    anchor_learning_rate: Positive | None = None
+    projection: Whole = 4096
 
-    def __post_init__(self):
-        stochastic.check_threshold(self.threshold)
-        named = (
-            ("linkage", stochastic.LINKAGES),
-            ("representation", stochastic.REPRESENTATIONS),
-            ("model_merge", stochastic.MODEL_MERGES),
-            ("start", STARTS),
-            ("form", FORMS),
-        )
-        for name, allowed in named:
-            if getattr(self, name) not in allowed:
-                raise unknown(name, getattr(self, name), allowed)
+    def check(self):
         if self.representation == "cohort" and self.linkage != "single":
             raise UserError(f"representation 'cohort' knows linkage 'single' only, not {self.linkage!r}")
-        global_training_of(LocalTraining(), self.global_objective)
 
 
-def build_data_signature(model: FlatModel, training: LocalTraining, how: StochasticClustering, seed: int) -> Signature:
+@built_once
+def build_bilevel_round(
+    model: FlatModel,
+    training: LocalTraining,
+    global_training: LocalTraining,
+    *,
+    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+    global_aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+) -> Round:
+    """Builds one round of bi-level training (StoCFL Eq. 3, Alg. 1 lines 18 to 25): two models, pulled at each other.
+
+    The server has `models float32[?,P]` and `global_model float32[P]`; a client receives row `key` of the models and the global
+    model. Row k moves by the weighted mean of the differences of the clients with key k, the global model by that of all
+    clients.
+
+    Args:
+      model: What is trained.
+      training: Of the cluster models; its `proximal_weight` is λ.
+      global_training: Of the global model.
+      aggregation: Over `<key=int32,value=float32[P]>`; default `ClusteredMeanFactory()`.
+      global_aggregation: Over `float32[P]`, the other half of the global objective; default the mean weighted by examples,
+        zero where nobody has any weight.
+    """
+
+    def receive(values, client):
+        return collections.OrderedDict(model=values["models"][client["key"]], global_model=tf.identity(values["global_model"]))
+
+    def step(state, results, measurements):
+        del measurements
+        models = state["models"] + pad_rows(results["update"], tf.shape(state["models"])[0])
+        return {**state, "models": models, "global_model": state["global_model"] + results["global_update"]}
+
+    uploads = {
+        "update": aggregation or ClusteredMeanFactory(),
+        "global_update": global_aggregation or tff.aggregators.MeanFactory(no_nan_division=True),
+    }
+    values = {"models": models_type(model.size), "global_model": tff.TensorType(np.float32, [model.size])}
+    return compose(build_bilevel_work(model, training, global_training), uploads, Server(values, receive, step))
+
+
+def build_data_signature(model: FlatModel, training: LocalTraining, how: StoCFLParameters, seed: int) -> Signature:
     """Builds the signature that StoCFL's clients send."""
     local = LocalTraining(
         epochs=how.anchor_epochs,
@@ -109,7 +151,7 @@ def build_data_signature(model: FlatModel, training: LocalTraining, how: Stochas
 
 
 def build_clustering(
-    model: FlatModel, training: LocalTraining, how: StochasticClustering = StochasticClustering(), *, seed: int = 0
+    model: FlatModel, training: LocalTraining, how: StoCFLParameters = StoCFLParameters(), *, seed: int = 0
 ) -> OneShotClustering:
     """Builds what StoCFL does when everyone takes part in the first round: single linkage, cut at the cosine τ.
 
@@ -128,75 +170,68 @@ def build_clustering(
             "--set algorithms.stocfl.linkage=single"
         )
 
-    def measure(first, second) -> np.ndarray:
-        return stochastic.cosine_distances(first["signatures"], None if second is None else second["signatures"])
+    def distances(first, second) -> np.ndarray:
+        return stochastic.cosine_distances(first["value"], None if second is None else second["value"])
 
     return OneShotClustering(
         build_data_signature(model, training, how, seed),
-        {"": "signatures"},
-        measure,
+        distances,
         unit="1 - cosine",
-        measure_name="cosine distance",
+        metric="cosine distance",
         linkage="single",
         threshold=1 - how.threshold,
-        setting=lambda threshold: ("threshold", 1 - threshold),
+        setting={"threshold": lambda threshold: 1 - threshold},
         num_clusters=None,
     )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Rounds:
-    """StoCFL's server.
-
-    Attributes:
-      initial: `float32 [P]`, the initial model.
-      how: The method's parameters.
-      sign: Asks clients for their signatures, see `build_signing`.
-      process: From `build_bilevel_process` with `local_test=True`.
-      transfers: Of the signature and of training.
+class StoCFLState(ClusteredState):
+    """Beside `ClusteredState`, the clients that the server has met. Row 0 of the models is the global model; the others are
+    the different models of clusters: a cluster that nobody of a cohort belongs to costs nothing.
     """
 
-    initial: np.ndarray
-    how: StochasticClustering
-    sign: Callable[[Population], np.ndarray]
-    process: tff.templates.IterativeProcess
-    transfers: dict[str, Transfer]
+    known: KnownClients | None = None
 
-    def initialize(self, population: Population, size: int) -> State:
-        count = len(population.client_ids)
-        aggregator, everyone = self.process.initialize()["aggregator"], np.arange(count, dtype=np.int32)
-        return State(
-            population.client_ids, everyone, self.initial[np.newaxis], aggregator, KnownClients.nobody(count, size).extra()
-        )
 
-    def next(self, state: State, cohort: Cohort):
-        """One round; see `Algorithm.next`."""
+class StoCFL(Method):
+    """StoCFL, see `build_stocfl`."""
+
+    name = "stocfl"
+    state_class = StoCFLState
+
+    def __init__(self, model: FlatModel, training: LocalTraining, parameters: StoCFLParameters, seed: int, global_aggregation):
+        self.model, self._initial, self._how = model, model.initial, parameters
+        proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
+        fedprox = parameters.global_objective == "fedprox"
+        plain = proximal if fedprox else dataclasses.replace(proximal, proximal_weight=0.0)
+        self._round = build_bilevel_round(model, proximal, plain, global_aggregation=global_aggregation)
+        self._signature = build_data_signature(model, training, parameters, seed)
+        self._sign, self._size = build_signing(self._signature), signature_size(model, parameters.projection)
+        self.joining = Traffic.of(signature_transfer(self._signature))
+
+    def initialize(self, population: Population) -> StoCFLState:
+        alone, nobody = np.arange(len(population), dtype=np.int32), KnownClients.nobody(len(population), self._size)
+        models = self._initial[np.newaxis]
+        return StoCFLState(population.client_ids, alone, models, self._round.initial_aggregators, known=nobody)
+
+    def next(self, state: StoCFLState, cohort: Cohort):
         state, fresh, merges = self._meet(state, cohort)
         state, metrics = self._train(state, cohort)
-        partition = KnownClients.of(state).partition
+        partition = state.known.partition
         total, pairs = stochastic.objective(partition.sums), len(partition) * (len(partition) - 1) / 2
         scalars = {
-            "known_clients": int(state.extra["known"].sum()),
+            "known_clients": int(state.known.mask.sum()),
             "known_clusters": len(partition),
             "merges": merges,
             "objective": total,
             "mean_cosine": total / pairs if pairs else 0.0,
         }
-        sent = self.transfers["representation"]
-        down, up = sent.down_bytes * fresh, sent.up_bytes * fresh
-        return state, dataclasses.replace(
-            metrics, down_bytes=metrics.down_bytes + down, up_bytes=metrics.up_bytes + up, signature_bytes=down + up,
-            scalars=scalars,
-        )  # fmt: skip
+        return state, dataclasses.replace(metrics.with_signatures(self.joining * fresh), scalars=scalars)
 
-    def signatures(self, population: Population, client_ids: np.ndarray) -> np.ndarray:
-        """Asks some clients, ascending, for their signatures `float32 [n, d]`.
-
-        Raises:
-          UserError: If one is not finite.
-        """
-        sizes = population.sizes[population.index(client_ids)]
-        found = self.sign(dataclasses.replace(population, client_ids=client_ids, sizes=sizes))
+    def _signatures(self, population: Population, client_ids: np.ndarray) -> np.ndarray:
+        """Asks some clients, ascending, for their signatures `float32 [n, d]`; UserError if one is not finite."""
+        found = self._sign(population.restricted(client_ids))
         with np.errstate(over="ignore"):
             bad = np.flatnonzero(~np.isfinite(np.linalg.norm(found, axis=1)))  # a length that overflows has no direction
         if len(bad):
@@ -206,14 +241,14 @@ class _Rounds:
             )
         return found
 
-    def _meet(self, state: State, cohort: Cohort) -> tuple[State, int, int]:
+    def _meet(self, state: StoCFLState, cohort: Cohort) -> tuple[StoCFLState, int, int]:
         """Alg. 1 lines 5 to 17; returns the state, how many clients are new in it, and the number of merges."""
-        before = KnownClients.of(state)
-        where = np.sort(index_of(state.client_ids, cohort.client_ids))
+        before = state.known
+        where = np.sort(state.index(cohort.client_ids))
         fresh = where[~before.mask[where]]
         partition, known = before.partition, before
         if len(fresh):
-            signed = self.signatures(cohort.population, state.client_ids[fresh])
+            signed = self._signatures(cohort.population, state.client_ids[fresh])
             partition = stochastic.with_singletons(partition, state.assignment[fresh], signed)
             known = before.with_clients(fresh, signed, partition, before.rows)
         merging = self._merge(state, known, partition, where)
@@ -223,16 +258,14 @@ class _Rounds:
         places = merging.places[np.searchsorted(partition.ids, before.partition.ids)]
         models, rows = self._merge_models(state, before, places, len(merging.partition))
         known = dataclasses.replace(known, partition=merging.partition, rows=rows)
-        state = dataclasses.replace(state, assignment=assignment, models=models, extra=known.extra())
-        return state, len(fresh), merging.merges
+        return dataclasses.replace(state, assignment=assignment, models=models, known=known), len(fresh), merging.merges
 
-    def _merge(self, state: State, known: KnownClients, partition, where: np.ndarray) -> stochastic.Merging:
-        if self.how.representation == "members":
-            return stochastic.merge(partition, self.how.threshold, self.how.linkage)
-        sampled = known.signatures_of(where)
-        return stochastic.merge_sampled(partition, state.assignment[where], sampled, self.how.threshold)
+    def _merge(self, state: StoCFLState, known: KnownClients, partition, where: np.ndarray) -> stochastic.Merging:
+        if self._how.representation == "members":
+            return stochastic.merge(partition, self._how.threshold, self._how.linkage)
+        return stochastic.merge_sampled(partition, state.assignment[where], known.signatures_of(where), self._how.threshold)
 
-    def _merge_models(self, state: State, before: KnownClients, places: np.ndarray, count: int):
+    def _merge_models(self, state: StoCFLState, before: KnownClients, places: np.ndarray, count: int):
         """Models and rows `int32 [count]` after merging; `places` [K] says what the clusters before are part of now."""
         rows = np.full(count, -1, np.int32)
         rows[places] = before.rows
@@ -240,68 +273,63 @@ class _Rounds:
         if not several.any():
             return state.models, rows
         trained = state.assignment[before.trained]
-        weights = np.bincount(np.searchsorted(before.partition.ids, trained), minlength=len(places))
+        weights = np.bincount(before.places_of(trained), minlength=len(places))
         # Where newcomers' clusters merge that have copies of others' models, nobody has trained any.
         nobody = np.bincount(places, weights=weights, minlength=count)[places] == 0
         weights = np.where(nobody, before.partition.sizes, weights)[several]
         own = state.models[before.rows[several]]
-        merged, found = stochastic.merge_models(own, weights, places[several], self.how.model_merge)
+        merged, found = stochastic.merge_models(own, weights, places[several], self._how.model_merge)
         rows[merged] = len(state.models) + np.arange(len(merged))
         return np.concatenate([state.models, found]), rows
 
-    def _train(self, state: State, cohort: Cohort):
+    def _train(self, state: StoCFLState, cohort: Cohort):
         """Alg. 1 lines 18 to 25, and which models are kept."""
-        extra = state.extra
-        clusters = state.clusters(cohort.client_ids)
-        present, keys = np.unique(np.searchsorted(extra["clusters"], clusters), return_inverse=True)
-        most = MESSAGE_BYTES // self.initial.nbytes - 2  # beside the global model, and with room for all else
+        known, clusters = state.known, state.clusters(cohort.client_ids)
+        present, keys = np.unique(known.places_of(clusters), return_inverse=True)
+        most = MESSAGE_BYTES // self._initial.nbytes - 2  # beside the global model, and with room for all else
         if present.size > most:
             raise UserError(
                 f"the cohort of round {cohort.seed[1]} is in {len(present)} clusters, whose models are too large for one "
                 f"message (at most {most}); a lower threshold or fewer clients_per_round would do"
             )
-        server = collections.OrderedDict(
-            models=self._starts(state, present), global_model=state.models[0], aggregator=state.aggregator
-        )
-        server, reports = self.process.next(server, cohort_inputs(cohort, key=keys.astype(np.int32)))
-        metrics = round_metrics(reports, cohort, clusters, self.transfers["training"])
-        others = np.setdiff1d(np.arange(len(extra["rows"])), present)
-        kept, places = np.unique(extra["rows"][others], return_inverse=True)
-        rows = np.empty_like(extra["rows"])
+        values = {"models": self._starts(state, present), "global_model": state.models[0]}
+        result = run_round(self._round, cohort, values, state.aggregators, key=keys.astype(np.int32))
+        others = np.setdiff1d(np.arange(len(known.rows)), present)
+        kept, places = np.unique(known.rows[others], return_inverse=True)
+        rows = np.empty_like(known.rows)
         rows[others], rows[present] = 1 + places, 1 + len(kept) + np.arange(len(present))
-        models = np.concatenate([server["global_model"][np.newaxis], state.models[kept], server["models"]])
-        trained = extra["trained"].copy()
-        trained[index_of(state.client_ids, cohort.client_ids)] = True
-        extra = {**extra, "rows": rows, "trained": trained}
-        return dataclasses.replace(state, models=models, aggregator=server["aggregator"], extra=extra), metrics
+        trained = known.trained.copy()
+        trained[state.index(cohort.client_ids)] = True
+        moved = result.values
+        models = np.concatenate([moved["global_model"][np.newaxis], state.models[kept], moved["models"]])
+        known = dataclasses.replace(known, rows=rows, trained=trained)
+        state = dataclasses.replace(state, models=models, aggregators=result.aggregators, known=known)
+        return state, result.metrics(cohort, clusters)
 
-    def _starts(self, state: State, present: np.ndarray) -> np.ndarray:
+    def _starts(self, state: StoCFLState, present: np.ndarray) -> np.ndarray:
         """The models `float32 [n, P]` that the clusters at the places `present` train from."""
-        known = KnownClients.of(state)
+        known = state.known
         rows = known.rows[present]
         new, trained = rows < 0, known.rows >= 0
-        if self.how.start == "closest" and new.any() and trained.any():
+        if self._how.start == "closest" and new.any() and trained.any():
             sums = known.partition.sums
             near = stochastic.nearest(sums[present[new]], sums[trained])[0]
             rows = rows.copy()
             rows[new] = known.rows[trained][near]
             return state.models[rows]
-        unlike = state.models[0] if self.how.start == "global" else self.initial
+        unlike = state.models[0] if self._how.start == "global" else self._initial
         return np.where(new[:, np.newaxis], unlike, state.models[np.maximum(rows, 0)])
 
-    def admit(self, state: State, newcomers: Population) -> State:
+    def admit(self, state: StoCFLState, newcomers: Population) -> StoCFLState:
         """Section 3.3; before the first round there are no clusters to compare with, and newcomers are as all others."""
         check_newcomers(state, newcomers)
-        known, order = KnownClients.of(state), joined_order(state, newcomers)
-        arriving, count = newcomers.client_ids, len(newcomers.client_ids)
+        order, arriving, count = joined_order(state, newcomers), newcomers.client_ids, len(newcomers)
+        known = state.known.with_strangers(count, order)
         unused = state.assignment.max() + 1 + np.arange(count)
-        came = np.concatenate([np.zeros(len(state.client_ids), bool), np.ones(count, bool)])[order]
-        mask, trained = (np.concatenate([each, np.zeros(count, bool)])[order] for each in (known.mask, known.trained))
-        known = dataclasses.replace(known, mask=mask, trained=trained)
         if not len(known.partition):
-            return dataclasses.replace(state, extra=known.extra(), **extended(state, newcomers, unused))
-        signed = self.signatures(newcomers, arriving)
-        found = stochastic.infer(known.partition, signed, self.how.threshold)
+            return dataclasses.replace(state, known=known, **extended(state, newcomers, unused))
+        signed = self._signatures(newcomers, arriving)
+        found = stochastic.infer(known.partition, signed, self._how.threshold)
         joined = np.where(found.founded < 0, known.partition.ids[found.closest], unused[found.founded])
         partition = stochastic.with_members(known.partition, joined, signed)
         old = np.isin(partition.ids, known.partition.ids)
@@ -309,26 +337,40 @@ class _Rounds:
         rows[old] = known.rows
         if not old.all():
             rows[~old] = known.rows[stochastic.nearest(partition.sums[~old], known.partition.sums)[0]]
-        known = known.with_clients(np.flatnonzero(came), signed, partition, rows)
-        return dataclasses.replace(state, extra=known.extra(), **extended(state, newcomers, joined))
+        came = np.flatnonzero(order >= len(state.client_ids))
+        known = known.with_clients(came, signed, partition, rows)
+        return dataclasses.replace(state, known=known, **extended(state, newcomers, joined))
 
-    def assign(self, state: State, client_ids) -> tuple[np.ndarray, np.ndarray]:
-        """See `Algorithm.assign`."""
-        where, known = index_of(state.client_ids, client_ids), state.extra
-        keys = np.zeros(len(where), np.int32)
-        met = known["known"][where]
-        keys[met] = known["rows"][np.searchsorted(known["clusters"], state.assignment[where[met]])]
-        return state.models, keys
+    def models_for(self, state: StoCFLState, client_ids):
+        """A client that the server has not met is assigned the global model: nothing is known of it."""
+        where, known = state.index(client_ids), state.known
+        rows = np.zeros(len(where), np.int32)
+        met = known.mask[where]
+        rows[met] = known.rows[known.places_of(state.assignment[where[met]])]
+        return state.models, rows
+
+    def views(self, state: StoCFLState) -> Views:
+        known = state.known
+        return Views(
+            state.client_ids, state.assignment, known.mask, global_model=state.models[0], representations=known.signatures
+        )
+
+    def exports(self) -> Exports:
+        first = {"models": self._initial[np.newaxis], "global_model": self._initial}
+        return Exports(
+            lambda: {"signature": build_collection(self._signature), **round_computations(self._round, first)},
+            server_values=lambda state: {"models": state.models, "global_model": state.models[0]},
+        )
 
 
 def build_stocfl(
     model: FlatModel,
     training: LocalTraining,
-    clustering: StochasticClustering = StochasticClustering(),
+    parameters: StoCFLParameters = StoCFLParameters(),
     *,
     seed: int = 0,
     global_aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
-) -> Algorithm:
+) -> Method:
     """Builds StoCFL.
 
     Every client is a cluster of its own at first. Clusters merge before the cohort trains (Alg. 1). A cluster's model is
@@ -346,37 +388,8 @@ def build_stocfl(
     Args:
       model: What is trained; its initial vector is the anchor too (section 3.1).
       training: Local hyper-parameters, of both models.
-      clustering: The method's own.
+      parameters: The method's own.
       seed: Decides the signature's projection.
-      global_aggregation: Of the global model, e.g. a robust one; with `clustering.global_objective` it is G of Eq. 3.
-
-    Returns:
-      The method. Row 0 of the state's models is the global model; the others are the different models of clusters.
-      `State.extra` has `known bool [N]`, `trained bool [N]`, the known clients' `signatures float32 [M, d]`, and of their
-      clusters, by ID (`clusters int32 [K]`), the `sums float32 [K, d]` of signatures, whether they `changed bool [K]` since
-      they were compared, and `rows int32 [K]` of their models: a cluster that nobody of a cohort belongs to costs nothing.
+      global_aggregation: Of the global model, e.g. a robust one; with `parameters.global_objective` it is G of Eq. 3.
     """
-    proximal = dataclasses.replace(training, proximal_weight=clustering.proximal_weight)
-    parts = (model, proximal, global_training_of(proximal, clustering.global_objective))
-    signature = build_data_signature(model, training, clustering, seed)
-    process = build_bilevel_process(*parts, global_aggregation=global_aggregation, local_test=True)
-    transfers = {"representation": signature_transfer(signature), "training": bilevel_transfer(model, proximal)}
-    rounds = _Rounds(model.initial, clustering, build_signing(signature), process, transfers)
-    size = signature_size(model, clustering.projection)
-
-    def computations():
-        process = build_bilevel_process(*parts, global_aggregation=global_aggregation)
-        collection = build_collection(signature)
-        return {"signature": collection, "initialize": process.initialize, "training": process.next}
-
-    return Algorithm(
-        "stocfl",
-        lambda population: rounds.initialize(population, size),
-        rounds.next,
-        rounds.assign,
-        rounds.admit,
-        computations,
-        transfers,
-        extra_keys=KEPT,
-        global_model=lambda state: state.models[0],
-    )
+    return StoCFL(model, training, parameters, seed, global_aggregation)

@@ -1,9 +1,15 @@
 """From a client's example store to tensors."""
 
 import tensorflow as tf
+import tensorflow_federated as tff
 
 # Larger than any client: `batch` reserves no memory for what does not come.
 _EVERYTHING = 2**30
+
+
+def sequence_type(example_spec) -> tff.SequenceType:
+    """Returns the TFF type of a client's examples: a sequence of single examples."""
+    return tff.SequenceType(tff.types.tensorflow_to_type(example_spec))
 
 
 def stack(examples: tf.data.Dataset):

@@ -1,13 +1,12 @@
 """Local training: epochs of mini-batch SGD with momentum on a model that comes and goes as one vector."""
 
 import dataclasses
-import math
 
 import tensorflow as tf
 
 from tffcl.client_work.order import visiting_order
-from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, mean_cross_entropy
+from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Whole
 
 # Parameters a tensor, on average, above which training goes on with the weights' own tensors: splitting and joining the
 # vector in every step then costs more than the operations that a tensor each takes. Measured: LeNet-5 (4,443) takes 0.74 ms
@@ -16,7 +15,7 @@ _WORTH_SPLITTING = 20_000
 
 
 @dataclasses.dataclass(frozen=True)
-class LocalTraining:
+class LocalTraining(Parameters):
     """Hyper-parameters of a client's local training.
 
     Attributes:
@@ -28,25 +27,12 @@ class LocalTraining:
       proximal_weight: μ of FedProx, λ of Ditto and StoCFL: the loss has `proximal_weight / 2 * ||w - centre||^2` added.
     """
 
-    epochs: int = 1
-    batch_size: int = 10
-    learning_rate: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    proximal_weight: float = 0.0
-
-    def __post_init__(self):
-        whole = {"epochs": (self.epochs, 1), "batch_size": (self.batch_size, 0)}
-        for name, (value, least) in whole.items():
-            if isinstance(value, bool) or int(value) != value or value < least:
-                raise UserError(f"{name} is {value}; it must be a whole number from {least}")
-        if not (math.isfinite(self.learning_rate) and self.learning_rate > 0):
-            raise UserError(f"learning_rate is {self.learning_rate}; it must be a positive number")
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"momentum is {self.momentum}; it must be from 0 to below 1")
-        for name in ("weight_decay", "proximal_weight"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
-                raise UserError(f"{name} is {getattr(self, name)}; it must be 0 or more")
+    epochs: Count = 1
+    batch_size: Whole = 10
+    learning_rate: Positive = 0.01
+    momentum: Fraction = 0.0
+    weight_decay: NonNegative = 0.0
+    proximal_weight: NonNegative = 0.0
 
 
 def build_local_sgd(model: FlatModel, training: LocalTraining):

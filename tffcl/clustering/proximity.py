@@ -17,7 +17,7 @@ import numpy as np
 
 from tffcl.errors import UserError, unknown
 
-MEASURES = {
+METRICS = {
     "smallest_angle": "the smallest principal angle between the two subspaces (PACFL Eq. 2)",
     "angle_sum": "the sum of all principal angles between the two subspaces (PACFL Table 1)",
     "trace": "the sum of the angles between corresponding columns (PACFL Eq. 3)",
@@ -64,7 +64,7 @@ def principal_angles(
     bases: np.ndarray,
     mask: np.ndarray | None = None,
     *,
-    measure: str = "smallest_angle",
+    metric: str = "smallest_angle",
     others: np.ndarray | None = None,
     others_mask: np.ndarray | None = None,
     max_bytes: int = 256 * 2**20,
@@ -98,7 +98,7 @@ def principal_angles(
     Args:
       bases: Float [N, d, q]: one signature per client, its basis vectors as columns.
       mask: Bool [N, q]: which columns are real; None: all. Columns that are not real are ignored.
-      measure: One of `MEASURES`.
+      metric: One of `METRICS`.
       others: Float [M, d, q2]: a second set of clients; the result is then bases against others.
       others_mask: Bool [M, q2], the mask of `others`.
       max_bytes: Bound on the temporary arrays of all threads together. Besides them there are the result and
@@ -108,23 +108,23 @@ def principal_angles(
       Float32 [N, N], symmetric with a diagonal of exactly 0; or [N, M] if `others` is given. Degrees.
 
     Raises:
-      UserError: For an unknown measure, wrong shapes, a signature with NaN, infinity or no real column
+      UserError: For an unknown metric, wrong shapes, a signature with NaN, infinity or no real column
         (the message gives the client's index), or, with "trace", two clients that share no real column.
     """
-    if measure not in _MEASURES:
-        raise unknown("measure", measure, MEASURES)
+    if metric not in _METRICS:
+        raise unknown("metric", metric, METRICS)
     if max_bytes < 1:
         raise UserError(f"max_bytes is {max_bytes}; it must be at least 1")
     if others is None and others_mask is not None:
         raise UserError("others_mask is given without others")
-    of_subspaces = measure in ("smallest_angle", "angle_sum")
+    of_subspaces = metric in ("smallest_angle", "angle_sum")
     left = _prepare(bases, mask, "client", of_subspaces, max_bytes)
     right = left if others is None else _prepare(others, others_mask, "other client", of_subspaces, max_bytes)
     if left.rows.shape[2] != right.rows.shape[2]:
         raise UserError(f"bases have {left.rows.shape[2]} features and others {right.rows.shape[2]}; they must be equal")
-    if measure == "trace":
+    if metric == "trace":
         _check_common_columns(left, right)
-    return _all_pairs(left, right, _MEASURES[measure], max_bytes)
+    return _all_pairs(left, right, _METRICS[metric], max_bytes)
 
 
 def _prepare(bases, mask, who: str, orthonormal: bool, max_bytes: int) -> _Vectors:
@@ -194,12 +194,12 @@ def _check_common_columns(left: _Vectors, right: _Vectors) -> None:
         i, j = disjoint[0]
         raise UserError(
             f"client {our_client[i]} and client {their_client[j]} share no real column; "
-            'measure "trace" needs one, the other measures do not'
+            'metric "trace" needs one, the other metrics do not'
         )
 
 
-def _all_pairs(left: _Vectors, right: _Vectors, measure: Callable, max_bytes: int) -> np.ndarray:
-    """Runs `measure` on blocks of pairs, several at a time, and puts the matrix together.
+def _all_pairs(left: _Vectors, right: _Vectors, metric: Callable, max_bytes: int) -> np.ndarray:
+    """Runs `metric` on blocks of pairs, several at a time, and puts the matrix together.
 
     Every block writes its own part of the result, so the threads need no lock; NumPy releases the
     interpreter's lock in the products and in the eigenvalue routines.
@@ -211,7 +211,7 @@ def _all_pairs(left: _Vectors, right: _Vectors, measure: Callable, max_bytes: in
 
     def fill(corner: tuple[int, int]) -> None:
         across, down = (slice(start, start + side) for start in corner)
-        block = measure(left[across], right[down])
+        block = metric(left[across], right[down])
         if symmetric and corner[0] == corner[1]:
             block = np.triu(block, 1)
             block += block.T
@@ -293,7 +293,7 @@ def _smallest_entry(left: _Vectors, right: _Vectors) -> np.ndarray:
     return _degrees(np.abs(_products(left, right)).max(axis=(1, 3)) ** 2)
 
 
-_MEASURES = {
+_METRICS = {
     "smallest_angle": _smallest_angle,
     "angle_sum": _angle_sum,
     "trace": _trace,

@@ -1,24 +1,22 @@
 """The way in: from what a task file says to a federated data set."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tffcl.datasets import options, server_data
 from tffcl.datasets import registry as catalog
 from tffcl.datasets.core import Dataset, FederatedDataset, Images, Partition
 from tffcl.datasets.mixture import mixture
 from tffcl.datasets.normalization import normalized
 from tffcl.datasets.pools import pool
+from tffcl.datasets.server_data import hold_out_server
 from tffcl.datasets.subset import reduced
 from tffcl.errors import UserError
+from tffcl.validation import Whole, check_options, check_value, keys_of
 
 # Partitions of several sets at once, and how these become one.
 _MIXTURES = {"hybrid": {"labels": "common"}, "mix4": {"labels": "apart"}}
 
-# Options of every data set, beside those of its loader.
-COMMON = {"normalization": "pacfl", "subset": None, "test_subset": None}
-
-# The same, but where there are several sets, of all of them together.
-SERVER = {"server_examples": 0, "server_split": "train"}
+# Options of every data set, beside those of its loader, are those of these two functions.
+_OF_EVERY_SET = (normalized, reduced)
 
 
 def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir: str | None = None) -> FederatedDataset:
@@ -39,17 +37,16 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
       UserError: For what a user can mend: unknown names and options, values that are impossible, data that is
         missing or damaged, a client without training examples.
     """
-    options.integer("seed", seed, 0)
+    check_value("seed", seed, Whole)
     name, rule = _section("partition", partition)
     function = catalog.find("partition", catalog.PARTITIONS, name).load()
     # Before the data is read: a mistyped option is answered at once.
-    options.check(f"partition {name}", function, rule, given=("seed",))
+    rule = check_options(f"partition {name}", function, rule, given=("seed",))
     asked = dict(_mapping("dataset", dataset))
-    for_server = {key: asked.pop(key, default) for key, default in SERVER.items()}
-    server_data.check(**for_server)
+    for_server = _taken(asked, hold_out_server)
     mixing = _MIXTURES.get(name)
-    whole = load_dataset(asked, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=SERVER)
-    whole, server = server_data.hold_out_server(whole, seed=seed, **for_server)
+    whole = load_dataset(asked, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=_options_of(hold_out_server))
+    whole, server = hold_out_server(whole, seed=seed, **for_server)
     split = function(whole, seed=seed, **rule)
     return federated(whole, split, name, server)
 
@@ -92,10 +89,20 @@ def load_dataset(
 def _load_one(asked: Mapping, *, seed, data_dir, also) -> Dataset:
     name, rest = _section("dataset", asked)
     load = catalog.find("dataset", catalog.DATASETS, name).load()
-    common = {key: rest.pop(key, default) for key, default in COMMON.items()}
-    options.check(f"dataset {name}", load, rest, given=("data_dir",), also=(*COMMON, *also))
-    normal = normalized(load(data_dir=data_dir, **rest), common.pop("normalization"))
-    return reduced(normal, seed=seed, **common)
+    convention, size = (_taken(rest, function) for function in _OF_EVERY_SET)
+    common = [key for function in _OF_EVERY_SET for key in _options_of(function)]
+    own = check_options(f"dataset {name}", load, rest, given=("data_dir",), also=(*common, *also))
+    return reduced(normalized(load(data_dir=data_dir, **own), **convention), seed=seed, **size)
+
+
+def _options_of(function: Callable) -> list[str]:
+    return [key for key in keys_of(function) if key != "seed"]
+
+
+def _taken(asked: dict, function: Callable) -> dict:
+    """Takes the options of a function out of a user's, checked."""
+    taken = {key: asked.pop(key) for key in _options_of(function) if key in asked}
+    return check_options("dataset", function, taken, given=("seed",))
 
 
 def _mapping(kind, section):

@@ -6,9 +6,13 @@ import numpy as np
 
 from tffcl.datasets.core import Dataset, Images
 from tffcl.errors import UserError
+from tffcl.validation import one_of, validated
+
+LABELS = ("common", "apart")
 
 
-def mixture(datasets: Sequence[Dataset], *, labels: str) -> Dataset:
+@validated
+def mixture(datasets: Sequence[Dataset], *, labels: one_of(LABELS)) -> Dataset:
     """Puts data sets together.
 
     Labels in common: the sets must have images of one shape and as many classes; label y means one thing here

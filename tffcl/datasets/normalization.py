@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from tffcl.datasets.core import Dataset
-from tffcl.datasets.options import choice
+from tffcl.validation import one_of, validated
 
 # The constants of the transforms in PACFL's, FLIS's and NIID-Bench's code. Fashion-MNIST uses MNIST's there.
 PAPER_CONSTANTS = {
@@ -48,7 +48,8 @@ def constants(name: str, x: np.ndarray) -> tuple[tuple[float, ...], tuple[float,
     return PAPER_CONSTANTS.get(name) or measured(x)
 
 
-def normalized(dataset: Dataset, normalization: str) -> Dataset:
+@validated
+def normalized(dataset: Dataset, *, normalization: one_of(NORMALIZATIONS) = "pacfl") -> Dataset:
     """Returns the data set with the mean and deviation of a named convention.
 
     Args:
@@ -60,7 +61,6 @@ def normalized(dataset: Dataset, normalization: str) -> Dataset:
     Raises:
       UserError: For another name.
     """
-    choice("normalization", normalization, NORMALIZATIONS)
     if normalization == "pacfl":
         return dataset
     channels = dataset.train.x.shape[-1]

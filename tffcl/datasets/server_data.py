@@ -4,22 +4,19 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.datasets import options
 from tffcl.datasets.core import Dataset, Images
 from tffcl.datasets.partitions.dealing import by_class
 from tffcl.errors import UserError
+from tffcl.validation import Whole, one_of, validated
 
 # What the images of a split are called in messages.
 _SPLITS = {"train": "training", "test": "test"}
 
 
-def check(*, server_examples: object, server_split: object):
-    """Checks what can be checked without the data; raises UserError as `hold_out_server`."""
-    options.integer("server_examples", server_examples, 0)
-    options.choice("server_split", server_split, _SPLITS)
-
-
-def hold_out_server(dataset: Dataset, *, seed: int, server_examples: int, server_split: str) -> tuple[Dataset, Images | None]:
+@validated
+def hold_out_server(
+    dataset: Dataset, *, seed: Whole, server_examples: Whole = 0, server_split: one_of(_SPLITS) = "train"
+) -> tuple[Dataset, Images | None]:
     """Gives the server images, before a partition hands the others out to clients.
 
     Each class gets as many as the others; one more for some classes that the seed decides, if the number does
@@ -39,7 +36,6 @@ def hold_out_server(dataset: Dataset, *, seed: int, server_examples: int, server
       UserError: If the number is not whole, negative or not below that of the split's images, or the split
         has another name.
     """
-    check(server_examples=server_examples, server_split=server_split)
     if not server_examples:
         return dataset, None
     source = getattr(dataset, server_split)

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from tffcl.datasets import options
 from tffcl.datasets.core import Dataset
 from tffcl.datasets.partitions.dealing import by_class, joined
 from tffcl.errors import UserError
+from tffcl.validation import Count, Whole, validated
 
 
 def stratified(y: np.ndarray, num_classes: int, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -20,7 +20,8 @@ def stratified(y: np.ndarray, num_classes: int, size: int, rng: np.random.Genera
     return joined([rng.permutation(index)[:wanted] for index, wanted in zip(examples, sizes, strict=True)])
 
 
-def reduced(dataset: Dataset, *, seed: int, subset: int | None, test_subset: int | None) -> Dataset:
+@validated
+def reduced(dataset: Dataset, *, seed: Whole, subset: Count | None = None, test_subset: Count | None = None) -> Dataset:
     """Keeps a stratified random part of a data set.
 
     Args:
@@ -40,7 +41,7 @@ def reduced(dataset: Dataset, *, seed: int, subset: int | None, test_subset: int
         if size is None:
             kept.append(np.arange(len(images)))
             continue
-        if options.integer(key, size, 1) > len(images):
+        if size > len(images):
             raise UserError(f"{key} is {size}; {dataset.name} has only {len(images)}")
         kept.append(stratified(images.y, dataset.num_classes, size, rng))
     return dataset.take(*kept)

@@ -40,21 +40,21 @@ ALGORITHMS = {
         "PACFL: clusters by principal angles between data subspaces, before training (AAAI 2023)",
         "tffcl.algorithms.pacfl",
         "build_pacfl",
-        "PrincipalAngleClustering",
+        "PACFLParameters",
         clustering="build_clustering",
     ),
     "flis_dc": Entry(
         "FLIS (DC): joint clusters by inference similarity on server data, anew in every round (2022)",
         "tffcl.algorithms.flis_dc",
         "build_flis_dc",
-        "JointClustering",
+        "FLISDCParameters",
         needs=("server_images",),
     ),
     "flis_hc": Entry(
         "FLIS (HC): hierarchical clusters by inference similarity on server data, after a warm-up (2022)",
         "tffcl.algorithms.flis_hc",
         "build_flis_hc",
-        "InferenceClustering",
+        "FLISHCParameters",
         needs=("server_images", "seed"),
         clustering="build_clustering",
     ),
@@ -62,14 +62,14 @@ ALGORITHMS = {
         "IFCA: K models, every client takes the one of least loss (NeurIPS 2020)",
         "tffcl.algorithms.ifca",
         "build_ifca",
-        "IterativeClustering",
+        "IFCAParameters",
         needs=("seed",),
     ),
     "flt": Entry(
         "FLT: clients related by what an encoder makes of their data, joint or disjoint clusters (TNNLS 2022)",
         "tffcl.algorithms.flt",
         "build_flt",
-        "TaskonomyClustering",
+        "FLTParameters",
         needs=("encoder", "seed"),
         clustering="build_clustering",
     ),
@@ -77,7 +77,7 @@ ALGORITHMS = {
         "PCA+kM+HC: clusters by k-means centres of PCA projections, before training (FLT's baseline)",
         "tffcl.algorithms.pca_km_hc",
         "build_pca_km_hc",
-        "ProjectionClustering",
+        "PCAKMHCParameters",
         needs=("seed",),
         clustering="build_clustering",
     ),
@@ -85,14 +85,14 @@ ALGORITHMS = {
         "FedSEM: k-means on the clients' models in every round (2021)",
         "tffcl.algorithms.fedsem",
         "build_fedsem",
-        "CentreClustering",
+        "FedSEMParameters",
         needs=("seed",),
     ),
     "stocfl": Entry(
         "StoCFL: clusters merge by gradients at an anchor as clients become known, models held near a global one (2023)",
         "tffcl.algorithms.stocfl",
         "build_stocfl",
-        "StochasticClustering",
+        "StoCFLParameters",
         needs=("seed",),
         clustering="build_clustering",
     ),
@@ -100,13 +100,13 @@ ALGORITHMS = {
         "FedProx: FedAvg whose local training is held near the global model (MLSys 2020)",
         "tffcl.algorithms.fedprox",
         "build_fedprox",
-        "ProximalTraining",
+        "FedProxParameters",
     ),
     "ditto": Entry(
         "Ditto: a personal model for every client, held near the global one (ICML 2021)",
         "tffcl.algorithms.ditto",
         "build_ditto",
-        "PersonalTraining",
+        "DittoParameters",
     ),
     "fedavg": Entry("FedAvg: one global model (McMahan et al. 2017)", "tffcl.algorithms.fedavg", "build_fedavg"),
     "solo": Entry("SOLO: every client trains alone, nothing is sent", "tffcl.algorithms.solo", "build_solo"),
@@ -120,6 +120,9 @@ SIGNATURES = {
     "embedding": "flt",
     "anchor_gradient": "stocfl",
 }
+
+# What a run gives to the builder of its model; a task sets the other parameters.
+GIVEN_TO_MODELS = ("input_shape", "num_classes", "normalization", "seed")
 
 MODELS = {
     "lenet5": Entry(

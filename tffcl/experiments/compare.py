@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from tffcl import runtime
 from tffcl.errors import UserError
 from tffcl.experiments.config import RunConfig
-from tffcl.runner import run as single
+from tffcl.experiments.run import run
+from tffcl.runner.directory import check_claim
 from tffcl.runtime import RemoteWorkers
 
 
@@ -80,7 +81,7 @@ def run_all(
         fails; what is finished stays.
     """
     for config, place in zip(configs, places, strict=True):  # after hours of work would be too late
-        single.check_claim(place, config, resume=resume, overwrite=overwrite)
+        check_claim(place, config.as_dict(), resume=resume, overwrite=overwrite)
     options = {
         "data_dir": data_dir,
         "resume": resume,
@@ -100,6 +101,6 @@ def run_all(
         else:
             if ran and not workers:
                 runtime.renew_local_worker()
-            summaries.append(single.run(config, place, **options))
+            summaries.append(run(config, place, **options).summary)
             ran = True
     return summaries

@@ -1,19 +1,32 @@
 """A run's configuration: from a task file, the method's own table in it, and the command line's overrides."""
 
 import dataclasses
-import inspect
 import pathlib
 import tomllib
-import typing
 from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import msgspec
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import tasks
-from tffcl.experiments.catalog import ALGORITHMS, MODELS
+from tffcl.experiments.catalog import ALGORITHMS, GIVEN_TO_MODELS, MODELS
+from tffcl.validation import (
+    Count,
+    Fraction,
+    NonNegative,
+    Parameters,
+    Positive,
+    Whole,
+    check_options,
+    check_value,
+    from_table,
+    wrong,
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainSettings:
+class TrainSettings(Parameters):
     """The protocol of training.
 
     Attributes:
@@ -26,38 +39,28 @@ class TrainSettings:
       weight_decay: L2 coefficient.
     """
 
-    rounds: int = 10
-    clients_per_round: int = 10
-    local_epochs: int = 1
-    batch_size: int = 10
-    learning_rate: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-
-    def __post_init__(self):
-        for name in ("rounds", "clients_per_round", "local_epochs"):
-            value = getattr(self, name)
-            if value < 1:
-                raise UserError(f"train.{name} is {value}; it must be a whole number from 1")
+    rounds: Count = 10
+    clients_per_round: Count = 10
+    local_epochs: Count = 1
+    batch_size: Whole = 10
+    learning_rate: Positive = 0.01
+    momentum: Fraction = 0.0
+    weight_decay: NonNegative = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationSettings:
+class EvaluationSettings(Parameters):
     """When accuracies are taken.
 
     Attributes:
       every: Rounds between evaluations; the last round always has one.
     """
 
-    every: int = 10
-
-    def __post_init__(self):
-        if self.every < 1:
-            raise UserError(f"evaluation.every is {self.every}; it must be a whole number from 1")
+    every: Count = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointSettings:
+class CheckpointSettings(Parameters):
     """When the state is saved.
 
     Attributes:
@@ -65,17 +68,12 @@ class CheckpointSettings:
       keep: How many of the newest are kept.
     """
 
-    every: int = 10
-    keep: int = 2
-
-    def __post_init__(self):
-        for name in ("every", "keep"):
-            if getattr(self, name) < 1:
-                raise UserError(f"checkpoint.{name} is {getattr(self, name)}; it must be a whole number from 1")
+    every: Count = 10
+    keep: Count = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class NewcomerSettings:
+class NewcomerSettings(Parameters):
     """Who joins after the last round.
 
     Attributes:
@@ -85,18 +83,13 @@ class NewcomerSettings:
       round: From this round on they take part as all others do; 0: they join after the last (`tffcl newcomers`).
     """
 
-    clients: int = 0
-    epochs: int = 5
-    round: int = 0
-
-    def __post_init__(self):
-        for name in ("clients", "epochs", "round"):
-            if getattr(self, name) < 0:
-                raise UserError(f"newcomers.{name} is {getattr(self, name)}; it must be a whole number from 0")
+    clients: Whole = 0
+    epochs: Whole = 5
+    round: Whole = 0
 
 
 @dataclasses.dataclass(frozen=True)
-class DriftSettings:
+class DriftSettings(Parameters):
     """Whose data change in the middle of a run, and when (see `datasets.drift`).
 
     Attributes:
@@ -104,14 +97,12 @@ class DriftSettings:
       round: From this round on they hold the other data.
     """
 
-    clients: int = 0
-    round: int = 2
+    clients: Annotated[int, msgspec.Meta(ge=0, description="0 or a whole number from 2")] = 0
+    round: Annotated[int, msgspec.Meta(ge=2)] = 2
 
-    def __post_init__(self):
-        if self.clients < 0 or self.clients == 1:
-            raise UserError(f"drift.clients is {self.clients}; it must be 0 or a whole number from 2")
-        if self.round < 2:
-            raise UserError(f"drift.round is {self.round}; it must be a whole number from 2")
+    def check(self):
+        if self.clients == 1:
+            raise wrong("clients", 1, "it must be 0 or a whole number from 2")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +119,7 @@ class RunConfig:
       partition: Name and options.
       model: Name and options, see `models`.
       train: Protocol of training, with the method's own values.
-      method: The method's own parameters.
+      method: The method's own parameters; None for a method that has none.
       evaluation: When accuracies are taken.
       checkpoint: When the state is saved.
       newcomers: Who joins later.
@@ -144,7 +135,7 @@ class RunConfig:
     partition: Mapping
     model: Mapping
     train: TrainSettings
-    method: Mapping
+    method: Parameters | None
     evaluation: EvaluationSettings
     checkpoint: CheckpointSettings
     newcomers: NewcomerSettings = NewcomerSettings()
@@ -190,42 +181,13 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
     return overrides
 
 
-def settings(cls, values: Mapping, where: str):
-    """Makes a dataclass from a table, with one-line errors for unknown keys and wrong types.
-
-    Args:
-      cls: A dataclass whose fields are the allowed keys.
-      values: Key to value.
-      where: Name of the table, for messages.
-    """
-    kinds = typing.get_type_hints(cls)
-    checked = {}
-    for key, value in values.items():
-        if key not in kinds:
-            raise unknown(f"key in [{where}]", key, kinds)
-        checked[key] = _typed(value, kinds[key], f"{where}.{key}")
-    return cls(**checked)
-
-
-def _typed(value, kind, name):
-    allowed = [each for each in (typing.get_args(kind) or (kind,)) if each is not type(None)]
-    if float in allowed and type(value) is int:
-        return float(value)
-    if type(value) not in allowed:
-        raise UserError(f"{name} is {value!r}; it must be of type {' or '.join(each.__name__ for each in allowed)}")
-    return value
-
-
 def _check_model(model: Mapping, *, keys: bool):
-    if model["name"] not in MODELS:
-        raise unknown("model", model["name"], MODELS)
-    if not keys:
-        return
-    own = inspect.signature(MODELS[model["name"]].builder()).parameters
-    allowed = {"name", *own} - {"input_shape", "num_classes", "normalization", "seed"}
-    for key in model:
-        if key not in allowed:
-            raise unknown("key in [model]", key, allowed)
+    name = model["name"]
+    if name not in MODELS:
+        raise unknown("model", name, MODELS, table="model", key="name")
+    if keys:
+        options = {key: value for key, value in model.items() if key != "name"}
+        check_options(f"model {name}", MODELS[name].builder(), options, given=GIVEN_TO_MODELS, also=("name",))
 
 
 def resolve(
@@ -253,8 +215,7 @@ def resolve(
     """
     if algorithm not in ALGORITHMS:
         raise unknown("algorithm", algorithm, ALGORITHMS)
-    if seed < 0:
-        raise UserError(f"seed is {seed}; it must be a whole number from 0")
+    check_value("seed", seed, Whole)
     loaded = tasks.load_task(task)
     overrides = overrides or {}
     for section in overrides:
@@ -270,7 +231,7 @@ def resolve(
 def _resolved(name: str, contents: Mapping, algorithm: str, seed: int, overrides: Mapping) -> RunConfig:
     for other in contents.get("algorithms", {}):
         if other not in ALGORITHMS:
-            raise unknown("algorithm in [algorithms]", other, ALGORITHMS)
+            raise unknown("algorithm in [algorithms]", other, ALGORITHMS, table="algorithms", key=other)
     own = contents.get("algorithms", {}).get(algorithm, {})
     train_keys = {field.name for field in dataclasses.fields(TrainSettings)}
     train = {**contents.get("train", {}), **{key: own[key] for key in own if key in train_keys}}
@@ -286,22 +247,33 @@ def _resolved(name: str, contents: Mapping, algorithm: str, seed: int, overrides
         dataset=contents["dataset"],
         partition=contents["partition"],
         model=contents["model"],
-        train=settings(TrainSettings, train, "train"),
+        train=_train_settings(train, algorithm, own, overrides),
         method=_method_parameters(algorithm, {key: own[key] for key in own if key not in train_keys}),
-        evaluation=settings(EvaluationSettings, contents.get("evaluation", {}), "evaluation"),
-        checkpoint=settings(CheckpointSettings, contents.get("checkpoint", {}), "checkpoint"),
-        newcomers=settings(NewcomerSettings, contents.get("newcomers", {}), "newcomers"),
-        drift=settings(DriftSettings, contents.get("drift", {}), "drift"),
+        evaluation=from_table(EvaluationSettings, contents.get("evaluation", {}), "evaluation"),
+        checkpoint=from_table(CheckpointSettings, contents.get("checkpoint", {}), "checkpoint"),
+        newcomers=from_table(NewcomerSettings, contents.get("newcomers", {}), "newcomers"),
+        drift=from_table(DriftSettings, contents.get("drift", {}), "drift"),
     )
 
 
-def _method_parameters(algorithm: str, values: Mapping) -> dict:
+def _train_settings(train: Mapping, algorithm: str, own: Mapping, overrides: Mapping) -> TrainSettings:
+    try:
+        return from_table(TrainSettings, train, "train")
+    except UserError as error:
+        if error.key in own and error.key not in overrides.get("train", {}):
+            error.table = f"algorithms.{algorithm}"  # where the value stands
+        raise
+
+
+def _method_parameters(algorithm: str, values: Mapping) -> Parameters | None:
     cls = ALGORITHMS[algorithm].parameter_class()
     if cls is None:
         if values:
-            raise UserError(f"{algorithm} has no parameters of its own; found {', '.join(sorted(values))}")
-        return {}
-    return dataclasses.asdict(settings(cls, values, f"algorithms.{algorithm}"))
+            found = sorted(values)
+            message = f"{algorithm} has no parameters of its own; found {', '.join(found)}"
+            raise UserError(message, table=f"algorithms.{algorithm}", key=found[0])
+        return None
+    return from_table(cls, values, f"algorithms.{algorithm}")
 
 
 def load_run_config(out: str | pathlib.Path) -> RunConfig:
@@ -332,8 +304,8 @@ def _written(values: dict) -> RunConfig:
         raise unknown("algorithm", values["algorithm"], ALGORITHMS)
     kinds = {"train": TrainSettings, "evaluation": EvaluationSettings, "checkpoint": CheckpointSettings}
     kinds |= {"newcomers": NewcomerSettings, "drift": DriftSettings}
-    tables = {name: settings(kind, values.get(name, {}), name) for name, kind in kinds.items()}
-    method = _method_parameters(values["algorithm"], values["method"])
+    tables = {name: from_table(kind, values.get(name, {}), name) for name, kind in kinds.items()}
+    method = _method_parameters(values["algorithm"], values.get("method", {}))
     plain = {name: values[name] for name in ("task", "algorithm", "seed", "description", "source")}
     data = {name: values[name] for name in ("dataset", "partition", "model")}
     return RunConfig(**plain, **data, **tables, method=method)

@@ -292,6 +292,6 @@ def _basis(gram: np.ndarray, num_vectors: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _matrices(bases: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
     bases, masks = np.stack(bases), np.stack(masks)
-    first = principal_angles(bases[:, :, :1], masks[:, :1], measure="smallest_angle")
+    first = principal_angles(bases[:, :, :1], masks[:, :1], metric="smallest_angle")
     others = (name for name in MEASURES if name != "first_vectors")
-    return {"first_vectors": first} | {name: principal_angles(bases, masks, measure=name) for name in others}
+    return {"first_vectors": first} | {name: principal_angles(bases, masks, metric=name) for name in others}

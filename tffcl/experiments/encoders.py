@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from tffcl.client_work.autoencoding import build_adam_steps, start_adam
 from tffcl.clients.sampling import stream
-from tffcl.datasets import options
 from tffcl.datasets.federated import load_dataset
 from tffcl.datasets.storage import write_npz
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder, build_autoencoder
 from tffcl.runner.progress import progress_bar
+from tffcl.validation import Count, Positive, Whole, validated
 
 _FORMAT = "tffcl encoder 1"  # a change of what an autoencoder computes from its vector must change this
 _STEPS_AT_A_TIME = 100  # between two movements of the progress bar
@@ -29,17 +29,18 @@ def encoder_path(name: str, data_dir: str | os.PathLike | None = None) -> pathli
     return pathlib.Path(directory).expanduser().absolute() / "encoders" / f"{name}.npz"
 
 
+@validated
 def pretrain_encoder(
     dataset: Mapping,
     *,
-    epochs: int = 25,
-    batch_size: int = 10,
-    learning_rate: float = 1e-3,
-    latent: int = 128,
-    examples: int | None = None,
-    seed: int = 0,
+    epochs: Count = 25,
+    batch_size: Count = 10,
+    learning_rate: Positive = 1e-3,
+    latent: Count = 128,
+    examples: Count | None = None,
+    seed: Whole = 0,
     data_dir: str | None = None,
-    out: str | os.PathLike | None = None,
+    out: str | None = None,
     overwrite: bool = False,
     show_progress: bool = True,
 ) -> pathlib.Path:
@@ -67,10 +68,6 @@ def pretrain_encoder(
       UserError: For bad numbers, a data set that cannot be had, a file that is there or cannot be written, and if the
         training diverges.
     """
-    options.integer("epochs", epochs, 1)
-    options.integer("batch_size", batch_size, 1)
-    options.positive("learning_rate", learning_rate)
-    options.integer("seed", seed, 0)
     several = isinstance(dataset, Mapping) and "names" in dataset
     # Before the data is read: a file that may not be replaced is reported at once.
     path = pathlib.Path(out).expanduser() if out else encoder_path(_name(dataset), data_dir)
@@ -152,7 +149,7 @@ def _chosen(whole, examples: int | None, seed: int) -> np.ndarray:
     x = whole.train.x
     if examples is None:
         return x
-    if options.integer("examples", examples, 1) > len(x):
+    if examples > len(x):
         raise UserError(f"examples is {examples}; {whole.name} has only {len(x)}")
     rng = np.random.default_rng(stream(seed, "encoder examples"))
     return x[np.sort(rng.choice(len(x), examples, replace=False))]

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tffcl.datasets import federated
 from tffcl.datasets import registry as data
-from tffcl.datasets.options import keys_of
 from tffcl.experiments import catalog, config, tasks
+from tffcl.validation import describe, keys_of, types_of
 
-_NEEDED = object()
+_NEEDED = (inspect.Parameter.empty, dataclasses.MISSING)
 _GIVEN = ("seed", "data_dir", "dataset")  # by the run, not by a task
-_GIVEN_TO_MODELS = ("seed", "input_shape", "num_classes", "normalization")
 
 
 def explain(kind: str, name: str) -> list[str]:
@@ -38,9 +37,9 @@ def _algorithm(name: str) -> Iterator[str]:
     if parameters is None:
         yield "no keys of its own"
     else:
-        yield from _table(f"algorithms.{name}", _fields(parameters), _told(parameters.__doc__, "Attributes"))
+        yield from _settings(f"algorithms.{name}", parameters)
     yield "It may also have its own values of [train]'s keys:"
-    yield from _table("train", _fields(config.TrainSettings), _told(config.TrainSettings.__doc__, "Attributes"))
+    yield from _settings("train", config.TrainSettings)
 
 
 def _task(name: str) -> Iterator[str]:
@@ -57,7 +56,7 @@ def _task(name: str) -> Iterator[str]:
         ("newcomers", config.NewcomerSettings),
         ("drift", config.DriftSettings),
     ):
-        yield from _table(table, _fields(settings), _told(settings.__doc__, "Attributes"))
+        yield from _settings(table, settings)
 
 
 def _dataset(name: str) -> Iterator[str]:
@@ -78,35 +77,33 @@ def _partition(name: str) -> Iterator[str]:
 def _model(name: str) -> Iterator[str]:
     entry = data.find("model", catalog.MODELS, name)
     yield entry.description
-    builder = entry.builder()
-    keys = {each.name: each.default for each in inspect.signature(builder).parameters.values()}
-    yield from _table("model", _without(_GIVEN_TO_MODELS, keys), _told(builder.__doc__, "Args"))
+    yield from _function("model", entry.builder(), catalog.GIVEN_TO_MODELS)
 
 
 _EXPLAINERS = {"algorithms": _algorithm, "tasks": _task, "datasets": _dataset, "partitions": _partition, "models": _model}
 
 
-def _function(table: str, function: Callable) -> Iterator[str]:
-    yield from _table(table, _without(_GIVEN, keys_of(function)), _told(function.__doc__, "Args"))
+def _settings(table: str, settings: type) -> Iterator[str]:
+    keys = {field.name: field.default for field in dataclasses.fields(settings)}
+    yield from _table(table, keys, types_of(settings), _told(settings.__doc__, "Attributes"))
 
 
-def _without(given: tuple[str, ...], keys: Mapping) -> dict:
-    own = {key: default for key, default in keys.items() if key not in given}
-    return {key: _NEEDED if default is inspect.Parameter.empty else default for key, default in own.items()}
+def _function(table: str, function: Callable, given: tuple[str, ...] = _GIVEN) -> Iterator[str]:
+    keys = {key: default for key, default in keys_of(function).items() if key not in given}
+    yield from _table(table, keys, types_of(function), _told(function.__doc__, "Args"))
 
 
-def _fields(settings) -> dict:
-    return {field.name: field.default for field in dataclasses.fields(settings)}
-
-
-def _table(name: str, keys: Mapping, told: Mapping[str, str]) -> Iterator[str]:
+def _table(name: str, keys: Mapping, types: Mapping, told: Mapping[str, str]) -> Iterator[str]:
     yield f"[{name}]" if keys else "no keys of its own"
     for key, default in keys.items():
-        value = "must be given" if default is _NEEDED else "not set" if default is None else _toml(default)
-        yield f"  {key} ({value}): {told.get(key, '')}".rstrip(": ")
+        value = "must be given" if default in _NEEDED else "not set" if default is None else _toml(default)
+        allowed = describe(types[key]) if key in types else ""
+        yield f"  {key} ({value}{'; ' if allowed else ''}{allowed}): {told.get(key, '')}".rstrip(": ")
 
 
 def _toml(value) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
 
 

@@ -135,7 +135,7 @@ def _distances(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
         "MMD": maximum_mean_discrepancy(a, b),
         "first vectors": float(principal_angles(bases[:, :, :1])[0, 1]),
         "smallest angle": float(principal_angles(bases)[0, 1]),
-        "angle sum": float(principal_angles(bases, measure="angle_sum")[0, 1]),
+        "angle sum": float(principal_angles(bases, metric="angle_sum")[0, 1]),
     }
 
 

@@ -7,16 +7,19 @@ import pathlib
 
 import numpy as np
 
-from tffcl.algorithms.contracts import Cohort, Population, State
-from tffcl.algorithms.solo import build_local_training, train_apart
+from tffcl.algorithms.method import Views
+from tffcl.algorithms.solo import build_own_round
 from tffcl.clients import sampling
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.experiments import prepare
 from tffcl.experiments.config import load_run_config
 from tffcl.experiments.finished import TrainedRun, load_run
 from tffcl.experiments.populations import build_population
+from tffcl.rounds.simulation import run_round
 from tffcl.runner import summary
-from tffcl.runner.evaluator import build_evaluator
+from tffcl.runner.evaluator import Evaluator
 from tffcl.runner.progress import progress_bar
 
 _AT_A_TIME = 20  # bounds the models in flight
@@ -33,7 +36,8 @@ class _Joined:
       founded: `bool [B]`, whether no participant is in the cluster.
       cluster_accuracy: `float [B]`, of the model that a newcomer is given.
       local_accuracy: `float [B]`, after its own training; NaN without.
-      state: The method's state with them.
+      everyone: All clients, newcomers included.
+      views: Of the method's state with them.
     """
 
     client_ids: np.ndarray
@@ -41,7 +45,8 @@ class _Joined:
     founded: np.ndarray
     cluster_accuracy: np.ndarray
     local_accuracy: np.ndarray
-    state: State
+    everyone: Population
+    views: Views
 
 
 def join_newcomers(out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True) -> dict:
@@ -75,39 +80,38 @@ def join_newcomers(out: str | pathlib.Path, *, data_dir: str | None = None, show
 
 
 def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
-    config, federated = trained.config, trained.federated
+    config, federated, method = trained.config, trained.federated, trained.method
     _, ids = sampling.hold_out(federated.num_clients, config.newcomers.clients, config.seed)
     arrivals = build_population(federated, ids)
-    admitted = trained.algorithm.admit(trained.state, arrivals)
-    models, keys = trained.algorithm.assign(admitted, ids)
-    clusters = admitted.clusters(ids)
-    evaluator = build_evaluator(trained.model, federated, ids)
+    admitted = method.admit(trained.state, arrivals)
+    models, rows = method.models_for(admitted, ids)
+    everyone, views = build_population(federated), method.views(admitted)
+    clusters = views.clusters[everyone.index(ids)]
     local = np.full(len(ids), np.nan)
     if config.newcomers.epochs:
-        local = _personalised(trained, arrivals, models, keys, show_progress)
-    founded = ~np.isin(clusters, trained.state.assignment)
-    return _Joined(ids, clusters, founded, evaluator.cluster_accuracy(models, keys), local, admitted)
+        local = _personalised(trained, arrivals, models, rows, show_progress)
+    founded = ~np.isin(clusters, method.views(trained.state).clusters)
+    accuracy = Evaluator(method.model, arrivals).cluster_accuracy(models, rows)
+    return _Joined(ids, clusters, founded, accuracy, local, everyone, views)
 
 
 def _personalised(
-    trained: TrainedRun, arrivals: Population, models: np.ndarray, keys: np.ndarray, show_progress: bool
+    trained: TrainedRun, arrivals: Population, models: np.ndarray, rows: np.ndarray, show_progress: bool
 ) -> np.ndarray:
     """Trains every newcomer's model on its own data; returns the accuracies after that, `float [B]`."""
     config = trained.config
     training = dataclasses.replace(prepare.local_training(config.train), epochs=config.newcomers.epochs)
-    local_training = build_local_training(trained.model, training, local_test=True)
+    own_round = build_own_round(trained.method.model, training)
     # As if in the round after the last: no cohort of the run has this seed.
     seed = (sampling.stream(config.seed, "newcomers"), config.train.rounds + 1)
-    ids = arrivals.client_ids
     accuracies = []
-    with progress_bar(len(ids), "newcomers train", "client", show=show_progress) as bar:
-        for start in range(0, len(ids), _AT_A_TIME):
-            few = slice(start, start + _AT_A_TIME)
-            cohort = Cohort(arrivals, ids[few], seed, np.ones(len(ids[few]), bool))
-            _, metrics = train_apart(local_training, cohort, models[keys[few]], keys[few])
-            tested = np.maximum(metrics.test_examples, 1)
-            accuracies.append(np.where(metrics.test_examples > 0, metrics.test_correct / tested, np.nan))
-            bar.update(len(ids[few]))
+    with progress_bar(len(arrivals), "newcomers train", "client", show=show_progress) as bar:
+        everyone = Cohort(arrivals, arrivals.client_ids, seed, np.ones(len(arrivals), bool))
+        for part, few in everyone.parts(_AT_A_TIME):
+            reports = run_round(own_round, few, kept=models[rows[part]]).reports
+            tested = np.maximum(reports["test_examples"], 1)
+            accuracies.append(np.where(reports["test_examples"] > 0, reports["test_correct"] / tested, np.nan))
+            bar.update(len(few.client_ids))
     return np.concatenate(accuracies)
 
 
@@ -125,7 +129,7 @@ def _contents(trained: TrainedRun, joined: _Joined) -> dict:
         "clusters": {
             "joined": {str(cluster): int(count) for cluster, count in zip(kept, counts, strict=True)},
             "founded": len(np.unique(joined.clusters[joined.founded])),
-            "ari": summary.agreement(federated, joined.state),
+            "ari": summary.agreement(joined.everyone, joined.views),
         },
         "accuracy": {
             "cluster": summary.spread(joined.cluster_accuracy),

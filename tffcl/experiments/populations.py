@@ -1,15 +1,18 @@
-"""From a federated data set to the clients that computations see."""
+"""From a federated data set to the clients that computations see, in every round of a run."""
 
-import collections
 import functools
+from collections.abc import Mapping
 
 import numpy as np
-import tensorflow as tf
 
-from tffcl.algorithms.contracts import Population
+from tffcl.clients import sampling
+from tffcl.clients.population import PooledTests, Population, as_examples
+from tffcl.datasets.core import FederatedDataset
+from tffcl.datasets.drift import drifted, drifting_clients
+from tffcl.experiments.config import RunConfig
 
 
-def build_population(federated, clients=None, *, changed=()) -> Population:
+def build_population(federated: FederatedDataset, clients=None, *, changed=()) -> Population:
     """Makes the population of a `datasets.core.FederatedDataset`.
 
     Each client's `tf.data.Dataset`s are made once, when first asked for, and kept.
@@ -22,19 +25,57 @@ def build_population(federated, clients=None, *, changed=()) -> Population:
     ids = np.arange(federated.num_clients) if clients is None else np.sort(np.asarray(clients))
     sizes = np.array([len(federated.train_indices[client]) for client in ids], np.int32)
 
-    def dataset(pool, indices):
-        return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=pool.x[indices], y=pool.y[indices]))
-
     @functools.cache
     def examples(client):
-        return dataset(federated.train, federated.train_indices[client])
+        indices = federated.train_indices[client]
+        return as_examples(federated.train.x[indices], federated.train.y[indices])
 
     shared = {}  # clients with the same test set hold the same array of indices: one data set serves them all
 
     def test_examples(client):
         indices = federated.test_indices[client]
         if id(indices) not in shared:
-            shared[id(indices)] = dataset(federated.test, indices)
+            shared[id(indices)] = as_examples(federated.test.x[indices], federated.test.y[indices])
         return shared[id(indices)]
 
-    return Population(ids.astype(np.int32), sizes, examples, test_examples, np.isin(ids, changed).astype(np.int32))
+    return Population(
+        ids.astype(np.int32),
+        sizes,
+        examples,
+        test_examples,
+        versions=np.isin(ids, changed).astype(np.int32),
+        tests=PooledTests(federated.test.x, federated.test.y, tuple(federated.test_indices[client] for client in ids)),
+        label_counts=federated.label_counts()[ids],
+        groups=None if federated.true_groups is None else federated.true_groups[ids],
+        note=federated.note,
+    )
+
+
+def build_populations(config: RunConfig, federated: FederatedDataset) -> tuple[Population, Mapping[int, Population]]:
+    """Makes the populations of a run: before the first round, and from later rounds on where clients join or data change.
+
+    Returns:
+      `(population, {round: population from then on})`.
+    """
+    participants, _ = sampling.hold_out(federated.num_clients, config.newcomers.clients, config.seed)
+    changes = {config.newcomers.round if config.newcomers.clients else 0, config.drift.round if config.drift.clients else 0}
+    return build_population(federated, participants), {
+        start: population_in(config, federated, start) for start in sorted(changes - {0})
+    }
+
+
+def population_in(config: RunConfig, federated: FederatedDataset, round_number: int) -> Population:
+    """Makes the population that holds in a round of a run; 0 is before the first."""
+    joining, drift = config.newcomers, config.drift
+    clients, changed = None, ()
+    if not 0 < joining.round <= round_number:
+        clients, _ = sampling.hold_out(federated.num_clients, joining.clients, config.seed)
+    if drift.clients and drift.round <= round_number:
+        changed = drifting(config, federated)
+        federated = drifted(federated, changed)
+    return build_population(federated, clients, changed=changed)
+
+
+def drifting(config: RunConfig, federated: FederatedDataset) -> np.ndarray:
+    """Returns the clients whose data change in the middle of a run, `int [n]`."""
+    return drifting_clients(federated, config.drift.clients, seed=sampling.stream(config.seed, "drift"))

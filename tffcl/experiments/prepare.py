@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from tffcl.algorithms.contracts import Algorithm
+from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.sampling import stream
@@ -63,13 +63,13 @@ def _given(config: RunConfig, federated, data_dir: str | None) -> dict:
 def _encoder(method, federated, data_dir: str | None):
     from tffcl.experiments.encoders import find_encoder
 
+    shape = federated.train.x.shape[1:]
     return find_encoder(
-        method["encoder"], federated.train.x.shape[1:], epochs=method["encoder_epochs"],
-        examples=method.get("encoder_examples"), data_dir=data_dir,
-    )  # fmt: skip
+        method.encoder, shape, epochs=method.encoder_epochs, examples=method.encoder_examples, data_dir=data_dir
+    )
 
 
-def build_algorithm(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> Algorithm:
+def build_method(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> Method:
     """Builds the configured method; FLT's encoder is looked for, and kept, in the data directory."""
     return _build(ALGORITHMS[config.algorithm].builder(), config, model, federated, data_dir)
 
@@ -80,6 +80,5 @@ def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: s
 
 
 def _build(builder, config: RunConfig, model: FlatModel, federated, data_dir):
-    parameters = ALGORITHMS[config.algorithm].parameter_class()
-    own = (parameters(**config.method),) if parameters else ()
+    own = () if config.method is None else (config.method,)
     return builder(model, local_training(config.train), *own, **_given(config, federated, data_dir))

@@ -29,7 +29,7 @@ class Similarity:
       dendrogram: The tree of merges.
       threshold: Where the tree is cut for `labels`.
       suggestion: Threshold and number of clusters that the tree itself suggests.
-      how: Signature, measure and cut.
+      how: Signature, metric and cut.
       seed: Of the task.
     """
 
@@ -47,7 +47,7 @@ class Similarity:
         from tffcl.reporting import figures
 
         return figures.proximity_figure(
-            self.proximity, self.labels, client_ids=self.client_ids, unit=self.how.unit, measure=self.how.measure_name,
+            self.proximity, self.labels, client_ids=self.client_ids, unit=self.how.unit, measure=self.how.metric,
             merges=self.dendrogram.merges,
         )  # fmt: skip
 
@@ -65,7 +65,7 @@ class Similarity:
         from tffcl.reporting import figures
 
         return figures.pairs_figure(
-            self.proximity, truth, threshold=self.threshold, unit=self.how.unit, measure=self.how.measure_name
+            self.proximity, truth, threshold=self.threshold, unit=self.how.unit, measure=self.how.metric
         )
 
     def umap(self):
@@ -73,7 +73,7 @@ class Similarity:
         from tffcl.reporting import figures
 
         points = project(self.proximity, seed=stream(self.seed, "map"))
-        title = f"{len(points)} clients by {self.how.measure_name}, laid out by UMAP"
+        title = f"{len(points)} clients by {self.how.metric}, laid out by UMAP"
         return figures.projection_figure(points, self.labels, client_ids=self.client_ids, title=title)
 
 
@@ -97,7 +97,7 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
     runtime.use_local_worker()
     population = build_population(federated)
     how.check(len(population.client_ids))
-    found = how.measure(how.build_signing()(population), None)
+    found = how.distances(how.build_signing()(population), None)
     labels, dendrogram, threshold = how.group(found)
     suggestion = hierarchical.suggest_threshold(dendrogram, unit=how.tree_unit or how.unit)
     return Similarity(population.client_ids, found, labels, dendrogram, threshold, suggestion, how, config.seed)
@@ -123,7 +123,7 @@ def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | No
     np.savez_compressed(
         out / "proximity.npz", client_ids=found.client_ids, proximity=found.proximity,
         merges=found.dendrogram.merges, threshold=found.threshold, labels=found.labels,
-        suggestion=found.suggestion.reason, unit=found.how.unit, measure=found.how.measure_name,
+        suggestion=found.suggestion.reason, unit=found.how.unit, measure=found.how.metric,
         linkage=found.how.linkage,
     )  # fmt: skip
     found.heat_map().savefig(out / "proximity.png")
@@ -139,12 +139,12 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: 
     if pairs.size:
         low, middle, high = np.percentile(pairs, [0, 50, 100])
         measured = f"{low:.4g} to {high:.4g} {unit}, median {middle:.4g}"
-        yield f"{len(labels)} clients of {config.task}, {found.how.measure_name}: {measured}"
+        yield f"{len(labels)} clients of {config.task}, {found.how.metric}: {measured}"
     suggested = f"{suggestion.threshold:.4g} {found.how.tree_unit or unit}, {suggestion.num_clusters} clusters"
     yield f"suggested threshold {suggested}: {suggestion.reason}"
     if found.how.setting:
-        key, value = found.how.setting(suggestion.threshold)
-        yield f"as a task says it: algorithms.{config.algorithm}.{key} = {value:.4g}"
+        ((key, as_set),) = found.how.setting.items()
+        yield f"as a task says it: algorithms.{config.algorithm}.{key} = {as_set(suggestion.threshold):.4g}"
     sizes = np.unique(labels, return_counts=True)[1].tolist()
     settings = f"with the task's settings (threshold {found.threshold:.4g})"
     yield f"{settings}: {len(sizes)} clusters of sizes {sizes}"

@@ -37,17 +37,15 @@ class Task:
         try:
             yield
         except UserError as error:
-            named = _named_value(str(error))
-            if named and named[1] in _table(overrides, named[0].split(".")):
-                raise UserError(f"on the command line: {error}") from None
-            line = _line_of(self.path.read_text(encoding="utf-8"), str(error))
-            raise UserError(f"{self.path.name}, line {line}: {error}" if line else str(error)) from None
-
-
-def _named_value(message: str) -> tuple[str, str] | None:
-    """Table and key of a message "table.key is ..."."""
-    found = re.match(r"([\w.]+)\.(\w+) is ", message)
-    return (found[1], found[2]) if found else None
+            if error.table is None:
+                raise
+            if error.key in _table(overrides, error.table.split(".")):
+                place = "on the command line"
+            else:
+                line = _line_of(self.path.read_text(encoding="utf-8"), error.table, error.key)
+                place = f"{self.path.name}, line {line}" if line else None
+            located = f"{place}: {error}" if place else str(error)
+            raise UserError(located, table=error.table, key=error.key) from None
 
 
 def _table(contents: Mapping, path: list[str]) -> Mapping:
@@ -56,24 +54,17 @@ def _table(contents: Mapping, path: list[str]) -> Mapping:
     return contents if isinstance(contents, Mapping) else {}
 
 
-def _line_of(text: str, message: str) -> int | None:
-    """The line of the first key that the message quotes or names as section.key; None if the file has no such line."""
-    named = re.match(
-        r"unknown key in \[([\w.]+)\] '([^']+)'|unknown (model|algorithm in \[algorithms\]) '([^']+)'|([\w.]+)\.(\w+) is ",
-        message,
-    )
-    if not named:
-        return None
-    table, key = (named[1], named[2]) if named[1] else ("model", "name") if named[3] == "model" else (named[5], named[6])
-    if named[4] and named[3] != "model":
-        return next((n for n, line in enumerate(text.splitlines(), 1) if line.strip() == f"[algorithms.{named[4]}]"), None)
+def _line_of(text: str, table: str, key: str | None) -> int | None:
+    """The line of a key in a table of a task file, or of the table's head if `key` is None; None if there is no such line."""
     current = ""
     for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*\[([^\]]+)\]", line)
         current = header[1].strip() if header else current
-        # A method's own table may hold [train]'s keys.
-        here = current == table or (table == "train" and current.startswith("algorithms."))
-        if here and re.match(rf"\s*{re.escape(key)}\s*=", line):
+        if header:
+            found = current == (f"{table}.{key}" if key else table)
+        else:
+            found = current == table and key and re.match(rf"\s*{re.escape(key)}\s*=", line)
+        if found:
             return number
     return None
 

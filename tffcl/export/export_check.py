@@ -7,7 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import runtime
-from tffcl.algorithms.contracts import Algorithm, State
+from tffcl.algorithms.method import Method
 from tffcl.client_work.local_evaluation import build_probabilities
 from tffcl.errors import UserError
 from tffcl.experiments import prepare
@@ -16,6 +16,7 @@ from tffcl.export import forms
 from tffcl.export.manifest import read_manifest
 from tffcl.export.rehearsal import difference, rehearse
 from tffcl.models.flat import FlatModel
+from tffcl.runner import state_arrays
 
 _TRIED_IMAGES = 64
 _MOST_EXAMPLES = 20  # of a real client: the numbers are to be compared, not to be good
@@ -46,9 +47,9 @@ def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None) 
     found = _load_library(directory, data_dir)
     if found is None:
         return [*lines, f"the data of task {manifest['task']} are not there: not compared on real clients"]
-    federated, model, algorithm, state = found
-    lines += _check_on_task(directory, manifest, algorithm, state, federated)
-    lines.append(_check_saved_model(directory, model, federated.test.x[:_TRIED_IMAGES]))
+    federated, method, state = found
+    lines += _check_on_task(directory, manifest, method, state, federated)
+    lines.append(_check_saved_model(directory, method.model, federated.test.x[:_TRIED_IMAGES]))
     return lines
 
 
@@ -93,24 +94,19 @@ def _compared(path: pathlib.Path, found, expected, same: str) -> str:
 
 
 def _load_library(directory: pathlib.Path, data_dir: str | None):
-    """The run's data, model, method and state, the first by the task; None where its data are not there."""
+    """The run's data, method and state, the first by the task; None where its data are not there."""
     config = load_run_config(directory)
     try:
         federated = prepare.load_data(config, data_dir)
     except UserError:
         return None
-    model = prepare.build_model(config, federated)
-    algorithm = prepare.build_algorithm(config, model, federated, data_dir)
+    method = prepare.build_method(config, prepare.build_model(config, federated), federated, data_dir)
     with np.load(directory / "clustering" / "state.npz", allow_pickle=False) as saved:
-        kept = {key: saved[key] for key in saved.files}
-    ids, assignment = kept.pop("client_ids"), kept.pop("assignment")
-    initialize = algorithm.computations().get("initialize")
-    aggregator = initialize()["aggregator"] if initialize else ()
-    state = State(ids, assignment, np.load(directory / "state" / "models.npy"), aggregator, kept)
-    return federated, model, algorithm, state
+        state = state_arrays.unpack(saved, {"state": method.state_class})["state"]
+    return federated, method, state
 
 
-def _check_on_task(directory: pathlib.Path, manifest: dict, algorithm: Algorithm, state: State, federated):
+def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, state, federated):
     """Runs the files and the library's computations on the same real clients."""
     sets = {}
 
@@ -121,8 +117,8 @@ def _check_on_task(directory: pathlib.Path, manifest: dict, algorithm: Algorithm
         return sets[client]
 
     context = tff.framework.get_context_stack().current
-    computations = algorithm.computations()
-    for name, arguments in rehearse(algorithm, state, examples, context).items():
+    computations = method.exports().build()
+    for name, arguments in rehearse(method, computations, state, examples, context).items():
         path = directory / manifest["computations"][name]["file"]
         found = forms.read_computation(path)(*arguments)
         yield _compared(path, found, computations[name](*arguments), "the library on clients of the task")

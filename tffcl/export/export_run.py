@@ -6,10 +6,11 @@ import pathlib
 import shutil
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 import tomli_w
 
-from tffcl.algorithms.contracts import State
+from tffcl.algorithms.method import Exports
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.errors import UserError
 from tffcl.experiments.finished import TrainedRun, load_run
@@ -17,6 +18,7 @@ from tffcl.export import forms
 from tffcl.export.manifest import read_manifest, write_manifest
 from tffcl.export.rehearsal import rehearse, synthetic_examples
 from tffcl.models.saved_model import save_models
+from tffcl.runner import state_arrays
 
 SUMMED = "training_summed"
 _PACKAGES = ("tffcl", "tensorflow-federated", "tensorflow", "numpy")
@@ -71,20 +73,22 @@ def export_run(out: str | pathlib.Path, to: str | pathlib.Path, *, data_dir: str
 
 
 def _write(directory: pathlib.Path, trained: TrainedRun) -> dict:
-    config, algorithm, state = trained.config, trained.algorithm, trained.state
+    config, method, state = trained.config, trained.method, trained.state
     values = {**config.as_dict(), "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}}
     (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
     context = tff.framework.get_context_stack().current
-    arguments = rehearse(algorithm, state, synthetic_examples(trained.model, config.seed), context)
-    computations = dict(algorithm.computations())
-    if algorithm.summed and "training" in arguments:
-        computations[SUMMED] = algorithm.summed(len(state.models))
-        arguments[SUMMED] = _summed_argument(arguments["training"], len(state.models))
+    exports = method.exports()
+    computations = dict(exports.build())
+    arguments = rehearse(method, computations, state, synthetic_examples(method.model, config.seed), context)
+    if exports.summed and "training" in arguments:
+        models = exports.server_values(state)["models"]
+        computations[SUMMED] = exports.summed(len(models))
+        arguments[SUMMED] = _summed_argument(arguments["training"], len(models))
     described = {
         name: _write_computation(directory, name, computation, arguments.get(name), SUMMED in computations)
         for name, computation in computations.items()
     }
-    states = _write_states(directory, computations, arguments, state)
+    states = _write_states(directory, computations, arguments, exports, state)
     _write_models(directory, trained)
     _write_clustering(directory, trained)
     if _has_models(computations.get("training")):
@@ -96,7 +100,7 @@ def _write(directory: pathlib.Path, trained: TrainedRun) -> dict:
         "rounds": trained.round_number,
         "versions": values["versions"],
         "model": _describe_model(trained),
-        "phases": _phases(algorithm, computations),
+        "phases": _phases(method, exports, computations),
         "computations": described,
         "values": states,
     }
@@ -104,17 +108,14 @@ def _write(directory: pathlib.Path, trained: TrainedRun) -> dict:
 
 def _has_models(training) -> bool:
     """Whether a round's first argument is the server's state with models, which the script shows."""
-    parameter = training.type_signature.parameter if training is not None else None
-    if not isinstance(parameter, tff.StructType) or len(parameter) != 2:
-        return False
-    server = parameter[0].member
-    return isinstance(server, tff.StructType) and "models" in tff.structure.name_list(server)
+    return training is not None and "models" in tff.structure.name_list(training.type_signature.parameter[0].member)
 
 
 def _summed_argument(argument: tuple, clusters: int) -> tuple:
     server, clients = argument
-    models = np.asarray(server["models"])
-    return {"models": np.pad(models, [[0, clusters - len(models)], [0, 0]])}, clients
+    values = {name: value for name, value in server.items() if name != "aggregators"}
+    models = np.asarray(values["models"])
+    return {**values, "models": np.pad(models, [[0, clusters - len(models)], [0, 0]])}, clients
 
 
 def _write_computation(directory: pathlib.Path, name: str, computation, argument, has_summed: bool) -> dict:
@@ -150,7 +151,7 @@ def _describe_form(place: str, kind: str, form, reason: str | None) -> dict:
     }
 
 
-def _write_states(directory: pathlib.Path, computations, arguments, state: State) -> dict:
+def _write_states(directory: pathlib.Path, computations, arguments, exports: Exports, state) -> dict:
     """Writes the server's values: before the first round, after the last, and what the signature phase broadcasts."""
     written = {}
 
@@ -159,44 +160,49 @@ def _write_states(directory: pathlib.Path, computations, arguments, state: State
         forms.write_value(directory / path, value, kind)
         written[name] = {"file": path, "type": str(kind)}
 
-    training = computations["training"].type_signature.parameter
-    if isinstance(training, tff.StructType):
-        server = arguments["training"][0]
-        write("trained", _with_models(server, training[0].member, state.models), training[0])
+    if "training" in arguments and exports.server_values:
+        kind = computations["training"].type_signature.parameter[0]
+        # All models, not just those of the clients that were rehearsed.
+        trained = {**arguments["training"][0], **exports.server_values(state)}
+        write("trained", trained, kind)
         if "initialize" in computations:
-            write("initial", _initial(computations["initialize"](), len(state.models)), training[0])
+            write("initial", _initial(computations["initialize"](), trained), kind)
     if "signature" in arguments:
         kind = computations["signature"].type_signature.parameter[0]
         write("signature_context", arguments["signature"][0], kind)
     return written
 
 
-def _with_models(server, kind: tff.Type, models: np.ndarray):
-    """The server's value of a round with all models, not just those of its clients."""
-    if not isinstance(kind, tff.StructType):
-        return models
-    return {field: models if field == "models" else server[field] for field in tff.structure.name_list(kind)}
+def _initial(start, trained):
+    """The first value with as many models as the trained one has: all start from the same one where a method draws one."""
+    rows = len(trained["models"])
+    if len(start["models"]) == rows:
+        return start
+    values = {name: value for name, value in start.items() if name != "aggregators"}
+    repeated = {
+        name: tf.nest.map_structure(lambda leaf: np.repeat(leaf, rows, axis=0) if _is_row(leaf) else leaf, value)
+        for name, value in values.items()
+    }
+    return {**start, **repeated}
 
 
-def _initial(start, rows: int):
-    """All models start from the same one where a method draws one."""
-    models = np.asarray(start["models"])
-    return {**start, "models": np.repeat(models, rows, axis=0) if len(models) == 1 else models}
+def _is_row(leaf) -> bool:
+    return np.ndim(leaf) > 1 and len(leaf) == 1
 
 
 def _write_models(directory: pathlib.Path, trained: TrainedRun):
-    models, _ = trained.algorithm.assign(trained.state, trained.state.client_ids)
-    save_models(directory / "saved_model", trained.model, models)
+    models, _ = trained.method.models_for(trained.state, trained.population.client_ids)
+    save_models(directory / "saved_model", trained.method.model, models)
     (directory / "state").mkdir(exist_ok=True)
     np.save(directory / "state" / "models.npy", models)
 
 
 def _describe_model(trained: TrainedRun) -> dict:
-    model, start, tensors = trained.model, 0, []
+    model, start, tensors = trained.method.model, 0, []
     for weight in model.weights:
         tensors.append({"name": weight.name, "shape": list(weight.shape), "start": start})
         start += weight.size
-    rows, _ = trained.algorithm.assign(trained.state, trained.state.client_ids)
+    rows, _ = trained.method.models_for(trained.state, trained.population.client_ids)
     return {
         "name": model.name,
         "parameters": model.size,
@@ -210,19 +216,20 @@ def _describe_model(trained: TrainedRun) -> dict:
 
 def _write_clustering(directory: pathlib.Path, trained: TrainedRun):
     """The assignment table, and all that the method keeps between rounds (signatures, proximity, tree, threshold)."""
-    algorithm, state = trained.algorithm, trained.state
+    method, views = trained.method, trained.method.views(trained.state)
     (directory / "clustering").mkdir()
-    _, rows = algorithm.assign(state, state.client_ids)
+    _, rows = method.models_for(trained.state, views.client_ids)
     with open(directory / "clustering" / "assignments.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["client_id", "cluster", "model"])
-        writer.writerows(zip(state.client_ids.tolist(), state.assignment.tolist(), np.asarray(rows).tolist(), strict=True))
-    np.savez_compressed(
-        directory / "clustering" / "state.npz", client_ids=state.client_ids, assignment=state.assignment, **state.extra
-    )
+        writer.writerows(
+            zip(views.client_ids.tolist(), np.asarray(views.clusters).tolist(), np.asarray(rows).tolist(), strict=True)
+        )
+    arrays, _ = state_arrays.pack({"state": trained.state}, with_kept=False)
+    np.savez_compressed(directory / "clustering" / "state.npz", **arrays)
 
 
-def _phases(algorithm, computations) -> list[dict]:
+def _phases(method, exports: Exports, computations) -> list[dict]:
     """What runs when."""
     phases = []
     if "signature" in computations:
@@ -233,14 +240,20 @@ def _phases(algorithm, computations) -> list[dict]:
             "server_value": "signature_context",
             "gives": "a signature a client; those of this run are in clustering/state.npz",
         })  # fmt: skip
-    if algorithm.clustering or "signature" in computations:
+    if exports.clustering or "signature" in computations:
         phases.append({
             "phase": "clustering",
             "when": "on the coordinator, when all signatures are there (Python, tffcl.clustering)",
-            **{key: str(value) for key, value in algorithm.clustering.items()},
+            **{key: str(value) for key, value in exports.clustering.items()},
             "gives": "a cluster a client; this run's are in clustering/assignments.csv, threshold and tree in clustering/state.npz",
         })  # fmt: skip
-    how = "every client chooses among the models itself" if algorithm.choose else "the coordinator gives every client its key"
+    how = (
+        "every client chooses among the models itself"
+        if method.clients_choose
+        else "the coordinator gives every client its key"
+    )
+    if "training" not in computations:
+        return phases
     phases.append({
         "phase": "training",
         "when": f"every round; {how}",

@@ -3,13 +3,15 @@
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.algorithms.contracts import Algorithm, Cohort, Population, State
+from tffcl.algorithms.method import Method
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 
@@ -52,42 +54,46 @@ def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], tf.da
     return examples
 
 
-def rehearse(algorithm: Algorithm, state: State, examples: Callable[[int], tf.data.Dataset], context) -> dict[str, tuple]:
+def rehearse(
+    method: Method, computations: Mapping[str, tff.Computation], state, examples: Callable[[int], tf.data.Dataset], context
+) -> dict[str, tuple]:
     """Runs one round and lets three newcomers join, and tells what each exported computation would be given.
 
     Args:
-      algorithm: The method.
+      method: The method.
+      computations: What is exported of it.
       state: What it knows.
       examples: Client ID to examples; newcomers ask for the first clients' IDs.
       context: TFF context that computes.
 
     Returns:
-      Arguments of the computations that take clients, by name: `(server value, clients)`, or `(clients,)`.
+      Arguments of the computations that take clients, by name: `(server value, clients)`.
 
     Raises:
       UserError: If the method hands its computations something that the exported ones don't take.
     """
-    ids = _one_a_model(algorithm, state)
+    ids = _one_a_model(method, state)
     population = _population(ids, {int(client): examples(int(client)) for client in ids})
     some = [int(client) for client in ids[:_ARRIVALS]]
     arrivals = {_NEW_ID + place: examples(client) for place, client in enumerate(some)}
     with _recording(context) as calls:
-        algorithm.next(state, Cohort(population, ids, (0, 1)))
-        if "signature" in algorithm.computations():
-            algorithm.admit(state, _population(np.array(sorted(arrivals)), arrivals))
+        method.next(state, Cohort(population, ids, (0, 1)))
+        if "signature" in computations:
+            method.admit(state, _population(np.array(sorted(arrivals)), arrivals))
     found = {}
-    for name, computation in algorithm.computations().items():
+    for name, computation in computations.items():
         if computation.type_signature.parameter is not None:
             found[name] = _argument(name, computation.type_signature.parameter, calls)
     return found
 
 
-def _one_a_model(algorithm: Algorithm, state: State) -> np.ndarray:
+def _one_a_model(method: Method, state) -> np.ndarray:
     """Clients of which every model has one, three at least if there are so many."""
-    _, keys = algorithm.assign(state, state.client_ids)
-    _, first = np.unique(keys, return_index=True)
-    others = np.setdiff1d(np.arange(len(keys)), first)[: max(0, 3 - len(first))]
-    return state.client_ids[np.sort(np.concatenate([first, others]))]
+    ids = method.views(state).client_ids
+    _, rows = method.models_for(state, ids)
+    _, first = np.unique(rows, return_index=True)
+    others = np.setdiff1d(np.arange(len(rows)), first)[: max(0, 3 - len(first))]
+    return ids[np.sort(np.concatenate([first, others]))]
 
 
 def _population(ids: np.ndarray, data) -> Population:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tffcl.errors import UserError
 from tffcl.models import checks, flat, layers, residual_autoencoder
+from tffcl.validation import Count, validated
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,7 +67,10 @@ def _check_image(name: str, input_shape) -> tuple[int, int, int]:
     return height // 4, width // 4, channels
 
 
-def build_conv_autoencoder(input_shape, *, latent=128, initialization="torch_default", seed=0) -> FlatAutoencoder:
+@validated
+def build_conv_autoencoder(
+    input_shape, *, latent: Count = 128, initialization: flat.Initialization = "torch_default", seed=0
+) -> FlatAutoencoder:
     """Builds FLT's autoencoder for grey images: two convolutions and a dense layer each way.
 
     Encoder: conv 3x3 to 16, ReLU, pool 2, conv 3x3 to 4, ReLU, pool 2, dense `latent`. Decoder: dense, transposed conv
@@ -82,7 +86,6 @@ def build_conv_autoencoder(input_shape, *, latent=128, initialization="torch_def
       UserError: If the image or `latent` does not fit.
     """
     height, width, channels = _check_image("conv_autoencoder", input_shape)
-    latent = checks.check_count("latent", latent)
     flattened = height * width * 4
     weights = [
         *flat.conv("encoder_conv1", 3, channels, 16),
@@ -110,7 +113,10 @@ def build_conv_autoencoder(input_shape, *, latent=128, initialization="torch_def
     )  # fmt: skip
 
 
-def build_residual_autoencoder(input_shape, *, latent=128, initialization="torch_default", seed=0) -> FlatAutoencoder:
+@validated
+def build_residual_autoencoder(
+    input_shape, *, latent: Count = 128, initialization: flat.Initialization = "torch_default", seed=0
+) -> FlatAutoencoder:
     """Builds FLT's autoencoder for colour images: strided convolutions and two residual layers each way.
 
     Encoder: conv 4x4 stride 2 to 64, conv 4x4 stride 2 to 128, conv 3x3 to 128, two residual layers of 32, conv 1x1 to
@@ -126,7 +132,6 @@ def build_residual_autoencoder(input_shape, *, latent=128, initialization="torch
     Arguments and errors as in `build_conv_autoencoder`.
     """
     height, width, channels = _check_image("residual_autoencoder", input_shape)
-    latent = checks.check_count("latent", latent)
     flattened = height * width * residual_autoencoder.NARROW
     encoder = residual_autoencoder.encoder_weights(channels, flattened, latent)
     decoder = residual_autoencoder.decoder_weights(channels, flattened, latent)
@@ -143,7 +148,10 @@ def build_residual_autoencoder(input_shape, *, latent=128, initialization="torch
     )  # fmt: skip
 
 
-def build_autoencoder(input_shape, *, latent=128, initialization="torch_default", seed=0) -> FlatAutoencoder:
+@validated
+def build_autoencoder(
+    input_shape, *, latent: Count = 128, initialization: flat.Initialization = "torch_default", seed=0
+) -> FlatAutoencoder:
     """Builds the autoencoder that FLT uses for such images: convolutional for grey ones, residual for colour.
 
     Arguments and errors as in `build_conv_autoencoder`.

@@ -1,8 +1,7 @@
-"""Checks of what a user may give to a model's builder."""
-
-import numbers
+"""Checks of the shapes that a model can take."""
 
 from tffcl.errors import UserError
+from tffcl.validation import Count, check_value
 
 
 def check_image(name: str, input_shape, *, least: int = 1) -> tuple[int, int, int]:
@@ -28,27 +27,6 @@ def check_image(name: str, input_shape, *, least: int = 1) -> tuple[int, int, in
     return height, width, channels
 
 
-def _is_number(value) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-def check_rate(name: str, value) -> float:
-    """Returns a dropout rate.
-
-    Raises:
-      UserError: If it is not a number from 0 to below 1.
-    """
-    if not _is_number(value) or not 0 <= value < 1:
-        raise UserError(f"{name} is {value!r}; it must be a number from 0 to below 1")
-    return float(value)
-
-
 def check_count(name: str, value) -> int:
-    """Returns a number of units.
-
-    Raises:
-      UserError: If it is not a whole number from 1.
-    """
-    if not _is_number(value) or value % 1 != 0 or value < 1:
-        raise UserError(f"{name} is {value!r}; it must be a whole number from 1")
-    return int(value)
+    """Returns a number of units; raises UserError if it is not a whole number from 1."""
+    return check_value(name, value, Count)

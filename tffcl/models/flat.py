@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError
+from tffcl.validation import check_value, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +87,7 @@ INITIALIZATIONS: dict[str, Callable[[Weight, np.random.Generator], np.ndarray]] 
     "glorot": _glorot,
     "ifca_reference": _ifca_reference,
 }
+Initialization = one_of(INITIALIZATIONS)
 
 
 def initialize(weights: Sequence[Weight], initialization: str, seed: int) -> list[np.ndarray]:
@@ -96,8 +98,7 @@ def initialize(weights: Sequence[Weight], initialization: str, seed: int) -> lis
       initialization: A name in `INITIALIZATIONS`.
       seed: Decides the values.
     """
-    if initialization not in INITIALIZATIONS:
-        raise unknown("initialization", initialization, INITIALIZATIONS)
+    check_value("initialization", initialization, Initialization)
     rng = np.random.default_rng(seed)
 
     def draw(weight):

@@ -3,12 +3,14 @@
 import tensorflow as tf
 
 from tffcl.models import checks, flat, layers
+from tffcl.validation import validated
 
 _UNITS = 2048
 
 
+@validated
 def build_leaf_cnn(
-    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization="torch_default", seed=0
+    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization: flat.Initialization = "torch_default", seed=0
 ) -> flat.FlatModel:
     """Builds conv 5x5 to 32, pool 2, conv 5x5 to 64, pool 2, dense 2048, `num_classes`; ReLU between.
 

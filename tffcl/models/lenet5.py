@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tffcl.models import checks, flat, layers
+from tffcl.validation import validated
 
 
 def build_lenet(
@@ -44,8 +45,9 @@ def build_lenet(
     )  # fmt: skip
 
 
+@validated
 def build_lenet5(
-    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization="torch_default", seed=0
+    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization: flat.Initialization = "torch_default", seed=0
 ) -> flat.FlatModel:
     """Builds LeNet-5: conv 5x5 to 6, pool 2, conv 5x5 to 16, pool 2, dense 120, 84, `num_classes`; ReLU between.
 

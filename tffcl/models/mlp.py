@@ -4,17 +4,19 @@ import math
 
 import tensorflow as tf
 
-from tffcl.models import checks, flat, layers
+from tffcl.models import flat, layers
+from tffcl.validation import Count, Fraction, validated
 
 
+@validated
 def build_mlp(
     input_shape,
     num_classes,
     *,
-    hidden=200,
-    dropout=0.0,
+    hidden: Count = 200,
+    dropout: Fraction = 0.0,
     normalization=(0.0, 1.0),
-    initialization="torch_default",
+    initialization: flat.Initialization = "torch_default",
     seed=0,
 ) -> flat.FlatModel:
     """Builds input - `hidden` ReLU units - `num_classes`. Arguments as in `flat.build_flat_model` and:
@@ -26,15 +28,13 @@ def build_mlp(
     Raises:
       UserError: If `hidden` is not positive or `dropout` not from 0 to below 1.
     """
-    hidden = checks.check_count("hidden", hidden)
-    rate = checks.check_rate("dropout", dropout)
     inputs = math.prod(input_shape)
     weights = [*flat.dense("hidden", inputs, hidden), *flat.dense("output", hidden, num_classes)]
 
     def logits(tensors, features, seed):
         x = layers.connect(tf.reshape(features, [-1, inputs]), *tensors[:2])
         # Before ReLU, as in FLT's code, and after it are the same function.
-        x = tf.nn.relu(layers.dropout(x, rate, seed, 0))
+        x = tf.nn.relu(layers.dropout(x, dropout, seed, 0))
         return layers.connect(x, *tensors[2:])
 
     return flat.build_flat_model(

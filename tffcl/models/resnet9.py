@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from tffcl.models import checks, flat, layers
+from tffcl.validation import validated
 
 _GROUPS = 32  # of every normalization (Table 11)
 
@@ -11,8 +12,9 @@ def _block(name: str, inputs: int, outputs: int) -> list[flat.Weight]:
     return [*flat.conv(name, 3, inputs, outputs), *flat.group_norm(name, outputs)]
 
 
+@validated
 def build_resnet9(
-    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization="torch_default", seed=0
+    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization: flat.Initialization = "torch_default", seed=0
 ) -> flat.FlatModel:
     """Builds eight padded 3x3 convolutions with GroupNorm and ReLU, two of them in each residual, and a dense layer.
 

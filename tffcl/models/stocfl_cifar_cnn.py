@@ -1,14 +1,26 @@
 """StoCFL's convolutional network for CIFAR-10 (section 3.1): two convolutions and two dense layers."""
 
-from tffcl.errors import UserError
+from typing import Annotated, Literal
+
+import msgspec
+
 from tffcl.models import flat
 from tffcl.models.lenet5 import build_lenet
+from tffcl.validation import validated
 
 _HIDDEN = (120, 84)  # of LeNet-5
+_Layers = Annotated[Literal[2, 3], msgspec.Meta(description="2 (StoCFL's paper) or 3 (the authors' code)")]
 
 
+@validated
 def build_stocfl_cifar_cnn(
-    input_shape, num_classes, *, dense_layers=2, normalization=(0.0, 1.0), initialization="torch_default", seed=0
+    input_shape,
+    num_classes,
+    *,
+    dense_layers: _Layers = 2,
+    normalization=(0.0, 1.0),
+    initialization: flat.Initialization = "torch_default",
+    seed=0,
 ) -> flat.FlatModel:
     """Builds conv 5x5 to 6, pool 2, conv 5x5 to 16, pool 2, dense 120, `num_classes`; ReLU between.
 
@@ -22,9 +34,7 @@ def build_stocfl_cifar_cnn(
     Raises:
       UserError: If the image is smaller than 16x16 or `dense_layers` is neither 2 nor 3.
     """
-    if dense_layers not in (2, 3):
-        raise UserError(f"dense_layers is {dense_layers!r}; it must be 2 (StoCFL's paper) or 3 (the authors' code)")
     return build_lenet(
-        "stocfl_cifar_cnn", input_shape, num_classes, hidden=_HIDDEN[: int(dense_layers) - 1],
+        "stocfl_cifar_cnn", input_shape, num_classes, hidden=_HIDDEN[: dense_layers - 1],
         normalization=normalization, initialization=initialization, seed=seed,
     )  # fmt: skip

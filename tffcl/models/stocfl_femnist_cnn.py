@@ -3,18 +3,20 @@
 import tensorflow as tf
 
 from tffcl.models import checks, flat, layers
+from tffcl.validation import Fraction, validated
 
 _UNITS = 128
 
 
+@validated
 def build_stocfl_femnist_cnn(
     input_shape,
     num_classes,
     *,
-    conv_dropout=0.25,
-    dense_dropout=0.5,
+    conv_dropout: Fraction = 0.25,
+    dense_dropout: Fraction = 0.5,
     normalization=(0.0, 1.0),
-    initialization="glorot",
+    initialization: flat.Initialization = "glorot",
     seed=0,
 ) -> flat.FlatModel:
     """Builds conv 3x3 to 32, conv 3x3 to 64, pool 2, dropout, dense 128, dropout, `num_classes`; ReLU between.
@@ -34,7 +36,6 @@ def build_stocfl_femnist_cnn(
         below 1.
     """
     height, width, channels = checks.check_image("stocfl_femnist_cnn", input_shape, least=6)
-    rates = checks.check_rate("conv_dropout", conv_dropout), checks.check_rate("dense_dropout", dense_dropout)
     weights = [
         *flat.conv("conv1", 3, channels, 32),
         *flat.conv("conv2", 3, 32, 64),
@@ -45,9 +46,9 @@ def build_stocfl_femnist_cnn(
     def logits(tensors, features, seed):
         x = tf.nn.relu(layers.convolve(features, *tensors[:2]))
         x = tf.nn.relu(layers.pool(layers.convolve(x, *tensors[2:4])))
-        x = layers.dropout(layers.flatten(x), rates[0], seed, 0)
+        x = layers.dropout(layers.flatten(x), conv_dropout, seed, 0)
         x = tf.nn.relu(layers.connect(x, *tensors[4:6]))
-        return layers.connect(layers.dropout(x, rates[1], seed, 1), *tensors[6:])
+        return layers.connect(layers.dropout(x, dense_dropout, seed, 1), *tensors[6:])
 
     return flat.build_flat_model(
         "stocfl_femnist_cnn", weights, logits, input_shape=input_shape, num_classes=num_classes,

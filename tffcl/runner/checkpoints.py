@@ -1,93 +1,89 @@
-"""A run's files that are written while it runs: checkpoints, rounds.csv, TensorBoard, through `tff.program`."""
+"""Checkpoints of a run: the method's state and the run's progress, as arrays in one file a round.
 
-import asyncio
-import collections
-import concurrent.futures
-import logging
+A file is written whole or not at all. It holds arrays and a description of how they are nested (`state_arrays`), nothing that is
+executed when it is read. What clients keep between rounds has files of its own, see `clients.kept`; a checkpoint names the
+versions that belong to it.
+"""
+
 import pathlib
+import re
+from collections.abc import Mapping
 
 import numpy as np
-import tensorflow_federated as tff
 
-from tffcl.algorithms.contracts import Algorithm, State
+from tffcl.clients.kept import KeptStore
 from tffcl.errors import UserError
+from tffcl.runner import state_arrays
 
-# In a notebook TensorFlow would tell of every checkpoint that it writes, in the middle of the progress bar.
-logging.getLogger("tensorflow").addFilter(lambda record: "Assets written to" not in record.getMessage())
-
-
-def wait(coroutine):
-    """Runs a coroutine to its end, also where an event loop runs already (a notebook)."""
-    with concurrent.futures.ThreadPoolExecutor(1) as executor:
-        return executor.submit(asyncio.run, coroutine).result()
-
-
-# What a run keeps beside the method's state: per client, and totals.
+# What a run keeps beside the method's state: for each client, and totals.
 PROGRESS_KEYS = ("rounds_trained", "local_correct", "local_total", "down_bytes", "up_bytes", "signature_bytes", "seconds")
+_KEPT = "kept versions"  # `int64 [n, 2]`: client and version
+_NAME = re.compile(r"round_(\d+)\.npz")
 
 
 class Checkpoints:
-    """Checkpoints of a run, through `tff.program.FileProgramStateManager`; the version is the round."""
+    """The checkpoints in a directory, of which the newest are kept."""
 
-    def __init__(self, directory: pathlib.Path, keep: int):
-        self._manager = tff.program.FileProgramStateManager(directory, keep_total=keep, keep_first=False)
-
-    def latest(self) -> int | None:
-        """The newest saved round, or None."""
-        versions = wait(self._manager.get_versions())
-        return versions[-1] if versions else None
-
-    def save(self, round_number: int, state: State, progress: dict):
-        """Saves everything that a resumed run needs; a round that is saved already is left alone."""
-        if round_number in (wait(self._manager.get_versions()) or []):
-            return
-        wait(self._manager.save(_structure(state, progress), round_number))
-
-    def load(self, round_number: int, algorithm: Algorithm) -> tuple[State, dict]:
-        """Loads a saved round: the method's state and the run's progress.
+    def __init__(self, directory: pathlib.Path, keep: int = 2, kept_store: KeptStore | None = None):
+        """Opens a directory of checkpoints; it need not exist.
 
         Args:
-          round_number: Which.
-          algorithm: Whose state it is.
+          directory: Where the files are.
+          keep: How many of the newest are kept.
+          kept_store: Where the files of clients' kept values are; those that no checkpoint names are removed from it.
+        """
+        self._directory, self._keep, self._store = directory, keep, kept_store
+
+    def rounds(self) -> list[int]:
+        """Returns the saved rounds, ascending."""
+        names = (_NAME.fullmatch(path.name) for path in self._directory.glob("round_*.npz"))
+        return sorted(int(name[1]) for name in names if name)
+
+    def latest(self) -> int | None:
+        """Returns the newest saved round, or None."""
+        return max(self.rounds(), default=None)
+
+    def save(self, round_number: int, state, progress: Mapping):
+        """Saves everything that a resumed run needs, and removes the oldest checkpoints."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        progress = {key: np.asarray(progress[key]) for key in PROGRESS_KEYS}
+        arrays, named = state_arrays.pack({"state": state, "progress": progress})
+        path = self._path(round_number)
+        partial = path.with_suffix(".partial")
+        with open(partial, "wb") as file:
+            np.savez(file, **{_KEPT: np.array(named, np.int64).reshape(-1, 2)}, **arrays)
+        partial.replace(path)
+        for old in self.rounds()[: -self._keep]:
+            self._path(old).unlink()
+        if self._store is not None and (named or self._store.files()):
+            self._store.remove_all_but(pair for number in self.rounds() for pair in self._kept_of(number))
+
+    def load(self, round_number: int, state_class: type):
+        """Loads a saved round.
+
+        Args:
+          round_number: The round.
+          state_class: The dataclass of the method's state.
+
+        Returns:
+          The method's state and the run's progress.
 
         Raises:
-          UserError: If the checkpoint is damaged, or another method's or another version's.
+          UserError: If the file is damaged, or of another method or another version.
         """
-        nothing = np.zeros(0)
-        initialize = algorithm.computations().get("initialize")
-        aggregator = initialize()["aggregator"] if initialize else ()
-        extra = {key: nothing for key in algorithm.extra_keys}
-        template = _structure(State(nothing, nothing, nothing, aggregator, extra), dict.fromkeys(PROGRESS_KEYS, nothing))
         try:
-            loaded = wait(self._manager.load(round_number, template))
-        except Exception as error:
-            reason = str(error).splitlines()[0]
+            with np.load(self._path(round_number), allow_pickle=False) as saved:
+                loaded = state_arrays.unpack(saved, {"state": state_class})
+            return loaded["state"], dict(loaded["progress"])
+        except Exception as error:  # NumPy's, zipfile's and json's errors for damaged files are of a dozen types
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(
                 f"the checkpoint of round {round_number} cannot be read ({reason}); --overwrite starts anew"
             ) from None
-        return State.from_structure(loaded["state"]), dict(loaded["progress"])
 
+    def _path(self, round_number: int) -> pathlib.Path:
+        return self._directory / f"round_{round_number:06}.npz"
 
-def _structure(state: State, progress: dict):
-    ordered = collections.OrderedDict((key, np.asarray(progress[key])) for key in PROGRESS_KEYS)
-    return collections.OrderedDict(state=state.as_structure(), progress=ordered)
-
-
-class Metrics:
-    """A row a round in rounds.csv and in TensorBoard; a resumed run first drops the rows after its checkpoint."""
-
-    def __init__(self, out: pathlib.Path):
-        self._csv = tff.program.CSVFileReleaseManager(
-            out / "rounds.csv", save_mode=tff.program.CSVSaveMode.APPEND, key_fieldname="round"
-        )
-        self._tensorboard = tff.program.TensorBoardReleaseManager(out / "tensorboard")
-
-    def release(self, round_number: int, row: dict):
-        """Writes a round's row; None stands for "not taken in this round"."""
-
-        async def write():
-            written = collections.OrderedDict((key, "" if value is None else value) for key, value in row.items())
-            await self._csv.release(written, round_number)
-            await self._tensorboard.release({key: value for key, value in row.items() if value is not None}, round_number)
-
-        wait(write())
+    def _kept_of(self, round_number: int):
+        with np.load(self._path(round_number), allow_pickle=False) as saved:
+            return [tuple(pair) for pair in saved[_KEPT].tolist()]

@@ -9,11 +9,14 @@ import tensorflow_federated as tff
 
 from tffcl import runtime
 from tffcl.client_work.local_evaluation import build_predict
+from tffcl.clients.population import PooledTests, Population
 from tffcl.models.flat import FlatModel
+from tffcl.rounds.cache import built_once
 
 _IMAGES_AT_A_TIME = 5000
 
 
+@built_once
 def build_answering(model: FlatModel) -> tff.Computation:
     """Builds inference on images, to be spread over the runtime like client work.
 
@@ -46,19 +49,21 @@ class Evaluator:
     The same numbers as every client evaluating on its own copy (tested so), at the cost of the distinct images.
     """
 
-    def __init__(self, model: FlatModel, images: np.ndarray, labels: np.ndarray, indices: Sequence[np.ndarray], slots: int):
+    def __init__(self, model: FlatModel, population: Population, slots: int | None = None):
         """Prepares the evaluation.
 
         Args:
           model: The architecture.
-          images: `uint8 [n, ...]`, the pool.
-          labels: `int32 [n]`.
-          indices: Per client (row of the population), its test images in the pool.
-          slots: How many inferences run at a time.
+          population: The clients whose test examples count; row i of all results is its i-th.
+          slots: How many inferences run at a time; default as many as this machine has cores.
         """
-        self._model, self._images, self._labels, self._indices = model, images, labels, indices
-        self._slots = slots
+        self._model, self._population = model, population
+        self._slots = slots or runtime.WorkerSettings().cores
         self._answering = build_answering(model)
+
+    @property
+    def _tests(self) -> PooledTests:
+        return self._population.pooled_tests
 
     def correct(self, models: np.ndarray, wanted: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Answers images by models.
@@ -70,7 +75,7 @@ class Evaluator:
         Returns:
           Per model, `bool` per image of the pool: right; False also where it was not asked.
         """
-        result = [np.zeros(len(self._labels), bool) for _ in wanted]
+        result = [np.zeros(len(self._tests.y), bool) for _ in wanted]
         pieces = []
         for row, images in enumerate(wanted):
             parts = max(1, -(-len(images) // _IMAGES_AT_A_TIME))
@@ -79,7 +84,7 @@ class Evaluator:
             wave = pieces[start : start + self._slots]
             for item, answers in self._answer(models, wave):
                 row, images = wave[item]
-                result[row][images] = answers == self._labels[images]
+                result[row][images] = answers == self._tests.y[images]
         return result
 
     def _answer(self, models, wave):
@@ -87,7 +92,7 @@ class Evaluator:
         nothing = (0, np.zeros(0, np.int64))
         full = wave + [nothing] * (self._slots - len(wave))
         items = [
-            collections.OrderedDict(item=np.int32(number), model=models[row], x=self._images[images])
+            collections.OrderedDict(item=np.int32(number), model=models[row], x=self._tests.x[images])
             for number, (row, images) in enumerate(full)
         ]
         answered = ((int(out["item"]), np.asarray(out["answers"])) for out in self._answering(items))
@@ -104,28 +109,16 @@ class Evaluator:
           `float64 [N]`; NaN for a client without test images.
         """
         used, local = np.unique(keys, return_inverse=True)
-        wanted = [_union([self._indices[client] for client in np.flatnonzero(local == row)]) for row in range(len(used))]
+        wanted = [_union([self._tests.indices[client] for client in np.flatnonzero(local == row)]) for row in range(len(used))]
         right = self.correct(models[used], wanted)
-        shares = [right[row][self._indices[client]] for client, row in enumerate(local)]
+        shares = [right[row][self._tests.indices[client]] for client, row in enumerate(local)]
         return np.array([share.mean() if len(share) else np.nan for share in shares])
 
     def global_accuracy(self, model: np.ndarray) -> float:
         """Accuracy of one model `float32 [P]` on the union of all test images."""
-        everything = _union(self._indices)
+        everything = _union(self._tests.indices)
         (right,) = self.correct(model[np.newaxis], [everything])
         return float(right[everything].mean())
-
-
-def build_evaluator(model: FlatModel, federated, client_ids: Sequence[int]) -> Evaluator:
-    """Builds the evaluator of some of a data set's clients, with as many inferences at a time as this machine has cores.
-
-    Args:
-      model: The architecture.
-      federated: Who holds what (a `datasets.core.FederatedDataset`).
-      client_ids: Whose test images; row i of all results is the i-th of them.
-    """
-    indices = [federated.test_indices[client] for client in client_ids]
-    return Evaluator(model, federated.test.x, federated.test.y, indices, slots=runtime.WorkerSettings().cores)
 
 
 def _union(indices):

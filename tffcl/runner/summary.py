@@ -4,11 +4,14 @@ import csv
 import json
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
+from tffcl.algorithms.method import Views
+from tffcl.clients.population import Population
+from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project_directions
 
 _MOST_MAPPED = 2000
@@ -51,56 +54,49 @@ def rand_index(true_groups, assignment) -> float | None:
         return float(adjusted_rand_score(true_groups, assignment))
 
 
-def agreement(federated, state, among: np.ndarray | None = None) -> float | None:
+def agreement(population: Population, views: Views, among: np.ndarray | None = None) -> float | None:
     """Adjusted Rand index of the clusters against the true groups, of all clients or of those `among bool [N]`."""
-    truth = federated.true_groups
-    if truth is None:
+    if population.groups is None:
         return None
-    among = np.ones(len(state.client_ids), bool) if among is None else among
-    return rand_index(truth[state.client_ids[among]], state.assignment[among])
+    among = np.ones(len(views.client_ids), bool) if among is None else among
+    return rand_index(population.groups[population.index(views.client_ids[among])], views.clusters[among])
 
 
-def notes(config, federated) -> list[str]:
-    """What a reader of the results should know of the data and of the protocol."""
-    found = [federated.note] if federated.note else []
-    if config.method.get("protocol") == "authors":
-        found.append("protocol 'authors': clients choose among models by accuracy on their own test images")
-    return found
+def cluster_numbers(population: Population, views: Views) -> dict:
+    """How many clusters there are, and how they fit the true groups; of known clients too, where a method meets them."""
+    numbers = {"clusters": len(np.unique(views.clusters)), "ari": agreement(population, views)}
+    if views.known is not None:
+        numbers["known_ari"] = agreement(population, views, views.known_or_all)
+    return numbers
 
 
-def summarize(config, state, federated, accuracy: dict, progress: dict, told: Sequence[str] = ()) -> dict:
+def summarize(
+    about: Mapping, population: Population, views: Views, accuracy: dict, progress: dict, told: Sequence[str]
+) -> dict:
     """Makes the contents of summary.json.
 
     Args:
-      config: The run's `RunConfig`.
-      state: The method's last state.
-      federated: Who holds what.
+      about: `task`, `algorithm`, `seed` and `rounds`, what was run.
+      population: The clients after the last round.
+      views: Of the method's last state.
       accuracy: `cluster float [N]`, `global float | None` of the last evaluation.
-      progress: The run's totals, see `storage.PROGRESS_KEYS`.
-      told: More notes, on what happened in the run.
+      progress: The run's totals, see `checkpoints.PROGRESS_KEYS`.
+      told: Notes on what happened in the run.
     """
     local = local_accuracies(progress)
     whole = dict.fromkeys(("std", "variance", "worst_decile"))
-    _, sizes = np.unique(state.assignment, return_counts=True)
+    _, sizes = np.unique(views.clusters, return_counts=True)
     clustering, training, evaluation = (float(value) for value in progress["seconds"])
+    numbers = cluster_numbers(population, views)
     return {
-        "task": config.task,
-        "algorithm": config.algorithm,
-        "seed": config.seed,
-        "rounds": config.train.rounds,
-        "notes": [*notes(config, federated), *told],
+        **about,
+        "notes": [*([population.note] if population.note else []), *views.notes, *told],
         "accuracy": {
             "cluster": spread(accuracy["cluster"]),
             "local": {**spread(local), "share": float(np.isfinite(local).mean())},
             "global": {"mean": accuracy["global"], **whole},
         },
-        "clusters": {
-            "count": len(sizes),
-            "sizes": sizes.tolist(),
-            "ari": agreement(federated, state),
-            # Where a client that has not been met is a cluster of its own, of those that have.
-            **({"known_ari": agreement(federated, state, state.extra["known"])} if "known" in state.extra else {}),
-        },
+        "clusters": {"count": numbers.pop("clusters"), "sizes": sizes.tolist(), **numbers},
         "traffic": {key: int(progress[key]) for key in ("down_bytes", "up_bytes", "signature_bytes")},
         "seconds": {
             "total": clustering + training + evaluation,
@@ -118,63 +114,80 @@ def write_summary(out: pathlib.Path, summary: dict):
     partial.replace(out / "summary.json")
 
 
-def write_clients(out: pathlib.Path, state, federated, accuracy: dict, progress: dict):
-    """Writes clients.csv, a row a client: who it is, its cluster, its data, its accuracies."""
-    labels = federated.label_counts()
-    local = local_accuracies(progress)
-    truth = federated.true_groups
-    header = ["client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained"]
-    header += ["cluster_accuracy", "local_accuracy", *(f"label_{label}" for label in range(labels.shape[1]))]
+def client_table(population: Population, views: Views, accuracy: dict, progress: dict) -> dict[str, np.ndarray]:
+    """The columns of clients.csv, arrays by name: who a client is, its cluster, its data, its accuracies."""
+    tests, labels = population.pooled_tests, population.label_counts
+    columns = {
+        "client_id": views.client_ids,
+        "true_cluster": population.groups,
+        "cluster": np.asarray(views.clusters),
+        "examples": population.sizes,
+        "test_examples": np.array([len(index) for index in tests.indices]),
+        "rounds_trained": progress["rounds_trained"],
+        "cluster_accuracy": accuracy["cluster"],
+        "local_accuracy": local_accuracies(progress),
+    }
+    if labels is not None:
+        columns |= {f"label_{label}": labels[:, label] for label in range(labels.shape[1])}
+    return columns
+
+
+def write_clients(out: pathlib.Path, columns: Mapping[str, np.ndarray]):
+    """Writes clients.csv, a row a client; an accuracy or a group that is not there is an empty cell."""
     with open(out / "clients.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(header)
-        for row, client in enumerate(state.client_ids):
-            writer.writerow([
-                int(client),
-                "" if truth is None else int(truth[client]),
-                int(state.assignment[row]),
-                len(federated.train_indices[client]),
-                len(federated.test_indices[client]),
-                int(progress["rounds_trained"][row]),
-                _number(accuracy["cluster"][row]),
-                _number(local[row]),
-                *labels[client].tolist(),
-            ])  # fmt: skip
+        writer.writerow(columns)
+        for row in range(len(columns["client_id"])):
+            writer.writerow(["" if column is None else _cell(column[row]) for column in columns.values()])
 
 
-def _number(value: float) -> str:
-    return "" if not np.isfinite(value) else f"{value:.6f}"
+def _cell(value):
+    if np.issubdtype(np.asarray(value).dtype, np.floating):
+        return "" if not np.isfinite(value) else f"{value:.6f}"
+    return value
 
 
-def write_representations(out: pathlib.Path, state, seed: int):
+def write_representations(out: pathlib.Path, views: Views, seed: int):
     """Writes representations.npz for methods whose clients sent vectors: a map of them, and who they are.
 
     Of more than 2,000 clients so many are drawn by the seed: more dots tell no more, and the map takes long.
     """
-    rows = np.arange(len(state.extra["signatures"]))
+    rows = np.arange(len(views.representations))
     if len(rows) < 4:
         return
     if len(rows) > _MOST_MAPPED:
         rows = np.sort(np.random.default_rng(seed).choice(rows, _MOST_MAPPED, replace=False))
-    known = np.flatnonzero(state.extra["known"])[rows]
-    points = project_directions(state.extra["signatures"][rows], seed=seed)
-    np.savez_compressed(out / "representations.npz", client_ids=state.client_ids[known], places=known, points=points)
+    known = np.flatnonzero(views.known_or_all)[rows]
+    points = project_directions(views.representations[rows], seed=seed)
+    np.savez_compressed(out / "representations.npz", client_ids=views.client_ids[known], places=known, points=points)
 
 
-def write_clustering(out: pathlib.Path, state, clustering: dict, suggestion: str):
-    """Writes clustering.npz for methods with a proximity matrix: matrix, merges, threshold, labels, and what they mean.
+def write_clustering(out: pathlib.Path, views: Views):
+    """Writes clustering.npz for methods with a metric: matrix, merges, threshold, labels, and what they mean.
 
     Where clients are related by a map of their centres: relatedness and map too.
     """
-    more = {key: state.extra[key] for key in ("relatedness", "points", "mask") if "relatedness" in state.extra}
+    metric = views.metric
+    more = {} if views.relatedness is None else {"relatedness": views.relatedness}
+    if views.centre_map is not None:
+        more |= {"points": views.centre_map.points, "mask": views.centre_map.mask}
+    suggestion = ""
+    if metric.merges is not None:
+        more["merges"] = metric.merges
+        dendrogram = hierarchical.Dendrogram(metric.merges, metric.linkage)
+        suggestion = hierarchical.suggest_threshold(dendrogram, unit=metric.tree_unit or metric.unit).reason
+    if metric.threshold is not None:
+        more["threshold"] = np.float64(metric.threshold)
+    if metric.tree_unit is not None:
+        more["tree_unit"] = metric.tree_unit
     np.savez_compressed(
         out / "clustering.npz",
-        client_ids=state.client_ids,
-        proximity=state.extra["proximity"],
-        merges=state.extra["merges"],
-        threshold=state.extra["threshold"],
-        labels=state.assignment,
+        client_ids=views.client_ids,
+        proximity=metric.proximity,
+        labels=views.clusters,
         suggestion=suggestion,
-        **clustering,
+        unit=metric.unit,
+        measure=metric.name,
+        linkage=metric.linkage,
         **more,
     )

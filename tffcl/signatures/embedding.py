@@ -1,7 +1,6 @@
 """FLT's signature: the k-means centres of what an encoder makes of a client's images (FLT Alg. 2 lines 1 to 10)."""
 
 import collections
-import math
 
 import numpy as np
 import tensorflow as tf
@@ -12,8 +11,8 @@ from tffcl.client_work.examples import stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
-from tffcl.models.checks import check_count
 from tffcl.signatures.signature import Signature, build_signature
+from tffcl.validation import Count, Positive, Whole, validated
 
 _KMEANS_STREAM = 1  # folded into the seed, so that k-means does not draw the numbers of the first epoch again
 
@@ -38,23 +37,16 @@ def check_encoder(autoencoder: FlatAutoencoder, vector, example_spec) -> np.ndar
     return vector
 
 
-def _check_fine_tuning(epochs, batch_size, learning_rate) -> tuple[int, int, float]:
-    if isinstance(epochs, bool) or int(epochs) != epochs or epochs < 0:
-        raise UserError(f"fine_tune_epochs is {epochs}; it must be a whole number from 0")
-    if not (math.isfinite(learning_rate) and learning_rate > 0):
-        raise UserError(f"learning_rate is {learning_rate}; it must be a positive number")
-    return int(epochs), check_count("batch_size", batch_size), float(learning_rate)
-
-
+@validated
 def build_embedding(
     autoencoder: FlatAutoencoder,
     vector,
     example_spec,
     *,
-    num_centres: int = 5,
-    fine_tune_epochs: int = 0,
-    learning_rate: float = 1e-3,
-    batch_size: int = 10,
+    num_centres: Count = 5,
+    fine_tune_epochs: Whole = 0,
+    learning_rate: Positive = 1e-3,
+    batch_size: Count = 10,
     seed: int = 0,
 ) -> Signature:
     """Builds the signature `V = <centres=float32[k,e],mask=bool[k]>`: the centres of the codes of a client's images.
@@ -82,16 +74,15 @@ def build_embedding(
       UserError: If the images are not what the encoder takes, the vector is not its, or a number is impossible.
     """
     vector = check_encoder(autoencoder, vector, example_spec)
-    epochs, batch_size, learning_rate = _check_fine_tuning(fine_tune_epochs, batch_size, learning_rate)
     kmeans, encode = build_kmeans(num_centres), build_encode(autoencoder)
-    fine_tune = build_fine_tune(autoencoder, epochs, batch_size, learning_rate)
-    sent = vector if epochs else vector[: autoencoder.layer_slices()["decoder_input"].start]
+    fine_tune = build_fine_tune(autoencoder, fine_tune_epochs, batch_size, learning_rate)
+    sent = vector if fine_tune_epochs else vector[: autoencoder.layer_slices()["decoder_input"].start]
 
     @tf.function
     def embed(context, examples):
         images, seed = stack(examples)["x"], context["seed"]
         weights = tf.pad(context["encoder"], [[0, autoencoder.size - sent.size]])  # to encode needs no decoder
-        if epochs:
+        if fine_tune_epochs:
             weights = fine_tune(weights, images, seed)
         found = kmeans(encode(weights, images), tf.random.experimental.stateless_fold_in(seed, _KMEANS_STREAM))
         centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], autoencoder.latent])

@@ -8,9 +8,9 @@ import tensorflow_federated as tff
 
 from tffcl.client_work.examples import stack
 from tffcl.client_work.kmeans import build_kmeans
-from tffcl.models.checks import check_count
 from tffcl.signatures.signature import Signature, build_signature
 from tffcl.signatures.subspace import left_singular_vectors
+from tffcl.validation import Count, validated
 
 
 @tf.function
@@ -31,8 +31,9 @@ def principal_components(rows, count: int):
     return tf.matmul(centred, basis)
 
 
+@validated
 def build_pca_centres(
-    example_spec, *, num_components: int = 128, num_centres: int = 5, preprocess=None, seed: int = 0
+    example_spec, *, num_components: Count = 128, num_centres: Count = 5, preprocess=None, seed: int = 0
 ) -> Signature:
     """Builds the signature `V = <centres=float32[k,c],mask=bool[k]>`: centres of a client's images after its own PCA.
 
@@ -53,7 +54,7 @@ def build_pca_centres(
       UserError: If one of the numbers is not a whole number from 1.
     """
     features = example_spec["x"].shape.num_elements()
-    count = min(check_count("num_components", num_components), features)
+    count = min(num_components, features)
     kmeans = build_kmeans(num_centres)
 
     @tf.function

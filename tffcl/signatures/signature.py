@@ -1,18 +1,11 @@
-"""The contract of a signature, and the federated computation that brings all of them to the server."""
+"""The contract of a signature: what a client tells the server about its data or its model, once."""
 
-import collections
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.collect import collect
-
-
-def sequence_type(example_spec) -> tff.SequenceType:
-    """The TFF type of a client's example store, `<x=...,y=...>*`, from the specs of one example."""
-    return tff.SequenceType(tff.types.tensorflow_to_type(example_spec))
+from tffcl.client_work.examples import sequence_type
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,33 +47,3 @@ def build_signature(name, example_spec, compute, *, context_type=NO_CONTEXT_TYPE
         return compute(context, examples)
 
     return Signature(name, context_type, computation.type_signature.result, computation, context)
-
-
-def build_collection(signature: Signature) -> tff.Computation:
-    """Builds the federated computation that collects the signatures of a cohort.
-
-    It has the shape of a round, so that it can be exported as one; the context comes back unchanged.
-
-    Returns:
-      `(<C@SERVER, {<examples=E*,client_id=int32>}@CLIENTS> ->
-        <C@SERVER, <client_id=int32[?],value=V[?,...]>@SERVER>)`.
-    """
-    examples_type = signature.computation.type_signature.parameter[1]
-    client_type = tff.to_type(collections.OrderedDict(examples=examples_type, client_id=np.int32))
-
-    @tff.tensorflow.computation(signature.context_type, client_type)
-    def sign(context, client):
-        return collections.OrderedDict(client_id=client["client_id"], value=signature.computation(context, client["examples"]))
-
-    @tff.tensorflow.computation(signature.context_type)
-    def keep(context):
-        return tf.nest.map_structure(tf.identity, context)
-
-    @tff.federated_computation(
-        tff.FederatedType(signature.context_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS)
-    )
-    def collect_signatures(context, clients):
-        signed = tff.federated_map(sign, (tff.federated_broadcast(context), clients))
-        return tff.federated_map(keep, context), collect(signed["client_id"], signed["value"])
-
-    return collect_signatures

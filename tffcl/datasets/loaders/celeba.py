@@ -1,19 +1,24 @@
 """CelebA faces with their attributes (Liu et al. 2015), from TFDS, scaled down."""
 
+from typing import Annotated
+
+import msgspec
 import numpy as np
 
-from tffcl.datasets import options, storage
+from tffcl.datasets import storage
 from tffcl.datasets.core import Dataset, Images
 from tffcl.datasets.loaders.tfds_files import read_arrays, read_split
 from tffcl.datasets.normalization import measured
 from tffcl.errors import unknown
+from tffcl.validation import validated
 
 _URL = "https://drive.google.com"
 _COMPLETE = (162770, 19962)
 _LEFT_OUT = (218 - 178) // 2  # rows above and below the square in the middle of 218x178
 
 
-def load_celeba(*, size: int = 32, target: str = "Male", data_dir=None) -> Dataset:
+@validated
+def load_celeba(*, size: Annotated[int, msgspec.Meta(ge=8, le=178)] = 32, target: str = "Male", data_dir=None) -> Dataset:
     """Returns CelebA's training and test faces with their 40 attributes, [n, size, size, 3].
 
     The square in the middle of each picture is averaged down to `size`. The label is one attribute: 0 no, 1
@@ -27,7 +32,6 @@ def load_celeba(*, size: int = 32, target: str = "Male", data_dir=None) -> Datas
     Raises:
       UserError: If there is no such attribute, or the set is neither there nor can be downloaded.
     """
-    options.integer("size", size, 8, 178)
     directory = storage.resolve(data_dir)
     arrays = read_arrays(
         "celeba",

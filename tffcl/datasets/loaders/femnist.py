@@ -8,11 +8,12 @@ import tempfile
 
 import numpy as np
 
-from tffcl.datasets import options, storage
+from tffcl.datasets import storage
 from tffcl.datasets.core import Dataset, Images
 from tffcl.datasets.loaders.npz import to_uint8
 from tffcl.datasets.normalization import constants
 from tffcl.errors import UserError
+from tffcl.validation import validated
 
 _FILE = "emnist_all.sqlite"
 _URL = "https://storage.googleapis.com"
@@ -21,6 +22,7 @@ _COMPLETE = {False: (671585, 77483), True: (341873, 40832)}
 _BATCH = 4096
 
 
+@validated
 def load_femnist(*, only_digits: bool = False, data_dir=None) -> Dataset:
     """Returns FEMNIST, 28x28x1, each image owned by its writer; owners count through the writers' sorted
     names.
@@ -34,7 +36,6 @@ def load_femnist(*, only_digits: bool = False, data_dir=None) -> Dataset:
     Raises:
       UserError: If it is neither there nor can be downloaded, or is damaged.
     """
-    options.boolean("only_digits", only_digits)
     directory = storage.resolve(data_dir)
     path = directory / _FILE
     if not path.exists():

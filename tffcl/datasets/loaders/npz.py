@@ -1,21 +1,21 @@
 """A user's own data: one .npz file."""
 
-import os
 import pathlib
 import zipfile
 
 import numpy as np
 
-from tffcl.datasets import options
 from tffcl.datasets.core import Dataset, Images
 from tffcl.datasets.normalization import measured
 from tffcl.errors import UserError
+from tffcl.validation import Count, validated
 
 _NEEDED = ("x_train", "y_train", "x_test", "y_test")
 _OWNERS = ("client_train", "client_test")
 
 
-def load_npz(*, path: str | os.PathLike, num_classes: int | None = None, data_dir=None) -> Dataset:
+@validated
+def load_npz(*, path: str, num_classes: Count | None = None, data_dir=None) -> Dataset:
     """Returns the data set of an .npz file; mean and deviation are measured on its training images.
 
     The file has `x_train`, `x_test` [n, height, width] or [n, height, width, channels], integers 0 to 255 or
@@ -37,7 +37,7 @@ def load_npz(*, path: str | os.PathLike, num_classes: int | None = None, data_di
     arrays = read_npz(path)
     train, test = images_of(arrays, str(path))
     largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))
-    classes = largest if num_classes is None else options.integer("num_classes", num_classes, 1)
+    classes = largest if num_classes is None else num_classes
     owners = dict(zip(("train_owner", "test_owner"), _owners(arrays, path), strict=True))
     return Dataset(path.stem, train, test, classes, *measured(train.x), **owners)
 

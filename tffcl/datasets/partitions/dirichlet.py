@@ -1,19 +1,23 @@
 """NIID-Bench's Dirichlet partition (Li et al. 2022), which PACFL and FLIS use as Dir(0.1)."""
 
+from typing import Annotated
+
+import msgspec
 import numpy as np
 
-from tffcl.datasets import options
 from tffcl.datasets.core import Dataset, Partition
 from tffcl.datasets.partitions.dealing import by_class, enough, joined
-from tffcl.datasets.partitions.local_tests import with_tests
+from tffcl.datasets.partitions.local_tests import Rule, with_tests
 from tffcl.errors import UserError
+from tffcl.validation import Count, Whole, validated
 
 _ATTEMPTS = 5000
-_LEAST_ALPHA = 0.001  # NumPy's sampler does not come back from tiny ones
+_Alpha = Annotated[float, msgspec.Meta(ge=0.001)]  # NumPy's sampler does not come back from tinier ones
 
 
+@validated
 def dirichlet(
-    dataset: Dataset, *, seed: int, clients: int, alpha: float, min_size: int = 10, test: str = "classes"
+    dataset: Dataset, *, seed: Whole, clients: Count, alpha: _Alpha, min_size: Count = 10, test: Rule = "classes"
 ) -> Partition:
     """Shares each class out in proportions drawn from a symmetric Dirichlet distribution.
 
@@ -32,10 +36,6 @@ def dirichlet(
     Raises:
       UserError: If there are too few examples, or no draw gives everybody `min_size`.
     """
-    options.integer("clients", clients, 1)
-    options.integer("min_size", min_size, 1)
-    if options.positive("alpha", alpha) < _LEAST_ALPHA:
-        raise UserError(f"alpha is {alpha:g}; it must be {_LEAST_ALPHA} or more")
     enough(clients, len(dataset.train), each=min_size)
     rng = np.random.default_rng(seed)
     examples = by_class(dataset.train.y, dataset.num_classes)
@@ -47,7 +47,7 @@ def dirichlet(
     return with_tests(dataset, [joined(each) for each in pieces], test=test, seed=seed)
 
 
-def _cuts(counts: list[int], clients: int, alpha: float, min_size: int, rng) -> list[np.ndarray]:
+def _cuts(counts: list[int], clients: Count, alpha: _Alpha, min_size: int, rng) -> list[np.ndarray]:
     """Returns, per class, where to cut it: int [clients - 1]. Only sizes are drawn, so attempts are quick."""
     best = 0
     for _ in range(_ATTEMPTS):

@@ -1,17 +1,24 @@
 """Groups of clients that hold groups of classes: StoCFL's pathological setting, FLT's scenarios 1 and 2."""
 
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 
-from tffcl.datasets import options
 from tffcl.datasets.core import Dataset, Partition
 from tffcl.datasets.partitions.dealing import block_groups, by_class, enough, share_classes
-from tffcl.datasets.partitions.local_tests import Domains, with_tests
+from tffcl.datasets.partitions.local_tests import Domains, Rule, with_tests
 from tffcl.datasets.partitions.transformed import turned
 from tffcl.errors import UserError
+from tffcl.validation import Count, Whole, check_value, one_of, validated
 
 SCHEMES = ("flt1", "flt2", "stocfl")
+_Scheme = one_of(SCHEMES)
+_Groups = Annotated[
+    Sequence[Annotated[Sequence[Whole], msgspec.Meta(min_length=1)]],
+    msgspec.Meta(min_length=1, description="lists of classes, e.g. [[0, 1], [2, 3]]"),
+]
 _STOCFL = ((0, 1, 2), (3, 4), (5, 6), (7, 8, 9))
 
 
@@ -22,7 +29,7 @@ def scheme_groups(scheme: str, num_classes: int, rng: np.random.Generator) -> li
     1). "flt2": five triples of a random order, in a ring, each with one class in common with the next (FLT,
     scenario 2).
     """
-    options.choice("scheme", scheme, SCHEMES)
+    check_value("scheme", scheme, _Scheme)
     if num_classes != 10:
         raise UserError(f"scheme {scheme!r} is for 10 classes, not {num_classes}; give groups = [[...], ...]")
     if scheme == "stocfl":
@@ -32,27 +39,26 @@ def scheme_groups(scheme: str, num_classes: int, rng: np.random.Generator) -> li
     return [[int(order[(start + step) % 10]) for step in range(width)] for start in range(0, 10, 2)]
 
 
-def _checked(groups: object, num_classes: int) -> list[list[int]]:
-    if isinstance(groups, str) or not isinstance(groups, Sequence) or not groups:
-        raise UserError(f"groups is {groups!r}; it must be lists of classes, e.g. [[0, 1], [2, 3]]")
+def _checked(groups: list[list[int]], num_classes: int) -> list[list[int]]:
     for group in groups:
-        if isinstance(group, str) or not isinstance(group, Sequence) or not group or len(set(group)) < len(group):
+        if len(set(group)) < len(group):
             raise UserError(f"groups has {group!r}; each must be a list of different classes")
         for label in group:
-            options.integer("a class in groups", label, 0, num_classes - 1)
-    return [list(group) for group in groups]
+            check_value("a class in groups", label, Annotated[int, msgspec.Meta(ge=0, le=num_classes - 1)])
+    return groups
 
 
+@validated
 def label_groups(
     dataset: Dataset,
     *,
-    seed: int,
-    clients: int,
-    groups: Sequence[Sequence[int]] | None = None,
-    scheme: str | None = None,
+    seed: Whole,
+    clients: Count,
+    groups: _Groups | None = None,
+    scheme: _Scheme | None = None,
     share: bool = False,
-    rotations: int = 1,
-    test: str = "classes",
+    rotations: Literal[1, 2, 4] = 1,
+    test: Rule = "classes",
 ) -> Partition:
     """Gives each group of classes to an equal block of clients, each class in near-equal parts.
 
@@ -77,9 +83,7 @@ def label_groups(
       UserError: If not one of `groups` and `scheme` is given, a class does not exist, the clients do not
         divide into the groups, or there are too few examples.
     """
-    options.integer("clients", clients, 1)
-    options.boolean("share", share)
-    turns = turned(dataset, options.choice("rotations", rotations, (1, 2, 4)))
+    turns = turned(dataset, rotations)
     if (groups is None) == (scheme is None):
         raise UserError(f"label_groups needs either groups = [[...], ...] or scheme (one of {', '.join(SCHEMES)})")
     rng = np.random.default_rng(seed)

@@ -2,14 +2,17 @@
 
 import numpy as np
 
-from tffcl.datasets import options
 from tffcl.datasets.core import Dataset, Partition
 from tffcl.datasets.partitions.dealing import by_class, share_classes
-from tffcl.datasets.partitions.local_tests import with_tests
+from tffcl.datasets.partitions.local_tests import Rule, with_tests
 from tffcl.errors import UserError
+from tffcl.validation import Count, Whole, validated
 
 
-def label_skew(dataset: Dataset, *, seed: int, clients: int, classes_per_client: int, test: str = "classes") -> Partition:
+@validated
+def label_skew(
+    dataset: Dataset, *, seed: Whole, clients: Count, classes_per_client: Count, test: Rule = "classes"
+) -> Partition:
     """Gives each client a few classes: client i always class i mod K, then other distinct classes at random.
 
     Each class is shuffled and cut in near-equal parts for the clients that hold it, in their order, so sizes
@@ -25,8 +28,6 @@ def label_skew(dataset: Dataset, *, seed: int, clients: int, classes_per_client:
     Raises:
       UserError: If there are fewer classes than that, or a client gets none of the examples of its classes.
     """
-    options.integer("clients", clients, 1)
-    options.integer("classes_per_client", classes_per_client, 1)
     classes = dataset.num_classes
     if classes_per_client > classes:
         raise UserError(f"classes_per_client is {classes_per_client}; {dataset.name} has {classes} classes")

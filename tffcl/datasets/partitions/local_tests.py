@@ -13,11 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tffcl.datasets.core import Dataset, Partition, Transform
-from tffcl.datasets.options import choice
 from tffcl.datasets.partitions.dealing import by_class, joined
 from tffcl.errors import UserError
+from tffcl.validation import check_value, one_of
 
 RULES = ("classes", "share", "all", "own")
+Rule = one_of(RULES)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ def with_tests(
       UserError: If the rule has another name, needs owners, or leaves a client without a test image under
         "share".
     """
-    choice("test", test, RULES)
+    check_value("test", test, Rule)
     if test == "own":
         raise UserError("test = 'own' is for the partition by_owner; allowed here: classes, share, all")
     if domains is None:

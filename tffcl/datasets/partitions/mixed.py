@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tffcl.datasets import options
 from tffcl.datasets.core import Dataset, Partition
 from tffcl.datasets.partitions.dealing import block_groups, by_class, enough, equal_parts, joined
-from tffcl.datasets.partitions.local_tests import Domains, with_tests
+from tffcl.datasets.partitions.local_tests import Domains, Rule, with_tests
 from tffcl.errors import UserError
+from tffcl.validation import Count, Whole, one_of, validated
 
 # Clients of each set. PACFL's text; it says 100 clients, and these are 97. PACFL's code has 100.
 MIX4_COUNTS = {
@@ -28,7 +28,8 @@ def _domains(dataset: Dataset, groups: np.ndarray) -> Domains:
     return Domains(groups, by_class(dataset.test_source, len(dataset.source_names)))
 
 
-def hybrid(dataset: Dataset, *, seed: int, clients: int, test: str = "share") -> Partition:
+@validated
+def hybrid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share") -> Partition:
     """Gives each data set to an equal block of clients, in random near-equal parts (StoCFL's Hybrid MNIST).
 
     The same label means another thing in each of them. The true groups are the data sets.
@@ -42,7 +43,6 @@ def hybrid(dataset: Dataset, *, seed: int, clients: int, test: str = "share") ->
     Raises:
       UserError: If the clients do not divide or there are too few examples.
     """
-    options.integer("clients", clients, 1)
     sources = _sources(dataset, "hybrid")
     groups = block_groups(clients, len(sources), "data sets")
     rng = np.random.default_rng(seed)
@@ -53,14 +53,15 @@ def hybrid(dataset: Dataset, *, seed: int, clients: int, test: str = "share") ->
     return with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=_domains(dataset, groups))
 
 
+@validated
 def mix4(
     dataset: Dataset,
     *,
-    seed: int,
-    counts: str | Sequence[int] = "paper",
-    per_class: int = 50,
+    seed: Whole,
+    counts: one_of(MIX4_COUNTS) | Sequence[Count] = "paper",
+    per_class: Count = 50,
     share: bool = False,
-    test: str = "all",
+    test: Rule = "all",
 ) -> Partition:
     """Gives each client `per_class` images of every class of one data set (PACFL, "Mixture of 4 Datasets").
 
@@ -81,8 +82,6 @@ def mix4(
     Raises:
       UserError: If a set has too few images, or `counts` does not fit the sets.
     """
-    options.integer("per_class", per_class, 1)
-    options.boolean("share", share)
     sources = _sources(dataset, "mix4")
     counts = _counts(counts, dataset.source_names)
     groups = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
@@ -98,13 +97,13 @@ def mix4(
 
 def _counts(counts, names) -> list[int]:
     if isinstance(counts, str):
-        table = MIX4_COUNTS[options.choice("counts", counts, MIX4_COUNTS)]
+        table = MIX4_COUNTS[counts]
         if set(names) != set(table):
             raise UserError(f"counts = {counts!r} is for {', '.join(table)}, not {', '.join(names)}; give numbers instead")
         return [table[name] for name in names]
-    if not isinstance(counts, Sequence) or len(counts) != len(names):
+    if len(counts) != len(names):
         raise UserError(f"counts is {counts!r}; it must be 'paper', 'code' or {len(names)} numbers, one per data set")
-    return [options.integer("a number in counts", count, 1) for count in counts]
+    return counts
 
 
 def _deal_once(examples, block, per_class, name, rng) -> list[np.ndarray]:

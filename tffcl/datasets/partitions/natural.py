@@ -1,24 +1,29 @@
 """Partitions that the data themselves suggest: by who made an image, and by what it shows."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
-from tffcl.datasets import options
 from tffcl.datasets.core import Dataset, Partition
 from tffcl.datasets.partitions.dealing import block_groups, by_class, enough, equal_parts, joined
-from tffcl.datasets.partitions.local_tests import Domains, with_tests
+from tffcl.datasets.partitions.local_tests import Domains, Rule, with_tests
 from tffcl.errors import UserError, unknown
+from tffcl.validation import Count, Whole, validated
+
+_Attributes = Annotated[Sequence[str], msgspec.Meta(min_length=2, description="two or more names")]
 
 
+@validated
 def by_owner(
     dataset: Dataset,
     *,
-    seed: int,
-    clients: int | None = None,
-    min_train: int = 1,
-    min_test: int = 1,
-    test: str = "own",
+    seed: Whole,
+    clients: Count | None = None,
+    min_train: Count = 1,
+    min_test: Whole = 1,
+    test: Rule = "own",
 ) -> Partition:
     """Makes one client of each natural owner, e.g. a writer of FEMNIST; no true groups (FLT, scenario 3;
     StoCFL).
@@ -36,8 +41,6 @@ def by_owner(
     """
     if dataset.train_owner is None or dataset.test_owner is None:
         raise UserError(f"by_owner needs a data set with owners (femnist, or npz with client_train); not {dataset.name}")
-    options.integer("min_train", min_train, 1)
-    options.integer("min_test", min_test, 0)
     owners = 1 + max(int(dataset.train_owner.max()), int(dataset.test_owner.max(initial=0)))
     train, own = by_class(dataset.train_owner, owners), by_class(dataset.test_owner, owners)
     chosen = np.array([o for o in range(owners) if len(train[o]) >= min_train and len(own[o]) >= min_test], int)
@@ -45,7 +48,6 @@ def by_owner(
     if not len(chosen):
         raise UserError(f"{dataset.name} has no {limits}")
     if clients is not None:
-        options.integer("clients", clients, 1)
         if clients > len(chosen):
             raise UserError(f"clients is {clients}; {dataset.name} has {len(chosen)} {limits}")
         chosen = np.sort(np.random.default_rng(seed).choice(chosen, clients, replace=False))
@@ -55,13 +57,14 @@ def by_owner(
     return with_tests(dataset, held, test=test, seed=seed)
 
 
+@validated
 def by_attribute(
     dataset: Dataset,
     *,
-    seed: int,
-    clients: int,
-    attributes: Sequence[str] = ("Smiling", "Wavy_Hair", "Wearing_Hat"),
-    test: str = "share",
+    seed: Whole,
+    clients: Count,
+    attributes: _Attributes = ("Smiling", "Wavy_Hair", "Wearing_Hat"),
+    test: Rule = "share",
 ) -> Partition:
     """Makes a block of clients per attribute, which hold images with this one of the attributes and no other
     of them.
@@ -83,12 +86,11 @@ def by_attribute(
     """
     if dataset.train_attributes is None or dataset.test_attributes is None:
         raise UserError(f"by_attribute needs a data set with attributes (celeba); not {dataset.name}")
-    if isinstance(attributes, str) or not isinstance(attributes, Sequence) or len(set(attributes)) < 2:
+    if len(set(attributes)) < 2:
         raise UserError(f"attributes is {attributes!r}; it must be two or more names")
     for name in attributes:
         if name not in dataset.attribute_names:
             raise unknown(f"attribute of {dataset.name}", name, dataset.attribute_names)
-    options.integer("clients", clients, 1)
     groups = block_groups(clients, len(attributes), "attributes")
     columns = [dataset.attribute_names.index(name) for name in attributes]
     rng = np.random.default_rng(seed)

@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from tffcl.datasets import options
 from tffcl.datasets.core import Dataset, Partition
 from tffcl.datasets.partitions.dealing import enough, equal_parts, joined
-from tffcl.datasets.partitions.local_tests import with_tests
+from tffcl.datasets.partitions.local_tests import Rule, with_tests
+from tffcl.validation import Count, Positive, Whole, validated
 
 
-def iid(dataset: Dataset, *, seed: int, clients: int, test: str = "share") -> Partition:
+@validated
+def iid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share") -> Partition:
     """Shuffles all training examples and cuts them in near-equal parts; one true group.
 
     Args:
@@ -20,15 +21,15 @@ def iid(dataset: Dataset, *, seed: int, clients: int, test: str = "share") -> Pa
     Raises:
       UserError: If there are more clients than examples.
     """
-    options.integer("clients", clients, 1)
     enough(clients, len(dataset.train))
     parts = equal_parts(np.arange(len(dataset.train)), clients, np.random.default_rng(seed))
     train = [joined([part]) for part in parts]
     return with_tests(dataset, train, test=test, seed=seed, groups=np.zeros(clients, np.int32))
 
 
+@validated
 def quantity_skew(
-    dataset: Dataset, *, seed: int, clients: int, power: float = 1.0, min_size: int = 10, test: str = "share"
+    dataset: Dataset, *, seed: Whole, clients: Count, power: Positive = 1.0, min_size: Count = 10, test: Rule = "share"
 ) -> Partition:
     """Gives every client random examples, and the client of rank r (from 1) a number that falls as r to the
     -`power`.
@@ -47,10 +48,8 @@ def quantity_skew(
     Raises:
       UserError: If there are too few examples.
     """
-    options.integer("clients", clients, 1)
-    options.integer("min_size", min_size, 1)
     enough(clients, len(dataset.train), each=min_size)
-    weights = np.arange(1, clients + 1) ** -options.positive("power", power)
+    weights = np.arange(1, clients + 1) ** -power
     rng = np.random.default_rng(seed)
     rest = len(dataset.train) - clients * min_size
     bounds = np.round(np.cumsum(rng.permutation(weights)) / weights.sum() * rest).astype(int)

@@ -1,12 +1,15 @@
 """FLT's scenario 4, "structured non-IID FEMNIST": groups of classes, different sizes within each group."""
 
+from typing import Annotated
+
+import msgspec
 import numpy as np
 
-from tffcl.datasets import options
 from tffcl.datasets.core import Dataset, Partition
 from tffcl.datasets.partitions.dealing import block_groups, joined
-from tffcl.datasets.partitions.local_tests import Domains, with_tests
+from tffcl.datasets.partitions.local_tests import Domains, Rule, with_tests
 from tffcl.errors import UserError
+from tffcl.validation import Count, Whole, check_value, validated
 
 
 def growing_sizes(total: int, clients: int) -> np.ndarray:
@@ -34,7 +37,8 @@ def growing_sizes(total: int, clients: int) -> np.ndarray:
     return sizes
 
 
-def structured(dataset: Dataset, *, seed: int, clients: int, classes_per_group: int = 5, test: str = "all") -> Partition:
+@validated
+def structured(dataset: Dataset, *, seed: Whole, clients: Count, classes_per_group: Count = 5, test: Rule = "all") -> Partition:
     """Gives each block of clients a group of consecutive classes, in parts of growing size (`growing_sizes`).
 
     The last group has what classes are left: EMNIST balanced's 47 make nine groups of 5 and one of 2. The
@@ -52,8 +56,7 @@ def structured(dataset: Dataset, *, seed: int, clients: int, classes_per_group: 
       UserError: If the clients do not divide into the groups or a group has fewer than two examples per
         client.
     """
-    options.integer("clients", clients, 1)
-    options.integer("classes_per_group", classes_per_group, 1, dataset.num_classes)
+    check_value("classes_per_group", classes_per_group, Annotated[int, msgspec.Meta(ge=1, le=dataset.num_classes)])
     group_of_class = np.arange(dataset.num_classes) // classes_per_group
     number = int(group_of_class[-1]) + 1
     groups = block_groups(clients, number, f"groups of {classes_per_group} classes")

@@ -1,18 +1,23 @@
 """Groups of clients whose images are turned, or whose labels are shifted (IFCA; StoCFL, appendix A.1)."""
 
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 
-from tffcl.datasets import options
 from tffcl.datasets.core import Dataset, Partition, Transform
 from tffcl.datasets.partitions.dealing import block_groups, enough, equal_parts, joined
-from tffcl.datasets.partitions.local_tests import Domains, with_tests
+from tffcl.datasets.partitions.local_tests import Domains, Rule, with_tests
 from tffcl.errors import UserError
+from tffcl.validation import Count, Whole, check_value, validated
+
+_Shifts = Annotated[Sequence[Whole], msgspec.Meta(min_length=1, description="different whole numbers, e.g. [0, 3, 6, 9]")]
 
 
+@validated
 def rotated(
-    dataset: Dataset, *, seed: int, clients: int, rotations: int = 4, reuse: bool = True, test: str = "share"
+    dataset: Dataset, *, seed: Whole, clients: Count, rotations: Literal[4, 2] = 4, reuse: bool = True, test: Rule = "share"
 ) -> Partition:
     """Makes equal blocks of clients whose images are turned: by 0, 90, 180, 270 degrees, or by 0 and 180.
 
@@ -29,7 +34,7 @@ def rotated(
       UserError: If the clients do not divide, there are too few examples, or images to be turned by 90
         degrees are not square.
     """
-    turns = turned(dataset, options.choice("rotations", rotations, (4, 2)))
+    turns = turned(dataset, rotations)
     return _grouped(dataset, turns, "rotations", seed=seed, clients=clients, reuse=reuse, test=test)
 
 
@@ -45,14 +50,15 @@ def turned(dataset: Dataset, rotations: int) -> list[Transform]:
     return [Transform(quarter_turns=number * 4 // rotations) for number in range(rotations)]
 
 
+@validated
 def shifted(
     dataset: Dataset,
     *,
-    seed: int,
-    clients: int,
-    shifts: Sequence[int] = (0, 3, 6, 9),
+    seed: Whole,
+    clients: Count,
+    shifts: _Shifts = (0, 3, 6, 9),
     reuse: bool = True,
-    test: str = "share",
+    test: Rule = "share",
 ) -> Partition:
     """Makes equal blocks of clients whose labels y become (y + shift) modulo the number of classes.
 
@@ -67,17 +73,15 @@ def shifted(
     Raises:
       UserError: If the clients do not divide, there are too few examples, or a shift is not one.
     """
-    if isinstance(shifts, str) or not isinstance(shifts, Sequence) or not shifts or len(set(shifts)) < len(shifts):
+    if len(set(shifts)) < len(shifts):
         raise UserError(f"shifts is {shifts!r}; it must be different whole numbers, e.g. [0, 3, 6, 9]")
     for shift in shifts:
-        options.integer("a shift", shift, 0, dataset.num_classes - 1)
+        check_value("a shift", shift, Annotated[int, msgspec.Meta(ge=0, le=dataset.num_classes - 1)])
     moves = [Transform(label_shift=shift) for shift in shifts]
     return _grouped(dataset, moves, "shifts", seed=seed, clients=clients, reuse=reuse, test=test)
 
 
 def _grouped(dataset, transforms, what, *, seed, clients, reuse, test):
-    options.integer("clients", clients, 1)
-    options.boolean("reuse", reuse)
     groups = block_groups(clients, len(transforms), what)
     rng = np.random.default_rng(seed)
     everything = np.arange(len(dataset.train))

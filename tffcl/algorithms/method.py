@@ -1,0 +1,233 @@
+"""The contract of a method: what the runner, the reports and the export know of it, and nothing else."""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.kept import KeptStates
+from tffcl.clients.population import Population, index_of
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.rounds.traffic import RoundMetrics, Traffic
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MetricView:
+    """How far clients are apart, and the tree of their merges.
+
+    Attributes:
+      proximity: `float [N, N]`, zero on the diagonal.
+      unit: Of the proximity, for reports.
+      name: Of the metric, for reports.
+      merges: SciPy linkage matrix `float64 [N-1, 4]`; None for a grouping without a tree.
+      threshold: Where the tree is cut; None for a grouping without a threshold.
+      linkage: Name of the linkage; "" without a tree.
+      tree_unit: Of merges and threshold, where they have another than the proximity.
+    """
+
+    proximity: np.ndarray
+    unit: str
+    name: str
+    merges: np.ndarray | None = None
+    threshold: float | None = None
+    linkage: str = ""
+    tree_unit: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CentreMap:
+    """A map of the centres that clients sent.
+
+    Attributes:
+      points: `float [N, k, u]`.
+      mask: `bool [N, k]`, which centres there are.
+    """
+
+    points: np.ndarray
+    mask: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Moves:
+    """Who moved to another cluster when clusters were formed anew, and who told that its data had changed.
+
+    Attributes:
+      moved_in: `int [N]`, the round after which the client last changed its cluster; 0: never.
+      flagged_in: `int [N]`, the round in which it last raised its flag of change; 0: never.
+    """
+
+    moved_in: np.ndarray
+    flagged_in: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Views:
+    """What reports show of a method's state. Row i of every array is `client_ids[i]`; all but the first two are optional.
+
+    Attributes:
+      client_ids: `int32 [N]`, ascending, all clients that the server knows of.
+      clusters: `int32 [N]`, the cluster of each.
+      known: `bool [N]`, whose signature (or first model) the server has, for methods that meet clients during training; None:
+        everyone's.
+      global_model: `float32 [P]`, a model for everyone beside those of `models_for`.
+      metric: How far clients are apart.
+      relatedness: `float [N, N]` of 0 and 1, who is related to whom.
+      representations: `float [M, d]`, a vector for each known client, to be drawn as a map.
+      centre_map: The map of clients' centres.
+      moves: Who moved when.
+      splits: Rows of the tree of splits, each `(round, cluster that was split, cluster that was founded)`.
+      notes: What a reader of the results should know of how they came about.
+    """
+
+    client_ids: np.ndarray
+    clusters: np.ndarray
+    known: np.ndarray | None = None
+    global_model: np.ndarray | None = None
+    metric: MetricView | None = None
+    relatedness: np.ndarray | None = None
+    representations: np.ndarray | None = None
+    centre_map: CentreMap | None = None
+    moves: Moves | None = None
+    splits: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def known_or_all(self) -> np.ndarray:
+        """`bool [N]`: `known`, or everyone."""
+        return np.ones(len(self.client_ids), bool) if self.known is None else np.asarray(self.known, bool)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Exports:
+    """What an engineer can deploy of a method.
+
+    Attributes:
+      build: `() -> {name: tff.Computation}`, what runs on devices and aggregators; "training" is the round, "initialize" makes
+        its first state, "signature" collects signatures.
+      server_values: `(state) -> {name: value}`, what of the value that "training" starts from a state decides, with all its
+        models; None where the server has none.
+      summed: `(number of clusters) -> tff.Computation`, a round with the same models whose only aggregation is a sum, see
+        `rounds.summed`; None where the server needs each client's upload.
+      clustering: What the numbers of the grouping mean, by name, for the manifest.
+    """
+
+    build: Callable[[], Mapping[str, tff.Computation]]
+    server_values: Callable[[object], Mapping] | None = None
+    summed: Callable[[int], tff.Computation] | None = None
+    clustering: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class Method(abc.ABC):
+    """A method of federated learning. Its state is a frozen dataclass of arrays, all of it in the checkpoint.
+
+    A method need not derive from this class: an object with these attributes will do.
+
+    Attributes:
+      name: For titles and files.
+      model: What is trained.
+      state_class: The dataclass of its state.
+      clients_choose: Whether clients choose their model themselves, so that `choose` must be asked before clusters mean anything.
+      joining: Bytes that one client exchanges once: when training begins, when it joins, or for methods that meet clients
+        during training (`Views.known`) when the server first meets it.
+    """
+
+    name: str
+    model: FlatModel
+    state_class: type
+    clients_choose: bool = False
+    joining: Traffic = Traffic()
+
+    @abc.abstractmethod
+    def initialize(self, population: Population):
+        """Returns the first state; methods that cluster before training do it here."""
+
+    @abc.abstractmethod
+    def next(self, state, cohort: Cohort) -> tuple[object, RoundMetrics]:
+        """Runs one round; returns the next state and the round's metrics. A failing round leaves the given state usable."""
+
+    @abc.abstractmethod
+    def models_for(self, state, client_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns `(models float32 [K, P], rows int [n])`: which model each client uses now, before any local training."""
+
+    @abc.abstractmethod
+    def admit(self, state, newcomers: Population):
+        """Returns the state after clients that did not take part joined.
+
+        Raises:
+          UserError: If one of them is known already.
+        """
+
+    @abc.abstractmethod
+    def views(self, state) -> Views:
+        """Returns what reports show of a state."""
+
+    @abc.abstractmethod
+    def exports(self) -> Exports:
+        """Returns what can be deployed."""
+
+    def choose(self, state, population: Population):
+        """Lets every client of the population choose its model anew; changes no model and no later round."""
+        del population
+        return state
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClusteredState:
+    """What most methods know between rounds; methods with more derive from it.
+
+    Attributes:
+      client_ids: `int32 [N]`, ascending, all clients that the server knows.
+      assignment: `int32 [N]`, the cluster of each.
+      models: `float32 [K, P]`, one row a model.
+      aggregators: States of the aggregation processes, by upload name.
+      server: What else the server has for each model (the state of its optimizer), by name, rows by model.
+      kept: What clients keep between rounds; None where they keep nothing.
+    """
+
+    client_ids: np.ndarray
+    assignment: np.ndarray
+    models: np.ndarray
+    aggregators: object
+    server: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    kept: KeptStates | None = None
+
+    def clusters(self, client_ids) -> np.ndarray:
+        """Returns the cluster IDs `int32 [n]` of the given clients."""
+        return self.assignment[self.index(client_ids)]
+
+    def index(self, client_ids) -> np.ndarray:
+        """Returns the rows of the given clients; UserError if one is not known."""
+        return index_of(self.client_ids, client_ids)
+
+
+def check_newcomers(state: ClusteredState, newcomers: Population):
+    """Raises UserError if a newcomer is already known."""
+    both = np.intersect1d(state.client_ids, newcomers.client_ids)
+    if both.size:
+        raise UserError(f"client {both[0]} is no newcomer: it has an assignment already")
+
+
+def joined_order(state: ClusteredState, newcomers: Population) -> np.ndarray:
+    """Returns places `int [N + B]` that put rows of the old clients, then of the newcomers, into ascending order of ID."""
+    return np.argsort(np.concatenate([state.client_ids, newcomers.client_ids]))
+
+
+def extended(state: ClusteredState, newcomers: Population, assignment) -> dict[str, np.ndarray]:
+    """Puts old and new clients with their clusters in ascending order of ID.
+
+    Args:
+      state: Before.
+      newcomers: Their IDs.
+      assignment: `int32 [B]`, the newcomers' clusters.
+
+    Returns:
+      `client_ids` and `assignment` of the next state.
+    """
+    ids = np.concatenate([state.client_ids, newcomers.client_ids]).astype(np.int32)
+    order = joined_order(state, newcomers)
+    keys = np.concatenate([state.assignment, assignment]).astype(np.int32)
+    return {"client_ids": ids[order], "assignment": keys[order]}

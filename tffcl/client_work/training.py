@@ -1,0 +1,186 @@
+"""Client works that train: what a client makes of the model that it receives, and what it uploads of it."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.client_work.choice import build_choose
+from tffcl.client_work.examples import stack
+from tffcl.client_work.local_evaluation import build_count_correct
+from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
+from tffcl.client_work.work import ClientResult, ClientWork, keyed
+from tffcl.models.flat import FlatModel
+
+FLAG = {"changed": np.int32}  # the field of a client that tells whether its data have changed
+CHOOSE = np.int32(-1)  # a client's `forced` row: none, it chooses itself
+
+
+def build_train_and_report(model: FlatModel, training: LocalTraining):
+    """Builds the tf.function that trains one model and reports on it.
+
+    Args:
+      model: What is trained.
+      training: Hyper-parameters.
+
+    Returns:
+      A tf.function `(vector float32[P], client, centre=None) -> (vector float32[P], report)`; `client` as in `ClientWork`,
+      `centre` as in `build_local_sgd`, the report
+      `<examples=int32,loss=float32,finite=bool[,test_correct=int32,test_examples=int32][,changed=int32]>`: training
+      examples, mean training loss over the last epoch, whether the trained model is finite, the local test if the client
+      brings test examples, and its flag of change if it brings one.
+    """
+    local_sgd = build_local_sgd(model, training)
+    count_correct = build_count_correct(model)
+
+    @tf.function
+    def train_and_report(vector, client, centre=None):
+        local = stack(client["examples"])
+        trained, loss = local_sgd(vector, local["x"], local["y"], client["seed"], centre)
+        finite = tf.reduce_all(tf.math.is_finite(trained))
+        report = collections.OrderedDict(examples=tf.size(local["y"]), loss=loss, finite=finite)
+        if "test_examples" in client:
+            test = stack(client["test_examples"])
+            report["test_correct"] = count_correct(trained, test["x"], test["y"])
+            report["test_examples"] = tf.size(test["y"])
+        if "changed" in client:
+            report["changed"] = client["changed"]
+        return trained, report
+
+    return train_and_report
+
+
+def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool = False) -> ClientWork:
+    """Builds clustered training: the client trains the model it receives and uploads the difference under its key.
+
+    Args:
+      model: What is trained.
+      training: Hyper-parameters.
+      flags: Whether the client tells that its data have changed.
+
+    Returns:
+      Work that receives `<model=float32[P]>`, with the field `key` and the upload `update=<key=int32,value=float32[P]>`.
+    """
+    train_and_report = build_train_and_report(model, training)
+
+    def compute(received, client):
+        trained, report = train_and_report(received["model"], client)
+        return ClientResult({"update": keyed(client["key"], trained - received["model"])}, report)
+
+    return ClientWork(model.example_spec, compute, {"key": np.int32, **(FLAG if flags else {})})
+
+
+def build_model_work(model: FlatModel, training: LocalTraining, *, flags: bool = False) -> ClientWork:
+    """Builds training whose clients upload their trained models under their place in the cohort (FLT Alg. 3 line 14).
+
+    Returns:
+      Work that receives `<model=float32[P]>`, with the fields `row` (of its model) and `key` (its place), and the upload
+      `trained=<key=int32,value=float32[P]>`.
+    """
+    train_and_report = build_train_and_report(model, training)
+
+    def compute(received, client):
+        trained, report = train_and_report(received["model"], client)
+        return ClientResult({"trained": keyed(client["key"], trained)}, report)
+
+    return ClientWork(model.example_spec, compute, {"row": np.int32, "key": np.int32, **(FLAG if flags else {})})
+
+
+def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWork:
+    """Builds training whose clients upload the difference to the model that they received, for servers that look at each.
+
+    Returns:
+      Work that receives `<model=float32[P]>`, with the field `key` and the upload `difference=float32[P]`.
+    """
+    train_and_report = build_train_and_report(model, training)
+
+    def compute(received, client):
+        trained, report = train_and_report(received["model"], client)
+        return ClientResult({"difference": trained - received["model"]}, report)
+
+    return ClientWork(model.example_spec, compute, {"key": np.int32})
+
+
+def build_bilevel_work(model: FlatModel, training: LocalTraining, global_training: LocalTraining) -> ClientWork:
+    """Builds bi-level training (StoCFL Eq. 3, Alg. 1 lines 27 to 30).
+
+    Both models start from what this round broadcast: the cluster's is pulled towards the broadcast global model by
+    `training.proximal_weight`, the global one is trained by itself, on the same batches. The cluster model is the one that
+    is reported on; the report is finite if both are.
+
+    Args:
+      model: What is trained.
+      training: Of the cluster model; its `proximal_weight` is λ.
+      global_training: Of the global model.
+
+    Returns:
+      Work that receives `<model=float32[P],global_model=float32[P]>`, with the field `key` and the uploads
+      `update=<key=int32,value=float32[P]>` and `global_update=float32[P]`: the two differences.
+    """
+    train_and_report = build_train_and_report(model, training)
+    global_sgd = build_local_sgd(model, global_training)
+
+    def compute(received, client):
+        start, global_model = received["model"], received["global_model"]
+        trained, report = train_and_report(start, client, global_model)
+        local = stack(client["examples"])
+        moved, _ = global_sgd(global_model, local["x"], local["y"], client["seed"])
+        report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(moved)))
+        uploads = {"update": keyed(client["key"], trained - start), "global_update": moved - global_model}
+        return ClientResult(uploads, report)
+
+    return ClientWork(model.example_spec, compute, {"key": np.int32})
+
+
+def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion: str, tried: str):
+    """Builds the TensorFlow of a client that chooses a model and trains it (IFCA Alg. 1 lines 5 to 9; FLIS Alg. 1 lines 9, 10).
+
+    Args:
+      model: What is trained.
+      training: Hyper-parameters.
+      criterion: Of the choice, see `choice.build_choose`.
+      tried: The client's field of examples that models are tried on.
+
+    Returns:
+      `(models float32[K, P], client) -> (start float32[P], trained float32[P], report)`; the client has the field
+      `forced=int32`, the row to take, or `CHOOSE`; the report is that of `build_train_and_report` and `choice=int32`.
+    """
+    train_and_report = build_train_and_report(model, training)
+    choose = build_choose(model, criterion)
+
+    @tf.function
+    def choose_and_train(models, client):
+        examples = stack(client[tried])
+
+        def best():
+            return choose(models, examples["x"], examples["y"])[0]
+
+        choice = tf.cond(client["forced"] < 0, best, lambda: tf.identity(client["forced"]))
+        start = models[choice]
+        trained, report = train_and_report(start, client)
+        report["choice"] = choice
+        return start, trained, report
+
+    return choose_and_train
+
+
+def build_own_work(model: FlatModel, training: LocalTraining, *, towards: str | None = None) -> ClientWork:
+    """Builds training of a model of the client's own, which it keeps; nothing is uploaded.
+
+    Args:
+      model: What is trained.
+      training: Hyper-parameters.
+      towards: Name of the received model that is the centre of the proximal term; default the own model as it starts.
+
+    Returns:
+      Work that keeps `float32[P]`.
+    """
+    train_and_report = build_train_and_report(model, training)
+
+    def compute(received, client):
+        centre = (received[towards],) if towards else ()
+        trained, report = train_and_report(client["kept"], client, *centre)
+        return ClientResult({}, report, trained)
+
+    return ClientWork(model.example_spec, compute, kept=tff.TensorType(np.float32, [model.size]))

@@ -1,0 +1,69 @@
+"""The clients of one round, and what their computations are given."""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from tffcl.clients.population import Population, empty_like
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cohort:
+    """The clients of one round.
+
+    Attributes:
+      population: The clients that there are.
+      client_ids: `int32 [m]`, distinct.
+      seed: `(run seed, round)`; decides each client's shuffling.
+      local_test: `bool [m]` or None: whose model is tested right after its local training (the `local` accuracy).
+    """
+
+    population: Population
+    client_ids: np.ndarray
+    seed: tuple[int, int]
+    local_test: np.ndarray | None = None
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """`int32 [m]`, training examples of each client."""
+        return self.population.sizes[self.population.index(self.client_ids)]
+
+    def client_seed(self, client_id: int) -> np.ndarray:
+        """Returns `int32 [2]`, decided by run seed, round and client."""
+        words = np.random.SeedSequence([*self.seed, int(client_id)]).generate_state(2)
+        return (words >> 1).astype(np.int32)
+
+    def parts(self, at_a_time: int):
+        """Yields `(slice, Cohort)` of at most so many clients, in order."""
+        for start in range(0, len(self.client_ids), at_a_time):
+            part = slice(start, start + at_a_time)
+            tested = None if self.local_test is None else self.local_test[part]
+            yield part, dataclasses.replace(self, client_ids=self.client_ids[part], local_test=tested)
+
+    def inputs(self, **fields: Sequence) -> list[collections.OrderedDict]:
+        """Makes the clients' inputs of a round, largest client first, so that no core waits at the end for a large one.
+
+        Args:
+          **fields: What a client knows of itself beside its examples: name to a value for each client, in the cohort's order.
+
+        Returns:
+          A structure `<examples, test_examples, client_id, seed, ...fields>` for each client.
+        """
+        population = self.population
+        order = np.argsort(-self.sizes, kind="stable")
+        tested = self.local_test if self.local_test is not None else np.zeros(len(self.client_ids), bool)
+        inputs = []
+        for i in order:
+            client = int(self.client_ids[i])
+            test = population.test_examples(client)
+            given = collections.OrderedDict(
+                examples=population.examples(client),
+                test_examples=test if tested[i] else empty_like(test),
+                client_id=np.int32(client),
+                seed=self.client_seed(client),
+            )
+            given.update((name, values[i]) for name, values in fields.items())
+            inputs.append(given)
+        return inputs

@@ -1,0 +1,173 @@
+"""What clients keep between rounds: a personal model, a control variate, local layers.
+
+On a device such a value stays on the device. In simulation the coordinator keeps it for the client, in memory up to a size and
+on disk beyond it. It never counts as traffic.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import itertools
+import pathlib
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tffcl.errors import UserError
+
+MEMORY_BYTES = 2**30  # of kept values that stay in memory; later ones are written to disk at once
+
+
+class KeptStore:
+    """A directory with a file for each kept value, `<client>.<version>.npz`; files are written once and never changed.
+
+    A checkpoint names the versions that belong to it. A process that is killed leaves files that no checkpoint names; they are
+    removed at the next one.
+    """
+
+    def __init__(self, directory: pathlib.Path | None = None, memory_bytes: int = MEMORY_BYTES):
+        """Makes a store.
+
+        Args:
+          directory: Where files go; default a temporary directory, made when it is first needed.
+          memory_bytes: Values are kept in memory up to so many bytes in all.
+        """
+        self._directory, self.memory_bytes = directory, memory_bytes
+        self._temporary = None
+        held = [version for _, version in self.files()] if directory else []
+        self._versions = itertools.count(max(held, default=0) + 1)
+
+    @property
+    def directory(self) -> pathlib.Path:
+        if self._directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="tffcl-kept-")
+            self._directory = pathlib.Path(self._temporary.name)
+        return self._directory
+
+    def files(self) -> list[tuple[int, int]]:
+        """Returns `(client, version)` of every file that is there."""
+        return [tuple(map(int, path.name.split(".")[:2])) for path in self.directory.glob("*.*.npz")]
+
+    def write(self, client: int, value) -> int:
+        """Writes a value; returns its version."""
+        version = next(self._versions)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        np.savez(self._path(client, version), *tf.nest.flatten(value))
+        return version
+
+    def read(self, client: int, version: int, like):
+        """Reads a value of the structure `like`; UserError if the file is missing or damaged."""
+        path = self._path(client, version)
+        try:
+            with np.load(path, allow_pickle=False) as saved:
+                leaves = [saved[f"arr_{place}"] for place in range(len(saved.files))]
+            return tf.nest.pack_sequence_as(like, leaves)
+        except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
+            raise UserError(f"{path}, what client {client} kept, cannot be read ({str(error).splitlines()[0]})") from None
+
+    def remove_all_but(self, named: Iterable[tuple[int, int]]):
+        """Removes the files of versions that are not named."""
+        wanted = set(named)
+        for client, version in self.files():
+            if (client, version) not in wanted:
+                self._path(client, version).unlink(missing_ok=True)
+
+    def _path(self, client: int, version: int) -> pathlib.Path:
+        return self.directory / f"{client}.{version}.npz"
+
+
+_STORE: contextvars.ContextVar[KeptStore | None] = contextvars.ContextVar("kept store", default=None)
+
+
+@contextlib.contextmanager
+def stored_in(directory: pathlib.Path, memory_bytes: int | None = None):
+    """Lets the values that are kept inside the block have their files in this directory."""
+    store = KeptStore(directory, MEMORY_BYTES if memory_bytes is None else memory_bytes)
+    token = _STORE.set(store)
+    try:
+        yield store
+    finally:
+        _STORE.reset(token)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """A kept value: in memory, on disk, or both. `version` is None until it is on disk."""
+
+    value: object = None
+    version: int | None = None
+
+
+class KeptStates:
+    """A kept value for each client that has one. It does not change: `updated` returns another object.
+
+    A client without a value of its own has the initial one; newcomers need no entry therefore.
+    """
+
+    def __init__(self, initial, entries: Mapping[int, _Entry] | None = None, store: KeptStore | None = None):
+        """Makes kept values; with the defaults nobody has one.
+
+        Args:
+          initial: The value of a client that has kept nothing yet, a structure of arrays.
+          entries: Of the clients that have.
+          store: Where values are beyond a size; default that of `stored_in`, or a temporary one.
+        """
+        self.initial = tf.nest.map_structure(np.asarray, initial)
+        self._entries = dict(entries or {})
+        self._store = store or _STORE.get() or KeptStore()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"KeptStates({len(self)} clients, {self._bytes_each:,} bytes each)"
+
+    @property
+    def _bytes_each(self) -> int:
+        return sum(leaf.nbytes for leaf in tf.nest.flatten(self.initial))
+
+    def has(self, client_ids) -> np.ndarray:
+        """Returns `bool [n]`, who has a value of its own."""
+        return np.array([int(client) in self._entries for client in client_ids], bool)
+
+    def of(self, client_ids) -> list:
+        """Returns the value of each client, the initial one for who has none."""
+        return [self._value(int(client)) for client in client_ids]
+
+    def _value(self, client: int):
+        entry = self._entries.get(client)
+        if entry is None:
+            return self.initial
+        return self._store.read(client, entry.version, self.initial) if entry.value is None else entry.value
+
+    def updated(self, client_ids, values: Sequence) -> "KeptStates":
+        """Returns the same with new values of some clients."""
+        entries = dict(self._entries)
+        in_memory = sum(entry.value is not None for entry in entries.values()) * self._bytes_each
+        for client, value in zip(client_ids, values, strict=True):
+            client = int(client)
+            was = entries.get(client)
+            fits = (was is not None and was.value is not None) or in_memory + self._bytes_each <= self._store.memory_bytes
+            if fits:
+                in_memory += self._bytes_each * (was is None or was.value is None)
+                entries[client] = _Entry(tf.nest.map_structure(np.asarray, value))
+            else:
+                entries[client] = _Entry(version=self._store.write(client, value))
+        return KeptStates(self.initial, entries, self._store)
+
+    def saved(self) -> tuple[np.ndarray, np.ndarray]:
+        """Writes what is in memory only; returns what a checkpoint names: clients `int32 [M]` and versions `int64 [M]`."""
+        for client, entry in self._entries.items():
+            if entry.version is None:
+                self._entries[client] = _Entry(entry.value, self._store.write(client, entry.value))
+        clients = sorted(self._entries)
+        versions = [self._entries[client].version for client in clients]
+        return np.array(clients, np.int32), np.array(versions, np.int64)
+
+    @classmethod
+    def loaded(cls, clients: np.ndarray, versions: np.ndarray, initial) -> "KeptStates":
+        """The inverse of `saved`, in the store of `stored_in`; values are read when they are asked for."""
+        named = zip(clients.tolist(), versions.tolist(), strict=True)
+        return cls(initial, {client: _Entry(version=version) for client, version in named})

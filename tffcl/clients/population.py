@@ -1,0 +1,153 @@
+"""The clients that there are: who they are, and what each of them holds."""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from tffcl.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PooledTests:
+    """The test examples of all clients, each different one once.
+
+    Attributes:
+      x: `[n, ...]`, the examples.
+      y: `int32 [n]`, their labels.
+      indices: For each client of the population its places in the pool; clients may share an array.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    indices: tuple[np.ndarray, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Population:
+    """The clients that there are. Row i of every array is `client_ids[i]`.
+
+    Attributes:
+      client_ids: `int32 [N]`, ascending.
+      sizes: `int32 [N]`, training examples of each.
+      examples: Client ID to its training examples, a `tf.data.Dataset` of single `<x, y>`. It must return the same object for
+        the same client every time: building data sets anew in every round leaks memory.
+      test_examples: The same for its test examples.
+      versions: `int32 [N]`, how often each client's data have changed; default never.
+      tests: All test examples as arrays; by default they are read from `test_examples` when they are first needed.
+      label_counts: `int64 [N, C]`, training examples of each label; None where that is not known.
+      groups: `int32 [N]`, the true group of each client, to hold found clusters against; None where there are none.
+      note: What a reader of results should know of the data; else "".
+    """
+
+    client_ids: np.ndarray
+    sizes: np.ndarray
+    examples: Callable[[int], tf.data.Dataset]
+    test_examples: Callable[[int], tf.data.Dataset]
+    versions: np.ndarray | None = None
+    tests: PooledTests | None = None
+    label_counts: np.ndarray | None = None
+    groups: np.ndarray | None = None
+    note: str = ""
+
+    def __post_init__(self):
+        if self.versions is None:
+            object.__setattr__(self, "versions", np.zeros(len(self.client_ids), np.int32))
+        if not len(self.client_ids):
+            raise UserError("the population has no clients; at least 1 is needed")
+        if np.any(np.diff(self.client_ids) <= 0) or len(self.sizes) != len(self.client_ids):
+            raise UserError("client IDs must be ascending and distinct, with one size each")
+        if np.any(np.asarray(self.sizes) < 1):
+            empty = self.client_ids[np.flatnonzero(np.asarray(self.sizes) < 1)[0]]
+            raise UserError(f"client {empty} has no training examples; every client needs at least 1")
+
+    def __len__(self) -> int:
+        return len(self.client_ids)
+
+    def __repr__(self) -> str:
+        groups = "" if self.groups is None else f", {len(np.unique(self.groups))} true groups"
+        return f"Population({len(self)} clients, {int(np.sum(self.sizes)):,} training examples{groups})"
+
+    def index(self, client_ids) -> np.ndarray:
+        """Returns the rows of the given clients.
+
+        Raises:
+          UserError: If one is not of this population.
+        """
+        return index_of(self.client_ids, client_ids)
+
+    def restricted(self, client_ids) -> "Population":
+        """Returns the population of these clients only, ascending; UserError if one is not of this population."""
+        rows = np.sort(self.index(client_ids))
+        by_row = ("client_ids", "sizes", "versions", "label_counts", "groups")
+        fields = {name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in by_row}
+        if self.tests is not None:
+            fields["tests"] = dataclasses.replace(self.tests, indices=tuple(self.tests.indices[row] for row in rows))
+        return dataclasses.replace(self, **fields)
+
+    @functools.cached_property
+    def pooled_tests(self) -> PooledTests:
+        """`tests`, or the clients' test examples read one client after the other."""
+        if self.tests is not None:
+            return self.tests
+        parts = [next(iter(self.test_examples(int(client)).batch(2**30)), None) for client in self.client_ids]
+        held = [part for part in parts if part is not None]
+        if not held:
+            spec = self.test_examples(int(self.client_ids[0])).element_spec
+            nothing = np.zeros([0, *spec["x"].shape], spec["x"].dtype.as_numpy_dtype), np.zeros(0, np.int32)
+            return PooledTests(*nothing, (np.zeros(0, np.int64),) * len(parts))
+        ends = np.cumsum([0 if part is None else len(part["y"]) for part in parts])
+        x, y = (np.concatenate([np.asarray(part[name]) for part in held]) for name in ("x", "y"))
+        return PooledTests(x, y, tuple(np.split(np.arange(len(y)), ends[:-1])))
+
+
+def index_of(known: np.ndarray, client_ids) -> np.ndarray:
+    """Returns the positions of `client_ids` in the ascending `known`; UserError if one is missing."""
+    wanted = np.atleast_1d(np.asarray(client_ids))
+    rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    if not np.array_equal(known[rows], wanted):
+        missing = wanted[known[rows] != wanted][0]
+        raise UserError(f"client {missing} is not known; there are {len(known)} clients, {known[0]} to {known[-1]}")
+    return rows
+
+
+_EMPTY: dict[str, tf.data.Dataset] = {}
+
+
+def empty_like(examples: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns an empty data set of the same type.
+
+    There is one object for each type, since data sets made anew in every round leak; and it is not `examples.take(0)`, which
+    carries all the examples to the runtime in its graph.
+    """
+    spec = examples.element_spec
+    if str(spec) not in _EMPTY:
+        nothing = tf.nest.map_structure(lambda leaf: np.zeros([0, *leaf.shape], leaf.dtype.as_numpy_dtype), spec)
+        _EMPTY[str(spec)] = tf.data.Dataset.from_tensor_slices(nothing)
+    return _EMPTY[str(spec)]
+
+
+def population_of(
+    examples: Mapping[int, tf.data.Dataset], test_examples: Mapping[int, tf.data.Dataset] | None = None
+) -> Population:
+    """Makes a population from data sets by client ID.
+
+    Args:
+      examples: Training examples `<x, y>` of each client; their cardinality must be known.
+      test_examples: Test examples; none for a client that is not named.
+    """
+    ids = sorted(examples)
+    nothing = empty_like(next(iter(examples.values()))) if examples else None
+    sizes = [int(examples[client].cardinality()) for client in ids]
+    tests = test_examples or {}
+    return Population(
+        np.array(ids, np.int32), np.array(sizes, np.int32), examples.__getitem__, lambda client: tests.get(client, nothing)
+    )
+
+
+def as_examples(x: np.ndarray, y: np.ndarray) -> tf.data.Dataset:
+    """Returns the data set of single examples `<x, y>` of two arrays."""
+    return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x, y=y))

@@ -1,0 +1,62 @@
+"""One run of a task: `runner.train` on what a task file builds."""
+
+import pathlib
+
+from tffcl.experiments import prepare
+from tffcl.experiments.config import RunConfig
+from tffcl.experiments.populations import build_populations
+from tffcl.runner import directory
+from tffcl.runner.result import Result
+from tffcl.runner.train import train
+from tffcl.runtime import RemoteWorkers, remote_workers
+
+
+def run(
+    config: RunConfig,
+    out: str | pathlib.Path,
+    *,
+    data_dir: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = True,
+    workers: RemoteWorkers | None = None,
+) -> Result:
+    """Runs one method on one task and writes the files of a run (see the README) but for report and figures.
+
+    Args:
+      config: What to run, see `config.resolve`.
+      out: Directory of the run's files.
+      data_dir: Where data sets are, or are put; default as in `datasets`.
+      resume: Go on from the newest checkpoint in `out`; from the start if there is none.
+      overwrite: Delete the run that is in `out`.
+      show_progress: A progress bar with an ETA on standard error.
+      workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
+
+    Raises:
+      UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
+      Interrupted: After Ctrl-C.
+    """
+    settings, protocol = config.as_dict(), config.train
+    if workers:
+        remote_workers.use_workers(workers)  # one that is not there is found before the data are read
+    directory.check_claim(pathlib.Path(out), settings, resume=resume, overwrite=overwrite)
+    federated = prepare.load_data(config, data_dir)
+    population, later = build_populations(config, federated)
+    method = prepare.build_method(config, prepare.build_model(config, federated), federated, data_dir)
+    return train(
+        method,
+        population,
+        rounds=protocol.rounds,
+        clients_per_round=protocol.clients_per_round,
+        seed=config.seed,
+        out=out,
+        evaluate_every=config.evaluation.every,
+        checkpoint_every=config.checkpoint.every,
+        keep_checkpoints=config.checkpoint.keep,
+        later=later,
+        settings=settings,
+        resume=resume,
+        overwrite=overwrite,
+        show_progress=show_progress,
+        workers=workers,
+    )

@@ -1,0 +1,86 @@
+"""Asks clients for a value that they compute from their examples, without training: signatures, choices among models."""
+
+import collections
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.collect import by_client, collect
+from tffcl.clients.population import Population
+from tffcl.rounds.traffic import Transfer
+from tffcl.signatures.signature import Signature
+
+_CLIENTS_AT_A_TIME = 50  # bounds the data in flight; a round number keeps the runtime's executors few
+
+
+def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, compute: Callable) -> tff.Computation:
+    """Builds the federated computation that collects a value of every client.
+
+    It has the shape of a round, so that it can be exported as one; the context comes back unchanged.
+
+    Args:
+      context_type: C, what the server broadcasts.
+      examples_type: E*, of a client's examples.
+      compute: `(context, examples) -> value` in TensorFlow, or a `tff.Computation`.
+
+    Returns:
+      `(<C@SERVER, {<examples=E*,client_id=int32>}@CLIENTS> ->
+        <C@SERVER, <client_id=int32[?],value=V[?,...]>@SERVER>)`.
+    """
+    fields = collections.OrderedDict(examples=examples_type, client_id=np.int32)
+    client_type = tff.to_type(fields)
+
+    @tff.tensorflow.computation(context_type, client_type)
+    def answer(context, client):
+        return collections.OrderedDict(client_id=client["client_id"], value=compute(context, client["examples"]))
+
+    @tff.tensorflow.computation(context_type)
+    def keep(context):
+        return tf.nest.map_structure(tf.identity, context)
+
+    @tff.federated_computation(tff.FederatedType(context_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS))
+    def ask(context, clients):
+        answered = tff.federated_map(answer, (tff.federated_broadcast(context), clients))
+        return tff.federated_map(keep, context), collect(answered["client_id"], answered["value"])
+
+    return ask
+
+
+def ask_all(asking: tff.Computation, context, population: Population, examples: Callable[[int], tf.data.Dataset]):
+    """Asks all clients of a population, a bounded number at a time.
+
+    Args:
+      asking: From `build_asking`.
+      context: What the server broadcasts.
+      population: The clients to ask.
+      examples: Client ID to the examples that it is asked about.
+
+    Returns:
+      The value structure with NumPy rows `[N, ...]` in the order of the population's IDs.
+    """
+    parts = []
+    for start in range(0, len(population.client_ids), _CLIENTS_AT_A_TIME):
+        ids = population.client_ids[start : start + _CLIENTS_AT_A_TIME]
+        clients = [collections.OrderedDict(examples=examples(int(client)), client_id=np.int32(client)) for client in ids]
+        parts.append(by_client(asking(context, clients)[1], ids))
+    return tf.nest.map_structure(lambda *rows: np.concatenate(rows), *parts)
+
+
+def build_collection(signature: Signature) -> tff.Computation:
+    """Builds the federated computation that collects the signatures of a cohort, see `build_asking`."""
+    examples_type = signature.computation.type_signature.parameter[1]
+    return build_asking(signature.context_type, examples_type, signature.computation)
+
+
+def build_signing(signature: Signature) -> Callable[[Population], object]:
+    """Builds `sign(population) -> value structure with NumPy rows [N, ...]` in the order of the population's IDs."""
+    collection = build_collection(signature)
+    return lambda population: ask_all(collection, signature.context, population, population.examples)
+
+
+def signature_transfer(signature: Signature) -> Transfer:
+    """Returns what a client receives for its signature (nothing where the context is a placeholder) and sends."""
+    nothing = isinstance(signature.context_type, tff.TensorType) and not signature.context_type.shape
+    return Transfer(down=None if nothing else signature.context_type, up=signature.value_type)

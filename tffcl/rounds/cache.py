@@ -1,0 +1,41 @@
+"""Builders whose results are kept: the same method built twice traces once."""
+
+import collections
+import functools
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+
+_MOST = 24  # builds that are kept of each builder; a traced round takes some megabytes
+
+
+def built_once(build: Callable) -> Callable:
+    """Makes a builder return the same object for the same arguments.
+
+    Models of one architecture count as the same whatever their initial weights (`FlatModel.key`), arrays by their contents, and
+    all else by equality; an argument that has none, such as an aggregation factory, by identity.
+
+    Args:
+      build: What it returns must not depend on anything but its arguments, and not on a model's initial weights.
+    """
+    kept = collections.OrderedDict()
+
+    @functools.wraps(build)
+    def cached(*args, **kwargs):
+        key = tuple(map(_key, args)), tuple((name, _key(value)) for name, value in sorted(kwargs.items()))
+        if key not in kept:
+            kept[key] = build(*args, **kwargs)
+        kept.move_to_end(key)
+        if len(kept) > _MOST:
+            kept.popitem(last=False)
+        return kept[key]
+
+    cached.forget = kept.clear
+    return cached
+
+
+def _key(value):
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest()
+    return getattr(value, "key", value)

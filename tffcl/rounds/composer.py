@@ -1,0 +1,314 @@
+"""The one composer of federated rounds: client work, an aggregation process for each upload, a server step.
+
+A round is `(state@SERVER, clients@CLIENTS) -> (state@SERVER, output@SERVER[, kept@CLIENTS])`:
+
+1. the server broadcasts its values, and every client receives its part of them (`Server.receive`);
+2. every client computes (`ClientWork.compute`); an upload that is not finite is silenced;
+3. each named upload goes through an aggregation process of its own; reports are collected with the client IDs;
+4. the server step makes the next values of the results.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.collect import CollectFactory, collect
+from tffcl.client_work.examples import sequence_type
+from tffcl.client_work.work import ClientWork
+from tffcl.rounds.traffic import Transfer
+
+Weighted = tff.aggregators.WeightedAggregationFactory
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Server:
+    """The server's half of a round.
+
+    Attributes:
+      values: What it broadcasts, name to TFF type; unknown dimensions may differ between rounds.
+      receive: `(values, client) -> received` in TensorFlow, what of the values a client receives, by name.
+      step: `(state, results, measurements) -> state` in TensorFlow: the next values, broadcast and private ones, by name, from
+        the aggregators' results and measurements by upload name. None leaves the values as they are and hands the results
+        out, for a coordinator that decides in Python.
+      once: Names in `received` of what never changes, so that a device receives it once and not in every round.
+      private: What the server keeps and does not broadcast (the state of its optimizer), name to TFF type.
+    """
+
+    values: Mapping[str, tff.Type] = dataclasses.field(default_factory=dict)
+    receive: Callable = lambda values, client: collections.OrderedDict()
+    step: Callable | None = None
+    once: tuple[str, ...] = ()
+    private: Mapping[str, tff.Type] = dataclasses.field(default_factory=dict)
+
+
+def by_examples(report) -> tf.Tensor:
+    """The weight of a client in means: its number of training examples, as in FedAvg."""
+    return tf.cast(report["examples"], tf.float32)
+
+
+def uniform(report) -> tf.Tensor:
+    """The weight of a client in means: the same for all."""
+    return tf.ones_like(report["examples"], tf.float32)
+
+
+class Round:
+    """A composed round; its forms are built when they are first needed, and once.
+
+    Attributes:
+      work: The client's half.
+      uploads: The aggregation factory of each upload, by name.
+      server: The server's half.
+      weighting: `(report) -> float32`, a client's weight in weighted aggregations.
+    """
+
+    def __init__(
+        self, work: ClientWork, uploads: Mapping[str, tff.aggregators.AggregationFactory], server: Server, weighting: Callable
+    ):
+        self.work, self.uploads, self.server, self.weighting = work, dict(uploads), server, weighting
+
+    @functools.cached_property
+    def simulated(self) -> tff.Computation:
+        """The round whose clients may bring test examples, and hand out what they keep."""
+        return self._build_next(self._client_update(local_test=True), kept=True)
+
+    @functools.cached_property
+    def deployed(self) -> tff.Computation:
+        """The round as devices run it: without local test, and what a client keeps stays there."""
+        return self._build_next(self._deployed_update, kept=False)
+
+    @functools.cached_property
+    def deployed_with_kept(self) -> tff.Computation | None:
+        """The same with what clients keep as a value at CLIENTS; None where they keep nothing."""
+        return self._build_next(self._deployed_update, kept=True) if self.work.kept is not None else None
+
+    def process(self, initial: Mapping[str, np.ndarray]) -> tff.templates.IterativeProcess:
+        """Returns the round as `tff.templates.IterativeProcess`.
+
+        Args:
+          initial: The server's first values, broadcast and private, by name.
+        """
+        return tff.templates.IterativeProcess(self.build_initialize(initial), self.deployed, next_is_multi_arg=True)
+
+    def build_initialize(self, initial: Mapping[str, np.ndarray]) -> tff.Computation:
+        """Builds `( -> state@SERVER)` of the first values, broadcast and private, by name."""
+        types = {**self.server.values, **self.server.private}
+
+        @tff.tensorflow.computation
+        def first_values():
+            # Placeholders are of a type that lets later rounds have more rows.
+            return collections.OrderedDict((name, _first(initial[name], kind)) for name, kind in types.items())
+
+        @tff.federated_computation
+        def initialize():
+            fields = collections.OrderedDict()
+            if types:
+                first = tff.federated_eval(first_values, tff.SERVER)
+                fields.update((name, first[name]) for name in types)
+            return _zip({**fields, "aggregators": self._initial_aggregators()})
+
+        return initialize
+
+    @functools.cached_property
+    def aggregators(self) -> Mapping[str, tff.templates.AggregationProcess]:
+        """The aggregation process of each upload that is not just collected, by name."""
+        result = self._deployed_update.type_signature.result
+        made = {}
+        for name, factory in self.uploads.items():
+            if isinstance(factory, CollectFactory):
+                continue  # its rows travel with the reports, whose client IDs order them
+            kinds = (result["uploads"][name],) + ((result["weight"],) if isinstance(factory, Weighted) else ())
+            made[name] = factory.create(*kinds)
+        return made
+
+    @functools.cached_property
+    def initial_aggregators(self):
+        """The first states of the aggregation processes, as Python values."""
+
+        @tff.federated_computation
+        def initialize():
+            return self._initial_aggregators()
+
+        return initialize()
+
+    @functools.cached_property
+    def transfer(self) -> Transfer:
+        """What a client receives and sends in the round; nothing where it uploads nothing: then it works for itself."""
+        if not self.uploads:
+            return Transfer()
+        result = self._deployed_update.type_signature.result
+        weights = [result["weight"] for factory in self.uploads.values() if isinstance(factory, Weighted)]
+        sent = tff.StructType([result["uploads"], *weights, result["client_id"], result["report"]])
+        received = [(name, kind) for name, kind in _fields(self._received_type) if name not in self.server.once]
+        return Transfer(tff.StructType(received), sent)
+
+    @property
+    def once(self) -> Transfer:
+        """What a client receives once, before its first round."""
+        return Transfer(tff.StructType([(n, kind) for n, kind in _fields(self._received_type) if n in self.server.once]))
+
+    @property
+    def client_update(self) -> tff.Computation:
+        """The client's part: `(<values, client> -> <uploads, weight, client_id, report[, kept]>)`, without local test."""
+        return self._deployed_update
+
+    @functools.cached_property
+    def _deployed_update(self) -> tff.Computation:
+        return self._client_update(local_test=False)
+
+    @functools.cached_property
+    def _received_type(self) -> tff.Type:
+        @tff.tensorflow.computation(self._values_type, self._client_type(local_test=False))
+        def receive(values, client):
+            return self.server.receive(values, client)
+
+        return receive.type_signature.result
+
+    @property
+    def _values_type(self) -> tff.StructType:
+        return tff.to_type(collections.OrderedDict(self.server.values))
+
+    def _client_type(self, *, local_test: bool) -> tff.StructType:
+        examples = sequence_type(self.work.example_spec)
+        fields = collections.OrderedDict(examples=examples)
+        if local_test:
+            fields["test_examples"] = examples
+        fields.update(client_id=np.int32, seed=tff.TensorType(np.int32, [2]), **self.work.fields)
+        if self.work.kept is not None:
+            fields["kept"] = self.work.kept
+        return tff.to_type(fields)
+
+    def _client_update(self, *, local_test: bool) -> tff.Computation:
+        @tff.tensorflow.computation(self._values_type, self._client_type(local_test=local_test))
+        def client_update(values, client):
+            result = self.work.compute(self.server.receive(values, client), client)
+            finite = result.report["finite"]
+
+            def silenced(leaf):
+                return tf.where(finite, leaf, tf.zeros_like(leaf)) if leaf.dtype.is_floating else leaf
+
+            output = collections.OrderedDict(
+                uploads=tf.nest.map_structure(silenced, collections.OrderedDict(result.uploads)),
+                weight=tf.where(finite, self.weighting(result.report), 0.0),
+                client_id=client["client_id"],
+                report=result.report,
+            )
+            if self.work.kept is not None:
+                output["kept"] = result.kept
+            return output
+
+        return client_update
+
+    def _initial_aggregators(self):
+        return _zip({name: process.initialize() for name, process in self.aggregators.items()})
+
+    def _build_next(self, client_update: tff.Computation, *, kept: bool) -> tff.Computation:
+        values_type, client_type = client_update.type_signature.parameter
+        names = tuple(self.server.values)
+        state_type = collections.OrderedDict({**self.server.values, **self.server.private})
+        state_type["aggregators"] = collections.OrderedDict(
+            (name, process.initialize.type_signature.result.member) for name, process in self.aggregators.items()
+        )
+        step = self._build_step()
+
+        @tff.federated_computation(tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS))
+        def next_fn(state, clients):
+            # Server to clients, and the clients' computation.
+            values = _zip({name: state[name] for name in names})
+            updated = tff.federated_map(client_update, (tff.federated_broadcast(values), clients))
+            # Aggregation.
+            outputs = {name: self._aggregate(name, state["aggregators"][name], updated) for name in self.aggregators}
+            told = {"reports": self._collect(updated)}
+            if outputs:
+                told["measurements"] = _zip({name: output.measurements for name, output in outputs.items()})
+            results = _zip({name: output.result for name, output in outputs.items()})
+            # The server's computation.
+            held = {name: state[name] for name in state_type if name != "aggregators"}
+            if step is None and outputs:
+                told["results"] = results
+            if step is not None:
+                moved = tff.federated_map(step, (_zip(held), results, told["measurements"]))
+                held = {name: moved[name] for name in held}
+            aggregators = _zip({name: output.state for name, output in outputs.items()})
+            result = _zip({**held, "aggregators": aggregators}), _zip(told)
+            if kept and self.work.kept is not None:
+                result += (_zip({"client_id": updated["client_id"], "kept": updated["kept"]}),)
+            return result
+
+        return next_fn
+
+    def _aggregate(self, name: str, state, updated):
+        weight = (updated["weight"],) if isinstance(self.uploads[name], Weighted) else ()
+        return self.aggregators[name].next(state, updated["uploads"][name], *weight)
+
+    def _collect(self, updated):
+        rows = [name for name in self.uploads if name not in self.aggregators]
+        if not rows:
+            return collect(updated["client_id"], updated["report"])
+        collected = {name: updated["uploads"][name] for name in rows}
+        return collect(updated["client_id"], _zip({"report": updated["report"], **collected}))
+
+    def _build_step(self) -> tff.Computation | None:
+        if self.server.step is None:
+            return None
+        held = collections.OrderedDict({**self.server.values, **self.server.private})
+        outputs = {name: process.next.type_signature.result for name, process in self.aggregators.items()}
+        results = [(name, output.result.member) for name, output in outputs.items()]
+        measurements = [(name, output.measurements.member) for name, output in outputs.items()]
+
+        @tff.tensorflow.computation(tff.to_type(held), tff.StructType(results), tff.StructType(measurements))
+        def step(state, results, measurements):
+            moved = self.server.step(state, results, measurements)
+            return collections.OrderedDict((name, _of_type(moved[name], kind)) for name, kind in held.items())
+
+        return step
+
+
+def compose(
+    client_work: ClientWork,
+    uploads: Mapping[str, tff.aggregators.AggregationFactory],
+    server: Server,
+    *,
+    weighting: Callable = by_examples,
+) -> Round:
+    """Composes a round.
+
+    Args:
+      client_work: What a client computes.
+      uploads: A weighted or unweighted aggregation factory for each of its uploads, by name. The rows of a `CollectFactory`
+        come back with the reports.
+      server: What the server broadcasts and how it steps.
+      weighting: `(report) -> float32`, a client's weight; `by_examples` or `uniform`. A client whose training is not finite
+        always has weight 0.
+    """
+    return Round(client_work, uploads, server, weighting)
+
+
+def _first(value, kind: tff.Type):
+    def placed(leaf, spec):
+        return tf.compat.v1.placeholder_with_default(np.asarray(leaf, spec.dtype.as_numpy_dtype), spec.shape)
+
+    return tf.nest.map_structure(placed, value, _specs(kind))
+
+
+def _of_type(value, kind: tff.Type):
+    return tf.nest.map_structure(
+        lambda leaf, spec: tf.ensure_shape(leaf, spec.shape), value, _specs(kind)
+    )
+
+
+def _specs(kind: tff.Type):
+    return tff.types.structure_from_tensor_type_tree(lambda leaf: tf.TensorSpec(leaf.shape, leaf.dtype), kind)
+
+
+def _fields(struct_type) -> list:
+    return list(tff.structure.iter_elements(struct_type)) if isinstance(struct_type, tff.StructType) else []
+
+
+def _zip(fields: Mapping):
+    """Puts federated values by name together; of nothing, an empty value at the server."""
+    return tff.federated_zip(collections.OrderedDict(fields)) if fields else tff.federated_value((), tff.SERVER)

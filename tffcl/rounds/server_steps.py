@@ -1,0 +1,89 @@
+"""Server halves that several methods share: which model a client receives, and what its update moves."""
+
+import collections
+import functools
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.clustered_mean import pad_rows
+from tffcl.rounds.composer import Server
+
+
+def models_type(size: int, rows: int | None = None) -> tff.TensorType:
+    """Returns the type of models in rows: `float32[?,P]`, or `float32[K,P]`."""
+    return tff.TensorType(np.float32, [rows, size])
+
+
+def own_row(values, client) -> collections.OrderedDict:
+    """A client receives the model of its key."""
+    return collections.OrderedDict(model=values["models"][client["key"]])
+
+
+def all_models(values, client) -> collections.OrderedDict:
+    """A client receives all models."""
+    del client
+    return collections.OrderedDict(models=tf.identity(values["models"]))
+
+
+def move_rows(state, results, measurements):
+    """Every model moves by the mean update of its clients; one that nobody trained stays (PACFL Alg. 1 line 24)."""
+    del measurements
+    return {**state, "models": state["models"] + pad_rows(results["update"], tf.shape(state["models"])[0])}
+
+
+def keyed_server(size: int, rows: int | None = None, *, optimizer: tff.learning.optimizers.Optimizer | None = None) -> Server:
+    """Builds the server of clustered training: clients receive the model of their key, and their updates move it.
+
+    Args:
+      size: P.
+      rows: K; None where it may change between rounds.
+      optimizer: Steps each model against its mean update, as in `tff.learning`; default adds the update. Its state is the
+        private value `optimizer`, rows by model. The model of a cluster that nobody of a round belongs to does not step.
+    """
+    values = {"models": models_type(size, rows)}
+    if optimizer is None:
+        return Server(values, own_row, move_rows)
+    private = {"optimizer": optimizer_state_type(optimizer, size, rows)}
+    return Server(values, own_row, functools.partial(_step_rows, optimizer), private=private)
+
+
+def _specs(size: int) -> tf.TensorSpec:
+    return tf.TensorSpec([size], tf.float32)
+
+
+def optimizer_state_type(optimizer: tff.learning.optimizers.Optimizer, size: int, rows: int | None) -> tff.Type:
+    """Returns the type of an optimizer's state for each model: its own with a leading dimension."""
+
+    @tff.tensorflow.computation
+    def initialize():
+        return optimizer.initialize(_specs(size))
+
+    def stacked(leaf):
+        return tff.TensorType(leaf.dtype, [rows, *leaf.shape])
+
+    return tff.to_type(tff.types.structure_from_tensor_type_tree(stacked, initialize.type_signature.result))
+
+
+def initial_optimizer_state(optimizer: tff.learning.optimizers.Optimizer, size: int, rows: int):
+    """Returns the first state of an optimizer for each of so many models, NumPy arrays with rows by model."""
+    one = optimizer.initialize(_specs(size))
+    return tf.nest.map_structure(lambda leaf: np.repeat(np.asarray(leaf)[np.newaxis], rows, axis=0), one)
+
+
+def _step_rows(optimizer, state, results, measurements):
+    del measurements
+    models = state["models"]
+    updates = pad_rows(results["update"], tf.shape(models)[0])
+
+    def step(row):
+        own, model, update = row
+        moved = optimizer.next(own, model, -update)
+        took_part = tf.reduce_any(tf.not_equal(update, 0))
+        return tf.nest.map_structure(lambda new, old: tf.where(took_part, new, old), moved, (own, model))
+
+    held = state["optimizer"], models
+    kinds = tf.nest.map_structure(lambda leaf: tf.TensorSpec(leaf.shape[1:], leaf.dtype), held)
+    optimized, models = tf.map_fn(step, (*held, updates), fn_output_signature=kinds)
+    return {**state, "models": models, "optimizer": optimized}

@@ -1,0 +1,112 @@
+"""What clients receive and send, from TFF type signatures; and what a round tells of its clients."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow_federated as tff
+
+
+def type_bytes(transferred: tff.Type | None, rows: int | None = None) -> int:
+    """Returns the bytes of a value of a TFF type of tensors.
+
+    Args:
+      transferred: The type; None is nothing.
+      rows: What an unknown leading dimension stands for: the number of models, which may change between rounds.
+
+    Raises:
+      ValueError: If another dimension is unknown, or the leading one and `rows` is None.
+    """
+    if transferred is None:
+        return 0
+    total = 0
+
+    def add(leaf):
+        nonlocal total
+        shape = [rows if place == 0 and size is None else size for place, size in enumerate(leaf.shape)]
+        if None in shape:
+            raise ValueError(f"{leaf} has no fixed size")
+        total += int(np.prod(shape, dtype=np.int64)) * np.dtype(leaf.dtype).itemsize
+
+    tff.types.structure_from_tensor_type_tree(add, transferred)
+    return total
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+    """What one client receives and sends when it takes part.
+
+    Attributes:
+      down: TFF type of what the server sends to it, or None.
+      up: TFF type of what it sends, or None.
+    """
+
+    down: tff.Type | None = None
+    up: tff.Type | None = None
+
+    def down_bytes(self, rows: int | None = None) -> int:
+        """Returns the bytes that the client receives; `rows` as in `type_bytes`."""
+        return type_bytes(self.down, rows)
+
+    def up_bytes(self) -> int:
+        """Returns the bytes that the client sends."""
+        return type_bytes(self.up)
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Bytes that were sent.
+
+    Attributes:
+      down: From the server to clients.
+      up: From clients to the server.
+    """
+
+    down: int = 0
+    up: int = 0
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(self.down + other.down, self.up + other.up)
+
+    def __mul__(self, clients: int) -> "Traffic":
+        return Traffic(self.down * int(clients), self.up * int(clients))
+
+    @classmethod
+    def of(cls, *transfers: Transfer) -> "Traffic":
+        """Returns what one client exchanges in all of the transfers together."""
+        return cls(sum(each.down_bytes() for each in transfers), sum(each.up_bytes() for each in transfers))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RoundMetrics:
+    """What a round tells of each client of its cohort; row i of every array is `client_ids[i]`.
+
+    Attributes:
+      client_ids: `int32 [m]`.
+      clusters: `int32 [m]`, whose model the client trained.
+      examples: `int32 [m]`, training examples.
+      losses: `float32 [m]`, mean training loss over the client's last epoch.
+      test_correct: `int32 [m]`, test examples that the client's own model got right after its training.
+      test_examples: `int32 [m]`, test examples tried; 0 where there was no local test.
+      traffic: All bytes of this round.
+      signatures: Part of them: what clients exchanged in this round before they trained.
+      relatedness: `float32 [m, m]` for methods that relate the clients of a cohort, row i the mix of client i; else None.
+      scalars: What else the method tells of the round, numbers by name; the same names in every round.
+      changed: `bool [m]`, who told that its data have changed; None for methods that do not ask.
+    """
+
+    client_ids: np.ndarray
+    clusters: np.ndarray
+    examples: np.ndarray
+    losses: np.ndarray
+    test_correct: np.ndarray
+    test_examples: np.ndarray
+    traffic: Traffic = Traffic()
+    signatures: Traffic = Traffic()
+    relatedness: np.ndarray | None = None
+    scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    changed: np.ndarray | None = None
+
+    def with_signatures(self, exchanged: Traffic) -> "RoundMetrics":
+        """Adds what clients exchanged before they trained."""
+        return dataclasses.replace(self, traffic=self.traffic + exchanged, signatures=self.signatures + exchanged)

@@ -1,0 +1,86 @@
+"""Whether an object is a method, and whether its state gives what the runner asks of it: told before the first round."""
+
+import dataclasses
+
+import numpy as np
+
+from tffcl.algorithms.method import Views
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+
+_CALLED = ("initialize", "next", "models_for", "admit", "views", "exports", "choose")
+
+
+def check_method(method):
+    """Raises UserError if the object lacks something of the contract of `algorithms.method.Method`."""
+    kind = type(method).__name__
+    for name in _CALLED:
+        if not callable(getattr(method, name, None)):
+            raise UserError(f"{kind} is no method: it has no {name}(...); derive from tffcl.algorithms.Method for the rest")
+    if not isinstance(getattr(method, "name", None), str):
+        raise UserError(f"{kind} is no method: its name must be text")
+    if not isinstance(getattr(method, "model", None), FlatModel):
+        raise UserError(f"{kind} is no method: its model must be a tffcl.FlatModel")
+    if not dataclasses.is_dataclass(getattr(method, "state_class", None)):
+        raise UserError(f"{kind} is no method: its state_class must be the dataclass of its state")
+
+
+def check_state(method, state, client_ids: np.ndarray, size: int):
+    """Checks what a method makes of its state.
+
+    Args:
+      method: The method.
+      state: Its state.
+      client_ids: `int32 [N]`, the clients that take part.
+      size: P, the number of the model's parameters.
+
+    Raises:
+      UserError: If the state is of another class, views or models have wrong shapes, or a model is not finite.
+    """
+    if not isinstance(state, method.state_class):
+        raise UserError(f"{method.name}: its state is of {type(state).__name__}, not of {method.state_class.__name__}")
+    check_views(method.name, method.views(state), client_ids, size)
+    check_models(method.name, *method.models_for(state, client_ids), len(client_ids), size)
+
+
+def check_models(name: str, models, rows, clients: int, size: int):
+    """Raises UserError if what `models_for` returned for so many clients is not `(float32 [K, P], int [n])`, finite."""
+    models, rows = np.asarray(models), np.asarray(rows)
+    if models.dtype != np.float32 or models.ndim != 2 or models.shape[1] != size:
+        raise UserError(f"{name}: models_for gives models {_shape(models)}; they must be float32 [K, {size}]")
+    if rows.shape != (clients,) or not np.issubdtype(rows.dtype, np.integer):
+        raise UserError(f"{name}: models_for gives rows {_shape(rows)}; they must be integers [{clients}], one a client")
+    if clients and not 0 <= rows.min() <= rows.max() < len(models):
+        raise UserError(f"{name}: models_for gives rows {rows.min()} to {rows.max()} of {len(models)} models")
+    used = np.unique(rows)
+    bad = used[~np.isfinite(models[used]).all(axis=1)]
+    if len(bad):
+        raise UserError(f"{name}: model {bad[0]} is not finite; a lower learning_rate helps, or the data hold NaN")
+
+
+def check_views(name: str, views, client_ids: np.ndarray, size: int):
+    """Raises UserError if the views of a state are not as `algorithms.method.Views` says."""
+    if not isinstance(views, Views):
+        raise UserError(f"{name}: views must return tffcl.algorithms.Views, not {type(views).__name__}")
+    if not np.array_equal(np.asarray(views.client_ids), client_ids):
+        raise UserError(f"{name}: views must be of the {len(client_ids)} clients that take part, ascending")
+    count = len(client_ids)
+    wanted = {
+        "clusters": (views.clusters, (count,)),
+        "known": (views.known, (count,)),
+        "global_model": (views.global_model, (size,)),
+        "relatedness": (views.relatedness, (count, count)),
+    }
+    if views.metric is not None:
+        merges = views.metric.merges
+        wanted["metric.proximity"] = views.metric.proximity, (count, count)
+        wanted["metric.merges"] = merges, (count - 1, 4)
+    if views.representations is not None:
+        wanted["representations"] = views.representations, (int(views.known_or_all.sum()), np.shape(views.representations)[-1])
+    for field, (value, shape) in wanted.items():
+        if value is not None and np.shape(value) != shape:
+            raise UserError(f"{name}: views.{field} is {_shape(np.asarray(value))}; its shape must be {list(shape)}")
+
+
+def _shape(array: np.ndarray) -> str:
+    return f"{array.dtype} {list(array.shape)}"

@@ -1,0 +1,120 @@
+"""What a run gave, as Python objects."""
+
+import dataclasses
+import importlib.util
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from tffcl.algorithms.method import Method
+from tffcl.client_work.local_evaluation import build_predict
+from tffcl.clients.population import Population
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.rounds.cache import built_once
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained:
+    """A method with the state that it has learned.
+
+    Attributes:
+      method: The method.
+      state: What it knows.
+      population: The clients that took part.
+      round_number: The round after which this is the state.
+    """
+
+    method: Method
+    state: object
+    population: Population
+    round_number: int
+
+    def cluster_of(self, client) -> int:
+        """Returns the client's cluster; UserError if it did not take part."""
+        row = self.population.index([client])[0]
+        return int(self.method.views(self.state).clusters[row])
+
+    def model_of(self, client) -> np.ndarray:
+        """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""
+        self.population.index([client])
+        models, rows = self.method.models_for(self.state, [client])
+        return models[rows[0]]
+
+    def predict(self, client, x: np.ndarray) -> np.ndarray:
+        """Returns what a client's model answers.
+
+        Args:
+          client: Whose model.
+          x: Examples `[n, ...]` as the model takes them.
+
+        Returns:
+          Labels `int32 [n]`.
+
+        Raises:
+          UserError: If the client did not take part, or the examples' type or shape is not the data's.
+        """
+        x, spec = np.asarray(x), self.method.model.example_spec["x"]
+        if x.dtype != spec.dtype.as_numpy_dtype or x.shape[1:] != tuple(spec.shape):
+            wanted = f"{spec.dtype.name} of shape [n, {', '.join(map(str, spec.shape))}]"
+            raise UserError(f"images are {x.dtype} of shape {list(x.shape)}; they must be {wanted}")
+        return _predictor(self.method.model)(self.model_of(client), x).numpy()
+
+
+@built_once
+def _predictor(model: FlatModel):
+    return build_predict(model)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result:
+    """A finished run.
+
+    Attributes:
+      summary: The contents of summary.json.
+      trained: The method and its state after the last round.
+      out: Directory of the run's files.
+      round_columns: rounds.csv, float arrays `[R]` by column; NaN where a cell is empty.
+      client_columns: clients.csv, arrays `[N]` by column.
+    """
+
+    summary: Mapping
+    trained: Trained
+    out: pathlib.Path
+    round_columns: Mapping[str, np.ndarray]
+    client_columns: Mapping[str, np.ndarray]
+
+    @property
+    def rounds(self):
+        """A row a round: a pandas DataFrame where pandas is installed, else a NumPy structured array."""
+        return _table(self.round_columns)
+
+    @property
+    def clients(self):
+        """A row a client: a pandas DataFrame where pandas is installed, else a NumPy structured array."""
+        return _table({name: column for name, column in self.client_columns.items() if column is not None})
+
+    def model_of(self, client) -> np.ndarray:
+        """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""
+        return self.trained.model_of(client)
+
+    def predict(self, client, x: np.ndarray) -> np.ndarray:
+        """Returns what a client's model answers, see `Trained.predict`."""
+        return self.trained.predict(client, x)
+
+    def __repr__(self) -> str:
+        accuracy = {kind: self.summary["accuracy"][kind]["mean"] for kind in ("cluster", "local", "global")}
+        said = ", ".join(f"{kind} {100 * mean:.2f} %" for kind, mean in accuracy.items() if mean is not None)
+        clusters = self.summary["clusters"]["count"]
+        rounds = self.summary["rounds"]
+        return f"Result({self.summary['algorithm']} after {rounds} rounds: {said}; {clusters} clusters; {self.out})"
+
+
+def _table(columns: Mapping[str, np.ndarray]):
+    columns = {name: np.asarray(column) for name, column in columns.items()}
+    if importlib.util.find_spec("pandas"):
+        import pandas
+
+        return pandas.DataFrame(columns)
+    return np.rec.fromarrays(list(columns.values()), names=list(columns))

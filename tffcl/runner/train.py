@@ -1,0 +1,346 @@
+"""One run: initialise or resume, rounds with a progress bar, evaluation, checkpoints, the files of the run."""
+
+import contextlib
+import csv
+import dataclasses
+import pathlib
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from tffcl import runtime
+from tffcl.clients import kept, sampling
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
+from tffcl.errors import UserError
+from tffcl.runner import changes, checks, directory, summary
+from tffcl.runner.checkpoints import Checkpoints
+from tffcl.runner.clustering_error import clustering_error
+from tffcl.runner.history import ClusterHistory
+from tffcl.runner.interrupts import Interrupts, watch_for_interrupts
+from tffcl.runner.progress import progress_bar
+from tffcl.runner.result import Result, Trained
+from tffcl.runner.round_metrics import Metrics
+from tffcl.runner.stages import Stage, Stages
+from tffcl.runtime import RemoteWorkers, remote_workers
+
+CLUSTERING, TRAINING, EVALUATION = range(3)  # places in progress["seconds"]
+_BY_CLIENT = ("rounds_trained", "local_correct", "local_total")
+
+
+class Interrupted(UserError):
+    """The user stopped the run; what there is has been saved."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol:
+    """What decides a run beside method and clients.
+
+    Attributes:
+      rounds: Communication rounds.
+      clients_per_round: Cohort size, sampled uniformly without replacement.
+      seed: Decides sampling and shuffling.
+      evaluate_every: Rounds between evaluations; the last round always has one.
+      checkpoint_every: Rounds between checkpoints; the last round always has one.
+      keep_checkpoints: How many of the newest checkpoints are kept.
+    """
+
+    rounds: int
+    clients_per_round: int
+    seed: int = 0
+    evaluate_every: int = 10
+    checkpoint_every: int = 10
+    keep_checkpoints: int = 2
+
+    def __post_init__(self):
+        least = {"seed": 0}
+        for field in dataclasses.fields(self):
+            value, smallest = getattr(self, field.name), least.get(field.name, 1)
+            if isinstance(value, bool) or int(value) != value or value < smallest:
+                raise UserError(f"{field.name} is {value}; it must be a whole number from {smallest}")
+
+
+@dataclasses.dataclass
+class _Run:
+    """The parts of a run in progress, and what has been counted so far."""
+
+    method: object
+    protocol: Protocol
+    stages: Stages
+    stage: Stage
+    progress: dict
+    interrupts: Interrupts
+    title: str
+
+    @contextlib.contextmanager
+    def timed(self, which: int):
+        start = time.monotonic()
+        yield
+        self.progress["seconds"][which] += time.monotonic() - start
+
+
+def train(
+    method,
+    population: Population,
+    *,
+    rounds: int,
+    clients_per_round: int,
+    seed: int = 0,
+    out: str | pathlib.Path = "runs/train",
+    evaluate_every: int = 10,
+    checkpoint_every: int = 10,
+    keep_checkpoints: int = 2,
+    later: Mapping[int, Population] | None = None,
+    settings: Mapping | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = True,
+    workers: RemoteWorkers | None = None,
+) -> Result:
+    """Trains a method on clients and writes the files of a run but for report and figures.
+
+    Args:
+      method: A method, see `tffcl.algorithms`; or an object of your own with the attributes of `algorithms.Method`.
+      population: The clients, with their examples.
+      rounds: Communication rounds.
+      clients_per_round: Cohort size, sampled uniformly without replacement.
+      seed: Decides sampling and shuffling.
+      out: Directory of the run's files.
+      evaluate_every: Rounds between evaluations; the last round always has one.
+      checkpoint_every: Rounds between checkpoints; the last round always has one.
+      keep_checkpoints: How many of the newest checkpoints are kept.
+      later: Round to the population from then on, where newcomers join or data change in the middle, see `stages.Stages`.
+      settings: What was set, nested tables for config.toml; `task` and `algorithm` name the run in tables. A run is resumed
+        with the same settings only. Default: what is given here.
+      resume: Go on from the newest checkpoint in `out`; from the start if there is none.
+      overwrite: Delete the run that is in `out`.
+      show_progress: A progress bar with an ETA on standard error.
+      workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
+
+    Raises:
+      UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
+      Interrupted: After Ctrl-C.
+    """
+    checks.check_method(method)
+    protocol = Protocol(rounds, clients_per_round, seed, evaluate_every, checkpoint_every, keep_checkpoints)
+    settings = settings or _default_settings(method, protocol)
+    out = pathlib.Path(out)
+    if workers:
+        remote_workers.use_workers(workers)  # one that is not there is found before anything is written
+    directory.check_claim(out, settings, resume=resume, overwrite=overwrite)
+    stages = Stages(method.model, population, later)
+    sampling.sample_cohort(population.client_ids, clients_per_round, seed, 1)  # too large a cohort is told now
+    if not workers:
+        runtime.use_local_worker()
+    directory.claim(out, settings, overwrite=overwrite)  # all that a user may have got wrong is known by now
+    title = f"{settings['algorithm']} seed {seed}"
+    progress = progress_bar(rounds, title, "round", show=show_progress)
+    with watch_for_interrupts() as interrupts, progress as bar, kept.stored_in(out / directory.KEPT) as store:
+        job = _Run(method, protocol, stages, stages.at(0), _no_progress(len(population)), interrupts, title)
+        checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints, store)
+        round_number, state = _start(job, checkpoints, resume, bar)
+        bar.update(round_number)
+        written = Metrics(out), ClusterHistory(out, round_number + 1)
+        state, accuracy = _rounds(job, state, round_number, checkpoints, *written, bar)
+    about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": rounds}
+    return _finish(job, out, about, state, accuracy)
+
+
+def _default_settings(method, protocol: Protocol) -> dict:
+    values = dataclasses.asdict(protocol)
+    return {"task": "train", "algorithm": method.name, "seed": values.pop("seed"), "train": values}
+
+
+def _no_progress(clients: int) -> dict:
+    counts = {key: np.zeros(clients, np.int64) for key in _BY_CLIENT}
+    totals = {key: np.int64(0) for key in ("down_bytes", "up_bytes", "signature_bytes")}
+    return {**counts, **totals, "seconds": np.zeros(3)}
+
+
+def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int, object]:
+    """Returns the round that is done and the state after it: from a checkpoint, or 0 and the initial state."""
+    saved = checkpoints.latest() if resume else None
+    if saved is not None:
+        state, job.progress = checkpoints.load(saved, job.method.state_class)
+        job.stage = job.stages.at(saved)
+        return saved, state
+    bar.set_description(f"{job.title} initialises")
+    population = job.stage.population
+    with job.timed(CLUSTERING):
+        state = job.method.initialize(population)
+    checks.check_state(job.method, state, population.client_ids, job.method.model.size)
+    bar.set_description(job.title)
+    _count_joining(job, int(job.method.views(state).known_or_all.sum()))
+    checkpoints.save(0, state, job.progress)
+    return 0, state
+
+
+def _count_joining(job: _Run, clients: int):
+    exchanged = job.method.joining * clients
+    job.progress["down_bytes"] += exchanged.down
+    job.progress["up_bytes"] += exchanged.up
+    job.progress["signature_bytes"] += exchanged.up + exchanged.down  # part of the two
+
+
+def _enter_stage(job: _Run, state, number: int):
+    """Lets newcomers join and data change before a round; returns the method's state with the newcomers."""
+    before, job.stage, progress = job.stage, job.stages.at(number), dict(job.progress)
+    population = job.stage.population
+    known, job.progress = population.index(before.population.client_ids), progress
+    for key in _BY_CLIENT:
+        everyone = np.zeros(len(population), np.int64)
+        everyone[known] = progress[key]
+        progress[key] = everyone
+    changed = np.isin(population.client_ids, job.stage.changed)
+    # The last local test of these was on data that they hold no more.
+    progress["local_correct"][changed] = progress["local_total"][changed] = 0
+    if job.stage.arrivals is None:
+        return state
+    with job.timed(CLUSTERING):
+        joined = job.method.admit(state, job.stage.arrivals)
+    checks.check_state(job.method, joined, population.client_ids, job.method.model.size)
+    met = (int(job.method.views(each).known_or_all.sum()) for each in (joined, state))
+    _count_joining(job, next(met) - next(met))
+    return joined
+
+
+def _rounds(job: _Run, state, done: int, checkpoints: Checkpoints, metrics: Metrics, history: ClusterHistory, bar):
+    """Runs the rounds that are left; returns the last state and the last evaluation."""
+    protocol, accuracy, shown = job.protocol, None, {}
+    saved = done
+    try:
+        while done < protocol.rounds:
+            job.interrupts.check()
+            start = time.monotonic()
+            state, row = _next_round(job, state, done + 1)
+            done += 1
+            if sampling.is_evaluation(done, protocol.rounds, protocol.evaluate_every):
+                state, accuracy = _evaluate(job, state)
+                row.update(_accuracy_row(job, accuracy))
+                row.update(_cluster_row(job, state))
+            metrics.release(done, {**row, "seconds": time.monotonic() - start})
+            views = job.method.views(state)
+            history.save(done, views.client_ids, views.clusters)
+            _show(bar, row, shown)
+            if done == protocol.rounds or done % protocol.checkpoint_every == 0:
+                checkpoints.save(done, state, job.progress)
+                saved = done
+    except KeyboardInterrupt:
+        if done > saved:
+            checkpoints.save(done, state, job.progress)
+        raise Interrupted(f"stopped after round {done}; the same command with --resume goes on") from None
+    except UserError as error:
+        if done > saved:
+            checkpoints.save(done, state, job.progress)
+        raise UserError(f"{error} (rounds 1 to {done} are saved)" if done else str(error)) from None
+    return (state, accuracy) if accuracy else _evaluate(job, state)
+
+
+def _next_round(job: _Run, state, number: int) -> tuple[object, dict]:
+    """A round, in its stage; one that fails leaves the run in the stage before."""
+    stage, progress = job.stage, job.progress
+    try:
+        if job.stages.begins(number):
+            state = _enter_stage(job, state, number)
+        return _round(job, state, number)
+    except BaseException:
+        job.stage, job.progress = stage, progress
+        raise
+
+
+def _round(job: _Run, state, number: int) -> tuple[object, dict]:
+    protocol, population = job.protocol, job.stage.population
+    seed, size = protocol.seed, protocol.clients_per_round
+    cohort = Cohort(
+        population,
+        sampling.sample_cohort(population.client_ids, size, seed, number),
+        (sampling.stream(seed, "clients"), number),
+        sampling.needs_local_test(
+            lambda at: job.stages.population(at).client_ids, size, seed, number, protocol.rounds, protocol.evaluate_every
+        ),
+    )
+    with job.timed(TRAINING):
+        state, metrics = job.method.next(state, cohort)
+    where, progress = population.index(metrics.client_ids), job.progress
+    progress["rounds_trained"][where] += 1
+    progress["local_correct"][where] = metrics.test_correct
+    progress["local_total"][where] = metrics.test_examples
+    progress["down_bytes"] += metrics.traffic.down
+    progress["up_bytes"] += metrics.traffic.up
+    progress["signature_bytes"] += metrics.signatures.down + metrics.signatures.up
+    weights = metrics.examples / metrics.examples.sum()
+    # Where clients choose, all of them are asked at an evaluation only.
+    clusters = dict.fromkeys(("clusters", "ari")) if job.method.clients_choose else _cluster_row(job, state)
+    return state, {
+        "seconds": 0.0,
+        "train_loss": float(weights @ metrics.losses),
+        **clusters,
+        **({} if metrics.relatedness is None else {"clustering_error": clustering_error(population, metrics)}),
+        **metrics.scalars,
+        **dict.fromkeys(("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy")),
+        "down_bytes": int(metrics.traffic.down),
+        "up_bytes": int(metrics.traffic.up),
+    }
+
+
+def _evaluate(job: _Run, state) -> tuple[object, dict]:
+    """Returns the state, in which clients that choose have chosen, and their accuracies."""
+    with job.timed(EVALUATION):
+        state = job.method.choose(state, job.stage.population)
+        ids, evaluator = job.stage.population.client_ids, job.stage.evaluator
+        models, rows = job.method.models_for(state, ids)
+        checks.check_models(job.method.name, models, rows, len(ids), job.method.model.size)
+        everyones = job.method.views(state).global_model
+        if everyones is None and len(np.unique(rows)) == 1:
+            everyones = models[rows[0]]
+        return state, {
+            "cluster": evaluator.cluster_accuracy(models, rows),
+            "global": None if everyones is None else evaluator.global_accuracy(everyones),
+        }
+
+
+def _cluster_row(job: _Run, state) -> dict:
+    return summary.cluster_numbers(job.stage.population, job.method.views(state))
+
+
+def _accuracy_row(job: _Run, accuracy: dict) -> dict:
+    local = summary.local_accuracies(job.progress)
+    known = np.isfinite(local)
+    return {
+        "cluster_accuracy": float(np.nanmean(accuracy["cluster"])),
+        "local_accuracy": float(local[known].mean()) if known.any() else None,
+        "local_share": float(known.mean()),
+        "global_accuracy": accuracy["global"],
+    }
+
+
+def _show(bar, row: dict, shown: dict):
+    """Moves the bar on; `shown` keeps the last accuracies until the next evaluation."""
+    shown["loss"] = f"{row['train_loss']:.3f}"
+    for key in ("cluster", "local", "global"):
+        if row[f"{key}_accuracy"] is not None:
+            shown[key] = f"{100 * row[f'{key}_accuracy']:.2f}%"
+    bar.set_postfix(shown, refresh=False)
+    bar.update(1)
+
+
+def _finish(job: _Run, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result:
+    population, views = job.stage.population, job.method.views(state)
+    if views.metric is not None:
+        summary.write_clustering(out, views)
+    if views.representations is not None:
+        summary.write_representations(out, views, sampling.stream(about["seed"], "map"))
+    columns = summary.client_table(population, views, accuracy, job.progress)
+    summary.write_clients(out, columns)
+    told = changes.notes(job.stages, about["rounds"], views)
+    contents = summary.summarize(about, population, views, accuracy, job.progress, told)
+    summary.write_summary(out, contents)
+    trained = Trained(job.method, state, population, about["rounds"])
+    return Result(contents, trained, out, _read_rounds(out / "rounds.csv"), columns)
+
+
+def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else {})}

@@ -1,0 +1,322 @@
+"""The check of every value that a user can set, in a task file or in Python, against the type that its place asks for.
+
+What a value may be is said once, where it is declared, by the type of a dataclass field or of a keyword-only parameter:
+
+    rounds: Count = 10                      # a whole number from 1
+    metric: one_of(METRICS) = "loss"        # one of the names in METRICS
+    rotations: Literal[4, 2] = 4
+    groups: Sequence[Sequence[Whole]] | None = None
+
+Other bounds are `Annotated[float, msgspec.Meta(ge=-1, le=1)]`; with `description="a cosine, from -1 to 1"` in the Meta, this
+is what the message says of the value. A whole number passes where a number is asked for, and becomes one; true and false are
+no numbers, and no number may be NaN or infinite. NumPy's scalars are taken for the numbers that they are, and paths for
+their text.
+
+This module imports nothing heavy, so that mistakes are told before anything heavy is loaded.
+"""
+
+import dataclasses
+import functools
+import inspect
+import math
+import numbers
+import os
+import sys
+import typing
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import msgspec
+import msgspec.inspect as kinds
+
+from tffcl.errors import UserError, unknown
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Whole = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+
+_SHOWN = 100  # characters of a wrong value in a message
+
+
+def one_of(names: Collection[str]):
+    """Returns the type of a text that must be one of some names.
+
+    Args:
+      names: The names, or a mapping of which they are the keys.
+    """
+    return Literal[tuple(names)]
+
+
+def wrong(key: str, value: object, rule: str) -> UserError:
+    """Returns the error for the value of a key, e.g. of a rule between keys in `Parameters.check`.
+
+    Args:
+      key: The key.
+      value: What it is.
+      rule: What it must be, e.g. "it must be 0 or a whole number from 2".
+    """
+    return UserError(f"{key} is {_shown(value)}; {rule}", key=key)
+
+
+def check_value(key: str, value: object, kind: Any) -> Any:
+    """Returns a value as the type `kind` has it: a float for a whole number, an int for NumPy's.
+
+    Args:
+      key: Names the value in messages.
+      value: What the user gave.
+      kind: A type, see the head of this module.
+
+    Raises:
+      UserError: If the value is not of that type or out of its bounds; says what it must be.
+    """
+    value = _plain(value)
+    try:
+        converted = msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        names = _names(_info(kind))
+        if names and isinstance(value, str):
+            raise unknown(key, value, names, key=key) from None
+        raise wrong(key, value, f"it must be {describe(kind)}") from None
+    if not _finite(converted):
+        raise wrong(key, value, f"it must be {describe(kind)}, and finite")
+    return converted
+
+
+def describe(kind: Any) -> str:
+    """Says in words what a value of the type `kind` may be, e.g. "a whole number from 1"; "" if it may be anything."""
+    return _words(_info(kind))
+
+
+def keys_of(function: Callable) -> dict[str, object]:
+    """Returns the keyword-only parameters of `function` and their defaults (`inspect.Parameter.empty`)."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+@functools.cache
+def types_of(declared: Callable) -> Mapping[str, Any]:
+    """Returns the types that a dataclass declares for its fields, or a function for its parameters, by name."""
+    return typing.get_type_hints(declared, include_extras=True)
+
+
+class Parameters:
+    """Base of the frozen dataclasses of what a user sets: every field is checked when an instance is made.
+
+    Attributes:
+      renamed: Keys of earlier versions, which task files may still have, and what they are called now.
+    """
+
+    renamed: ClassVar[Mapping[str, str]] = {}
+
+    def __post_init__(self):
+        """Raises UserError if a field is not of its type or out of its bounds, or a rule between fields is broken."""
+        hints = types_of(type(self))
+        for field in dataclasses.fields(self):
+            # Frozen: what has been converted can be stored in no other way.
+            object.__setattr__(self, field.name, check_value(field.name, getattr(self, field.name), hints[field.name]))
+        self.check()
+
+    def check(self):
+        """Checks the rules between fields, of which this class has none; raises UserError, see `wrong`."""
+
+
+def from_table(cls: type, values: Mapping, where: str):
+    """Makes an instance of a dataclass from a table of a task file.
+
+    Args:
+      cls: A dataclass whose fields are the allowed keys, best one that derives from `Parameters`.
+      values: The table. A key of an earlier version (`Parameters.renamed`) is accepted, with a hint on stderr.
+      where: Name of the table, for messages, e.g. "algorithms.pacfl".
+
+    Raises:
+      UserError: For an unknown, doubled or missing key and for a wrong value; its message, `table` and `key` say where.
+    """
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    written = _current_keys(values, getattr(cls, "renamed", {}), where)
+    for key, as_written in written.items():
+        if key not in fields:
+            raise unknown(f"key in [{where}]", as_written, fields, table=where, key=as_written)
+    for key, field in fields.items():
+        needed = field.init and field.default is field.default_factory is dataclasses.MISSING
+        if needed and key not in written:
+            raise UserError(f"[{where}] needs {key!r} (its keys: {', '.join(sorted(fields))})", table=where)
+    try:
+        hints = types_of(cls)
+        return cls(**{key: check_value(key, values[as_written], hints[key]) for key, as_written in written.items()})
+    except UserError as error:
+        raise _within(error, where, written) from None
+
+
+def check_options(
+    kind: str, function: Callable, options: Mapping, *, given: Collection[str] = (), also: Collection[str] = ()
+) -> dict[str, Any]:
+    """Checks a user's options for a function whose keyword-only parameters are the options.
+
+    Args:
+      kind: What the options are of: the table of a task file and a name in it, e.g. "partition label_skew".
+      function: Its parameters' types are what the values are checked against.
+      options: The user's keys and values.
+      given: Parameters that we supply and that users may not.
+      also: Keys that are read elsewhere, to be named among the allowed ones.
+
+    Returns:
+      The options, converted as `check_value` does.
+
+    Raises:
+      UserError: For an option that `function` does not have, or that it needs and did not get, and for a wrong value.
+    """
+    table = kind.split()[0]
+    own = {key: default for key, default in keys_of(function).items() if key not in given}
+    allowed = sorted({*own, *also})
+    for key in options:
+        if key not in own:
+            raise unknown(f"option of {kind}", key, allowed, table=table, key=key)
+    for key, default in own.items():
+        if default is inspect.Parameter.empty and key not in options:
+            raise UserError(f"{kind} needs {key!r} (its options: {', '.join(allowed)})", table=table)
+    try:
+        return _checked(function, options)
+    except UserError as error:
+        raise _within(error, table) from None
+
+
+def validated(function: Callable) -> Callable:
+    """Decorates a function: its keyword-only arguments are checked against their types before it runs.
+
+    Raises:
+      UserError: When the function is called with a value that `check_value` refuses.
+    """
+
+    @functools.wraps(function)
+    def with_checked(*positional, **named):
+        return function(*positional, **_checked(function, named))
+
+    return with_checked
+
+
+def _checked(function: Callable, values: Mapping) -> dict[str, Any]:
+    hints, own = types_of(function), keys_of(function)
+    return {key: check_value(key, value, hints[key]) if key in hints and key in own else value for key, value in values.items()}
+
+
+def _current_keys(values: Mapping, renamed: Mapping[str, str], where: str) -> dict[str, str]:
+    """Returns the keys of a table as they are called today, each with what the user wrote."""
+    written = {}
+    for key in values:
+        today = renamed.get(key, key)
+        if today != key:
+            if today in values:
+                both = f"{where}.{key} is now called {today}, and both are given; give {today} alone"
+                raise UserError(both, table=where, key=key)
+            _tell_once(f"{where}.{key} is now called {today}")
+        if today in written:
+            both = f"{where}.{key} and {where}.{written[today]} are both old names of {today}; give {today} alone"
+            raise UserError(both, table=where, key=key)
+        written[today] = key
+    return written
+
+
+@functools.cache
+def _tell_once(hint: str):
+    print(hint, file=sys.stderr)
+
+
+def _within(error: UserError, table: str, written: Mapping[str, str] | None = None) -> UserError:
+    """Returns an error about a key with the key's table in front; another error as it is."""
+    if not error.key or error.table:
+        return error
+    message = str(error)
+    for start in ("unknown ", ""):
+        if message.startswith(f"{start}{error.key} "):
+            message = f"{start}{table}.{message.removeprefix(start)}"
+            break
+    return UserError(message, table=table, key=(written or {}).get(error.key, error.key))
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write out whole numbers of thousands of digits
+        return "a number of too many digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _plain(value):
+    """NumPy's scalars as Python's own values and paths as text, in lists too; other values as they are."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, str):
+        return str(value)
+    # NumPy registers its numbers with Python's abstract ones, all but its bool.
+    if isinstance(value, numbers.Number) or type(value).__name__ in ("bool_", "bool"):
+        return value.item() if hasattr(value, "item") else value
+    return value
+
+
+def _finite(value) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return all(map(_finite, value)) if isinstance(value, (list, tuple)) else True
+
+
+@functools.cache
+def _info(kind: Any) -> kinds.Type:
+    return kinds.type_info(kind)
+
+
+def _alternatives(info: kinds.Type) -> list[kinds.Type]:
+    each = info.types if isinstance(info, kinds.UnionType) else (info,)
+    return [one for one in each if not isinstance(one, kinds.NoneType)]
+
+
+def _names(info: kinds.Type) -> list[str]:
+    """The texts that a value may be, if not every text is allowed; else none."""
+    names = []
+    for each in _alternatives(info):
+        each = each.type if isinstance(each, kinds.Metadata) else each
+        if isinstance(each, (kinds.StrType, kinds.AnyType)):
+            return []
+        if isinstance(each, kinds.LiteralType):
+            names += [value for value in each.values if isinstance(value, str)]
+    return names
+
+
+def _words(info: kinds.Type, many: bool = False) -> str:
+    if isinstance(info, kinds.Metadata):
+        told = (info.extra_json_schema or {}).get("description")
+        return told or _words(info.type, many)
+    if isinstance(info, kinds.UnionType):
+        words = [_words(each, many).removeprefix("one of ") for each in _alternatives(info)]
+        return " or ".join(words) if len(words) > 1 else _words(_alternatives(info)[0], many)
+    if isinstance(info, (kinds.IntType, kinds.FloatType)):
+        noun = "whole number" if isinstance(info, kinds.IntType) else "number"
+        return f"{f'{noun}s' if many else f'a {noun}'}{_bounds(info)}"
+    if isinstance(info, (kinds.ListType, kinds.VarTupleType, kinds.SetType)):
+        least = f"{info.min_length} or more " if info.min_length else ""
+        return f"{'lists' if many else 'a list'} of {least}{_words(info.item_type, True)}"
+    if isinstance(info, kinds.LiteralType):
+        return f"one of {', '.join(map(str, info.values))}" if len(info.values) > 1 else str(info.values[0])
+    if isinstance(info, kinds.AnyType):
+        return "values" if many else ""
+    plain = {kinds.BoolType: "true or false", kinds.StrType: "texts" if many else "text", kinds.DictType: "a table"}
+    return plain.get(type(info)) or f"of type {getattr(info, 'cls', type(info)).__name__}"
+
+
+def _bounds(info) -> str:
+    """What follows "a number" for its bounds: " from 0 to below 1", " above 0"."""
+    low = f" from {_number(info.ge)}" if info.ge is not None else f" above {_number(info.gt)}" if info.gt is not None else ""
+    if info.le is not None:
+        high = f" to {_number(info.le)}" if info.ge is not None else f"{', ' if low else ' of '}at most {_number(info.le)}"
+    elif info.lt is not None:
+        high = f" to below {_number(info.lt)}" if info.ge is not None else f"{' and' if low else ''} below {_number(info.lt)}"
+    else:
+        high = ""
+    return low + high
+
+
+def _number(value) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
