@@ -201,6 +201,20 @@ def _checked(function: Callable, values: Mapping) -> dict[str, Any]:
     return {key: check_value(key, value, hints[key]) if key in hints and key in own else value for key, value in values.items()}
 
 
+def with_todays_keys(values: Mapping, renamed: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Returns a table with the keys of earlier versions under their names of today; says so once on standard error.
+
+    Args:
+      values: Key to value.
+      renamed: Old key to key of today.
+      where: Name of the table, for messages.
+
+    Raises:
+      UserError: If a key is given under two names.
+    """
+    return {today: values[written] for today, written in _current_keys(values, renamed, where).items()}
+
+
 def _current_keys(values: Mapping, renamed: Mapping[str, str], where: str) -> dict[str, str]:
     """Returns the keys of a table as they are called today, each with what the user wrote."""
     written = {}

@@ -5,7 +5,7 @@ import math
 
 import tensorflow as tf
 
-from tffcl.models.checks import check_count
+from tffcl.validation import Count, check_value
 
 
 def _squared_distances(points, centre):
@@ -110,8 +110,8 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
     Raises:
       UserError: If one of the numbers is not a whole number from 1.
     """
-    num_centres, restarts = check_count("num_centres", num_centres), check_count("restarts", restarts)
-    max_iterations = check_count("max_iterations", max_iterations)
+    counts = {"num_centres": num_centres, "restarts": restarts, "max_iterations": max_iterations}
+    num_centres, restarts, max_iterations = (check_value(name, value, Count) for name, value in counts.items())
 
     def once(points, seed):
         centres, nearest = _start(points, num_centres, seed)

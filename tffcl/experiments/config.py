@@ -21,6 +21,7 @@ from tffcl.validation import (
     check_options,
     check_value,
     from_table,
+    with_todays_keys,
     wrong,
 )
 
@@ -223,9 +224,19 @@ def resolve(
             raise unknown("section", section, tasks.SECTIONS)
     tasks.check_tables(overrides, "on the command line")
     with loaded.locating(overrides):
-        contents = tasks.merged(loaded.contents, overrides)
+        contents = tasks.merged(_with_todays_keys(loaded.contents, algorithm), _with_todays_keys(overrides, algorithm))
         _check_model(contents["model"], keys=check_model)
         return _resolved(loaded.name, contents, algorithm, seed, overrides)
+
+
+def _with_todays_keys(contents: Mapping, algorithm: str) -> Mapping:
+    """The tables with the method's old keys under their names of today, so that those given later replace earlier ones."""
+    cls = ALGORITHMS[algorithm].parameter_class()
+    table = contents.get("algorithms", {}).get(algorithm, {})
+    if cls is None or not isinstance(table, Mapping):
+        return contents
+    renamed = with_todays_keys(table, cls.renamed, f"algorithms.{algorithm}")
+    return contents if renamed == table else {**contents, "algorithms": {**contents["algorithms"], algorithm: renamed}}
 
 
 def _resolved(name: str, contents: Mapping, algorithm: str, seed: int, overrides: Mapping) -> RunConfig:

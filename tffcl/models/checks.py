@@ -1,7 +1,6 @@
 """Checks of the shapes that a model can take."""
 
 from tffcl.errors import UserError
-from tffcl.validation import Count, check_value
 
 
 def check_image(name: str, input_shape, *, least: int = 1) -> tuple[int, int, int]:
@@ -25,8 +24,3 @@ def check_image(name: str, input_shape, *, least: int = 1) -> tuple[int, int, in
     if min(height, width) < least:
         raise UserError(f"{name} needs images of at least {least}x{least}, not {height}x{width}; mlp takes any size")
     return height, width, channels
-
-
-def check_count(name: str, value) -> int:
-    """Returns a number of units; raises UserError if it is not a whole number from 1."""
-    return check_value(name, value, Count)

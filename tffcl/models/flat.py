@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import functools
+import inspect
 import math
 from collections.abc import Callable, Sequence
 
@@ -153,6 +155,24 @@ class FlatWeights:
         return np.concatenate([np.ravel(np.asarray(tensor, np.float32)) for tensor in tensors])
 
 
+_NOT_TRACED = ("seed", "initialization")
+
+
+def architecture(build: Callable) -> Callable:
+    """Makes a model's builder give its models a `key`: the builder and what it was given, but for the initial weights."""
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def keyed(*args, **kwargs):
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = {name: value for name, value in bound.arguments.items() if name not in _NOT_TRACED}
+        traced = tuple((name, np.asarray(value).tolist().__repr__()) for name, value in given.items())
+        return dataclasses.replace(build(*args, **kwargs), key=(build.__module__, build.__qualname__, *traced))
+
+    return keyed
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlatModel(FlatWeights):
     """A classifier whose parameters are one float32 vector `[P]`.
@@ -165,6 +185,8 @@ class FlatModel(FlatWeights):
       input_shape: Of one raw example.
       num_classes: Number of outputs.
       initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn.
+      key: Equal for models of one architecture, whatever their initial weights: what is traced for one serves the other. None
+        for a model that is like no other.
     """
 
     functional: tff.learning.models.FunctionalModel
@@ -173,6 +195,7 @@ class FlatModel(FlatWeights):
     input_shape: tuple[int, ...]
     num_classes: int
     initialization: str
+    key: tuple | None = None
 
     @property
     def example_spec(self) -> collections.OrderedDict:

@@ -8,6 +8,7 @@ from tffcl.validation import validated
 _UNITS = 2048
 
 
+@flat.architecture
 @validated
 def build_leaf_cnn(
     input_shape, num_classes, *, normalization=(0.0, 1.0), initialization: flat.Initialization = "torch_default", seed=0

@@ -45,6 +45,7 @@ def build_lenet(
     )  # fmt: skip
 
 
+@flat.architecture
 @validated
 def build_lenet5(
     input_shape, num_classes, *, normalization=(0.0, 1.0), initialization: flat.Initialization = "torch_default", seed=0

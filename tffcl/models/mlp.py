@@ -8,6 +8,7 @@ from tffcl.models import flat, layers
 from tffcl.validation import Count, Fraction, validated
 
 
+@flat.architecture
 @validated
 def build_mlp(
     input_shape,

@@ -12,6 +12,7 @@ def _block(name: str, inputs: int, outputs: int) -> list[flat.Weight]:
     return [*flat.conv(name, 3, inputs, outputs), *flat.group_norm(name, outputs)]
 
 
+@flat.architecture
 @validated
 def build_resnet9(
     input_shape, num_classes, *, normalization=(0.0, 1.0), initialization: flat.Initialization = "torch_default", seed=0

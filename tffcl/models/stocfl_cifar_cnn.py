@@ -12,6 +12,7 @@ _HIDDEN = (120, 84)  # of LeNet-5
 _Layers = Annotated[Literal[2, 3], msgspec.Meta(description="2 (StoCFL's paper) or 3 (the authors' code)")]
 
 
+@flat.architecture
 @validated
 def build_stocfl_cifar_cnn(
     input_shape,

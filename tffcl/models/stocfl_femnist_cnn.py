@@ -8,6 +8,7 @@ from tffcl.validation import Fraction, validated
 _UNITS = 128
 
 
+@flat.architecture
 @validated
 def build_stocfl_femnist_cnn(
     input_shape,

@@ -38,4 +38,5 @@ def built_once(build: Callable) -> Callable:
 def _key(value):
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).digest()
-    return getattr(value, "key", value)
+    key = getattr(value, "key", None)
+    return value if key is None else key
