@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.method import ClusteredState, Method, Views, check_newcomers, extended
+from tffcl.algorithms.method import ClusteredState, Method, Views
 from tffcl.client_work.choice import build_choose
 from tffcl.client_work.examples import sequence_type, stack
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_choose_and_train
+from tffcl.clients.arrivals import check_newcomers, extended
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError

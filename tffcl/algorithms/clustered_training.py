@@ -20,7 +20,7 @@ from tffcl.rounds.cache import built_once
 from tffcl.rounds.composer import Round, compose
 from tffcl.rounds.server_steps import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round
-from tffcl.rounds.summed import build_summed_round, can_be_summed
+from tffcl.rounds.summed import summed_form
 from tffcl.rounds.traffic import RoundMetrics
 
 
@@ -119,7 +119,7 @@ class ClusteredTraining:
         return Exports(
             lambda: {**build(), **round_computations(self.round, first)},
             server_values=lambda state: {"models": state.models, **state.server},
-            summed=(lambda clusters: build_summed_round(self.round, clusters)) if can_be_summed(self.round) else None,
+            summed=summed_form(self.round),
             **more,
         )
 

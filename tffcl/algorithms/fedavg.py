@@ -6,8 +6,9 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import EngineMethod, build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Method, Views, check_newcomers, extended
+from tffcl.algorithms.method import ClusteredState, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.arrivals import check_newcomers, extended
 from tffcl.clients.population import Population
 from tffcl.models.flat import FlatModel
 

@@ -7,34 +7,19 @@ centre is the mean of the models that belong to it (the M-step). A round is one 
 import dataclasses
 
 import numpy as np
-from scipy.spatial import distance
-from sklearn.cluster import KMeans
 
-from tffcl.aggregators.collect import CollectFactory
-from tffcl.algorithms.method import (
-    ClusteredState,
-    Exports,
-    Method,
-    Views,
-    check_newcomers,
-    extended,
-    joined_order,
-)
+from tffcl.algorithms.collected_training import CollectedTraining
+from tffcl.algorithms.method import ClusteredState, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.training import build_difference_work
+from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
+from tffcl.clustering.model_centres import first_groups, nearest_centres, weighted_means
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.cache import built_once
-from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server_steps import models_type, own_row
-from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.validation import Count, Parameters
 
-_AT_A_TIME = 1 << 18  # parameters whose float64 copies are in memory
-_FIRST_STARTS = 20  # of k-means in the first round, as in FLT's code
 _BYTES_AT_A_TIME = 2**29  # of the clients' models that are on their way when newcomers meet the first centres
 
 
@@ -47,83 +32,6 @@ class FedSEMParameters(Parameters):
     """
 
     num_clusters: Count = 5
-
-
-@built_once
-def build_collected_round(model: FlatModel, training: LocalTraining) -> Round:
-    """Builds a round's client half: every client trains its centre, row `key` of `models float32[?,P]`.
-
-    All differences come to the server, beside the reports; the models come back unchanged: the coordinator clusters.
-    """
-    server = Server({"models": models_type(model.size)}, own_row)
-    return compose(build_difference_work(model, training), {"difference": CollectFactory()}, server)
-
-
-def first_groups(trained: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
-    """Clusters the models of the first round, for which there are no centres yet, by k-means with several starts.
-
-    Args:
-      trained: `float32 [m, P]`.
-      num_clusters: K, at most m.
-      seed: Of the starts.
-
-    Returns:
-      `int32 [m]`.
-    """
-    # m models span at most m - 1 dimensions, whatever P is: k-means there finds the same in a fraction of the time.
-    points = _without_dimensions(trained)
-    return KMeans(num_clusters, n_init=_FIRST_STARTS, random_state=seed).fit_predict(points).astype(np.int32)
-
-
-def nearest_centres(trained: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    """The E-step: which centre each model is nearest to.
-
-    Not k-means of a library: that gives a centre which nobody is near to the farthest model, and so a group of which nobody
-    takes part in a round would lose its own.
-
-    Args:
-      trained: `float32 [m, P]`.
-      centres: `float32 [K, P]`.
-
-    Returns:
-      `int32 [m]`; the lower number wins a tie.
-    """
-    squares = np.zeros((len(trained), len(centres)))
-    for start in range(0, trained.shape[1], _AT_A_TIME):
-        columns = slice(start, start + _AT_A_TIME)
-        squares += distance.cdist(trained[:, columns], centres[:, columns], "sqeuclidean")
-    return squares.argmin(axis=1).astype(np.int32)
-
-
-def _without_dimensions(vectors: np.ndarray) -> np.ndarray:
-    """Points `float64 [n, n]` with the same distances as `vectors [n, P]`: their coordinates along principal axes."""
-    # Not by scikit-learn's PCA, whose copy and components are two more arrays [n, P]: gigabytes for a large cohort's CNNs.
-    mean, products = vectors.mean(axis=0, dtype=np.float64), np.zeros((len(vectors), len(vectors)))
-    for start in range(0, vectors.shape[1], _AT_A_TIME):
-        part = vectors[:, start : start + _AT_A_TIME] - mean[start : start + _AT_A_TIME]
-        products += part @ part.T
-    values, axes = np.linalg.eigh(products)
-    return axes * np.sqrt(np.maximum(values, 0))
-
-
-def weighted_means(centres: np.ndarray, trained: np.ndarray, found: np.ndarray, examples: np.ndarray) -> np.ndarray:
-    """The M-step: means of the models by cluster, weighted by examples; a centre without models stays.
-
-    Args:
-      centres: `float32 [K, P]`, before.
-      trained: `float32 [m, P]`.
-      found: `int32 [m]`, the cluster of each model.
-      examples: `int32 [m]`, training examples.
-
-    Returns:
-      `float32 [K, P]`.
-    """
-    centres = centres.copy()
-    for cluster in np.unique(found):
-        members = found == cluster
-        shares = examples[members] / examples[members].sum()
-        centres[cluster] = shares.astype(np.float32) @ trained[members]
-    return centres
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -139,18 +47,17 @@ class FedSEMState(ClusteredState):
     first_centres: np.ndarray | None = None
 
 
-class FedSEM(Method):
+class FedSEM(CollectedTraining):
     """FedSEM, see `build_fedsem`."""
 
     name = "fedsem"
     state_class = FedSEMState
 
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: FedSEMParameters, seed: int):
-        self.model, self._initial = model, model.initial
-        self._clusters, self._seed = parameters.num_clusters, seed
-        self._round = build_collected_round(model, training)
+        super().__init__(model, training, parameters)
+        self._initial, self._clusters, self._seed = model.initial, parameters.num_clusters, seed
         if self._clusters > 1:  # a first training of the initial model, to be placed by
-            self.joining = Traffic.of(self._round.transfer)
+            self.joining = Traffic.of(self.round.transfer)
 
     def initialize(self, population: Population) -> FedSEMState:
         nobody = np.zeros(len(population), np.int32)
@@ -208,11 +115,8 @@ class FedSEM(Method):
 
     def _train(self, models: np.ndarray, keys: np.ndarray, cohort: Cohort) -> tuple[np.ndarray, RoundMetrics]:
         """Every client of the cohort trains its row of the models; returns theirs `float32 [m, P]`, and the metrics."""
-        result = run_round(self._round, cohort, {"models": models}, key=keys)
-        return models[keys] + result.collected["difference"], result.metrics(cohort, keys)
-
-    def models_for(self, state: FedSEMState, client_ids):
-        return state.models, state.clusters(client_ids)
+        updates, result = self.updates(models, keys, cohort)
+        return models[keys] + updates, result.metrics(cohort, keys)
 
     def admit(self, state: FedSEMState, newcomers: Population) -> FedSEMState:
         """Newcomers train the initial model, as all clients do first; before the first round they are as all others."""
@@ -225,9 +129,6 @@ class FedSEM(Method):
 
     def views(self, state: FedSEMState) -> Views:
         return Views(state.client_ids, state.assignment, known=state.known)
-
-    def exports(self) -> Exports:
-        return Exports(lambda: {"training": self._round.deployed}, server_values=lambda state: {"models": state.models})
 
 
 def build_fedsem(

@@ -18,27 +18,19 @@ from tffcl.algorithms.dynamic_clustering import (
     DynamicClustering,
     Triggers,
     changed_since_signed,
-    mean_of_members,
 )  # fmt: skip
-from tffcl.algorithms.method import (
-    CentreMap,
-    ClusteredState,
-    Exports,
-    Method,
-    MetricView,
-    Views,
-    check_newcomers,
-    extended,
-    joined_order,
-)  # fmt: skip
-from tffcl.algorithms.one_shot import OneShotClustering, threshold_of
+from tffcl.algorithms.method import CentreMap, ClusteredState, Exports, Method, MetricView, Moves, Views
+from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.algorithms.related_training import MIXES, build_related_training
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
-from tffcl.clustering import centre_map, hierarchical
 from tffcl.clustering import client_relatedness as fcr
+from tffcl.clustering import hierarchical
 from tffcl.clustering import newcomers as joining
+from tffcl.clustering.relations import ClientRelatedness, starting_models
+from tffcl.clustering.renumbering import mean_of_members
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.flat import FlatModel
@@ -96,59 +88,6 @@ class FLTParameters(Parameters):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClientRelatedness:
-    """Forms the client relatedness (FCR, Alg. 2) from the centres that clients sent.
-
-    Attributes:
-      how: Metric, threshold and clusters.
-      seed: Of the map.
-    """
-
-    how: FLTParameters
-    seed: int
-
-    def form(self, centres: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Alg. 2 lines 13 to 19.
-
-        Args:
-          centres: `float32 [N, k, e]`.
-          mask: `bool [N, k]`.
-
-        Returns:
-          The disjoint clusters `int32 [N]`, and what the state keeps: `centres`, `mask`, `points` (the map), `mapped` (`bool
-          [N]`, whose centres it was made of), `proximity` (distances in it), `relatedness`, `merges` (Ward's tree of the
-          relatedness' rows), `threshold` (a height at which the tree gives the clusters).
-        """
-        points, apart = self.distances(centres, mask)
-        labels, cut = self.flattened(apart)
-        mapped = np.ones(len(centres), bool)
-        return labels, {"centres": centres, "mask": mask, "points": points, "mapped": mapped, "proximity": apart, **cut}
-
-    def distances(self, centres: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Lines 13 to 16: the map's points, and the clients' distances in it."""
-        points = self._map(centres, mask).points
-        return points, fcr.client_distances(points, mask, distance=self.how.metric)
-
-    def flattened(self, apart: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Lines 17 to 19: the disjoint clusters; `relatedness`, `merges` and `threshold`."""
-        relatedness = fcr.relate(apart, self.how.threshold)
-        labels, merges = fcr.flatten(relatedness, self.how.num_clusters)
-        threshold = threshold_of(hierarchical.Dendrogram(merges, "ward"), int(labels.max()) + 1)
-        return labels, {"relatedness": relatedness, "merges": merges, "threshold": np.float64(threshold)}
-
-    def place(self, state: "FLTState", centres: np.ndarray, mask: np.ndarray):
-        """Newcomers in the map of the others: their points, and distances to the others and to each other."""
-        mapped = state.mapped  # with earlier newcomers it would be another map than that which has the others' points
-        points = self._map(state.centres[mapped], state.mask[mapped]).place(centres, mask)
-        distance = {"distance": self.how.metric}
-        across = fcr.client_distances(state.points, state.mask, points, mask, **distance)
-        return points, across, fcr.client_distances(points, mask, **distance)
-
-    def _map(self, centres, mask):
-        return centre_map.fit_map(centres, mask, seed=self.seed, num_neighbors=self.how.num_neighbors)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class TaskonomyGrouping(OneShotClustering):
     """FLT's grouping as the parts that other methods that cluster before training have, for a look without training.
 
@@ -174,7 +113,7 @@ def build_clustering(
 ) -> TaskonomyGrouping:
     """Builds FLT's grouping; arguments as in `build_flt`."""
     del training
-    relations = ClientRelatedness(parameters, seed)
+    relations = _relations(parameters, seed)
     return TaskonomyGrouping(
         signature=_build_signature(model, parameters, encoder, seed),
         distances=lambda signed, _: relations.distances(signed["centres"], signed["mask"])[1],
@@ -186,6 +125,10 @@ def build_clustering(
         tree_unit=_TREE_UNIT,
         relations=relations,
     )
+
+
+def _relations(how: FLTParameters, seed: int) -> ClientRelatedness:
+    return ClientRelatedness(how.metric, how.threshold, how.num_clusters, how.num_neighbors, seed)
 
 
 def _build_signature(model, parameters: FLTParameters, encoder, seed: int):
@@ -235,7 +178,7 @@ class FLT(Method):
 
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: FLTParameters, encoder, seed: int):
         self.model, self._parameters, self._signature = model, parameters, _build_signature(model, parameters, encoder, seed)
-        self._sign, self._relations = build_signing(self._signature), ClientRelatedness(parameters, seed)
+        self._sign, self._relations = build_signing(self._signature), _relations(parameters, seed)
         self._joint = parameters.clusters == "joint"
         self._triggers = Triggers(parameters.change_flags, parameters.period)
         flags = changed_since_signed if parameters.change_flags is not None else None
@@ -250,7 +193,7 @@ class FLT(Method):
 
     def initialize(self, population: Population) -> FLTState:
         labels, formed = self._form(population)
-        flags = ChangeFlags.none(population) if self._triggers else None
+        flags = ChangeFlags.none(population.versions) if self._triggers else None
         return FLTState(**self._rounds.start(population, labels), **formed, flags=flags)
 
     def next(self, state: FLTState, cohort: Cohort):
@@ -295,21 +238,20 @@ class FLT(Method):
         changes["proximity"], changes["relatedness"] = apart[np.ix_(order, order)], related[np.ix_(order, order)]
         changes["merges"] = hierarchical.build_ward_dendrogram(changes["relatedness"] != 0).merges  # for reports
         if self._joint:
-            given = _starts(state.models, state.rows, related[len(across) :, : len(across)], across)
+            given = starting_models(state.models, state.rows, related[len(across) :, : len(across)], across)
             rows = np.concatenate([state.rows, len(state.models) + np.arange(len(given), dtype=np.int32)])
             changes |= {"rows": rows[order], "models": np.concatenate([state.models, given])}
         if self._triggers:
-            changes["flags"] = state.flags.with_arrivals(state, newcomers)
+            changes["flags"] = state.flags.with_arrivals(newcomers.versions, order)
         return dataclasses.replace(state, **changes, **members)
 
     def views(self, state: FLTState) -> Views:
         metric = MetricView(
             state.proximity, _UNIT, self._parameters.metric, state.merges, float(state.threshold), "ward", _TREE_UNIT
         )
-        return Views(
-            state.client_ids, state.assignment, metric=metric, relatedness=state.relatedness,
-            centre_map=CentreMap(state.points, state.mask), moves=None if state.flags is None else state.flags.moves(),
-        )  # fmt: skip
+        shown = {"relatedness": state.relatedness, "centre_map": CentreMap(state.points, state.mask)}
+        moves = state.flags and Moves(state.flags.moved_in, state.flags.flagged_in)
+        return Views(state.client_ids, state.assignment, metric=metric, moves=moves, **shown)
 
     def exports(self) -> Exports:
         clustering = {"unit": _UNIT, "tree_unit": _TREE_UNIT, "metric": self._parameters.metric, "linkage": "ward"}
@@ -344,20 +286,3 @@ def build_flt(
       seed: Of the clients' k-means and of the map.
     """
     return FLT(model, training, parameters, encoder, seed)
-
-
-def _starts(models: np.ndarray, rows: np.ndarray, related: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """The models that newcomers start from, `float32 [B, P]`.
-
-    Args:
-      models: `float32 [K, P]`, the different models of the old clients.
-      rows: `int32 [N]`, which is whose.
-      related: `[B, N]` of 0 and 1.
-      across: `float [N, B]`, distances.
-    """
-    nearest = np.eye(len(rows), dtype=np.float32)[across.argmin(axis=0)]
-    shares = np.where(related.any(axis=1, keepdims=True), related, nearest).astype(np.float32)
-    shares /= shares.sum(axis=1, keepdims=True)
-    # Shares of models, not of clients: a model that many clients have is not spread out for each of them.
-    by_model = np.stack([np.bincount(rows, weights=share, minlength=len(models)) for share in shares])
-    return by_model.astype(np.float32) @ models

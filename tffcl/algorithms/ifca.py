@@ -25,7 +25,7 @@ from tffcl.rounds.cache import built_once
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import all_models, models_type, move_rows
 from tffcl.rounds.simulation import run_round
-from tffcl.rounds.summed import build_summed_round, can_be_summed
+from tffcl.rounds.summed import summed_form
 from tffcl.validation import Count, Parameters, Positive, one_of
 
 STARTS = {
@@ -199,15 +199,14 @@ class IFCA(Choosing):
         chosen = result.reports["choice"]
         assignment = state.assignment.copy()
         assignment[state.index(cohort.client_ids)] = chosen
-        changes = {"models": result.values["models"], "aggregators": result.aggregators, "assignment": assignment}
-        return dataclasses.replace(state, **changes), result.metrics(cohort, chosen)
+        changes = {"models": result.values["models"], "aggregators": result.aggregators}
+        return dataclasses.replace(state, assignment=assignment, **changes), result.metrics(cohort, chosen)
 
     def exports(self) -> Exports:
-        summable = can_be_summed(self._round)
         return Exports(
             lambda: round_computations(self._round, {"models": self._drawn}),
             server_values=lambda state: {"models": state.models},
-            summed=(lambda clusters: build_summed_round(self._round, clusters)) if summable else None,
+            summed=summed_form(self._round),
         )
 
 

@@ -10,7 +10,6 @@ import tensorflow_federated as tff
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population, index_of
-from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 
@@ -202,32 +201,3 @@ class ClusteredState:
     def index(self, client_ids) -> np.ndarray:
         """Returns the rows of the given clients; UserError if one is not known."""
         return index_of(self.client_ids, client_ids)
-
-
-def check_newcomers(state: ClusteredState, newcomers: Population):
-    """Raises UserError if a newcomer is already known."""
-    both = np.intersect1d(state.client_ids, newcomers.client_ids)
-    if both.size:
-        raise UserError(f"client {both[0]} is no newcomer: it has an assignment already")
-
-
-def joined_order(state: ClusteredState, newcomers: Population) -> np.ndarray:
-    """Returns places `int [N + B]` that put rows of the old clients, then of the newcomers, into ascending order of ID."""
-    return np.argsort(np.concatenate([state.client_ids, newcomers.client_ids]))
-
-
-def extended(state: ClusteredState, newcomers: Population, assignment) -> dict[str, np.ndarray]:
-    """Puts old and new clients with their clusters in ascending order of ID.
-
-    Args:
-      state: Before.
-      newcomers: Their IDs.
-      assignment: `int32 [B]`, the newcomers' clusters.
-
-    Returns:
-      `client_ids` and `assignment` of the next state.
-    """
-    ids = np.concatenate([state.client_ids, newcomers.client_ids]).astype(np.int32)
-    order = joined_order(state, newcomers)
-    keys = np.concatenate([state.assignment, assignment]).astype(np.int32)
-    return {"client_ids": ids[order], "assignment": keys[order]}

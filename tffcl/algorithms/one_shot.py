@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, check_newcomers, extended, joined_order
+from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering import newcomers as joining
@@ -65,25 +66,8 @@ class OneShotClustering:
         return signed
 
     def group(self, proximity: np.ndarray):
-        """Clusters a proximity matrix.
-
-        Args:
-          proximity: `[N, N]`.
-
-        Returns:
-          `(labels int32 [N], dendrogram, threshold)`; the threshold is one that gives these labels, for newcomers.
-
-        Raises:
-          UserError: If there are more clusters than clients.
-        """
-        dendrogram = hierarchical.build_dendrogram(proximity, self.linkage)
-        if self.num_clusters is not None:
-            labels = hierarchical.cut(dendrogram, num_clusters=self.num_clusters)
-            return labels, dendrogram, threshold_of(dendrogram, self.num_clusters)
-        threshold = self.threshold
-        if threshold is None:
-            threshold = hierarchical.suggest_threshold(dendrogram, unit=self.unit).threshold
-        return hierarchical.cut(dendrogram, threshold=threshold), dendrogram, threshold
+        """Clusters a proximity matrix, see `hierarchical.group`."""
+        return hierarchical.group(proximity, self.linkage, self.threshold, self.num_clusters, unit=self.unit)
 
     def check(self, clients: int):
         """Raises UserError if there are fewer clients than clusters are asked for."""
@@ -101,14 +85,6 @@ def check_cut(parameters):
     """Checks that a method's parameters have `threshold` or `num_clusters`, not both; UserError if they do."""
     if parameters.threshold is not None and parameters.num_clusters is not None:
         raise UserError("give threshold or num_clusters, not both")
-
-
-def threshold_of(dendrogram, num_clusters: int) -> float:
-    """Returns a threshold for newcomers to clusters that were cut by count."""
-    try:
-        return hierarchical.threshold_for(dendrogram, num_clusters)
-    except UserError:  # merges of equal height: no threshold gives this number; the last merge that was made is the limit
-        return float(dendrogram.heights[dendrogram.num_leaves - num_clusters - 1])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

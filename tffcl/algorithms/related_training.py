@@ -12,6 +12,7 @@ from tffcl.algorithms.method import Exports
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_model_work
 from tffcl.clients.cohort import Cohort
+from tffcl.clustering.mixing import only_used, with_stored
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.cache import built_once
 from tffcl.rounds.composer import Round, Server, compose
@@ -97,10 +98,10 @@ class RelatedTraining:
         mixes = result.values["models"]
         if self.mixes == "stored":
             sizes = cohort.population.sizes[cohort.population.index(state.client_ids)]
-            mixes = _with_stored(mixes, everything[mixed[first]] * sizes, where, state)
+            mixes = with_stored(mixes, everything[mixed[first]] * sizes, where, state.models, state.rows)
         everyone = state.rows.copy()
         everyone[mixed] = len(state.models) + mix_of
-        models, everyone = _kept(state.models, mixes, everyone)
+        models, everyone = only_used(state.models, mixes, everyone)
         metrics = result.metrics(cohort, state.assignment[where], relatedness=relatedness[where])
         return dataclasses.replace(state, models=models, rows=everyone), metrics
 
@@ -117,37 +118,6 @@ class RelatedTraining:
             server_values=lambda state: {"models": state.models},
             clustering=clustering,
         )
-
-
-def _with_stored(mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, state) -> np.ndarray:
-    """Adds the models of those who did not take part to the mixes of the cohort (FLT Alg. 3 line 17 as printed: W̄ has all).
-
-    Args:
-      mixes: `float32 [r, P]`, means over the cohort.
-      shares: `[r, N]`, relatedness times number of examples.
-      where: `[m]`, the cohort's columns.
-      state: From before the round.
-
-    Returns:
-      `float32 [r, P]`, the means over all clients.
-    """
-    absent = np.delete(np.arange(shares.shape[1]), where)
-    of_models = np.zeros((len(state.models), len(mixes)), np.float32)
-    np.add.at(of_models, state.rows[absent], shares[:, absent].T)
-    of_cohort, total = shares[:, where].sum(axis=1, keepdims=True), shares.sum(axis=1, keepdims=True)
-    return ((of_cohort * mixes + of_models.T @ state.models) / total).astype(np.float32)
-
-
-def _kept(models: np.ndarray, new: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Only the models that somebody has, and everyone's row among them; `rows` counts `models` first, then `new`."""
-    used, renumbered = np.unique(rows, return_inverse=True)
-    old = used < len(models)
-    # Not the two joined and then picked from: with a model for each of many clients that is gigabytes more. Mode "clip",
-    # because "raise" makes a copy of its own.
-    kept = np.empty((len(used), models.shape[1]), np.float32)
-    np.take(models, used[old], axis=0, out=kept[: old.sum()], mode="clip")
-    np.take(new, used[~old] - len(models), axis=0, out=kept[old.sum() :], mode="clip")
-    return kept, renumbered.astype(np.int32)
 
 
 def build_related_training(model: FlatModel, training: LocalTraining, mixes: str = "cohort", flags=None) -> RelatedTraining:

@@ -4,9 +4,10 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, check_newcomers, extended
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_own_work
+from tffcl.clients.arrivals import check_newcomers, extended
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population

@@ -15,30 +15,24 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, pad_rows
 from tffcl.algorithms.clustered_training import round_computations
-from tffcl.algorithms.known_clients import KnownClients
-from tffcl.algorithms.method import (
-    ClusteredState,
-    Exports,
-    Method,
-    Views,
-    check_newcomers,
-    extended,
-    joined_order,
-)  # fmt: skip
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_bilevel_work
+from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering import stochastic
+from tffcl.clustering.known_clients import KnownClients
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
 from tffcl.rounds.cache import built_once
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import models_type
-from tffcl.rounds.simulation import MESSAGE_BYTES, run_round
+from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
+from tffcl.runtime import MESSAGE_BYTES
 from tffcl.signatures.anchor_gradient import FORMS, build_anchor_gradient, signature_size
 from tffcl.signatures.signature import Signature
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of
@@ -256,7 +250,9 @@ class StoCFL(Method):
         mine = np.searchsorted(partition.ids, assignment[known.mask])
         assignment[known.mask] = merging.partition.ids[merging.places[mine]]
         places = merging.places[np.searchsorted(partition.ids, before.partition.ids)]
-        models, rows = self._merge_models(state, before, places, len(merging.partition))
+        models, rows = before.merged_models(
+            state.models, state.assignment, places, len(merging.partition), self._how.model_merge
+        )
         known = dataclasses.replace(known, partition=merging.partition, rows=rows)
         return dataclasses.replace(state, assignment=assignment, models=models, known=known), len(fresh), merging.merges
 
@@ -264,23 +260,6 @@ class StoCFL(Method):
         if self._how.representation == "members":
             return stochastic.merge(partition, self._how.threshold, self._how.linkage)
         return stochastic.merge_sampled(partition, state.assignment[where], known.signatures_of(where), self._how.threshold)
-
-    def _merge_models(self, state: StoCFLState, before: KnownClients, places: np.ndarray, count: int):
-        """Models and rows `int32 [count]` after merging; `places` [K] says what the clusters before are part of now."""
-        rows = np.full(count, -1, np.int32)
-        rows[places] = before.rows
-        several = np.bincount(places, minlength=count)[places] > 1
-        if not several.any():
-            return state.models, rows
-        trained = state.assignment[before.trained]
-        weights = np.bincount(before.places_of(trained), minlength=len(places))
-        # Where newcomers' clusters merge that have copies of others' models, nobody has trained any.
-        nobody = np.bincount(places, weights=weights, minlength=count)[places] == 0
-        weights = np.where(nobody, before.partition.sizes, weights)[several]
-        own = state.models[before.rows[several]]
-        merged, found = stochastic.merge_models(own, weights, places[several], self._how.model_merge)
-        rows[merged] = len(state.models) + np.arange(len(merged))
-        return np.concatenate([state.models, found]), rows
 
     def _train(self, state: StoCFLState, cohort: Cohort):
         """Alg. 1 lines 18 to 25, and which models are kept."""

@@ -332,3 +332,35 @@ def _labels_after(dendrogram: Dendrogram, made: int) -> np.ndarray:
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
     return rank[inverse]
+
+
+def group(proximity: np.ndarray, linkage: str, threshold: float | None, num_clusters: int | None, *, unit: str):
+    """Clusters a proximity matrix by a threshold, by count, or with neither where the tree has its largest relative gap.
+
+    Args:
+      proximity: `[N, N]`.
+      linkage: A name in `LINKAGES`.
+      threshold: Merges up to it are made.
+      num_clusters: The number of clusters instead.
+      unit: Of the proximity, for messages.
+
+    Returns:
+      `(labels int32 [N], dendrogram, threshold)`; the threshold is one that gives these labels, for newcomers.
+
+    Raises:
+      UserError: If there are more clusters than clients.
+    """
+    dendrogram = build_dendrogram(proximity, linkage)
+    if num_clusters is not None:
+        return cut(dendrogram, num_clusters=num_clusters), dendrogram, threshold_of(dendrogram, num_clusters)
+    if threshold is None:
+        threshold = suggest_threshold(dendrogram, unit=unit).threshold
+    return cut(dendrogram, threshold=threshold), dendrogram, threshold
+
+
+def threshold_of(dendrogram: Dendrogram, num_clusters: int) -> float:
+    """Returns a threshold for newcomers to clusters that were cut by count."""
+    try:
+        return threshold_for(dendrogram, num_clusters)
+    except UserError:  # merges of equal height: no threshold gives this number; the last merge that was made is the limit
+        return float(dendrogram.heights[dendrogram.num_leaves - num_clusters - 1])

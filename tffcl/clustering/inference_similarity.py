@@ -38,7 +38,7 @@ def largest_similarity(form: str, num_samples: int, num_classes: int | None) -> 
     return min(1.0, math.sqrt((num_classes or 1) / num_samples))
 
 
-def check_threshold(beta: float, form: str, num_samples: int, num_classes: int | None, name: str = "beta") -> float:
+def check_threshold(beta: float, form: str, num_samples: int, num_classes: int | None, name: str = "threshold") -> float:
     """Returns the threshold β if a similarity can reach it.
 
     Raises:

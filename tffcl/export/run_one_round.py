@@ -15,18 +15,22 @@ def value(name, type_spec):
 
 
 def main():
-    proto = (HERE / "computations" / "training" / "computation.pb").read_bytes()
+    name = next(each for each in ("training", "training_with_kept") if (HERE / "computations" / each).is_dir())
+    proto = (HERE / "computations" / name / "computation.pb").read_bytes()
     training = tff.framework.deserialize_computation(computation_pb2.Computation.FromString(proto))
     kind = training.type_signature.parameter
     print(f"a round is {training.type_signature}")
 
     # The clients' inputs are random images here. A deployment gives its own examples, in structures of the same type.
-    _, clients = value("check/training.input.pb", kind)
-    state = value("state/trained.pb", kind[0])
-    after, _ = training(state, clients)
-    before, trained = np.asarray(state["models"]), np.asarray(after["models"])
-    moved = f" by {np.abs(trained - before).max():.4f} at most" if trained.shape == before.shape else ""
+    state, clients = value(f"check/{name}.input.pb", kind)
+    if (HERE / "state" / "trained.pb").is_file():
+        state = value("state/trained.pb", kind[0])
+    after, _, *kept = training(state, clients)
+    before, trained = (np.asarray(each["models"] if "models" in each else []) for each in (state, after))
+    moved = f" by {np.abs(trained - before).max():.4f} at most" if trained.size and trained.shape == before.shape else ""
     print(f"{len(clients)} clients moved {len(trained)} models{moved}")
+    for each in kept:
+        print(f"{len(each)} clients keep a value of {kind[1].member['kept']}")
 
 
 if __name__ == "__main__":

@@ -296,9 +296,7 @@ def _first(value, kind: tff.Type):
 
 
 def _of_type(value, kind: tff.Type):
-    return tf.nest.map_structure(
-        lambda leaf, spec: tf.ensure_shape(leaf, spec.shape), value, _specs(kind)
-    )
+    return tf.nest.map_structure(lambda leaf, spec: tf.ensure_shape(leaf, spec.shape), value, _specs(kind))
 
 
 def _specs(kind: tff.Type):

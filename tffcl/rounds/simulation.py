@@ -12,8 +12,8 @@ from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.rounds.composer import Round
 from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.runtime import MESSAGE_BYTES
 
-MESSAGE_BYTES = 2 * 1000 * 1000 * 1000  # the most that the runtime takes in one message
 _KEPT_BYTES_AT_A_TIME = 2**29  # of what clients keep that is on its way to the runtime
 
 

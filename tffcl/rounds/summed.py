@@ -5,8 +5,9 @@ TFF's DistributeAggregateForm, and with it secure aggregation, takes `tff.federa
 """
 
 import collections
+import functools
+from collections.abc import Callable
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -14,10 +15,11 @@ from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.rounds.composer import Round
 
 
-def can_be_summed(composed: Round) -> bool:
-    """Says whether the round's results are means by cluster, each of its uploads, so that sums would do."""
+def summed_form(composed: Round) -> Callable[[int], tff.Computation] | None:
+    """Returns `(number of clusters) -> summed round`; None if a result is no plain mean by cluster, so that sums would not do."""
     plain = all(type(each) is ClusteredMeanFactory and each.is_plain for each in composed.uploads.values())
-    return bool(composed.uploads) and plain and composed.server.step is not None and not composed.server.private
+    can = composed.uploads and plain and composed.server.step and not composed.server.private
+    return functools.partial(build_summed_round, composed) if can else None
 
 
 def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
@@ -27,7 +29,7 @@ def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
     report.
 
     Args:
-      composed: A round for which `can_be_summed`.
+      composed: A round that has a `summed_form`.
       num_clusters: K.
 
     Returns:
@@ -79,6 +81,4 @@ def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
 
 
 def _with_rows(kind: tff.TensorType, rows: int) -> tff.TensorType:
-    if kind.shape and kind.shape[0] is None:
-        return tff.TensorType(kind.dtype, [rows, *kind.shape[1:]])
-    return tff.TensorType(np.dtype(kind.dtype), kind.shape)
+    return tff.TensorType(kind.dtype, [rows if size is None else size for size in kind.shape])

@@ -54,3 +54,29 @@ class KnownClients:
     def places_of(self, clusters: np.ndarray) -> np.ndarray:
         """The places in the partition of the given cluster IDs."""
         return np.searchsorted(self.partition.ids, clusters)
+
+    def merged_models(self, models: np.ndarray, assignment: np.ndarray, places: np.ndarray, count: int, rule: str):
+        """Merges the models of clusters that are one now.
+
+        Args:
+          models: `float32 [R, P]`, in which `rows` counts.
+          assignment: Int32 [N], the clusters of all clients before they merged.
+          places: Int32 [K], what the clusters before are part of now.
+          count: How many clusters there are now.
+          rule: A name in `stochastic.MODEL_MERGES`.
+
+        Returns:
+          The models, those of merged clusters at their end, and `rows int32 [count]`.
+        """
+        rows = np.full(count, -1, np.int32)
+        rows[places] = self.rows
+        several = np.bincount(places, minlength=count)[places] > 1
+        if not several.any():
+            return models, rows
+        weights = np.bincount(self.places_of(assignment[self.trained]), minlength=len(places))
+        # Where newcomers' clusters merge that have copies of others' models, nobody has trained any.
+        nobody = np.bincount(places, weights=weights, minlength=count)[places] == 0
+        weights = np.where(nobody, self.partition.sizes, weights)[several]
+        merged, found = stochastic.merge_models(models[self.rows[several]], weights, places[several], rule)
+        rows[merged] = len(models) + np.arange(len(merged))
+        return np.concatenate([models, found]), rows

@@ -1,0 +1,47 @@
+"""Rounds whose server sees each client's update: what FedSEM and CFL share."""
+
+import numpy as np
+
+from tffcl.aggregators.collect import CollectFactory
+from tffcl.algorithms.method import ClusteredState, Exports, Method
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.training import build_difference_work
+from tffcl.clients.cohort import Cohort
+from tffcl.models.flat import FlatModel
+from tffcl.rounds.cache import built_once
+from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.server_steps import models_type, own_row
+from tffcl.rounds.simulation import RoundResult, run_round
+
+
+@built_once
+def build_collected_round(model: FlatModel, training: LocalTraining) -> Round:
+    """Builds a round in which every client trains row `key` of `models float32[?,P]`.
+
+    All differences come to the server, beside the reports; the models come back unchanged: the coordinator decides.
+    """
+    server = Server({"models": models_type(model.size)}, own_row)
+    return compose(build_difference_work(model, training), {"difference": CollectFactory()}, server)
+
+
+class CollectedTraining(Method):
+    """A method on a `ClusteredState` whose server sees each client's update, so that it can decide by them.
+
+    Attributes:
+      round: From `build_collected_round`.
+      parameters: The method's own.
+    """
+
+    def __init__(self, model: FlatModel, training: LocalTraining, parameters):
+        self.model, self.round, self.parameters = model, build_collected_round(model, training), parameters
+
+    def updates(self, models: np.ndarray, keys: np.ndarray, cohort: Cohort) -> tuple[np.ndarray, RoundResult]:
+        """Lets every client of the cohort train its row of the models; returns the differences `float32 [m, P]` and the rest."""
+        result = run_round(self.round, cohort, {"models": models}, key=np.asarray(keys, np.int32))
+        return result.collected["difference"], result
+
+    def models_for(self, state: ClusteredState, client_ids):
+        return state.models, state.clusters(client_ids)
+
+    def exports(self) -> Exports:
+        return Exports(lambda: {"training": self.round.deployed}, server_values=lambda state: {"models": state.models})

@@ -1,0 +1,68 @@
+"""Flags of change: who has told that its data have changed, and when clusters are formed anew (FLT Alg. 3 lines 22 and 23)."""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Triggers:
+    """When clusters are formed anew.
+
+    Attributes:
+      flags: λ: when more clients than this have raised their flag (line 23); None: flags are not asked for.
+      period: τ: in every round that is a multiple of it; None: never.
+    """
+
+    flags: int | None = None
+    period: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.flags is not None or self.period is not None
+
+    def due(self, standing: int, round_number: int) -> bool:
+        """Says whether clusters are formed anew after a round in which so many flags stand."""
+        enough = self.flags is not None and standing > self.flags
+        return enough or (self.period is not None and round_number % self.period == 0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChangeFlags:
+    """Who has told that its data have changed, and who has moved; `int32 [N]` each.
+
+    Attributes:
+      raised: Δ, the flags that stand: 1 or 0.
+      flagged_in: The round in which the flag was last raised; 0: never.
+      moved_in: The round in which the client last changed its cluster; 0: never.
+      signed_version: Of which version of its data the client's signature is.
+    """
+
+    raised: np.ndarray
+    flagged_in: np.ndarray
+    moved_in: np.ndarray
+    signed_version: np.ndarray
+
+    @classmethod
+    def none(cls, versions: np.ndarray) -> "ChangeFlags":
+        """When clusters have just been formed of clients whose data are of these versions, `int32 [N]`."""
+        nothing = np.zeros(len(versions), np.int32)
+        return cls(nothing, nothing, nothing, versions)
+
+    def with_arrivals(self, versions: np.ndarray, order: np.ndarray) -> "ChangeFlags":
+        """When newcomers have joined: "the state of being a newcomer" is a flag of change too (section III-B4).
+
+        Args:
+          versions: `int32 [B]`, of the newcomers' data.
+          order: `[N + B]`, places that put rows of the old clients, then of the newcomers, into order.
+        """
+        new = dataclasses.replace(ChangeFlags.none(versions), raised=np.ones(len(versions), np.int32))
+        names = [field.name for field in dataclasses.fields(self)]
+        return ChangeFlags(*(np.concatenate([getattr(self, name), getattr(new, name)])[order] for name in names))
+
+    def with_changed(self, where: np.ndarray, round_number: int) -> "ChangeFlags":
+        """Line 22: with the flags that the clients at the places `where` sent in a round."""
+        raised, flagged_in = self.raised.copy(), self.flagged_in.copy()
+        stands = (raised[where] > 0) & (flagged_in[where] > 0)  # a newcomer's stands from the first, but it has not raised it
+        flagged_in[where] = np.where(stands, flagged_in[where], round_number)
+        raised[where] = 1
+        return dataclasses.replace(self, raised=raised, flagged_in=flagged_in)
