@@ -81,6 +81,12 @@ ALGORITHMS = {
         needs=("seed",),
         clustering="build_clustering",
     ),
+    "cfl": Entry(
+        "CFL: a cluster that stands still while members move is split by the cosines of their updates (TNNLS 2021)",
+        "tffcl.algorithms.cfl",
+        "build_cfl",
+        "CFLParameters",
+    ),
     "fedsem": Entry(
         "FedSEM: k-means on the clients' models in every round (2021)",
         "tffcl.algorithms.fedsem",

@@ -1,0 +1,142 @@
+"""CFL: against FedAvg at its limit, against a plain server, and what becomes of those who are absent or come later."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.oracles import cfl as oracle
+from tffcl.algorithms.cfl import CFLParameters, build_cfl
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.kept import KeptStates
+from tffcl.errors import UserError
+
+TRAINING = LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.5)
+TURNS = [0, 2, 0, 2, 0, 2, 0, 2]  # two groups: upright and upside down
+EAGER = CFLParameters(stationary_norm=1e3, progress_norm=1e-3, first_rounds=2)
+
+
+@pytest.fixture(scope="module")
+def turned(digit_clients):
+    return digit_clients([40, 30, 35, 45, 25, 30, 40, 35], TURNS)
+
+
+def train(method, population, rounds, state=None, start=1, cohort=None):
+    state = state or method.initialize(population)
+    for number in range(start, start + rounds):
+        ids = population.client_ids if cohort is None else np.array(cohort(number))
+        state, _ = method.next(state, Cohort(population, ids, (7, number)))
+    return state
+
+
+def partition_of(assignment):
+    return {frozenset(np.flatnonzero(assignment == each)) for each in np.unique(assignment)}
+
+
+def recording(method):
+    """Lets the method note the updates of every round."""
+    seen, updates = [], method.updates
+
+    def noted(models, keys, cohort):
+        found, result = updates(models, keys, cohort)
+        seen.append((cohort.seed[1], dict(zip(cohort.client_ids.tolist(), found)), result.reports["examples"]))
+        return found, result
+
+    method.updates = noted
+    return seen
+
+
+def test_without_splits_it_is_fedavg(tff_worker, model, population):
+    never = build_cfl(model, TRAINING, CFLParameters(stationary_norm=1e-6, progress_norm=1e3, first_rounds=0))
+    ours, theirs = train(never, population, 3), train(build_fedavg(model, TRAINING), population, 3)
+    np.testing.assert_allclose(ours.models, theirs.models, rtol=0, atol=2e-6)
+    assert np.abs(ours.models[0] - model.initial).max() > 0.05 and not len(ours.splits)
+
+
+def test_it_splits_as_a_plain_server_does(tff_worker, model, turned):
+    method = build_cfl(model, TRAINING, EAGER)
+    seen = recording(method)
+    plain = oracle.Server(turned.client_ids.tolist(), model.initial, 1e3, 1e-3, 2)
+    cohorts = {1: [0, 1, 2, 3, 4, 5], 2: [1, 2, 4, 5, 6], 3: [0, 1, 2, 3, 5, 6], 4: [0, 1, 2, 3, 4, 5, 6]}
+    state = train(method, turned, 4, cohort=cohorts.get)
+    for number, updates, examples in seen:
+        plain.round(number, {c: u.astype(float) for c, u in updates.items()}, dict(zip(updates, examples)))
+    # Both have split the same sets of clients in the same rounds; the numbers of clusters may differ.
+    assert partition_of(state.assignment) == {frozenset(each) for each in plain.members if each}
+    assert [int(row[0]) for row in state.splits] == [number for number, *_ in plain.splits] and len(plain.splits) >= 2
+    for members, expected in zip(plain.members, plain.models):
+        models, rows = method.models_for(state, sorted(members))
+        np.testing.assert_allclose(models[rows[0]], expected, rtol=0, atol=1e-5)
+
+
+def test_two_groups_are_found_and_their_models_part(tff_worker, model, turned):
+    method = build_cfl(model, TRAINING, EAGER)
+    state = train(method, turned, 3)
+    assert partition_of(state.assignment) == {frozenset({0, 2, 4, 6}), frozenset({1, 3, 5, 7})}
+    assert state.splits.tolist() == [[3, 0, 1]]
+    np.testing.assert_array_equal(state.models[0], state.models[1])  # both go on from the cluster's model
+    later = train(build_cfl(model, TRAINING, dataclasses.replace(EAGER, first_rounds=99)), turned, 1, state, 4)
+    assert np.abs(later.models[0] - later.models[1]).max() > 0.01
+
+
+def test_the_single_linkage_bipartition_is_the_best_of_all():
+    rng = np.random.default_rng(3)
+    from tffcl.clustering import hierarchical
+    from tffcl.clustering.stochastic import cosine_distances
+
+    for _ in range(20):
+        updates = rng.standard_normal([7, 5]).astype(np.float32)
+        (rest, chosen), best = oracle.best_bipartition(updates)
+        labels = hierarchical.cut(hierarchical.build_dendrogram(cosine_distances(updates), "single"), num_clusters=2)
+        assert partition_of(labels) == {frozenset(rest), frozenset(chosen)}
+        apart = cosine_distances(updates)[labels == 0][:, labels == 1].min()
+        assert 1 - apart == pytest.approx(best, abs=1e-5)
+
+
+def test_absent_members_go_with_the_half_that_is_like_their_last_update(tff_worker, model, turned):
+    method = build_cfl(model, TRAINING, EAGER)
+    # 6 and 7 take part before the split and are absent in it; nobody has ever seen 4 and 5.
+    state = train(method, turned, 3, cohort={1: [0, 1, 2, 6, 7], 2: [0, 1, 3, 6, 7], 3: [0, 1, 2, 3]}.get)
+    assert state.splits.tolist() == [[3, 0, 1]]
+    up, down = state.assignment[[0, 1]]
+    assert up != down and state.assignment[[2, 6]].tolist() == [up, up] and state.assignment[[3, 7]].tolist() == [down, down]
+    assert state.assignment[[4, 5]].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("change", [{"gate": 0.99}, {"first_rounds": 3}, {"progress_norm": 900.0}, {"stationary_norm": 1e-3}])
+def test_each_condition_alone_holds_a_split_back(tff_worker, model, turned, change):
+    state = train(build_cfl(model, TRAINING, dataclasses.replace(EAGER, **change)), turned, 3)
+    assert not len(state.splits) and len(state.models) == 1
+
+
+def test_a_cluster_of_two_that_take_part_is_not_split(tff_worker, model, turned):
+    state = train(build_cfl(model, TRAINING, EAGER), turned, 3, cohort=lambda number: [0, 1])
+    assert not len(state.splits)
+
+
+def test_newcomers_go_down_the_tree_by_their_update_from_each_model_that_was_split(tff_worker, model, turned):
+    method = build_cfl(model, TRAINING, EAGER)
+    few = turned.restricted([0, 1, 2, 3, 4, 5])
+    state = train(method, few, 3)
+    joined = method.admit(state, turned.restricted([6, 7]))
+    assert joined.client_ids.tolist() == list(range(8))
+    assert joined.assignment[6] == joined.assignment[0] != joined.assignment[1] == joined.assignment[7]
+    np.testing.assert_array_equal(joined.models, state.models)
+    with pytest.raises(UserError, match="client 6 is no newcomer"):
+        method.admit(joined, turned.restricted([6]))
+
+
+def test_last_updates_are_kept_apart_from_the_models(tff_worker, model, turned):
+    state = train(build_cfl(model, TRAINING, EAGER), turned, 1, cohort=lambda number: [2, 5])
+    assert isinstance(state.updates, KeptStates) and len(state.updates) == 2
+    assert state.updates.has([2, 3, 5]).tolist() == [True, False, True]
+
+
+@pytest.mark.slow
+def test_it_finds_the_four_rotations(tmp_path):
+    import tffcl
+
+    result = tffcl.run(tffcl.resolve("flis_rotated_mnist", "cfl"), tmp_path / "run", show_progress=False)
+    assert result.summary["clusters"]["count"] == 4 and result.summary["clusters"]["ari"] == 1

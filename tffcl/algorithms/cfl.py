@@ -1,0 +1,118 @@
+"""CFL: clustered federated learning by recursive bipartition (Sattler, Müller, Samek, TNNLS 2021, arXiv:1910.01991, Alg. 1).
+
+A cluster that stands still while single members want to move is split by the cosines of its members' updates.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from tffcl.algorithms.collected_training import CollectedTraining
+from tffcl.algorithms.method import ClusteredState, Views
+from tffcl.clients.arrivals import check_newcomers, extended
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.kept import KeptStates
+from tffcl.clustering import hierarchical
+from tffcl.clustering.model_centres import weighted_means
+from tffcl.clustering.stochastic import cosine_distances
+from tffcl.validation import Fraction, Parameters, Positive, Whole, one_of
+
+
+@dataclasses.dataclass(frozen=True)
+class CFLParameters(Parameters):
+    """When CFL splits a cluster, and how. The two norms are absolute, so they depend on the model and on local training.
+
+    Attributes:
+      stationary_norm: ε₁, a cluster is split when its mean update is shorter than this (authors' notebook: 0.4).
+      progress_norm: ε₂, and when a member's update is longer than this (authors' notebook: 1.6).
+      first_rounds: No split in so many first rounds (authors' notebook: 20).
+      gate: γ, split only if sqrt((1 - α) / 2) is above it, α the largest cosine across the halves; default no gate.
+      linkage: "single" makes that cosine as small as it can be (the paper's bipartition); "complete": the authors' notebook.
+    """
+
+    stationary_norm: Positive = 0.4
+    progress_norm: Positive = 1.6
+    first_rounds: Whole = 20
+    gate: Fraction | None = None
+    linkage: one_of(("single", "complete")) = "single"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CFLState(ClusteredState):
+    """Adds the clients' last updates; of each split `(round, cluster, founded cluster)`; and of each in `tree` the model before
+    it `float32 [P]` and its halves' updates `float32 [m, P]` each."""
+
+    updates: KeptStates | None = None
+    splits: np.ndarray | None = None
+    tree: tuple = ()
+
+
+class CFL(CollectedTraining):
+    """CFL, see `build_cfl`."""
+
+    name, state_class = "cfl", CFLState
+
+    def initialize(self, population) -> CFLState:
+        everyone, start = np.zeros(len(population), np.int32), self.model.initial[np.newaxis]
+        nobody, none = KeptStates(np.zeros_like(start[0])), np.zeros([0, 3], np.int32)
+        return CFLState(population.client_ids, everyone, start, (), updates=nobody, splits=none)
+
+    def next(self, state: CFLState, cohort: Cohort):
+        ids, clusters, number = cohort.client_ids, state.clusters(cohort.client_ids), cohort.seed[1]
+        present, keys = np.unique(clusters, return_inverse=True)
+        before = state.models
+        updates, result = self.updates(before[present], keys, cohort)
+        means = weighted_means(np.zeros_like(before), updates, clusters, result.reports["examples"])
+        state = dataclasses.replace(state, models=before + means, updates=state.updates.updated(ids, list(updates)))
+        for cluster in present:
+            members = clusters == cluster
+            if self._is_due(means[cluster], updates[members], number):
+                state = self._split(state, cluster, ids[members], updates[members], before[cluster], number)
+        return state, result.metrics(cohort, clusters)
+
+    def _is_due(self, mean: np.ndarray, updates: np.ndarray, number: int) -> bool:
+        how, longest = self.parameters, np.linalg.norm(updates, axis=1).max()
+        still = np.linalg.norm(mean) < how.stationary_norm and longest > how.progress_norm
+        return number > how.first_rounds and len(updates) > 2 and still
+
+    def _split(self, state: CFLState, cluster: int, ids: np.ndarray, updates: np.ndarray, model: np.ndarray, number: int):
+        """Members that are absent go with the half that has the update most like their last one; without one they stay."""
+        apart = cosine_distances(updates)
+        second = hierarchical.cut(hierarchical.build_dendrogram(apart, self.parameters.linkage), num_clusters=2) == 1
+        if self.parameters.gate is not None and np.sqrt(apart[second][:, ~second].min() / 2) <= self.parameters.gate:
+            return state
+        halves, founded = (updates[~second], updates[second]), len(state.models)
+        absent = [
+            each for each in np.setdiff1d(state.client_ids[state.assignment == cluster], ids) if state.updates.has([each])
+        ]
+        moved = [client for client, update in zip(absent, state.updates.of(absent)) if _nearer_second(update, halves)]
+        assignment = state.assignment.copy()
+        assignment[state.index([*ids[second], *moved])] = founded
+        models = np.concatenate([state.models, state.models[[cluster]]])
+        splits = np.concatenate([state.splits, np.array([[number, cluster, founded]], np.int32)])
+        tree = (*state.tree, (model, *halves))
+        return dataclasses.replace(state, assignment=assignment, models=models, splits=splits, tree=tree)
+
+    def admit(self, state: CFLState, newcomers) -> CFLState:
+        """A newcomer goes down the tree of splits, at each by its update from the model that was split (section V)."""
+        check_newcomers(state, newcomers)
+        joined = np.zeros(len(newcomers), np.int32)
+        for (_, cluster, founded), (model, *halves) in zip(state.splits, state.tree, strict=True):
+            for here in np.flatnonzero(joined == cluster):
+                one = Cohort(newcomers, newcomers.client_ids[[here]], (0, int(founded)))
+                (update,), _ = self.updates(model[np.newaxis], [0], one)
+                joined[here] = founded if _nearer_second(update, halves) else cluster
+        return dataclasses.replace(state, **extended(state, newcomers, joined))
+
+    def views(self, state: CFLState) -> Views:
+        return Views(state.client_ids, state.assignment, splits=state.splits)
+
+
+def _nearer_second(update: np.ndarray, halves) -> bool:
+    first, second = (cosine_distances(update[np.newaxis], half).min() for half in halves)
+    return second < first
+
+
+def build_cfl(model, training, parameters: CFLParameters = CFLParameters()) -> CFL:
+    """Builds CFL from a `FlatModel`, its `LocalTraining` and when to split; as long as no cluster splits it is FedAvg."""
+    return CFL(model, training, parameters)
