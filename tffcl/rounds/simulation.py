@@ -106,7 +106,9 @@ def run_round(
 
 def _run(composed: Round, cohort: Cohort, values, aggregators, fields) -> RoundResult:
     state = collections.OrderedDict({**values, "aggregators": aggregators})
-    state, told, *held = composed.simulated(state, cohort.inputs(**fields))
+    names = [*composed.work.fields, *(["kept"] if composed.work.kept is not None else [])]
+    inputs = cohort.inputs(**{name: fields[name] for name in names})  # in the order of the client's type
+    state, told, *held = composed.simulated(state, inputs)
     rows = by_client(told["reports"], cohort.client_ids)
     reports, collected = (rows.pop("report"), rows) if "report" in rows else (rows, {})
     _check_finite(reports, cohort)
