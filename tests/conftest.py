@@ -56,10 +56,10 @@ def digits():
 
 @pytest.fixture(scope="session")
 def digit_clients(digits):
-    """Builds a population of digits: `(sizes, rotate=0) -> Population`, consecutive examples, sizes as given."""
+    """Builds a population of digits: `(sizes, turns=None) -> Population`, consecutive examples, sizes as given."""
     import tensorflow as tf
 
-    from tffcl.algorithms.contracts import population_of
+    from tffcl.clients.population import population_of
 
     def build(sizes, turns=None):
         x, y = digits
@@ -75,3 +75,17 @@ def digit_clients(digits):
         return population_of(train, test)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def model():
+    """The small perceptron that most tests train, so that its rounds are traced once; a module may have its own."""
+    from tffcl.models.mlp import build_mlp
+
+    return build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
+
+
+@pytest.fixture(scope="session")
+def population(digit_clients):
+    """The five clients of most tests, of unequal sizes; a module may have its own."""
+    return digit_clients([31, 40, 25, 50, 12])

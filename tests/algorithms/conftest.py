@@ -1,31 +1,46 @@
-"""The model and the clients of the tests of limits, an encoder and clients in groups; a module may have its own."""
+"""Runs that others are held against, an encoder and clients in groups; a module may have its own."""
 
 import collections
+import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tffcl.algorithms.contracts import population_of
+from tests.short_runs import COHORTS, TRAINING, models_of, train
+from tffcl.algorithms.ditto import DittoParameters, build_ditto
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.fedprox import FedProxParameters, build_fedprox
+from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.autoencoding import build_adam_steps, start_adam
+from tffcl.clients.population import population_of
 from tffcl.models.autoencoder import build_autoencoder
-from tffcl.models.mlp import build_mlp
 
 PAIRS = [(0, 1), (2, 3), (4, 6)]
 OWNERS = [0, 1, 2, 0, 1, 2, 0, 1, 2]  # group of each of nine clients
+PULL = 0.7  # proximal weight of the reference runs
+REFERENCES = {
+    "fedavg": build_fedavg,
+    "solo": build_solo,
+    "fedprox": lambda model, training: build_fedprox(model, training, FedProxParameters(PULL)),
+    "ditto": lambda model, training: build_ditto(model, training, DittoParameters(PULL)),
+}
 
 
-@pytest.fixture(scope="module")
-def model():
-    return build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
+@pytest.fixture(scope="session")
+def reference(model, population):
+    """Runs a method that others are held against, each once: `(name, cohorts) -> (views, models float32 [N, P])`."""
+
+    @functools.cache
+    def run(name, cohorts=COHORTS):
+        method = REFERENCES[name](model, TRAINING)
+        state = train(method, population, cohorts)
+        return method.views(state), models_of(method, state, population)
+
+    return run
 
 
-@pytest.fixture
-def population(digit_clients):
-    return digit_clients([31, 40, 25, 50, 12])
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def encoder(digits):
     """Trained on the digits 5, 7, 8 and 9 only."""
     x, y = digits
@@ -38,7 +53,7 @@ def encoder(digits):
     return autoencoder, state["vector"].numpy()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def grouped(digits):
     """Nine clients in three groups of two digits each, which no two groups share."""
     x, y = digits
@@ -48,3 +63,8 @@ def grouped(digits):
         own = rows[OWNERS[:client].count(group) :: 3]
         clients[client] = tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x[own], y=y[own]))
     return population_of(clients)
+
+
+def same_groups(labels) -> bool:
+    """Whether clusters of the clients `grouped` are their groups."""
+    return len(set(zip(OWNERS, np.asarray(labels).tolist()))) == len(set(labels)) == 3

@@ -1,5 +1,6 @@
 """FLIS (DC) and FLIS (HC) on digits in three rotations."""
 
+import collections
 import dataclasses
 
 import numpy as np
@@ -7,16 +8,19 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.test_pacfl import split
-from tffcl.algorithms.contracts import Cohort, type_bytes
-from tffcl.algorithms.flis_dc import JointClustering, build_flis_dc, build_joint_process
-from tffcl.algorithms.flis_hc import InferenceClustering, build_flis_hc
-from tffcl.client_work.local_sgd import LocalTraining
+from tests.short_runs import deployed_inputs, split
+from tffcl.algorithms.flis_dc import FLISDCParameters, build_flis_dc, build_joint_round
+from tffcl.algorithms.flis_hc import FLISHCParameters, build_flis_hc
+from tffcl.client_work.examples import stack
+from tffcl.client_work.local_evaluation import build_mean_loss
+from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
+from tffcl.clients.cohort import Cohort
 from tffcl.clustering.inference_similarity import inference_similarity
 from tffcl.errors import UserError
 from tffcl.models.mlp import build_mlp
+from tffcl.rounds.asking import build_collection
+from tffcl.rounds.traffic import Traffic, type_bytes
 from tffcl.signatures.answers import build_answer, build_inference, related
-from tffcl.signatures.signature import build_collection
 
 TRAINING = LocalTraining(epochs=10, batch_size=10, learning_rate=0.1)
 TURNS = [0, 1, 0, 1, 2, 2, 0, 1]
@@ -32,9 +36,14 @@ def images(digits):
     return digits[0][1300:1500]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def population(digit_clients):
     return digit_clients([150] * 8, turns=TURNS)
+
+
+@pytest.fixture(scope="module")
+def hc(model, images):
+    return build_flis_hc(model, TRAINING, FLISHCParameters(num_clusters=3), server_images=images)
 
 
 def of_groups(labels):
@@ -56,11 +65,6 @@ def test_relation_on_the_aggregator_is_the_servers_similarity(soft, form):
 
 
 def test_the_signature_is_what_the_trained_model_answers(tff_worker, model, images, population):
-    import collections
-
-    from tffcl.client_work.examples import stack
-    from tffcl.client_work.local_sgd import build_local_sgd
-
     signature = build_inference(model, TRAINING, images, seed=4)
     client = collections.OrderedDict(examples=population.examples(0), client_id=np.int32(0))
     _, collected = build_collection(signature)(signature.context, [client])
@@ -74,50 +78,45 @@ def test_the_signature_is_what_the_trained_model_answers(tff_worker, model, imag
 
 
 @pytest.mark.parametrize("soft", [False, True])
-def test_hc_finds_the_rotations(tff_worker, model, images, population, soft):
-    how = InferenceClustering(num_clusters=3, soft=soft)
-    state = build_flis_hc(model, TRAINING, how, server_images=images).initialize(population)
+def test_hc_finds_the_rotations(tff_worker, model, images, population, hc, soft):
+    how = FLISHCParameters(num_clusters=3, soft=True)
+    by_count = build_flis_hc(model, TRAINING, how, server_images=images) if soft else hc
+    state = by_count.initialize(population)
     assert of_groups(state.assignment)
     np.testing.assert_array_equal(state.models, [model.initial] * 3)
-    threshold = 1 - float(state.extra["threshold"])
-    again = build_flis_hc(model, TRAINING, InferenceClustering(beta=threshold, soft=soft), server_images=images)
+    threshold = 1 - float(state.threshold)
+    again = build_flis_hc(model, TRAINING, FLISHCParameters(threshold=threshold, soft=soft), server_images=images)
     np.testing.assert_array_equal(again.initialize(population).assignment, state.assignment)
 
 
-def test_hc_newcomers_join_by_their_answers(tff_worker, model, images, population):
+def test_hc_newcomers_join_by_their_answers(tff_worker, population, hc):
     known, newcomers = split(population, [3, 4])
-    algorithm = build_flis_hc(model, TRAINING, InferenceClustering(num_clusters=3), server_images=images)
-    state = algorithm.initialize(known)
-    admitted = algorithm.admit(state, newcomers)
+    state = hc.initialize(known)
+    admitted = hc.admit(state, newcomers)
     assert of_groups(admitted.assignment)
     np.testing.assert_array_equal(admitted.clusters(known.client_ids), state.assignment)
 
 
-def test_dc_finds_the_rotations_in_every_round(tff_worker, model, images, population):
-    hc = build_flis_hc(model, TRAINING, InferenceClustering(num_clusters=3), server_images=images)
-    beta = 1 - float(hc.initialize(population).extra["threshold"])
-    algorithm = build_flis_dc(model, TRAINING, JointClustering(beta=beta), server_images=images)
-    state = algorithm.initialize(population)
+def test_dc_finds_the_rotations_in_every_round(tff_worker, model, images, population, hc):
+    beta = 1 - float(hc.initialize(population).threshold)
+    method = build_flis_dc(model, TRAINING, FLISDCParameters(threshold=beta), server_images=images)
+    state = method.initialize(population)
     for number in (1, 2, 3):
-        state, metrics = algorithm.next(state, Cohort(population, np.arange(8), (3, number)))
+        state, metrics = method.next(state, Cohort(population, np.arange(8), (3, number)))
         assert metrics.relatedness.shape == (8, 8)
         assert (np.diag(metrics.relatedness) == 1).all()
-    assert of_groups(algorithm.choose(state, population).assignment)
+    assert of_groups(method.choose(state, population).assignment)
 
 
 def test_a_round_of_dc_by_hand(tff_worker, model, images, population):
     """Choice, joint clusters and means of one round, from the uploaded models alone (FLIS Alg. 1 and 2 in NumPy)."""
-    from tffcl.client_work.examples import stack
-    from tffcl.client_work.local_evaluation import build_mean_loss
-    from tffcl.client_work.local_sgd import build_local_sgd
-
     beta, clients = 0.35, np.array([0, 2, 3, 5])
-    algorithm = build_flis_dc(model, TRAINING, JointClustering(beta=beta), server_images=images)
-    state = algorithm.initialize(population)
-    state, _ = algorithm.next(state, Cohort(population, clients, (3, 1)))
+    method = build_flis_dc(model, TRAINING, FLISDCParameters(threshold=beta), server_images=images)
+    state = method.initialize(population)
+    state, _ = method.next(state, Cohort(population, clients, (3, 1)))
     assert len(state.models) > 1
     cohort = Cohort(population, np.array([1, 2, 6]), (3, 2))
-    after, metrics = algorithm.next(state, cohort)
+    after, metrics = method.next(state, cohort)
     sgd, mean_loss, answer = build_local_sgd(model, TRAINING), build_mean_loss(model), build_answer(model)
     trained, chosen = [], []
     for client in cohort.client_ids:
@@ -139,68 +138,64 @@ def test_a_round_of_dc_by_hand(tff_worker, model, images, population):
 def test_answers_at_the_server_give_the_same_models(tff_worker, model, images, population):
     results = []
     for where in ("clients", "server"):
-        algorithm = build_flis_dc(model, TRAINING, JointClustering(beta=0.4, answered_by=where), server_images=images)
-        state = algorithm.initialize(population)
+        method = build_flis_dc(model, TRAINING, FLISDCParameters(threshold=0.4, answered_by=where), server_images=images)
+        state = method.initialize(population)
         for number in (1, 2):
-            state, metrics = algorithm.next(state, Cohort(population, np.array([0, 1, 4, 6]), (3, number)))
+            state, metrics = method.next(state, Cohort(population, np.array([0, 1, 4, 6]), (3, number)))
         results.append((state.models, metrics))
     np.testing.assert_allclose(results[0][0], results[1][0], atol=1e-6)
     np.testing.assert_array_equal(results[0][1].relatedness, results[1][1].relatedness)
-    assert results[0][1].up_bytes - results[1][1].up_bytes == 4 * 4 * len(images)
+    assert results[0][1].traffic.up - results[1][1].traffic.up == 4 * 4 * len(images)
 
 
 def test_dc_newcomers_take_the_best_model(tff_worker, model, images, population):
     known, newcomers = split(population, [3, 4])
-    algorithm = build_flis_dc(model, TRAINING, JointClustering(beta=0.5), server_images=images)
-    state = algorithm.initialize(known)
+    method = build_flis_dc(model, TRAINING, FLISDCParameters(threshold=0.5), server_images=images)
+    state = method.initialize(known)
     for number in (1, 2):
-        state, _ = algorithm.next(state, Cohort(known, known.client_ids, (3, number)))
-    state = algorithm.choose(state, known)
-    admitted = algorithm.admit(state, newcomers)
+        state, _ = method.next(state, Cohort(known, known.client_ids, (3, number)))
+    state = method.choose(state, known)
+    admitted = method.admit(state, newcomers)
     assert admitted.clusters([3])[0] == state.clusters([1])[0]
     assert admitted.clusters([4])[0] == state.clusters([5])[0]
 
 
-def test_traffic(tff_worker, model, images, population):
-    algorithm = build_flis_dc(model, TRAINING, JointClustering(beta=1.0), server_images=images)
-    state = algorithm.initialize(population)
-    state, first = algorithm.next(state, Cohort(population, np.arange(4), (3, 1)))
-    state, second = algorithm.next(state, Cohort(population, np.arange(3), (3, 2)))
-    assert first.down_bytes == 4 * 4 * model.size  # one model to each of four
-    assert second.down_bytes == 3 * len(np.unique(first.relatedness, axis=0)) * 4 * model.size == 3 * 4 * 4 * model.size
-    assert algorithm.transfers["server_data"].down_bytes == images.size
-    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(algorithm.computations()["training"])
-    assert algorithm.transfers["training"].up_bytes == type_bytes(form.work.type_signature.result)
-    one = build_flis_hc(model, TRAINING, server_images=images)
-    assert one.transfers["training"].down_bytes == 4 * model.size
-    assert one.transfers["signature"].down_bytes == 4 * model.size + images.size + 8
-    assert one.transfers["signature"].up_bytes == 4 * len(images)
+def test_traffic(tff_worker, model, images, population, hc):
+    method = build_flis_dc(model, TRAINING, FLISDCParameters(threshold=1.0), server_images=images)
+    state = method.initialize(population)
+    state, first = method.next(state, Cohort(population, np.arange(4), (3, 1)))
+    state, second = method.next(state, Cohort(population, np.arange(3), (3, 2)))
+    assert first.traffic.down == 4 * 4 * model.size  # one model to each of four
+    assert second.traffic.down == 3 * len(np.unique(first.relatedness, axis=0)) * 4 * model.size == 3 * 4 * 4 * model.size
+    assert method.joining == Traffic(down=images.size)
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(method.exports().build()["training"])
+    assert second.traffic.up == 3 * type_bytes(form.work.type_signature.result)
+    assert hc.engine.round.transfer.down_bytes() == 4 * model.size
+    assert hc.joining == Traffic(down=4 * model.size + images.size + 8, up=4 * len(images))
 
 
 def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_reduce, model, images, population):
-    from tffcl.algorithms.clustered_training import cohort_inputs
-
-    process = build_joint_process(model, TRAINING, JointClustering(beta=0.4), images)
-    inputs = cohort_inputs(
-        Cohort(population, np.arange(3), (7, 1)), forced=np.full(3, -1, np.int32), key=np.arange(3, dtype=np.int32)
-    )
-    for each in inputs:
-        del each["test_examples"]
+    composed = build_joint_round(model, TRAINING, FLISDCParameters(threshold=0.4), images)
+    process = composed.process({"models": model.initial[np.newaxis], "images": images})
+    cohort = Cohort(population, np.arange(3), (7, 1))
+    inputs = deployed_inputs(cohort, forced=np.full(3, -1, np.int32), key=np.arange(3, dtype=np.int32))
     state = process.initialize()
     direct, _ = process.next(state, inputs)
     again, _ = through_map_reduce(process.next, state, inputs)
+    assert np.abs(direct["models"] - model.initial).max(axis=1).min() > 0.01
     np.testing.assert_allclose(again["models"], direct["models"], atol=1e-6)
+    np.testing.assert_array_equal(again["images"], images)
 
 
 @pytest.mark.parametrize(
     "cls, values, message",
     [
-        (JointClustering, {"beta": 1.01}, "beta is 1.01; it must be a similarity, from 0 to 1"),
-        (JointClustering, {"similarity": "agree"}, "did you mean 'agreement'"),
-        (JointClustering, {"answered_by": "client"}, "did you mean 'clients'"),
-        (JointClustering, {"protocol": "papers"}, "did you mean 'paper'"),
-        (InferenceClustering, {"beta": 0.5, "num_clusters": 2}, "give beta or num_clusters, not both"),
-        (InferenceClustering, {"linkage": "ward"}, "unknown linkage 'ward'"),
+        (FLISDCParameters, {"threshold": 1.01}, "threshold is 1.01; it must be a similarity, from 0 to 1"),
+        (FLISDCParameters, {"metric": "agree"}, "did you mean 'agreement'"),
+        (FLISDCParameters, {"answered_by": "client"}, "did you mean 'clients'"),
+        (FLISDCParameters, {"protocol": "papers"}, "did you mean 'paper'"),
+        (FLISHCParameters, {"threshold": 0.5, "num_clusters": 2}, "give threshold or num_clusters, not both"),
+        (FLISHCParameters, {"linkage": "ward"}, "unknown linkage 'ward'"),
     ],
 )
 def test_bad_parameters(cls, values, message):
@@ -220,19 +215,19 @@ def test_bad_server_data(model, digits, build):
         build(model, TRAINING, server_images=digits[0][:5].astype(np.float32))
 
 
-def test_a_beta_that_no_pair_reaches(model, images):
+def test_a_threshold_that_no_pair_reaches(model, images):
     with pytest.raises(UserError, match="at most 0.0707"):
-        build_flis_dc(model, TRAINING, JointClustering(beta=0.3, similarity="frobenius"), server_images=images)
+        build_flis_dc(model, TRAINING, FLISDCParameters(threshold=0.3, metric="frobenius"), server_images=images)
     with pytest.raises(UserError, match="at most 0.0707"):
-        build_flis_hc(model, TRAINING, InferenceClustering(beta=0.3, similarity="frobenius"), server_images=images)
+        build_flis_hc(model, TRAINING, FLISHCParameters(threshold=0.3, metric="frobenius"), server_images=images)
 
 
 def test_the_authors_protocol_needs_test_examples(tff_worker, model, images, population):
     nobody = dataclasses.replace(population, test_examples=lambda client: population.test_examples(client).take(0))
-    algorithm = build_flis_dc(model, TRAINING, JointClustering(protocol="authors"), server_images=images)
+    method = build_flis_dc(model, TRAINING, FLISDCParameters(protocol="authors"), server_images=images)
     with pytest.raises(UserError, match="client 0 has no test examples; protocol 'authors'"):
-        algorithm.initialize(nobody)
-    state = algorithm.initialize(population)
+        method.initialize(nobody)
+    state = method.initialize(population)
     for number in (1, 2):
-        state, metrics = algorithm.next(state, Cohort(population, np.array([0, 1]), (3, number)))
+        state, metrics = method.next(state, Cohort(population, np.array([0, 1]), (3, number)))
     assert metrics.test_examples.tolist() == [50, 50]

@@ -1,3 +1,5 @@
+"""IFCA against NumPy, its starts, its choices and what it sends."""
+
 import dataclasses
 
 import numpy as np
@@ -5,14 +7,14 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.test_pacfl import split
 from tests.oracles import ifca as oracle
-from tffcl.algorithms.contracts import Cohort, type_bytes
-from tffcl.algorithms.ifca import IterativeClustering, build_ifca, build_ifca_process, draw_models
+from tests.short_runs import deployed_inputs, split
+from tffcl.algorithms.ifca import IFCAParameters, build_ifca, build_ifca_round, draw_models
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.models import flat, layers
-from tffcl.models.mlp import build_mlp
+from tffcl.rounds.traffic import type_bytes
 
 WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
 
@@ -31,11 +33,6 @@ def convex():
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def mlp():
-    return build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
-
-
 def as_arrays(population, client):
     data = next(iter(population.examples(client).batch(10000)))
     x = (data["x"].numpy().reshape(-1, 64) / 255.0 - 0.3) / 0.4
@@ -45,12 +42,12 @@ def as_arrays(population, client):
 def test_it_is_plain_ifca(tff_worker, convex, digit_clients):
     """Six rounds of three models against NumPy in float64."""
     population = digit_clients([31, 40, 25, 50, 12, 33], turns=[0, 1, 2, 0, 1, 2])
-    algorithm = build_ifca(convex, WHOLE, IterativeClustering(num_clusters=3), seed=11)
-    state = algorithm.initialize(population)
+    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=3), seed=11)
+    state = method.initialize(population)
     models = [tuple(tensor.numpy().astype(float) for tensor in convex.unravel(row)) for row in state.models]
     seen = set()
     for number, clients in enumerate([(0, 1, 2, 3, 4, 5), (0, 2, 4), (1, 3, 5), (0, 1, 2), (2, 3, 4, 5), (0, 1, 5)], 1):
-        state, metrics = algorithm.next(state, Cohort(population, np.array(clients), (7, number)))
+        state, metrics = method.next(state, Cohort(population, np.array(clients), (7, number)))
         models, choices = oracle.round_of_ifca(
             models, [as_arrays(population, c) for c in clients], steps=3, learning_rate=0.2, momentum=0.5
         )
@@ -63,31 +60,31 @@ def test_it_is_plain_ifca(tff_worker, convex, digit_clients):
 
 def test_a_model_that_nobody_chose_stays(tff_worker, convex, digit_clients):
     population = digit_clients([30, 30, 30])
-    algorithm = build_ifca(convex, WHOLE, IterativeClustering(num_clusters=3))
-    state = algorithm.initialize(population)
+    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=3))
+    state = method.initialize(population)
     # One model is far better than the others: everyone chooses it.
-    state, _ = algorithm.next(state, Cohort(population, np.array([0, 1, 2]), (7, 1)))
-    best = state.models[np.bincount(algorithm.choose(state, population).assignment).argmax()]
+    state, _ = method.next(state, Cohort(population, np.array([0, 1, 2]), (7, 1)))
+    best = state.models[np.bincount(method.choose(state, population).assignment).argmax()]
     state = dataclasses.replace(state, models=np.stack([best * 0, best, best * -1]))
-    after, metrics = algorithm.next(state, Cohort(population, np.array([0, 1, 2]), (7, 2)))
+    after, metrics = method.next(state, Cohort(population, np.array([0, 1, 2]), (7, 2)))
     assert metrics.clusters.tolist() == [1, 1, 1]
     np.testing.assert_array_equal(after.models[[0, 2]], state.models[[0, 2]])
     assert np.abs(after.models[1] - state.models[1]).max() > 1e-4
 
 
-def test_groups_of_turned_digits_are_found(tff_worker, mlp, digit_clients):
+def test_groups_of_turned_digits_are_found(tff_worker, model, digit_clients):
     turns = [0, 1, 0, 1, 1, 0, 0, 1]
     population = digit_clients([150] * 8, turns=turns)
-    algorithm = build_ifca(
-        mlp,
+    method = build_ifca(
+        model,
         LocalTraining(epochs=5, batch_size=10, learning_rate=0.1),
-        IterativeClustering(num_clusters=2, start="attracting"),
+        IFCAParameters(num_clusters=2, start="attracting"),
         seed=2,
     )
-    state = algorithm.initialize(population)
+    state = method.initialize(population)
     for number in range(1, 5):
-        state, _ = algorithm.next(state, Cohort(population, np.arange(8), (3, number)))
-    found = algorithm.choose(state, population).assignment
+        state, _ = method.next(state, Cohort(population, np.arange(8), (3, number)))
+    found = method.choose(state, population).assignment
     assert len({(turn, int(cluster)) for turn, cluster in zip(turns, found)}) == 2
     assert len(set(found)) == 2
 
@@ -95,72 +92,80 @@ def test_groups_of_turned_digits_are_found(tff_worker, mlp, digit_clients):
 def test_newcomers_choose_by_loss(tff_worker, convex, digit_clients):
     everyone = digit_clients([60] * 6, turns=[0, 0, 2, 2, 0, 2])
     known, newcomers = split(everyone, [4, 5])
-    algorithm = build_ifca(convex, WHOLE, IterativeClustering(num_clusters=2), seed=1)
-    state = algorithm.initialize(known)
+    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2), seed=1)
+    state = method.initialize(known)
     for number in range(1, 4):
-        state, _ = algorithm.next(state, Cohort(known, known.client_ids, (7, number)))
-    admitted = algorithm.admit(state, newcomers)
+        state, _ = method.next(state, Cohort(known, known.client_ids, (7, number)))
+    admitted = method.admit(state, newcomers)
     models = [tuple(tensor.numpy() for tensor in convex.unravel(row)) for row in state.models]
     expected = [np.argmin([oracle.loss(model, *as_arrays(everyone, c)) for model in models]) for c in (4, 5)]
     np.testing.assert_array_equal(admitted.clusters([4, 5]), expected)
     np.testing.assert_array_equal(admitted.clusters(known.client_ids), state.assignment)
     with pytest.raises(UserError, match="client 4 is no newcomer"):
-        algorithm.admit(admitted, newcomers)
+        method.admit(admitted, newcomers)
 
 
 def test_the_warm_up_forces_equal_groups_and_then_clients_choose(tff_worker, convex, digit_clients):
+    """Two rounds of random equal groups, whose models are the forced clients', then one of choices; against NumPy."""
     population = digit_clients([30] * 6)
-    how = IterativeClustering(num_clusters=3, start="warm_up", warm_up_rounds=2)
-    algorithm = build_ifca(convex, WHOLE, how)
-    state, groups = algorithm.initialize(population), []
+    how = IFCAParameters(num_clusters=3, start="warm_up", warm_up_rounds=2)
+    method, local = build_ifca(convex, WHOLE, how), {"steps": 3, "learning_rate": 0.2, "momentum": 0.5}
+    clients = [as_arrays(population, client) for client in range(6)]
+    state, groups = method.initialize(population), []
     for number in range(1, 4):
-        state, metrics = algorithm.next(state, Cohort(population, np.arange(6), (7, number)))
+        models = [tuple(tensor.numpy().astype(float) for tensor in convex.unravel(row)) for row in state.models]
+        chosen = method.choose(state, population).assignment
+        state, metrics = method.next(state, Cohort(population, np.arange(6), (7, number)))
         groups.append(metrics.clusters.tolist())
-    assert sorted(groups[0]) == sorted(groups[1]) == [0, 0, 1, 1, 2, 2]
+        if number <= 2:
+            assert sorted(groups[-1]) == [0, 0, 1, 1, 2, 2]
+            assert groups[-1] != chosen.tolist()  # nobody forced, they would be others
+            expected, _ = oracle.round_of_ifca(models, clients, forced=groups[-1], **local)
+        else:
+            assert groups[-1] == chosen.tolist()
+            expected, choices = oracle.round_of_ifca(models, clients, **local)
+            assert choices == groups[-1]
+        np.testing.assert_allclose(state.models, [convex.ravel(each) for each in expected], rtol=0, atol=1e-5)
     assert groups[0] != groups[1]
-    assert sorted(groups[2]) != [0, 0, 1, 1, 2, 2] or groups[2] != groups[1]
 
 
 def test_a_finder_that_finds_nothing_says_so(tff_worker, convex, digit_clients, monkeypatch):
     monkeypatch.setattr("tffcl.algorithms.ifca._MOST_DRAWS", 3)
     population = digit_clients([30])  # one client cannot be attracted by two models
-    algorithm = build_ifca(convex, WHOLE, IterativeClustering(num_clusters=2, start="attracting"))
+    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, start="attracting"))
     with pytest.raises(UserError, match=r"3 draws gave no 2 models that each attract 0.2 of the clients \(best: 0\)"):
-        algorithm.initialize(population)
+        method.initialize(population)
 
 
 def test_the_authors_protocol_chooses_by_test_accuracy(tff_worker, convex, digit_clients):
     population = digit_clients([40, 40])
-    algorithm = build_ifca(convex, WHOLE, IterativeClustering(num_clusters=2, protocol="authors"))
-    state = algorithm.initialize(population)
+    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, protocol="authors"))
+    state = method.initialize(population)
     models = [tuple(tensor.numpy() for tensor in convex.unravel(row)) for row in state.models]
     right = []
     for client in (0, 1):
         data = next(iter(population.test_examples(client).batch(1000)))
         x = (data["x"].numpy().reshape(-1, 64) / 255.0 - 0.3) / 0.4
         right.append(np.argmax([(oracle.probabilities(m, x).argmax(1) == data["y"].numpy()).mean() for m in models]))
-    _, metrics = algorithm.next(state, Cohort(population, np.array([0, 1]), (7, 1)))
+    _, metrics = method.next(state, Cohort(population, np.array([0, 1]), (7, 1)))
     np.testing.assert_array_equal(metrics.clusters, right)
-    np.testing.assert_array_equal(algorithm.choose(state, population).assignment, right)
+    np.testing.assert_array_equal(method.choose(state, population).assignment, right)
 
 
-def test_all_models_are_charged(convex):
-    algorithm = build_ifca(convex, WHOLE, IterativeClustering(num_clusters=4))
-    transfer = algorithm.transfers["training"]
-    assert transfer.down_bytes == 4 * 4 * convex.size
-    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(algorithm.computations()["training"])
-    assert transfer.up_bytes == type_bytes(form.work.type_signature.result)
+def test_all_models_are_charged(tff_worker, convex, digit_clients):
+    population = digit_clients([30] * 4)
+    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=4))
+    state, metrics = method.next(method.initialize(population), Cohort(population, np.arange(4), (7, 1)))
+    assert len(state.models) == 4 and metrics.traffic.down == 4 * 4 * 4 * convex.size
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(method.exports().build()["training"])
+    assert metrics.traffic.up == 4 * type_bytes(form.work.type_signature.result)
 
 
 def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_reduce, convex, digit_clients):
-    from tffcl.algorithms.clustered_training import cohort_inputs
-
-    how = IterativeClustering(num_clusters=2)
-    process = build_ifca_process(convex, WHOLE, how, draw_models(convex, how, 3))
+    how = IFCAParameters(num_clusters=2)
+    process = build_ifca_round(convex, WHOLE, how).process({"models": draw_models(convex, how, 3)})
     population = digit_clients([31, 40, 25])
-    inputs = cohort_inputs(Cohort(population, np.arange(3), (7, 1)), forced=np.full(3, -1, np.int32))
-    for each in inputs:
-        del each["test_examples"]
+    inputs = deployed_inputs(Cohort(population, np.arange(3), (7, 1)), forced=np.full(3, -1, np.int32))
     state = process.initialize()
     direct, _ = process.next(state, inputs)
     again, _ = through_map_reduce(process.next, state, inputs)
@@ -181,19 +186,19 @@ def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_redu
 )
 def test_bad_parameters(values, message):
     with pytest.raises(UserError, match=message):
-        IterativeClustering(**values)
+        IFCAParameters(**values)
 
 
 def test_more_models_than_the_cohort_has_clients(tff_worker, convex, digit_clients):
     population = digit_clients([30] * 3)
-    algorithm = build_ifca(convex, WHOLE, IterativeClustering(num_clusters=3))
+    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=3))
     with pytest.raises(UserError, match="num_clusters is 3; it must be at most the clients of a round, 2"):
-        algorithm.next(algorithm.initialize(population), Cohort(population, np.array([0, 1]), (7, 1)))
+        method.next(method.initialize(population), Cohort(population, np.array([0, 1]), (7, 1)))
 
 
 def test_sharing_needs_weights(convex):
     with pytest.raises(UserError, match="share_representation needs the weights"):
         build_ifca(
-            convex, WHOLE, IterativeClustering(share_representation=True),
+            convex, WHOLE, IFCAParameters(share_representation=True),
             aggregation=tff.aggregators.MeanFactory(),
         )  # fmt: skip

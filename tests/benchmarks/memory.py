@@ -20,8 +20,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=50)
     options = parser.parse_args()
 
-    from tffcl import runtime
     from tffcl.algorithms.contracts import Cohort
+
+    from tffcl import runtime
     from tffcl.clients import sampling
     from tffcl.experiments import config, prepare
     from tffcl.experiments.populations import build_population

@@ -22,9 +22,9 @@ def measure(clients: int, rounds: int, data_dir: str | None):
     import dataclasses
 
     import numpy as np
+    from tffcl.algorithms.contracts import Cohort, State
 
     from tffcl import runtime
-    from tffcl.algorithms.contracts import Cohort, State
     from tffcl.algorithms.related_training import build_related_training
     from tffcl.clients import sampling
     from tffcl.experiments import config, prepare

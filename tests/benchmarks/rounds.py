@@ -20,12 +20,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from tffcl.algorithms.contracts import Cohort
+from tffcl.algorithms.signature_round import build_signing
 
 from tffcl import runtime
-from tffcl.algorithms.contracts import Cohort
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
-from tffcl.algorithms.signature_round import build_signing
 from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.clients import sampling
 from tffcl.clustering import hierarchical, proximity

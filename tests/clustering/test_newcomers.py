@@ -164,9 +164,9 @@ def test_signatures_end_to_end(linkage):
     copies = np.concatenate([bases[:8], bases[[1, 2]], bases[8:]])
     old, new = copies[:8], copies[8:]
     matrix = extend_proximity(
-        principal_angles(old, measure="trace"),
-        principal_angles(old, measure="trace", others=new),
-        principal_angles(new, measure="trace"),
+        principal_angles(old, metric="trace"),
+        principal_angles(old, metric="trace", others=new),
+        principal_angles(new, metric="trace"),
     )
     labels = cut(build_dendrogram(matrix[:8, :8], linkage), num_clusters=2)
     np.testing.assert_array_equal(labels, group[:8])

@@ -17,7 +17,7 @@ from tffcl.errors import UserError
 # float32 keeps about 7e-6 degrees near 90; sums of several angles a few times that.
 CLOSE = 1e-3
 
-measures = st.sampled_from(sorted(METRICS))
+metrics = st.sampled_from(sorted(METRICS))
 
 
 def orthonormal(rng, count, dimension, columns):
@@ -49,35 +49,35 @@ def reference(bases, mask, summary):
     return result
 
 
-@pytest.mark.parametrize(("measure", "summary"), [("smallest_angle", np.min), ("angle_sum", np.sum)])
+@pytest.mark.parametrize(("metric", "summary"), [("smallest_angle", np.min), ("angle_sum", np.sum)])
 @pytest.mark.parametrize("columns", [1, 2, 3, 6, 9])
-def test_subspace_measures_agree_with_scipy(measure, summary, columns):
+def test_subspace_metrics_agree_with_scipy(metric, summary, columns):
     rng = np.random.default_rng(columns)
     far, near = orthonormal(rng, 4, 30, columns), related(rng, 5, 30, columns, 0.3)
     bases = np.concatenate([far, near, related(rng, 4, 30, columns, 0.01)])
     mask = np.ones((len(bases), columns), bool)
-    got = principal_angles(bases, metric=measure)
+    got = principal_angles(bases, metric=metric)
     np.testing.assert_allclose(got, reference(bases, mask, summary), atol=CLOSE)
 
 
-@pytest.mark.parametrize(("measure", "summary"), [("smallest_angle", np.min), ("angle_sum", np.sum)])
-def test_subspace_measures_with_different_counts(measure, summary):
+@pytest.mark.parametrize(("metric", "summary"), [("smallest_angle", np.min), ("angle_sum", np.sum)])
+def test_subspace_metrics_with_different_counts(metric, summary):
     rng = np.random.default_rng(1)
     bases = related(rng, 12, 25, 5, 0.5)
     mask = some_mask(rng, 12, 5)
     expected = reference(bases, mask, summary)
     zeroed = bases * mask[:, None, :]
-    np.testing.assert_allclose(principal_angles(zeroed, mask, metric=measure), expected, atol=CLOSE)
+    np.testing.assert_allclose(principal_angles(zeroed, mask, metric=metric), expected, atol=CLOSE)
     # What stands in a masked column does not matter, and a zero column is absent even without a mask.
-    np.testing.assert_allclose(principal_angles(bases, mask, metric=measure), expected, atol=CLOSE)
-    np.testing.assert_allclose(principal_angles(zeroed, metric=measure), expected, atol=CLOSE)
+    np.testing.assert_allclose(principal_angles(bases, mask, metric=metric), expected, atol=CLOSE)
+    np.testing.assert_allclose(principal_angles(zeroed, metric=metric), expected, atol=CLOSE)
 
 
-@pytest.mark.parametrize(("measure", "summary"), [("smallest_angle", np.min), ("angle_sum", np.sum)])
-def test_columns_that_are_not_orthonormal(measure, summary):
+@pytest.mark.parametrize(("metric", "summary"), [("smallest_angle", np.min), ("angle_sum", np.sum)])
+def test_columns_that_are_not_orthonormal(metric, summary):
     rng = np.random.default_rng(2)
     bases = (rng.normal(size=(8, 40, 4)) + 2.0).astype(np.float32)
-    got = principal_angles(bases, metric=measure)
+    got = principal_angles(bases, metric=metric)
     np.testing.assert_allclose(got, reference(bases, np.ones((8, 4), bool), summary), atol=CLOSE)
 
 
@@ -100,7 +100,7 @@ def test_small_angles_are_right(degrees, columns):
     angle = np.radians(degrees)
     turned = np.cos(angle) * frame[:, :columns] + np.sin(angle) * frame[:, columns:]
     bases = np.stack([frame[:, :columns], turned]).astype(np.float32)
-    got = {measure: principal_angles(bases, metric=measure)[0, 1] for measure in METRICS}
+    got = {metric: principal_angles(bases, metric=metric)[0, 1] for metric in METRICS}
     expected = np.degrees(linalg.subspace_angles(*bases.astype(np.float64)))
     assert expected.min() == pytest.approx(degrees, abs=1e-4)
     assert got["smallest_angle"] == pytest.approx(expected.min(), abs=1e-4)
@@ -128,33 +128,33 @@ def test_shared_directions_are_at_zero():
     assert principal_angles(bases, metric="trace")[0, 1] == pytest.approx(270, abs=CLOSE)
 
 
-@pytest.mark.parametrize("measure", METRICS)
-def test_copies_are_at_exactly_zero(measure):
+@pytest.mark.parametrize("metric", METRICS)
+def test_copies_are_at_exactly_zero(metric):
     rng = np.random.default_rng(7)
     bases = orthonormal(rng, 3, 784, 6)
-    got = principal_angles(np.concatenate([bases, bases]), metric=measure)
+    got = principal_angles(np.concatenate([bases, bases]), metric=metric)
     assert got[:3, 3:].diagonal().tolist() == [0, 0, 0]
     assert got[0, 1] > 1
 
 
-@pytest.mark.parametrize("measure", ["trace", "smallest_entry"])
-def test_column_measures_agree_with_double_loop(measure):
+@pytest.mark.parametrize("metric", ["trace", "smallest_entry"])
+def test_column_metrics_agree_with_double_loop(metric):
     rng = np.random.default_rng(8)
     bases = np.concatenate([related(rng, 6, 20, 4, 0.3), orthonormal(rng, 4, 20, 4)])
     mask = some_mask(rng, 10, 4)
     for each in (mask, np.ones_like(mask)):
-        expected = getattr(oracle, measure)(bases, each)
-        np.testing.assert_allclose(principal_angles(bases, each, metric=measure), expected, atol=CLOSE)
+        expected = getattr(oracle, metric)(bases, each)
+        np.testing.assert_allclose(principal_angles(bases, each, metric=metric), expected, atol=CLOSE)
 
 
-@pytest.mark.parametrize("measure", METRICS)
+@pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("max_bytes", [1, 3_000, 100_000])
-def test_blocks_do_not_change_the_matrix(measure, max_bytes):
+def test_blocks_do_not_change_the_matrix(metric, max_bytes):
     rng = np.random.default_rng(9)
     bases = related(rng, 23, 12, 3, 0.7)
     mask = some_mask(rng, 23, 3)
-    whole = principal_angles(bases, mask, metric=measure)
-    got = principal_angles(bases, mask, metric=measure, max_bytes=max_bytes)
+    whole = principal_angles(bases, mask, metric=metric)
+    got = principal_angles(bases, mask, metric=metric, max_bytes=max_bytes)
     np.testing.assert_allclose(got, whole, atol=1e-4)
     assert whole[np.triu_indices(23, 1)].min() > 0
 
@@ -165,37 +165,37 @@ def test_tiny_max_bytes_makes_small_blocks():
     assert proximity._block_side(6, 6, 2**40) == proximity._LARGEST_SIDE
 
 
-@pytest.mark.parametrize("measure", METRICS)
-def test_symmetric_with_zero_diagonal(measure):
+@pytest.mark.parametrize("metric", METRICS)
+def test_symmetric_with_zero_diagonal(metric):
     bases = related(np.random.default_rng(10), 150, 12, 3, 0.7)
-    got = principal_angles(bases, metric=measure)
+    got = principal_angles(bases, metric=metric)
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, got.T)
     np.testing.assert_array_equal(got.diagonal(), 0)
     assert (got[np.triu_indices(150, 1)] > 0).all()
 
 
-@pytest.mark.parametrize("measure", METRICS)
-def test_others_are_the_off_diagonal_block(measure):
+@pytest.mark.parametrize("metric", METRICS)
+def test_others_are_the_off_diagonal_block(metric):
     rng = np.random.default_rng(11)
     bases = related(rng, 15, 12, 4, 0.7)
     mask = some_mask(rng, 15, 4)
-    whole = principal_angles(bases, mask, metric=measure)
-    got = principal_angles(bases[:9], mask[:9], metric=measure, others=bases[9:], others_mask=mask[9:])
+    whole = principal_angles(bases, mask, metric=metric)
+    got = principal_angles(bases[:9], mask[:9], metric=metric, others=bases[9:], others_mask=mask[9:])
     assert got.shape == (9, 6)
     np.testing.assert_allclose(got, whole[:9, 9:], atol=1e-4)
 
 
-@pytest.mark.parametrize("measure", METRICS)
-def test_others_may_have_other_column_counts(measure):
+@pytest.mark.parametrize("metric", METRICS)
+def test_others_may_have_other_column_counts(metric):
     rng = np.random.default_rng(12)
     bases = related(rng, 8, 12, 4, 0.7)
     mask = np.ones((8, 4), bool)
     mask[5:, 2:] = False
-    expected = principal_angles(bases, mask, metric=measure)[:5, 5:]
-    got = principal_angles(bases[:5], metric=measure, others=bases[5:, :, :2])
+    expected = principal_angles(bases, mask, metric=metric)[:5, 5:]
+    got = principal_angles(bases[:5], metric=metric, others=bases[5:, :, :2])
     np.testing.assert_allclose(got, expected, atol=1e-4)
-    swapped = principal_angles(bases[5:, :, :2], metric=measure, others=bases[:5])
+    swapped = principal_angles(bases[5:, :, :2], metric=metric, others=bases[:5])
     np.testing.assert_allclose(swapped.T, expected, atol=1e-4)
 
 
@@ -212,27 +212,27 @@ def test_rotating_a_basis_leaves_its_subspace(seed, columns, extra):
     bases = related(rng, 4, columns + extra + 1, columns, 0.5)
     rotations = np.linalg.qr(rng.normal(size=(4, columns, columns)))[0]
     rotated = (bases.astype(np.float64) @ rotations).astype(np.float32)
-    for measure in ("smallest_angle", "angle_sum"):
-        before = principal_angles(bases, metric=measure)
-        np.testing.assert_allclose(principal_angles(rotated, metric=measure), before, atol=CLOSE)
+    for metric in ("smallest_angle", "angle_sum"):
+        before = principal_angles(bases, metric=metric)
+        np.testing.assert_allclose(principal_angles(rotated, metric=metric), before, atol=CLOSE)
 
 
 @hypothesis.settings(deadline=None, max_examples=30)
-@hypothesis.given(seed=st.integers(0, 2**32 - 1), columns=st.integers(1, 5), metric=measures)
-def test_signs_do_not_matter(seed, columns, measure):
+@hypothesis.given(seed=st.integers(0, 2**32 - 1), columns=st.integers(1, 5), metric=metrics)
+def test_signs_do_not_matter(seed, columns, metric):
     rng = np.random.default_rng(seed)
     bases = related(rng, 5, 10, columns, 0.5)
     flipped = bases * rng.choice([-1.0, 1.0], size=(5, 1, columns)).astype(np.float32)
-    expected = principal_angles(bases, metric=measure)
-    np.testing.assert_allclose(principal_angles(flipped, metric=measure), expected, atol=1e-4)
+    expected = principal_angles(bases, metric=metric)
+    np.testing.assert_allclose(principal_angles(flipped, metric=metric), expected, atol=1e-4)
 
 
 @hypothesis.settings(deadline=None, max_examples=30)
 @hypothesis.given(seed=st.integers(0, 2**32 - 1), noise=st.floats(0.01, 3.0))
-def test_order_and_bounds_of_the_measures(seed, noise):
+def test_order_and_bounds_of_the_metrics(seed, noise):
     rng = np.random.default_rng(seed)
     bases = related(rng, 5, 15, 3, noise)
-    got = {measure: principal_angles(bases, metric=measure) for measure in METRICS}
+    got = {metric: principal_angles(bases, metric=metric) for metric in METRICS}
     assert (got["smallest_angle"] <= got["smallest_entry"] + 1e-4).all()
     assert (3 * got["smallest_angle"] <= got["angle_sum"] + 1e-3).all()
     assert (got["smallest_entry"] <= got["trace"] / 3 + 1e-3).all()
@@ -243,9 +243,9 @@ def test_order_and_bounds_of_the_measures(seed, noise):
 def test_column_order_matters_for_trace_only():
     bases = related(np.random.default_rng(14), 4, 15, 3, 0.5)
     turned = np.concatenate([bases[:2], bases[2:, :, ::-1]])
-    for measure in METRICS:
-        same = np.allclose(principal_angles(bases, metric=measure), principal_angles(turned, metric=measure), atol=CLOSE)
-        assert same == (measure != "trace")
+    for metric in METRICS:
+        same = np.allclose(principal_angles(bases, metric=metric), principal_angles(turned, metric=metric), atol=CLOSE)
+        assert same == (metric != "trace")
 
 
 def test_one_client_and_none():
@@ -255,32 +255,32 @@ def test_one_client_and_none():
     assert principal_angles(one, others=one[:0]).shape == (1, 0)
 
 
-def test_unknown_measure():
+def test_unknown_metric():
     with pytest.raises(UserError, match="did you mean 'trace'"):
         principal_angles(np.ones((2, 3, 1)), metric="trce")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("measure", METRICS)
-def test_not_finite_names_the_client(value, measure):
+@pytest.mark.parametrize("metric", METRICS)
+def test_not_finite_names_the_client(value, metric):
     bases = orthonormal(np.random.default_rng(16), 300, 100, 3)
     bases[217, 4, 1] = value
     with pytest.raises(UserError, match=r"client 217 .*NaN or infinite"):
-        principal_angles(bases, metric=measure, max_bytes=2**20)
+        principal_angles(bases, metric=metric, max_bytes=2**20)
 
 
-@pytest.mark.parametrize("measure", METRICS)
-def test_empty_signature_names_the_client(measure):
+@pytest.mark.parametrize("metric", METRICS)
+def test_empty_signature_names_the_client(metric):
     bases = orthonormal(np.random.default_rng(17), 6, 10, 3)
     mask = np.ones((6, 3), bool)
     mask[4] = False
     with pytest.raises(UserError, match="client 4 has no real"):
-        principal_angles(bases, mask, metric=measure)
+        principal_angles(bases, mask, metric=metric)
     with pytest.raises(UserError, match="other client 1 has no real"):
-        principal_angles(bases[:3], metric=measure, others=bases[3:], others_mask=mask[3:])
+        principal_angles(bases[:3], metric=metric, others=bases[3:], others_mask=mask[3:])
     bases[2] = 0
     with pytest.raises(UserError, match="client 2 has no real"):
-        principal_angles(bases, metric=measure)
+        principal_angles(bases, metric=metric)
 
 
 def test_trace_needs_a_common_column():
@@ -309,7 +309,7 @@ def test_bad_arguments(arguments, message):
         principal_angles(**{**good, **arguments})
 
 
-def test_measures_and_functions_have_the_same_names():
+def test_metrics_and_functions_have_the_same_names():
     assert set(METRICS) == set(proximity._METRICS)
 
 

@@ -1,17 +1,18 @@
 """Clients that a run held out join it."""
 
 import csv
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
+import tffcl
 from tffcl.cli import main
 from tffcl.clients import sampling
 from tffcl.errors import UserError
 from tffcl.experiments import config, prepare
 from tffcl.experiments import joining as newcomers
-from tffcl.experiments import run
 from tffcl.runner.checkpoints import Checkpoints
 
 HELD_OUT = 8
@@ -28,7 +29,7 @@ def finished(tmp_path_factory):
     found = {}
     for algorithm in ("pacfl", "fedavg", "solo"):
         out = tmp_path_factory.mktemp("newcomers") / algorithm
-        summary = run.run(resolved(algorithm), out, show_progress=False)
+        summary = tffcl.run(resolved(algorithm), out, show_progress=False).summary
         found[algorithm] = out, summary, newcomers.join_newcomers(out, show_progress=False)
     return found
 
@@ -41,9 +42,9 @@ def rows_of(file):
 def last_state(out):
     chosen = config.load_run_config(out)
     federated = prepare.load_data(chosen)
-    algorithm = prepare.build_algorithm(chosen, prepare.build_model(chosen, federated), federated)
+    method = prepare.build_method(chosen, prepare.build_model(chosen, federated), federated)
     checkpoints = Checkpoints(out / "checkpoints", 2)
-    return checkpoints.load(checkpoints.latest(), algorithm)
+    return checkpoints.load(checkpoints.latest(), method.state_class)
 
 
 def test_a_run_never_touches_who_is_held_out(finished):
@@ -108,18 +109,18 @@ def test_fedavg_has_one_model_and_in_solo_newcomers_start_alone(finished):
 def test_joining_again_gives_the_same_and_resuming_holds_out_the_same(finished, tmp_path):
     out, summary, contents = finished["pacfl"]
     assert newcomers.join_newcomers(out, show_progress=False) == contents
-    again = run.run(resolved(), out, resume=True, show_progress=False)
+    again = tffcl.run(resolved(), out, resume=True, show_progress=False).summary
     assert again["accuracy"] == summary["accuracy"]
 
 
 def test_without_epochs_there_is_no_local_accuracy(tmp_path, tff_worker):
     chosen = resolved("fedavg", train={"rounds": 1}, newcomers={"clients": 3, "epochs": 0})
-    run.run(chosen, tmp_path / "run", show_progress=False)
+    tffcl.run(chosen, tmp_path / "run", show_progress=False)
     contents = newcomers.join_newcomers(tmp_path / "run", show_progress=False)
     assert contents["accuracy"]["local"]["mean"] is None
     assert contents["accuracy"]["cluster"]["mean"] > 0
     assert "local accuracy" not in newcomers.describe(contents)
-    run.run(chosen, tmp_path / "run", overwrite=True, show_progress=False)
+    tffcl.run(chosen, tmp_path / "run", overwrite=True, show_progress=False)
     assert not list((tmp_path / "run").glob("newcomers.*"))
 
 
@@ -128,11 +129,11 @@ def test_strangers_found_a_cluster(finished):
     strict = resolved(algorithms={"pacfl": {"threshold": 1.0}})
     federated = prepare.load_data(strict)
     model = prepare.build_model(strict, federated)
-    algorithm = prepare.build_algorithm(strict, model, federated)
+    method = prepare.build_method(strict, model, federated)
     state, _ = last_state(finished["pacfl"][0])
-    state.extra["threshold"] = np.float64(1.0)
+    state = dataclasses.replace(state, threshold=np.float64(1.0))
     arrivals = newcomers.build_population(federated, sampling.hold_out(40, HELD_OUT, 0)[1])
-    admitted = algorithm.admit(state, arrivals)
+    admitted = method.admit(state, arrivals)
     assert sorted(admitted.clusters(arrivals.client_ids)) == list(range(4, 4 + HELD_OUT))
     np.testing.assert_array_equal(admitted.models[4:], np.repeat(model.initial[np.newaxis], HELD_OUT, axis=0))
 
@@ -204,4 +205,4 @@ def test_wrong_settings(values, message):
 
 def test_somebody_must_take_part(tmp_path):
     with pytest.raises(UserError, match="newcomers.clients is 40; there are 40 clients, and at least 1"):
-        run.run(resolved(newcomers={"clients": 40}), tmp_path / "run", show_progress=False)
+        tffcl.run(resolved(newcomers={"clients": 40}), tmp_path / "run", show_progress=False)

@@ -6,11 +6,11 @@ import tomllib
 
 import pytest
 
+import tffcl
 from tests.test_cli import fails
 from tffcl.cli import main
 from tffcl.errors import UserError
 from tffcl.experiments import compare, config, sweep, tasks
-from tffcl.experiments import run
 
 SHORT = ["--rounds", "2", "--set", "evaluation.every=2", "--set", "train.clients_per_round=8"]
 OVERRIDES = {"train": {"rounds": 2, "clients_per_round": 8}, "evaluation": {"every": 2}}
@@ -90,7 +90,7 @@ def test_the_plan_has_all_combinations_and_seeds():
     for point in planned.points:
         assert [each.seed for each in point.runs] == [0, 3]
         for each in point.runs:
-            assert (each.method["threshold"], each.train.local_epochs) == point.values
+            assert (each.method.threshold, each.train.local_epochs) == point.values
             assert each.train.rounds == 2
 
 
@@ -150,7 +150,7 @@ def test_one_line_says_what_is_wrong_before_anything_runs(capsys, tmp_path, argu
 
 def test_a_point_is_the_run_that_it_says(two_keys, tmp_path):
     overrides = {**OVERRIDES, "algorithms": {"pacfl": {"threshold": 1000, "local_epochs": 2}}}
-    alone = run.run(config.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path, show_progress=False)
+    alone = tffcl.run(config.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path, show_progress=False).summary
     found = summary_of(two_keys / "threshold-1000" / "local_epochs-2" / "seed-0")
     assert {**found, "seconds": 0} == {**alone, "seconds": 0}
 

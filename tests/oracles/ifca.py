@@ -26,18 +26,19 @@ def local_steps(model, x, y, *, steps, learning_rate, momentum):
     return kernel, bias
 
 
-def round_of_ifca(models, clients, **local):
+def round_of_ifca(models, clients, forced=None, **local):
     """One round.
 
     Args:
       models: List of `(kernel, bias)`.
       clients: List of `(x, y)`.
+      forced: The model that each client must take; default it chooses that of least loss.
       **local: `steps`, `learning_rate`, `momentum`.
 
     Returns:
-      The next models, and which one each client chose.
+      The next models, and which one each client took.
     """
-    choices = [int(np.argmin([loss(model, x, y) for model in models])) for x, y in clients]
+    choices = forced or [int(np.argmin([loss(model, x, y) for model in models])) for x, y in clients]
     trained = [local_steps(models[choice], x, y, **local) for choice, (x, y) in zip(choices, clients)]
     following = list(models)
     for k in set(choices):

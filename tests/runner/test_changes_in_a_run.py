@@ -1,22 +1,22 @@
 """Runs in which data change or clients join in the middle."""
 
-import csv
 import gc
 import json
-import shutil
 import weakref
 
 import numpy as np
 import pytest
 
 import tffcl
+from tests.runner.finished_runs import check_files_agree, check_first_client, check_resume, rows_of
 from tests.runner.test_flt_runs import FLT
 from tffcl.cli import main
+from tffcl.clients import sampling
 from tffcl.errors import UserError
-from tffcl.experiments import config
+from tffcl.experiments import config, prepare
 from tffcl.experiments import joining as newcomers
-from tffcl.experiments.stages import Stages
-from tffcl.experiments import run
+from tffcl.experiments.populations import build_populations, drifting
+from tffcl.runner.stages import Stages
 
 CHANGES = {
     "train": {"rounds": 8, "local_epochs": 1},
@@ -40,24 +40,16 @@ def kept(tmp_path_factory):
 @pytest.fixture(scope="module", params=OWN)
 def finished(request, tmp_path_factory, kept):
     out = tmp_path_factory.mktemp("changes") / "run"
-    return request.param, out, run.run(resolved(request.param), out, data_dir=kept, show_progress=False)
-
-
-def rows(out, name="rounds.csv"):
-    with open(out / name, newline="") as file:
-        return list(csv.DictReader(file))
+    return request.param, out, tffcl.run(resolved(request.param), out, data_dir=kept, show_progress=False).summary
 
 
 def test_everyone_is_there_at_the_end_and_the_notes_say_what_happened(finished, kept):
     name, out, summary = finished
-    assert len(rows(out, "clients.csv")) == 40
+    assert len(rows_of(out / "clients.csv")) == 40
     notes = " | ".join(summary["notes"])
     assert "4 newcomers joined in round 5" in notes and "from round 3 on these clients held other data" in notes
-    trained = tffcl.load_run(out, data_dir=kept)
-    client = rows(out, "clients.csv")[0]
-    test = trained.federated.test.take(trained.federated.test_indices[int(client["client_id"])])
-    right = (trained.predict(int(client["client_id"]), test.x) == test.y).mean()
-    assert right == pytest.approx(float(client["cluster_accuracy"]), abs=1e-6)
+    check_files_agree(out, summary)
+    check_first_client(out, kept)
     with pytest.raises(UserError, match="joined it in round 5; none are left"):
         newcomers.join_newcomers(out, data_dir=kept, show_progress=False)
 
@@ -66,7 +58,7 @@ def test_the_report_of_flt_shows_when_clusters_were_formed_anew(finished):
     name, out, summary = finished
     if name != "flt":
         pytest.skip("only FLT forms clusters anew")
-    formed = [int(row["round"]) for row in rows(out) if int(row["formed_anew"])]
+    formed = [int(row["round"]) for row in rows_of(out / "rounds.csv") if int(row["formed_anew"])]
     assert formed and min(formed) >= 3
     assert main(["report", str(out)]) == 0
     page = (out / "report.html").read_text()
@@ -88,59 +80,59 @@ def test_newcomers_to_clusters_that_are_not_formed_anew(tmp_path, kept, name, pi
         "newcomers": {"clients": 4, "round": 2},
         "algorithms": {name: FLT if name == "flt" else {}},
     }
-    summary = run.run(config.resolve("demo_digits", name, overrides=overrides), tmp_path, data_dir=kept, show_progress=False)
+    whole = config.resolve("demo_digits", name, overrides=overrides)
+    summary = tffcl.run(whole, tmp_path, data_dir=kept, show_progress=False).summary
     assert main(["report", str(tmp_path)]) == 0
     assert (tmp_path / "figures" / f"{picture}.png").is_file()
     before = {"train": {**overrides["train"], "rounds": 1}, "newcomers": {"clients": 4}, "algorithms": overrides["algorithms"]}
     without = config.resolve("demo_digits", name, overrides=before)
-    known = run.run(without, tmp_path / "without", data_dir=kept, show_progress=False)["traffic"]["signature_bytes"]
+    earlier = tffcl.run(without, tmp_path / "without", data_dir=kept, show_progress=False).summary
+    known = earlier["traffic"]["signature_bytes"]
     assert summary["traffic"]["signature_bytes"] == known // 36 * 40 and known % 36 == 0
     if name == "stocfl":
-        (row,) = [row for row in rows(tmp_path) if row["round"] == "2"]
+        (row,) = [row for row in rows_of(tmp_path / "rounds.csv") if row["round"] == "2"]
         assert int(row["known_clients"]) == 40 and float(row["known_ari"]) == summary["clusters"]["known_ari"]
 
 
 def test_an_old_local_test_does_not_count_after_a_change(finished):
     """A client that has not trained since its data changed has no local accuracy."""
     name, out, _ = finished
-    stages = stages_of(name)
+    stages, changed = stages_of(name)
     trained_since = set()
     for number in range(3, 9):
         trained_since |= set(cohort(stages, number))
-    for row in rows(out, "clients.csv"):
+    for row in rows_of(out / "clients.csv"):
         client = int(row["client_id"])
-        if client in stages.drifting and client not in trained_since:
+        if client in changed and client not in trained_since:
             assert row["local_accuracy"] == ""
 
 
 def stages_of(name):
-    from tffcl.experiments import prepare
-
+    """The stages of a run, and the clients whose data change."""
     settings = resolved(name)
     federated = prepare.load_data(settings)
-    return Stages(settings, federated, prepare.build_model(settings, federated))
+    model = prepare.build_model(settings, federated)
+    return Stages(model, *build_populations(settings, federated)), drifting(settings, federated)
 
 
 def cohort(stages, number):
-    from tffcl.clients import sampling
-
-    return sampling.sample_cohort(stages.clients(number), 20, 0, number).tolist()
+    return sampling.sample_cohort(stages.population(number).client_ids, 20, 0, number).tolist()
 
 
 def test_the_stages_of_a_run():
-    stages = stages_of("fedavg")
-    assert [len(stages.clients(number)) for number in (0, 1, 4, 5, 8)] == [36, 36, 36, 40, 40]
-    assert [number for number in range(1, 9) if stages.starts(number)] == [3, 5]
-    first, third, fifth, sixth = (stages.at(number) for number in (1, 3, 5, 6))
+    stages, changed = stages_of("fedavg")
+    assert [len(stages.population(number)) for number in (0, 1, 4, 5, 8)] == [36, 36, 36, 40, 40]
+    assert [number for number in range(1, 9) if stages.begins(number)] == [3, 5]
+    first, third, fifth = (stages.at(number) for number in (1, 3, 5))
     assert first.arrivals is None and not len(first.changed)
-    np.testing.assert_array_equal(third.changed, np.sort(stages.drifting))
-    assert third.population.versions.sum() == np.isin(third.population.client_ids, stages.drifting).sum()
+    np.testing.assert_array_equal(third.changed, np.sort(changed))
+    assert third.population.versions.sum() == np.isin(third.population.client_ids, changed).sum()
     assert len(fifth.arrivals.client_ids) == 4 and not len(fifth.changed)
-    assert sixth.arrivals is None and sixth.population is fifth.population
+    assert stages.at(6) is fifth  # a stage is entered in the round that begins it, and once
 
 
 def test_the_data_of_a_run_go_with_it():
-    stages = stages_of("fedavg")
+    stages, _ = stages_of("fedavg")
     stage, examples = stages.at(5), weakref.ref(stages.at(5).population.examples(0))
     assert stages.at(5) is stage and examples() is not None
     del stages, stage
@@ -152,14 +144,7 @@ def test_the_data_of_a_run_go_with_it():
 def test_a_resumed_run_ends_as_the_whole_one(finished, kept, tmp_path, saved):
     name, out, whole = finished
     again = tmp_path / "again"
-    shutil.copytree(out, again)
-    (again / "summary.json").unlink()
-    for path in (again / "checkpoints").iterdir():
-        if int(path.name.split("_")[-1]) > saved:
-            shutil.rmtree(path)
-    summary = run.run(resolved(name), again, data_dir=kept, resume=True, show_progress=False)
-    for key in ("accuracy", "clusters", "traffic", "notes"):
-        assert summary[key] == whole[key]
+    check_resume(resolved(name), out, whole, again, kept, saved)
     assert json.loads((again / "summary.json").read_text())["notes"] == whole["notes"]
 
 

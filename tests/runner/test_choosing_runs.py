@@ -1,6 +1,6 @@
 """Whole runs of the methods whose clients answer or choose: FLIS (DC), FLIS (HC), IFCA."""
 
-import csv
+import dataclasses
 import json
 import types
 
@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import tffcl
+from tests.runner.finished_runs import check_files_agree, check_first_client, check_resume, rows_of
 from tffcl.cli import main
-from tffcl.datasets.core import Images
+from tffcl.clients.population import as_examples, population_of
 from tffcl.errors import UserError
 from tffcl.experiments import config
 from tffcl.experiments import joining as newcomers
-from tffcl.experiments import run
 from tffcl.runner.clustering_error import clustering_error, truly_related
 
 METHODS = ("flis_dc", "flis_hc", "ifca")
@@ -35,13 +35,8 @@ def finished(tmp_path_factory):
     found = {}
     for algorithm in METHODS:
         out = tmp_path_factory.mktemp("choosing") / algorithm
-        found[algorithm] = out, run.run(resolved(algorithm), out, show_progress=False)
+        found[algorithm] = out, tffcl.run(resolved(algorithm), out, show_progress=False).summary
     return found
-
-
-def rounds_of(out):
-    with open(out / "rounds.csv", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.parametrize("algorithm", METHODS)
@@ -49,7 +44,8 @@ def test_a_run_says_all_that_every_method_says(finished, algorithm):
     out, summary = finished[algorithm]
     assert 0.1 < summary["accuracy"]["local"]["mean"] <= 1
     assert summary["clusters"]["count"] >= 1
-    rows = rounds_of(out)
+    check_files_agree(out, summary)
+    rows = rows_of(out / "rounds.csv")
     evaluated = [bool(row["ari"]) for row in rows]
     assert evaluated == ([True] * 5 if algorithm == "flis_hc" else [False, True, False, True, True])
     assert ("clustering_error" in rows[0]) == (algorithm == "flis_dc")
@@ -59,18 +55,8 @@ def test_a_run_says_all_that_every_method_says(finished, algorithm):
 @pytest.mark.parametrize("algorithm", ["flis_dc", "ifca"])
 def test_a_resumed_run_ends_as_the_whole_one(finished, tmp_path, algorithm):
     """From round 3, which has no evaluation: what clients chose before does not matter."""
-    import shutil
-
     out, whole = finished[algorithm]
-    again = tmp_path / "again"
-    shutil.copytree(out, again)
-    (again / "summary.json").unlink()
-    for later in sorted((again / "checkpoints").iterdir()):
-        if int(later.name.split("_")[-1]) > 3:
-            shutil.rmtree(later)
-    summary = run.run(resolved(algorithm), again, resume=True, show_progress=False)
-    for key in ("accuracy", "clusters", "traffic"):
-        assert summary[key] == whole[key]
+    check_resume(resolved(algorithm), out, whole, tmp_path / "again", saved=3)
 
 
 @pytest.mark.parametrize("algorithm", METHODS)
@@ -80,12 +66,7 @@ def test_newcomers_join(finished, algorithm):
     assert contents["newcomers"] == 4
     assert contents["accuracy"]["local"]["mean"] > contents["accuracy"]["cluster"]["mean"] - 0.3
     assert sum(contents["clusters"]["joined"].values()) + contents["clusters"]["founded"] >= 1
-    trained = tffcl.load_run(out)
-    test = trained.federated.test.take(trained.federated.test_indices[int(trained.state.client_ids[0])])
-    with open(out / "clients.csv", newline="") as file:
-        first = next(csv.DictReader(file))
-    answers = trained.predict(int(first["client_id"]), test.x)
-    assert (answers == test.y).mean() == pytest.approx(float(first["cluster_accuracy"]), abs=1e-6)
+    check_first_client(out)
 
 
 def test_the_report_says_where_the_authors_look_at_test_data(tmp_path, capsys):
@@ -121,9 +102,9 @@ def test_the_report_says_where_the_authors_look_at_test_data(tmp_path, capsys):
                 "--set",
                 "dataset.server_examples=100",
                 "--set",
-                "algorithms.flis_dc.beta=2",
+                "algorithms.flis_dc.threshold=2",
             ],
-            "beta is 2.0; it must be a similarity, from 0 to 1",
+            "threshold is 2.0; it must be a similarity, from 0 to 1",
         ),
         (["similarity", "demo_digits", "--signature", "inferense"], "did you mean 'inference'"),
     ],
@@ -154,21 +135,26 @@ def test_similarity_by_inference(capsys, tmp_path):
 
 def test_clients_belong_together_by_group_or_by_half_of_their_labels():
     labels = [[0, 1], [1, 2], [3], [0, 1, 2], [3, 0]]
-    train = Images(np.zeros([10, 1, 1, 1], np.uint8), np.concatenate(labels).astype(np.int32))
-    indices = np.split(np.arange(10), np.cumsum([len(each) for each in labels])[:-1])
-    federated = types.SimpleNamespace(true_groups=None, train=train, train_indices=indices)
+    examples = {
+        client: as_examples(np.zeros([len(own), 1, 1, 1], np.uint8), np.array(own, np.int32))
+        for client, own in enumerate(labels)
+    }
+    counts = np.array([np.bincount(own, minlength=4) for own in labels])
+    by_labels = dataclasses.replace(population_of(examples), label_counts=counts)
     expected = [[1, 1, 0, 1, 1], [1, 1, 0, 1, 0], [0, 0, 1, 0, 1], [1, 1, 0, 1, 0], [1, 0, 1, 1, 1]]
-    related = truly_related(federated, np.arange(5))
+    related = truly_related(by_labels, np.arange(5))
     np.testing.assert_array_equal(related, np.array(expected, bool))
     alone = types.SimpleNamespace(client_ids=np.arange(5), relatedness=np.eye(5))
-    assert clustering_error(federated, alone) == (np.sum(expected) - 5) / 5
+    assert clustering_error(by_labels, alone) == (np.sum(expected) - 5) / 5
     everyone = types.SimpleNamespace(client_ids=np.arange(5), relatedness=np.ones([5, 5]))
-    assert clustering_error(federated, everyone) == (25 - np.sum(expected)) / 5
-    grouped = types.SimpleNamespace(true_groups=np.array([0, 1, 0, 1, 1]))
+    assert clustering_error(by_labels, everyone) == (25 - np.sum(expected)) / 5
+    grouped = dataclasses.replace(by_labels, groups=np.array([0, 1, 0, 1, 1]))
     np.testing.assert_array_equal(truly_related(grouped, np.array([0, 2, 4])), [[1, 1, 0], [1, 1, 0], [0, 0, 1]])
+    unknown = population_of(examples)
+    assert truly_related(unknown, np.arange(5)) is None and clustering_error(unknown, alone) is None
 
 
-def test_beta_0_is_refused_nowhere_but_negative_is():
-    assert resolved("flis_dc", beta=0).method["beta"] == 0.0
-    with pytest.raises(UserError, match="beta is -0.5"):
-        resolved("flis_dc", beta=-0.5)
+def test_threshold_0_is_refused_nowhere_but_negative_is():
+    assert resolved("flis_dc", threshold=0).method.threshold == 0.0
+    with pytest.raises(UserError, match="threshold is -0.5"):
+        resolved("flis_dc", threshold=-0.5)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tests.runner.finished_runs import check_newcomers_and_models, check_resume
+import tffcl
+from tests.runner.finished_runs import check_files_agree, check_newcomers_and_models, check_resume
 from tffcl.cli import main
 from tffcl.experiments import config
-from tffcl.experiments import run
 
 FLT = {"encoder": "digits", "encoder_examples": 300, "encoder_epochs": 2, "fine_tune_epochs": 0}
 METHODS = {
@@ -37,12 +37,13 @@ def kept(tmp_path_factory):
 @pytest.fixture(scope="module", params=METHODS)
 def finished(request, tmp_path_factory, kept):
     out = tmp_path_factory.mktemp("flt") / request.param
-    return request.param, out, run.run(resolved(request.param), out, data_dir=kept, show_progress=False)
+    return request.param, out, tffcl.run(resolved(request.param), out, data_dir=kept, show_progress=False).summary
 
 
 def test_a_run_its_newcomers_and_its_models(finished, kept):
     _, out, summary = finished
     assert 0.1 < summary["accuracy"]["local"]["mean"] <= 1
+    check_files_agree(out, summary)
     check_newcomers_and_models(out, 4, kept)
 
 
@@ -77,7 +78,7 @@ def test_similarity_by_embeddings_is_what_a_run_starts_from(finished, kept, tmp_
         resolved_again = config.resolve(
             "demo_digits", "flt", overrides={"train": {"rounds": 1}, "algorithms": {"flt": METHODS[name]}}
         )
-        run.run(resolved_again, tmp_path / "run", data_dir=kept, show_progress=False)
+        tffcl.run(resolved_again, tmp_path / "run", data_dir=kept, show_progress=False)
         with np.load(tmp_path / "run" / "clustering.npz") as clustering:
             for key in ("proximity", "labels", "merges", "threshold"):
                 np.testing.assert_array_equal(found[key], clustering[key])

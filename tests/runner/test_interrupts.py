@@ -15,19 +15,19 @@ from tffcl.runner import interrupts
 LOSING = """
 import gc, os, signal, sys
 from tffcl.cli import main
-from tffcl.experiments import run
+from tffcl.runner import train
 
 def lose(phase, info):
     gc.callbacks.remove(lose)
     os.kill(os.getpid(), signal.SIGINT)
 
-real = run._next_round
+real = train._next_round
 def second_round(job, state, number):
     if number == 2:
         gc.callbacks.append(lose)
         gc.collect()
     return real(job, state, number)
-run._next_round = second_round
+train._next_round = second_round
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -94,4 +94,4 @@ def test_a_run_stops_after_the_round_in_which_it_was_lost(tmp_path):
     done = subprocess.run([sys.executable, "-c", LOSING, *command], capture_output=True, text=True, timeout=300)
     assert done.returncode == 130
     assert "stopped after round 2; the same command with --resume goes on" in done.stderr
-    assert (tmp_path / "run" / "checkpoints" / "program_state_2").is_dir()
+    assert (tmp_path / "run" / "checkpoints" / "round_000002.npz").is_file()

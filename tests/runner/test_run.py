@@ -11,13 +11,13 @@ import time
 import numpy as np
 import pytest
 
+import tffcl
 from tffcl import runtime
 from tffcl.cli import main
 from tffcl.clients import sampling
 from tffcl.errors import UserError
 from tffcl.experiments import compare, config, prepare
 from tffcl.experiments.populations import build_population
-from tffcl.experiments import run
 from tffcl.runner.evaluator import Evaluator
 
 SHORT = {"train": {"rounds": 6}, "evaluation": {"every": 2}, "checkpoint": {"every": 2}}
@@ -34,7 +34,7 @@ def without_times(summary):
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("finished") / "run"
-    return out, run.run(resolved(), out, show_progress=False)
+    return out, tffcl.run(resolved(), out, show_progress=False).summary
 
 
 def test_the_files_of_a_run(finished):
@@ -70,8 +70,8 @@ def test_the_summary_is_what_the_clients_say(finished):
 
 def test_the_same_seed_again_and_another(finished, tmp_path):
     _, first = finished
-    again = run.run(resolved(), tmp_path / "again", show_progress=False)
-    other = run.run(resolved(seed=1), tmp_path / "other", show_progress=False)
+    again = tffcl.run(resolved(), tmp_path / "again", show_progress=False).summary
+    other = tffcl.run(resolved(seed=1), tmp_path / "other", show_progress=False).summary
     assert without_times(again) == without_times(first)
     assert other["accuracy"] != first["accuracy"]
 
@@ -110,8 +110,8 @@ def test_kill_minus_nine_and_resume(finished, tmp_path):
     assert workers, "the run had no worker process"
     wait_for(lambda: not any(alive(pid) for pid in workers))
     with pytest.raises(UserError, match="holds a run already; --resume goes on"):
-        run.run(resolved(), target, show_progress=False)
-    summary = run.run(resolved(), target, resume=True, show_progress=False)
+        tffcl.run(resolved(), target, show_progress=False)
+    summary = tffcl.run(resolved(), target, resume=True, show_progress=False).summary
     assert without_times(summary) == without_times(uninterrupted)
     assert comparable_rows(target) == comparable_rows(out)
 
@@ -146,7 +146,7 @@ def test_a_dead_worker_stops_the_run_and_nothing_is_lost(tmp_path):
     assert "TFF's worker has ended in the middle of a computation" in errors and "Traceback" not in errors
     done = rows_of(target)
     assert f"(rounds 1 to {done} are saved)" in errors
-    assert (target / "checkpoints" / f"program_state_{done}").is_dir()
+    assert (target / "checkpoints" / f"round_{done:06}.npz").is_file()
 
 
 def test_what_is_refused_leaves_the_directory_free(tmp_path, capsys):
@@ -213,19 +213,19 @@ def wait_for(condition, process=None, seconds=120):
 def test_a_checkpoint_of_other_settings_is_refused(finished):
     out, _ = finished
     with pytest.raises(UserError, match="holds another run: its seed is 0, not 3"):
-        run.run(resolved(seed=3), out, resume=True, show_progress=False)
+        tffcl.run(resolved(seed=3), out, resume=True, show_progress=False)
     with pytest.raises(UserError, match="its train.momentum is 0.5, not 0.25"):
-        run.run(resolved(train={"rounds": 6, "momentum": 0.25}), out, resume=True, show_progress=False)
+        tffcl.run(resolved(train={"rounds": 6, "momentum": 0.25}), out, resume=True, show_progress=False)
     with pytest.raises(UserError, match="its algorithm is 'pacfl', not 'fedavg'"):
-        run.run(resolved("fedavg"), out, resume=True, show_progress=False)
+        tffcl.run(resolved("fedavg"), out, resume=True, show_progress=False)
 
 
 def test_a_damaged_checkpoint_is_said(tmp_path):
-    run.run(resolved("fedavg"), tmp_path / "run", show_progress=False)
-    for file in (tmp_path / "run" / "checkpoints").rglob("*.pb"):
+    tffcl.run(resolved("fedavg"), tmp_path / "run", show_progress=False)
+    for file in (tmp_path / "run" / "checkpoints").glob("*.npz"):
         file.write_bytes(b"no checkpoint")
     with pytest.raises(UserError, match="the checkpoint of round 6 cannot be read"):
-        run.run(resolved("fedavg"), tmp_path / "run", resume=True, show_progress=False)
+        tffcl.run(resolved("fedavg"), tmp_path / "run", resume=True, show_progress=False)
 
 
 def test_what_was_computed_is_saved_when_a_client_diverges(tmp_path):
@@ -235,16 +235,16 @@ def test_what_was_computed_is_saved_when_a_client_diverges(tmp_path):
     with pytest.raises(
         UserError, match=r"client \d+ trained a model that is not finite .* \(rounds 1 to [1-4] are saved\)"
     ) as raised:
-        run.run(wild, tmp_path / "run", show_progress=False)
+        tffcl.run(wild, tmp_path / "run", show_progress=False)
     done = int(str(raised.value).split("rounds 1 to ")[1][0])
     assert rows_of(tmp_path / "run") == done
     with pytest.raises(UserError, match=f"in round {done + 1};"):
-        run.run(wild, tmp_path / "run", resume=True, show_progress=False)
+        tffcl.run(wild, tmp_path / "run", resume=True, show_progress=False)
 
 
 def test_more_clients_a_round_than_there_are(tmp_path):
     with pytest.raises(UserError, match="train.clients_per_round is 41, but there are only 40 clients"):
-        run.run(resolved(train={"clients_per_round": 41}), tmp_path / "run", show_progress=False)
+        tffcl.run(resolved(train={"clients_per_round": 41}), tmp_path / "run", show_progress=False)
 
 
 def test_pooled_evaluation_is_every_client_on_its_own(tff_worker):
@@ -255,7 +255,7 @@ def test_pooled_evaluation_is_every_client_on_its_own(tff_worker):
     population = build_population(federated)
     models = np.stack([model.initial, prepare.build_model(resolved(seed=5), federated).initial])
     keys = np.arange(40) % 2
-    evaluator = Evaluator(model, federated.test.x, federated.test.y, federated.test_indices, slots=3)
+    evaluator = Evaluator(model, population, slots=3)
     found = evaluator.cluster_accuracy(models, keys)
     for client in range(40):
         test = next(iter(population.test_examples(client).batch(1000)))

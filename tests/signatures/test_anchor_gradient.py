@@ -9,8 +9,8 @@ from tffcl.aggregators.collect import by_client
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 from tffcl.models.mlp import build_mlp
+from tffcl.rounds.asking import build_collection
 from tffcl.signatures.anchor_gradient import build_anchor_gradient, build_gradient, sketch
-from tffcl.signatures.signature import build_collection
 
 SEED = tf.constant([7, 1], tf.int32)
 

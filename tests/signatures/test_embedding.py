@@ -12,8 +12,8 @@ from tffcl.client_work.autoencoding import build_adam_steps, build_encode, build
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import build_autoencoder
+from tffcl.rounds.asking import build_collection
 from tffcl.signatures.embedding import build_embedding
-from tffcl.signatures.signature import build_collection
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec((8, 8, 1), tf.uint8), y=tf.TensorSpec((), tf.int32))
 SEED = np.array([4, 0], np.int32)

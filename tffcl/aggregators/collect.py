@@ -108,7 +108,7 @@ class CollectFactory(tff.aggregators.UnweightedAggregationFactory):
 
     The created `tff.templates.AggregationProcess` has
         `next`: `(<state=<>@SERVER, value={T}@CLIENTS> -> <state=<>@SERVER, result=T[?,...]@SERVER, measurements=<>@SERVER>)`,
-    a row a client in no promised order. Nothing is hidden from the server: this is no secure aggregation. In a round that is
+    one row for each client, in no promised order. Nothing is hidden from the server: this is no secure aggregation. In a round that is
     composed by `rounds.compose` the rows stand beside the clients' reports, whose IDs order them.
     """
 

@@ -39,7 +39,7 @@ from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, on
 
 STARTS = {
     "initial": "from the initial model (paper: all cluster models are the same at first)",
-    "global": "from the global model as it is then (the authors' code)",
+    "global": "from the global model of that round (the authors' code)",
     "closest": "from the model of the closest cluster, as newcomers do (section 3.3)",
 }
 GLOBAL_OBJECTIVES = {
@@ -63,7 +63,7 @@ class StoCFLParameters(Parameters):
         "cohort" (the authors' code).
       model_merge: The model of clusters that merge: the "mean", weighted by members that trained, or that of the "larger"
         (the authors' code).
-      start: Where a cluster that has never been trained starts: the "initial" model, the "global" one as it is then (the
+      start: Where a cluster that has never been trained starts: the "initial" model, the "global" one of that round (the
         authors' code), or that of the "closest" cluster.
       global_objective: G of Eq. 3: "fedavg" or "fedprox".
       form: What a client sends of its data: its "gradient", or its "displacement" from the anchor after some local steps

@@ -26,14 +26,16 @@ def main():
     if (HERE / "state" / "trained.pb").is_file():
         state = value("state/trained.pb", kind[0])
     after, _, *kept = training(state, clients)
-    before, trained = (np.asarray(each["models"] if "models" in each else []) for each in (state, after))
-    moved = f" by {np.abs(trained - before).max():.4f} at most" if trained.size and trained.shape == before.shape else ""
-    print(f"{len(clients)} clients moved {len(trained)} models{moved}")
-    for each in kept:
-        print(f"{len(each)} clients keep a value of {kind[1].member['kept']}")
+    if "models" in dir(kind[0].member):
+        before, trained = np.asarray(state["models"]), np.asarray(after["models"])
+        moved = f" by {np.abs(trained - before).max():.4f} at most" if trained.shape == before.shape else ""
+        print(f"{len(clients)} clients moved {len(trained)} models{moved}")
+    print(*(f"{len(each)} clients keep values of {kind[1].member['kept']}" for each in kept))
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # TFF ends its worker by it, and background jobs ignore it
-    main()
-    tff.backends.native.set_sync_local_cpp_execution_context()  # drops the context that was used, which ends its worker
+    try:
+        main()
+    finally:
+        tff.backends.native.set_sync_local_cpp_execution_context()  # drops the context that was used, which ends its worker

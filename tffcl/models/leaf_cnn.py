@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tffcl.models import checks, flat, layers
+from tffcl.models import flat, image_shapes, layers
 from tffcl.validation import validated
 
 _UNITS = 2048
@@ -22,7 +22,7 @@ def build_leaf_cnn(
     Raises:
       UserError: If the image is smaller than 4x4, where nothing is left after the second pooling.
     """
-    height, width, channels = checks.check_image("leaf_cnn", input_shape, least=4)
+    height, width, channels = image_shapes.check_image("leaf_cnn", input_shape, least=4)
     weights = [
         *flat.conv("conv1", 5, channels, 32),
         *flat.conv("conv2", 5, 32, 64),

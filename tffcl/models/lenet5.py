@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tffcl.models import checks, flat, layers
+from tffcl.models import flat, image_shapes, layers
 from tffcl.validation import validated
 
 
@@ -21,7 +21,7 @@ def build_lenet(
     Raises:
       UserError: If the image is smaller than 16x16, where nothing is left after the second pooling.
     """
-    height, width, channels = checks.check_image(name, input_shape, least=16)
+    height, width, channels = image_shapes.check_image(name, input_shape, least=16)
     sizes = [((height - 4) // 2 - 4) // 2 * (((width - 4) // 2 - 4) // 2) * 16, *hidden, num_classes]
     names = [*(f"dense{number}" for number in range(1, len(hidden) + 1)), "output"]
     weights = [*flat.conv("conv1", 5, channels, 6), *flat.conv("conv2", 5, 6, 16)]

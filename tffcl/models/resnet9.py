@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tffcl.models import checks, flat, layers
+from tffcl.models import flat, image_shapes, layers
 from tffcl.validation import validated
 
 _GROUPS = 32  # of every normalization (Table 11)
@@ -27,7 +27,7 @@ def build_resnet9(
     Raises:
       UserError: If the image is smaller than 32x32, where nothing is left after the last pooling.
     """
-    height, width, channels = checks.check_image("resnet9", input_shape, least=32)
+    height, width, channels = image_shapes.check_image("resnet9", input_shape, least=32)
     weights = [
         *_block("block1", channels, 64),
         *_block("block2", 64, 128),

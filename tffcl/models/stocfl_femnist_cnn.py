@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tffcl.models import checks, flat, layers
+from tffcl.models import flat, image_shapes, layers
 from tffcl.validation import Fraction, validated
 
 _UNITS = 128
@@ -36,7 +36,7 @@ def build_stocfl_femnist_cnn(
       UserError: If the image is smaller than 6x6, where nothing is left after the pooling, or a rate is not from 0 to
         below 1.
     """
-    height, width, channels = checks.check_image("stocfl_femnist_cnn", input_shape, least=6)
+    height, width, channels = image_shapes.check_image("stocfl_femnist_cnn", input_shape, least=6)
     weights = [
         *flat.conv("conv1", 3, channels, 32),
         *flat.conv("conv2", 3, 32, 64),

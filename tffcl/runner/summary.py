@@ -133,7 +133,7 @@ def client_table(population: Population, views: Views, accuracy: dict, progress:
 
 
 def write_clients(out: pathlib.Path, columns: Mapping[str, np.ndarray]):
-    """Writes clients.csv, a row a client; an accuracy or a group that is not there is an empty cell."""
+    """Writes clients.csv, one row for each client; an accuracy or a group that is not there is an empty cell."""
     with open(out / "clients.csv", "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(columns)

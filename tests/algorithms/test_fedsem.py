@@ -1,0 +1,77 @@
+"""FedSEM on digits: its limit, its centres, and clients that come late."""
+
+import numpy as np
+import pytest
+
+from tests.algorithms.conftest import OWNERS, same_groups
+from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
+from tffcl.algorithms.collected_training import build_collected_round
+from tffcl.algorithms.fedsem import FedSEMParameters, build_fedsem
+from tffcl.algorithms.solo import build_solo
+from tffcl.errors import UserError
+from tffcl.rounds.traffic import Traffic
+
+
+def test_fedsem_with_one_centre_is_fedavg(tff_worker, model, population, reference):
+    one = train(build_fedsem(model, TRAINING, FedSEMParameters(1)), population)
+    assert len(one.models) == 1
+    assert_close(one.models[0], reference("fedavg")[1][0])
+
+
+def test_fedsems_centres_are_the_means_of_the_models_near_them(tff_worker, model, grouped):
+    method, solo = build_fedsem(model, TRAINING, FedSEMParameters(3)), build_solo(model, TRAINING)
+    cohort = cohort_of(grouped, grouped.client_ids, 1)
+    state, _ = method.next(method.initialize(grouped), cohort)
+    trained = models_of(solo, solo.next(solo.initialize(grouped), cohort)[0], grouped)
+    assert same_groups(state.assignment)
+    for cluster in range(3):
+        members = state.assignment == cluster
+        assert_close(state.models[cluster], np.average(trained[members], axis=0, weights=grouped.sizes[members]))
+    after, metrics = method.next(state, cohort_of(grouped, [0, 1, 2, 5], 2))
+    np.testing.assert_array_equal(metrics.clusters, state.assignment[[0, 1, 2, 5]])
+    absent = [3, 4, 6, 7, 8]
+    np.testing.assert_array_equal(after.assignment[absent], state.assignment[absent])
+    with pytest.raises(UserError, match="num_clusters is 3; it must be at most the clients of a round, 2"):
+        method.next(method.initialize(grouped), cohort_of(grouped, [0, 1], 3))
+
+
+def test_fedsems_centre_of_an_absent_group_stays(tff_worker, model, grouped):
+    """scikit-learn's k-means would hand it to the farthest of the others."""
+    method = build_fedsem(model, TRAINING, FedSEMParameters(3))
+    state, _ = method.next(method.initialize(grouped), cohort_of(grouped, grouped.client_ids, 1))
+    away = state.assignment == state.assignment[0]
+    after, _ = method.next(state, cohort_of(grouped, grouped.client_ids[~away], 2))
+    np.testing.assert_array_equal(after.assignment, state.assignment)
+    changed = (after.models != state.models).any(axis=1)
+    assert changed.sum() == 2 and not changed[state.assignment[0]]
+
+
+def test_fedsem_finds_the_clusters_of_clients_that_come_late(tff_worker, model, grouped):
+    """Trained from another group's centre their models would stay near to it."""
+    known, newcomers = split(grouped, [4, 8])
+    method = build_fedsem(model, TRAINING, FedSEMParameters(3))
+    state, firsts = method.initialize(known), np.array([OWNERS.index(owner) for owner in range(3)])
+    for number in range(1, 9):
+        state, metrics = method.next(state, cohort_of(known, firsts, number))
+        assert metrics.signatures == Traffic()
+    np.testing.assert_array_equal(np.flatnonzero(state.known), np.searchsorted(known.client_ids, firsts))
+    late = np.setdiff1d(known.client_ids, firsts)
+    state, metrics = method.next(state, cohort_of(known, late, 9))
+    sent = build_collected_round(model, TRAINING).transfer
+    assert metrics.signatures == Traffic(len(late) * sent.down_bytes(1), len(late) * sent.up_bytes())
+    assert metrics.traffic == metrics.signatures + metrics.signatures
+    assert state.known.all()
+    np.testing.assert_array_equal(metrics.clusters, state.clusters(late))  # they trained their own clusters' models
+    admitted = method.admit(state, newcomers)
+    assert same_groups(admitted.assignment)
+    assert admitted.known.all()
+
+
+def test_fedsems_newcomers_before_the_first_round_are_as_all_others(tff_worker, model, grouped):
+    known, newcomers = split(grouped, [4, 8])
+    method = build_fedsem(model, TRAINING, FedSEMParameters(3))
+    cohort = cohort_of(grouped, grouped.client_ids, 1)
+    joined = method.next(method.admit(method.initialize(known), newcomers), cohort)[0]
+    together = method.next(method.initialize(grouped), cohort)[0]
+    np.testing.assert_array_equal(joined.assignment, together.assignment)
+    assert_close(joined.models, together.models)

@@ -1,0 +1,18 @@
+"""FedSEM's steps of k-means against scikit-learn."""
+
+import numpy as np
+import pytest
+from sklearn.cluster import KMeans
+
+from tffcl.clustering.model_centres import first_groups, nearest_centres
+
+
+@pytest.mark.parametrize("size", [5, 300_000])  # below the number of clients, and in several blocks
+def test_fedsems_k_means_is_scikit_learns_on_the_whole_models(size):
+    rng = np.random.default_rng(3)
+    truth = rng.integers(4, size=18)
+    models = (0.1 + 0.01 * rng.normal(size=(18, size)) + 0.005 * rng.normal(size=(4, size))[truth]).astype(np.float32)
+    first = KMeans(4, n_init=20, random_state=1).fit(models)
+    np.testing.assert_array_equal(first_groups(models, 4, 1), first.labels_)
+    later = models + 0.003 * rng.normal(size=models.shape).astype(np.float32)
+    np.testing.assert_array_equal(nearest_centres(later, first.cluster_centers_.astype(np.float32)), first.predict(later))

@@ -1,0 +1,76 @@
+"""The round of clustered training, in simulation and as what a deployment takes of it, and the bytes that really cross."""
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs
+from tffcl.algorithms.clustered_training import build_clustered_round
+from tffcl.rounds.simulation import run_round
+from tffcl.rounds.traffic import Traffic, type_bytes
+
+
+@pytest.fixture(scope="module")
+def composed(model):
+    return build_clustered_round(model, TRAINING)
+
+
+def test_clients_receive_and_move_the_row_of_their_key(tff_worker, composed, model, population):
+    """Each row becomes what its clients make of it when they are alone with it."""
+    models, keys = np.stack([model.initial, 2 * model.initial, 3 * model.initial]), np.array([2, 0, 0, 2], np.int32)
+    whole = run_round(
+        composed, cohort_of(population, [0, 1, 2, 3], 1), {"models": models}, composed.initial_aggregators, key=keys
+    )
+    for row in (0, 2):
+        members = np.flatnonzero(keys == row)
+        alone = run_round(
+            composed, cohort_of(population, members, 1), {"models": models[[row]]}, composed.initial_aggregators,
+            key=np.zeros(len(members), np.int32),
+        )  # fmt: skip
+        assert_close(whole.values["models"][row], alone.values["models"][0])
+        assert np.abs(whole.values["models"][row] - models[row]).max() > 0.01
+        np.testing.assert_array_equal(whole.reports["loss"][members], alone.reports["loss"])
+    np.testing.assert_array_equal(whole.values["models"][1], models[1])
+    np.testing.assert_array_equal(whole.measurements["update"]["clients"], [2, 0, 2])
+    # In simulation every client has all rows; a device gets its own only, and that is what counts.
+    assert whole.traffic == Traffic(4 * 4 * model.size, 4 * composed.transfer.up_bytes())
+
+
+def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_reduce, composed, model, population):
+    process = composed.process({"models": model.initial[np.newaxis]})
+    clients = deployed_inputs(cohort_of(population, [0, 1, 2], 1), key=np.array([1, 0, 1], np.int32))
+    first = process.initialize()
+    np.testing.assert_array_equal(first["models"], [model.initial])
+    state = {**first, "models": np.stack([model.initial, 2 * model.initial])}
+    direct, told = process.next(state, clients)
+    again, theirs = through_map_reduce(process.next, state, clients)
+    assert np.abs(direct["models"] - state["models"]).max(axis=1).min() > 0.01
+    np.testing.assert_allclose(again["models"], direct["models"], atol=1e-6)
+    np.testing.assert_array_equal(np.sort(theirs["reports"]["client_id"]), np.sort(told["reports"]["client_id"]))
+
+
+def test_the_deployed_round_is_the_simulated_one(tff_worker, composed, model, population):
+    cohort, keys = cohort_of(population, [0, 1, 2], 1), np.array([1, 0, 1], np.int32)
+    models = np.stack([model.initial, 2 * model.initial])
+    simulated = run_round(composed, cohort, {"models": models}, composed.initial_aggregators, key=keys)
+    state = {"models": models, "aggregators": composed.initial_aggregators}
+    deployed, _ = composed.deployed(state, deployed_inputs(cohort, key=keys))
+    np.testing.assert_allclose(deployed["models"], simulated.values["models"], atol=1e-6)
+
+
+def test_traffic_is_what_the_deployed_round_sends(composed, model):
+    """Up: the result of the MapReduceForm's client work. Down: one row of the broadcast models."""
+    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(composed.deployed)
+    transfer = composed.transfer
+    assert transfer.up_bytes() == type_bytes(form.work.type_signature.result)
+    assert transfer.down_bytes() == 4 * model.size
+    assert transfer.up_bytes() == 4 * model.size + 4 + 4 + 4 + (4 + 4 + 1)  # key, weight, ID, report
+
+
+def test_a_type_without_a_size_has_no_bytes():
+    several = tff.TensorType(np.float32, [None, 3])
+    with pytest.raises(ValueError, match="no fixed size"):
+        type_bytes(several)
+    assert type_bytes(several, rows=5) == 4 * 5 * 3  # the leading dimension may be the number of models
+    with pytest.raises(ValueError, match="no fixed size"):
+        type_bytes(tff.TensorType(np.float32, [3, None]), rows=5)

@@ -1,0 +1,73 @@
+"""The house of DESIGN: which rooms there are, which way imports point, and that no two files share a name."""
+
+import ast
+import collections
+import pathlib
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).parents[1] / "tffcl"
+# Each room may import those after it in the chain, and what stands apart.
+CHAIN = ["cli", "export", "experiments", "runner", "algorithms", "rounds"]
+BASE = ["signatures", "client_work", "models", "aggregators", "clustering", "clients"]
+APART = {"reporting", "datasets", "runtime", "errors", "validation"}
+# What stands apart knows the base at most.
+KNOWN_APART = {"runtime": {"aggregators", "errors"}, "reporting": {"errors"}, "datasets": {"errors", "validation"}}
+
+
+def files():
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path.name not in ("__init__.py", "__main__.py")]
+
+
+def room_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "tffcl":
+            parts = node.module.split(".")[1:]
+            yield from [parts[0]] if parts else [alias.name for alias in node.names]
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("tffcl."))
+
+
+def allowed(room):
+    if room in KNOWN_APART:
+        return KNOWN_APART[room] | {room}
+    if room in CHAIN:
+        return {*CHAIN[CHAIN.index(room) :], *BASE, *APART}
+    return {*BASE, "errors", "validation", "runtime"}
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_imports_point_one_way(path):
+    wrong = set(imports(path)) - allowed(room_of(path))
+    assert not wrong, f"{room_of(path)} may not import {sorted(wrong)}"
+
+
+def test_clustering_and_reporting_import_no_tensorflow():
+    for path in files():
+        if room_of(path) in ("clustering", "reporting"):
+            assert "tensorflow" not in path.read_text(encoding="utf-8").replace("tensorflow-federated", ""), path
+
+
+def test_no_two_files_share_a_name():
+    names = collections.Counter(path.name for path in files())
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def test_every_room_says_what_it_is():
+    for room in [each for each in PACKAGE.iterdir() if (each / "__init__.py").is_file()]:
+        said = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8")))
+        assert said and said.split("\n")[0].endswith((".", "sent.")), room
+
+
+def test_the_runner_and_the_reports_know_no_method():
+    """They read views; a name of a method or a private key of one's state would be a special case."""
+    for path in files():
+        if room_of(path) in ("runner", "export"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            known = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+            assert not {name for name in known if name.startswith("tffcl.algorithms.")} - {"tffcl.algorithms.method"}, path
+            assert "state.extra" not in path.read_text(encoding="utf-8")
