@@ -176,7 +176,7 @@ def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_redu
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"num_clusters": 0}, "num_clusters is 0; it must be 1 or more"),
+        ({"num_clusters": 0}, "num_clusters is 0; it must be a whole number from 1"),
         ({"start": "attractin"}, "did you mean 'attracting'"),
         ({"initialization": "glorrot"}, "did you mean 'glorot'"),
         ({"num_clusters": 4, "least_share": 0.3}, r"least_share is 0.3; it must be above 0 and at most 1 / num_clusters, 0.25"),

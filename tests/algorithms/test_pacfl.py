@@ -4,9 +4,9 @@ import functools
 
 import numpy as np
 import pytest
-from tffcl.methods.pacfl import PACFLParameters, build_pacfl
 
 from tests.short_runs import TRAINING, cohort_of, split
+from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.clients.population import as_examples, population_of
 from tffcl.errors import UserError
 

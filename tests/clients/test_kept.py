@@ -71,14 +71,6 @@ def test_old_objects_stay_as_they_were(run, memory_bytes):
         assert numbers(third, range(5)) == [0, 1, 200, 3, 40]
 
 
-def test_an_array_that_its_maker_changes_afterwards_is_not_the_kept_one_of_another():
-    mine = value(1)
-    kept = KeptStates(value(0)).updated([1], [mine])
-    np.testing.assert_array_equal(kept.of([1])[0], mine)
-    other = kept.updated([1], [value(2)])
-    assert numbers(kept, [1]) == [1] and numbers(other, [1]) == [2]
-
-
 def test_what_does_not_fit_into_memory_is_on_disk(run):
     with run.process(2 * SIZE) as store:
         kept = KeptStates(value(0)).updated(range(5), [value(each + 1) for each in range(5)])

@@ -50,7 +50,9 @@ def faulty(model) -> ClientWork:
         value = tf.where(broken, np.float32(np.nan), value)
         count = client["examples"].reduce(0, lambda total, _: total + 1)
         report = collections.OrderedDict(examples=count, loss=value, finite=tf.math.logical_not(broken))
-        return ClientResult({"update": keyed(tf.constant(0), tf.stack([value, value])), "mean": tf.stack([value, value])}, report)
+        return ClientResult(
+            {"update": keyed(tf.constant(0), tf.stack([value, value])), "mean": tf.stack([value, value])}, report
+        )
 
     return ClientWork(model.example_spec, compute)
 

@@ -111,5 +111,5 @@ def _check_tests(population: Population):
     for client in population.client_ids:
         if not int(population.test_examples(int(client)).cardinality()):
             raise UserError(
-                f"client {client} has no test examples; protocol 'authors' lets clients choose on them, 'paper' does not"
+                f"client {population.name_of(client)} has no test examples; protocol 'authors' lets clients choose on them, 'paper' does not"
             )

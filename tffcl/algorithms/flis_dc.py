@@ -85,7 +85,7 @@ def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images: np
         )
         return related(answers, parameters.threshold, form, classes)
 
-    return RelatednessMeanFactory(relate, context_type=tff.TensorType(np.uint8, images.shape), context=images)
+    return RelatednessMeanFactory(relate, context_type=tff.TensorType(images.dtype, images.shape), context=images)
 
 
 @built_once
@@ -122,7 +122,7 @@ def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLI
         del measurements
         return {**state, "models": results["trained"]}
 
-    values = {"models": models_type(model.size), "images": tff.TensorType(np.uint8, images.shape)}
+    values = {"models": models_type(model.size), "images": tff.TensorType(images.dtype, images.shape)}
     work = ClientWork(model.example_spec, compute, {**fields, "key": np.int32})
     return compose(
         work, {"trained": build_aggregation(model, parameters, images)}, Server(values, receive, step, once=("images",))

@@ -207,7 +207,7 @@ class FLT(Method):
         bad = np.flatnonzero(~np.isfinite(signed["centres"]).all(axis=(1, 2)))
         if len(bad):
             raise UserError(
-                f"client {population.client_ids[bad[0]]} sent centres that are not finite; a lower fine_tune_rate helps, or "
+                f"client {population.name_of(population.client_ids[bad[0]])} sent centres that are not finite; a lower fine_tune_rate helps, or "
                 "its data hold NaN"
             )
         return signed

@@ -230,7 +230,7 @@ class StoCFL(Method):
             bad = np.flatnonzero(~np.isfinite(np.linalg.norm(found, axis=1)))  # a length that overflows has no direction
         if len(bad):
             raise UserError(
-                f"client {client_ids[bad[0]]} has a signature that is not finite; its data hold NaN, or "
+                f"client {population.name_of(client_ids[bad[0]])} has a signature that is not finite; its data hold NaN, or "
                 "anchor_learning_rate is too high"
             )
         return found

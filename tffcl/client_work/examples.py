@@ -27,3 +27,8 @@ def stack(examples: tf.data.Dataset):
 
     empty = tf.nest.map_structure(nothing, examples.element_spec)
     return examples.batch(_EVERYTHING).reduce(empty, lambda _, batch: batch)
+
+
+def as_features(x):
+    """Returns raw examples as float32: pixels (uint8) divided by 255, other numbers as they are."""
+    return tf.cast(x, tf.float32) / 255.0 if x.dtype == tf.uint8 else tf.cast(x, tf.float32)

@@ -8,7 +8,7 @@ _BATCH = 250  # small enough that a LeNet's activations stay in the cache
 
 
 def _build_inference(model: FlatModel, finish, dtype, shape=()):
-    """Builds `(vector, x uint8[n, ...]) -> dtype[n, *shape]`, `finish` of the logits, batch by batch."""
+    """Builds `(vector, x [n, ...]) -> dtype[n, *shape]`, `finish` of the model's outputs, batch by batch."""
 
     @tf.function
     def infer(vector, x):
@@ -28,20 +28,22 @@ def _build_inference(model: FlatModel, finish, dtype, shape=()):
 
 
 def build_predict(model: FlatModel):
-    """Builds `(vector float32[P], x uint8[n, ...]) -> int32[n]`, the most likely class of every example.
+    """Builds `(vector float32[P], x [n, ...]) -> int32[n]`, the most likely class of every example, `[n, L]` for sequences.
 
     With n = 0 the result is empty.
     """
-    return _build_inference(model, lambda logits: tf.argmax(logits, axis=1, output_type=tf.int32), tf.int32)
+    return _build_inference(
+        model, lambda outputs: tf.argmax(outputs, axis=-1, output_type=tf.int32), tf.int32, model.label_shape
+    )
 
 
 def build_probabilities(model: FlatModel):
-    """Builds `(vector float32[P], x uint8[n, ...]) -> float32[n, classes]`, the softmax of the logits."""
-    return _build_inference(model, tf.nn.softmax, tf.float32, (model.num_classes,))
+    """Builds `(vector float32[P], x [n, ...]) -> float32[n, classes]`, the probabilities; `[n, L, classes]` for sequences."""
+    return _build_inference(model, model.probabilities, tf.float32, (*model.label_shape, model.num_classes))
 
 
 def build_count_correct(model: FlatModel):
-    """Builds `(vector float32[P], x uint8[n, ...], y int32[n]) -> int32`, how many examples the model classifies right."""
+    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> int32`, how many labels the model gets right."""
     predict = build_predict(model)
 
     @tf.function
@@ -52,16 +54,16 @@ def build_count_correct(model: FlatModel):
 
 
 def build_mean_loss(model: FlatModel):
-    """Builds `(vector float32[P], x uint8[n, ...], y int32[n]) -> float32`, the mean cross-entropy.
+    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> float32`, the mean loss.
 
     With n = 0 the loss is 0; where the model's answers are not finite it is infinite.
     """
-    log_probabilities = _build_inference(model, tf.nn.log_softmax, tf.float32, (model.num_classes,))
+    outputs = _build_inference(model, tf.identity, tf.float32, (*model.label_shape, model.num_classes))
 
     @tf.function
     def mean_loss(vector, x, y):
-        losses = -tf.gather(log_probabilities(vector, x), y, axis=1, batch_dims=1)
-        mean = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.cast(tf.size(y), tf.float32))
+        losses = model.losses(outputs(vector, x), y)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.cast(tf.shape(y)[0], tf.float32))
         return tf.where(tf.math.is_finite(mean), mean, float("inf"))
 
     return mean_loss

@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from tffcl.client_work.order import visiting_order
-from tffcl.models.flat import FlatModel, mean_cross_entropy
+from tffcl.models.flat import FlatModel
 from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Whole
 
 # Parameters a tensor, on average, above which training goes on with the weights' own tensors: splitting and joining the
@@ -62,7 +62,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
         with tf.GradientTape() as tape:
             tape.watch(parts)
             tensors = parts if as_tensors else model.unravel(parts[0])
-            loss = mean_cross_entropy(model.logits(tensors, features, seed), labels)
+            loss = model.loss(model.logits(tensors, features, seed), labels)
             # The learning rate in the loss and not at the gradient saves a pass over the parameters.
             scaled = -training.learning_rate * loss
         moves = tape.gradient(scaled, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)

@@ -39,7 +39,7 @@ def build_train_and_report(model: FlatModel, training: LocalTraining):
         local = stack(client["examples"])
         trained, loss = local_sgd(vector, local["x"], local["y"], client["seed"], centre)
         finite = tf.reduce_all(tf.math.is_finite(trained))
-        report = collections.OrderedDict(examples=tf.size(local["y"]), loss=loss, finite=finite)
+        report = collections.OrderedDict(examples=tf.shape(local["y"])[0], loss=loss, finite=finite)
         if "test_examples" in client:
             test = stack(client["test_examples"])
             report["test_correct"] = count_correct(trained, test["x"], test["y"])

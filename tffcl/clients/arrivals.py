@@ -10,7 +10,7 @@ def check_newcomers(state, newcomers: Population):
     """Raises UserError if a newcomer is already known."""
     both = np.intersect1d(state.client_ids, newcomers.client_ids)
     if both.size:
-        raise UserError(f"client {both[0]} is no newcomer: it has an assignment already")
+        raise UserError(f"client {newcomers.name_of(both[0])} is no newcomer: it has an assignment already")
 
 
 def joined_order(state, newcomers: Population) -> np.ndarray:

@@ -58,12 +58,14 @@ class KeptStore:
         return version
 
     def read(self, client: int, version: int, like):
-        """Reads a value of the structure `like`; UserError if the file is missing or damaged."""
+        """Reads a value of the structure, shapes and types of `like`; UserError if the file is missing or damaged."""
         path = self._path(client, version)
         try:
             with np.load(path, allow_pickle=False) as saved:
                 leaves = [saved[f"arr_{place}"] for place in range(len(saved.files))]
-            return tf.nest.pack_sequence_as(like, leaves)
+            found = tf.nest.pack_sequence_as(like, leaves)
+            tf.nest.map_structure(_check_alike, found, like)
+            return found
         except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
             raise UserError(f"{path}, what client {client} kept, cannot be read ({str(error).splitlines()[0]})") from None
 
@@ -76,6 +78,12 @@ class KeptStore:
 
     def _path(self, client: int, version: int) -> pathlib.Path:
         return self.directory / f"{client}.{version}.npz"
+
+
+def _check_alike(found: np.ndarray, like: np.ndarray):
+    # A header that says fewer rows than there are leaves bytes unread, and their checksum unchecked.
+    if (found.shape, found.dtype) != (like.shape, like.dtype):
+        raise ValueError(f"{found.dtype} {list(found.shape)} where {like.dtype} {list(like.shape)} was kept")
 
 
 _STORE: contextvars.ContextVar[KeptStore | None] = contextvars.ContextVar("kept store", default=None)

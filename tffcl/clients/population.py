@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from tffcl.errors import UserError
+from tffcl.errors import UserError, unknown
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,6 +41,7 @@ class Population:
       label_counts: `int64 [N, C]`, training examples of each label; None where that is not known.
       groups: `int32 [N]`, the true group of each client, to hold found clusters against; None where there are none.
       note: What a reader of results should know of the data; else "".
+      names: What each client is called in files and messages, where that is not its ID.
     """
 
     client_ids: np.ndarray
@@ -52,6 +53,7 @@ class Population:
     label_counts: np.ndarray | None = None
     groups: np.ndarray | None = None
     note: str = ""
+    names: np.ndarray | None = None
 
     def __post_init__(self):
         if self.versions is None:
@@ -62,6 +64,7 @@ class Population:
             raise UserError("client IDs must be ascending and distinct, with one size each")
         if np.any(np.asarray(self.sizes) < 1):
             empty = self.client_ids[np.flatnonzero(np.asarray(self.sizes) < 1)[0]]
+            empty = empty if self.names is None else self.names[np.flatnonzero(np.asarray(self.sizes) < 1)[0]]
             raise UserError(f"client {empty} has no training examples; every client needs at least 1")
 
     def __len__(self) -> int:
@@ -72,17 +75,46 @@ class Population:
         return f"Population({len(self)} clients, {int(np.sum(self.sizes)):,} training examples{groups})"
 
     def index(self, client_ids) -> np.ndarray:
-        """Returns the rows of the given clients.
+        """Returns the rows of the given clients, by ID or by name.
 
         Raises:
           UserError: If one is not of this population.
         """
-        return index_of(self.client_ids, client_ids)
+        if self.names is None or not any(isinstance(each, str) for each in np.atleast_1d(client_ids).tolist()):
+            return index_of(self.client_ids, client_ids)
+        rows = {name: row for row, name in enumerate(self.names.tolist())}
+        try:
+            return np.array([rows[name] for name in np.atleast_1d(client_ids).tolist()])
+        except KeyError as error:
+            raise unknown("client", error.args[0], rows) from None
+
+    def name_of(self, client_id: int) -> str:
+        """Returns what a client is called in files and messages."""
+        return str(client_id) if self.names is None else str(self.names[self.index([client_id])[0]])
+
+    @property
+    def shown_ids(self) -> np.ndarray:
+        """What the clients are called: their names, or their IDs."""
+        return self.client_ids if self.names is None else self.names
+
+    @classmethod
+    def from_arrays(cls, examples: Mapping[str | int, tuple], test: Mapping[str | int, tuple] | None = None) -> "Population":
+        """Makes a population of arrays, see `clients.sources.from_arrays`."""
+        from tffcl.clients import sources
+
+        return sources.from_arrays(examples, test)
+
+    @classmethod
+    def from_client_data(cls, train, test=None) -> "Population":
+        """Makes a population of `tff.simulation.datasets.ClientData`, see `clients.sources.from_client_data`."""
+        from tffcl.clients import sources
+
+        return sources.from_client_data(train, test)
 
     def restricted(self, client_ids) -> "Population":
         """Returns the population of these clients only, ascending; UserError if one is not of this population."""
         rows = np.sort(self.index(client_ids))
-        by_row = ("client_ids", "sizes", "versions", "label_counts", "groups")
+        by_row = ("client_ids", "sizes", "versions", "label_counts", "groups", "names")
         fields = {name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in by_row}
         if self.tests is not None:
             fields["tests"] = dataclasses.replace(self.tests, indices=tuple(self.tests.indices[row] for row in rows))

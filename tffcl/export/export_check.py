@@ -16,6 +16,7 @@ from tffcl.export import forms
 from tffcl.export.manifest import read_manifest
 from tffcl.export.rehearsal import difference, rehearse
 from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import graph_function
 from tffcl.runner import state_arrays
 
 _TRIED_IMAGES = 64
@@ -127,7 +128,9 @@ def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, stat
 def _check_saved_model(directory: pathlib.Path, model: FlatModel, images: np.ndarray):
     path, models = directory / "saved_model", np.load(directory / "state" / "models.npy")
     serve = tf.saved_model.load(str(path)).signatures["serving_default"]
-    probabilities = build_probabilities(model)
+    spec = model.example_spec["x"]
+    x = tf.TensorSpec([None, *spec.shape], spec.dtype)
+    probabilities = graph_function(build_probabilities(model), tf.TensorSpec([model.size]), x)
     found = [serve(images=tf.constant(images), cluster=tf.constant(row))["probabilities"] for row in range(len(models))]
     expected = [probabilities(vector, images) for vector in models]
     return _compared(path, found, expected, "the library on images of the task")

@@ -21,6 +21,8 @@ from tffcl.models.saved_model import save_models
 from tffcl.runner import state_arrays
 
 SUMMED = "training_summed"
+TRAININGS = {"training", "training_with_kept"}  # forms of a round of training; the script runs the first that there is
+_KEPT = "what clients keep, which stays on the devices; the computation hands it out at CLIENTS"
 _PACKAGES = ("tffcl", "tensorflow-federated", "tensorflow", "numpy")
 _SCRIPT = pathlib.Path(__file__).parent / "run_one_round.py"
 
@@ -91,7 +93,7 @@ def _write(directory: pathlib.Path, trained: TrainedRun) -> dict:
     states = _write_states(directory, computations, arguments, exports, state)
     _write_models(directory, trained)
     _write_clustering(directory, trained)
-    if _has_models(computations.get("training")):
+    if TRAININGS & computations.keys():
         shutil.copy(_SCRIPT, directory / "run_one_round.py")
     return {
         "task": config.task,
@@ -104,11 +106,6 @@ def _write(directory: pathlib.Path, trained: TrainedRun) -> dict:
         "computations": described,
         "values": states,
     }
-
-
-def _has_models(training) -> bool:
-    """Whether a round's first argument is the server's state with models, which the script shows."""
-    return training is not None and "models" in tff.structure.name_list(training.type_signature.parameter[0].member)
 
 
 def _summed_argument(argument: tuple, clusters: int) -> tuple:
@@ -207,7 +204,7 @@ def _describe_model(trained: TrainedRun) -> dict:
         "name": model.name,
         "parameters": model.size,
         "models": len(rows),
-        "input": f"uint8[?,{','.join(map(str, model.input_shape))}]",
+        "input": str(tff.TensorType(model.example_spec["x"].dtype.as_numpy_dtype, [None, *model.input_shape])),
         "classes": model.num_classes,
         "saved_model": "saved_model",
         "tensors": tensors,
@@ -252,14 +249,18 @@ def _phases(method, exports: Exports, computations) -> list[dict]:
         if method.clients_choose
         else "the coordinator gives every client its key"
     )
-    if "training" not in computations:
-        return phases
-    phases.append({
-        "phase": "training",
-        "when": f"every round; {how}",
-        "computation": "training",
-        "server_value": "initial at first, trained to go on from this run",
-    })  # fmt: skip
+    for name, computation in computations.items():
+        if forms.hands_out_kept(computation) and name not in TRAININGS:
+            phases.append({"phase": name, "when": "every round, before training", "computation": name, "gives": _KEPT})
+    if "training" in computations:
+        phases.append({
+            "phase": "training",
+            "when": f"every round; {how}",
+            "computation": "training",
+            "server_value": "initial at first, trained to go on from this run",
+        })  # fmt: skip
+    elif "training_with_kept" in computations:
+        phases.append({"phase": "training", "when": "every round", "computation": "training_with_kept", "gives": _KEPT})
     return phases
 
 

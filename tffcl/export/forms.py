@@ -56,6 +56,13 @@ def from_argument(value, parameter: tff.Type) -> tuple:
     return tuple(value) if isinstance(parameter, tff.StructType) else (value,)
 
 
+def hands_out_kept(computation: tff.Computation) -> bool:
+    """Whether the computation hands out what clients keep, as a value at CLIENTS."""
+    result = computation.type_signature.result
+    parts = list(result) if isinstance(result, tff.StructType) else []
+    return any(isinstance(part, tff.FederatedType) and part.placement is tff.CLIENTS for part in parts)
+
+
 def _build(kind: str, computation: tff.Computation):
     mapreduce = tff.backends.mapreduce
     if kind == "map_reduce":
@@ -77,14 +84,16 @@ def write_form(directory: pathlib.Path, kind: str, computation: tff.Computation)
     try:
         form = _build(kind, computation)
     except Exception as error:  # TFF raises what happens to go wrong inside it
-        return None, _reason(kind, error)
+        return None, _reason(kind, computation, error)
     for part in PARTS[kind]:
         write_computation(directory / f"{part}.pb", getattr(form, part))
     return form, None
 
 
-def _reason(kind: str, error: Exception) -> str:
+def _reason(kind: str, computation: tff.Computation, error: Exception) -> str:
     said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    if hands_out_kept(computation):
+        return f"TFF's forms have no place for what clients keep: a device keeps it itself ({said})"
     if kind == "distribute_aggregate" and "FunctionType" in said:
         return f"TFF 0.87 makes none of a computation with a tff.federated_aggregate, only with sums ({said})"
     return said

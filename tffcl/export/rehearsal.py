@@ -47,11 +47,20 @@ def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], tf.da
 
     def examples(client: int):
         rng = np.random.default_rng([seed, client])
-        x = rng.integers(0, 256, [_EXAMPLES, *model.input_shape], np.uint8)
+        spec = model.example_spec["x"]
+        x = rng.uniform(0, 256 if spec.dtype.is_integer else 1, [_EXAMPLES, *spec.shape]).astype(spec.dtype.as_numpy_dtype)
         y = rng.integers(0, model.num_classes, _EXAMPLES, np.int32)
         return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x, y=y))
 
     return examples
+
+
+def _random(rng: np.random.Generator, spec: tf.TensorSpec, classes: int) -> np.ndarray:
+    """Random examples: pixels, normal numbers, or other whole numbers below the number of classes (characters)."""
+    shape, kind = [_EXAMPLES, *spec.shape], spec.dtype.as_numpy_dtype
+    if np.issubdtype(kind, np.floating):
+        return rng.standard_normal(shape).astype(kind)
+    return rng.integers(0, 256 if kind is np.uint8 else classes, shape).astype(kind)
 
 
 def rehearse(

@@ -20,17 +20,15 @@ def main():
     training = tff.framework.deserialize_computation(computation_pb2.Computation.FromString(proto))
     kind = training.type_signature.parameter
     print(f"a round is {training.type_signature}")
-
     # The clients' inputs are random images here. A deployment gives its own examples, in structures of the same type.
     state, clients = value(f"check/{name}.input.pb", kind)
-    if (HERE / "state" / "trained.pb").is_file():
-        state = value("state/trained.pb", kind[0])
+    state = value("state/trained.pb", kind[0]) if (HERE / "state" / "trained.pb").is_file() else state
     after, _, *kept = training(state, clients)
+    print(*(f"{len(each)} clients keep values of {kind[1].member['kept']}" for each in kept))
     if "models" in dir(kind[0].member):
         before, trained = np.asarray(state["models"]), np.asarray(after["models"])
         moved = f" by {np.abs(trained - before).max():.4f} at most" if trained.shape == before.shape else ""
         print(f"{len(clients)} clients moved {len(trained)} models{moved}")
-    print(*(f"{len(each)} clients keep values of {kind[1].member['kept']}" for each in kept))
 
 
 if __name__ == "__main__":

@@ -175,16 +175,20 @@ def architecture(build: Callable) -> Callable:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlatModel(FlatWeights):
-    """A classifier whose parameters are one float32 vector `[P]`.
+    """A classifier whose parameters are one float32 vector `[P]`. Make one of your own model by `from_functional` or `from_keras`.
 
     Attributes:
-      functional: The same model as `tff.learning.models.FunctionalModel` over raw examples (uint8 images).
-      preprocess: Raw examples `uint8 [n, ...]` to features `float32 [n, ...]`; done once per client, not once per step.
-      logits: `(tensors, features, seed)` to `float32 [n, classes]`; `seed int32 [2]` decides this step's dropout, None
-        stands for inference.
-      input_shape: Of one raw example.
+      functional: The same model as `tff.learning.models.FunctionalModel` over raw examples.
+      preprocess: Raw examples `[n, ...]` to features `[n, ...]`; done once per client, not once per step.
+      logits: `(tensors, features, seed)` to outputs `float32 [n, classes]`, or `[n, L, classes]` for sequences of L labels;
+        `seed int32 [2]` decides this step's dropout, None stands for inference.
+      example_spec: The `tf.TensorSpec` structure of a single example: raw `x` of any type and shape, `y` int32, one label or
+        a sequence of L.
       num_classes: Number of outputs.
-      initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn.
+      loss: `(outputs, labels) -> float32`, the mean loss of a batch.
+      losses: `(outputs, labels) -> float32 [n]`, the loss of each example.
+      probabilities: Outputs to probabilities of the classes.
+      initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn; None for a model of another origin.
       key: Equal for models of one architecture, whatever their initial weights: what is traced for one serves the other. None
         for a model that is like no other.
     """
@@ -192,15 +196,27 @@ class FlatModel(FlatWeights):
     functional: tff.learning.models.FunctionalModel
     preprocess: Callable
     logits: Callable
-    input_shape: tuple[int, ...]
+    example_spec: collections.OrderedDict
     num_classes: int
-    initialization: str
+    loss: Callable
+    losses: Callable
+    probabilities: Callable = tf.nn.softmax
+    initialization: str | None = None
     key: tuple | None = None
 
+    def __repr__(self) -> str:
+        x = self.example_spec["x"]
+        return f"FlatModel({self.name}: {self.size:,} parameters, {x.dtype.name}{list(x.shape)} to {self.num_classes} classes)"
+
     @property
-    def example_spec(self) -> collections.OrderedDict:
-        """The `tf.TensorSpec` structure of a single example: raw image `x`, int32 label `y`."""
-        return collections.OrderedDict(x=tf.TensorSpec(self.input_shape, tf.uint8), y=tf.TensorSpec((), tf.int32))
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one raw example."""
+        return tuple(self.example_spec["x"].shape)
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """Shape of one example's labels: `()`, or `(L,)` for a sequence of L labels."""
+        return tuple(self.example_spec["y"].shape)
 
     @property
     def initial(self) -> np.ndarray:
@@ -212,9 +228,33 @@ class FlatModel(FlatWeights):
 
         Args:
           seed: Decides the values.
-          initialization: A name in `INITIALIZATIONS`; default as for `initial`.
+          initialization: A name in `INITIALIZATIONS`; default as for `initial`. Of a model of another origin the entries of each
+            initial tensor change their places at random, so that they keep their distribution.
+
+        Raises:
+          UserError: If an initialization is named for a model of another origin.
         """
-        return self.ravel(initialize(self.weights, initialization or self.initialization, seed))
+        if self.initialization is not None:
+            return self.ravel(initialize(self.weights, initialization or self.initialization, seed))
+        if initialization is not None:
+            raise UserError(f"initialization {initialization!r} is for tffcl's own architectures; {self.name} has its own")
+        rng = np.random.default_rng(seed)
+        tensors = self.functional.initial_weights[0]
+        return self.ravel([rng.permutation(np.ravel(tensor)).reshape(np.shape(tensor)) for tensor in tensors])
+
+    @classmethod
+    def from_functional(cls, functional: tff.learning.models.FunctionalModel, name: str = "functional") -> "FlatModel":
+        """Makes one of a `tff.learning.models.FunctionalModel`, see `models.foreign.from_functional`."""
+        from tffcl.models import foreign
+
+        return foreign.from_functional(functional, name)
+
+    @classmethod
+    def from_keras(cls, keras_model, loss, input_spec, name: str | None = None) -> "FlatModel":
+        """Makes one of a Keras model, see `models.foreign.from_keras`."""
+        from tffcl.models import foreign
+
+        return foreign.from_keras(keras_model, loss, input_spec, name)
 
 
 def mean_cross_entropy(logits, labels, sample_weight=None):
@@ -222,6 +262,11 @@ def mean_cross_entropy(logits, labels, sample_weight=None):
     del sample_weight
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=tf.reshape(labels, [-1]), logits=logits)
     return tf.reduce_mean(losses)
+
+
+def cross_entropies(logits, labels):
+    """Cross-entropies `float32 [n]` of `logits [n, classes]` against integer `labels [n]`."""
+    return -tf.gather(tf.nn.log_softmax(logits), labels, axis=1, batch_dims=1)
 
 
 def build_preprocess(normalization: tuple) -> Callable:
@@ -279,4 +324,8 @@ def build_flat_model(
         loss_fn=mean_cross_entropy,
         input_spec=(tf.TensorSpec((None, *input_shape), tf.uint8), tf.TensorSpec((None,), tf.int32)),
     )
-    return FlatModel(name, tuple(weights), functional, preprocess, logits, input_shape, int(num_classes), initialization)
+    spec = collections.OrderedDict(x=tf.TensorSpec(input_shape, tf.uint8), y=tf.TensorSpec((), tf.int32))
+    return FlatModel(
+        name, tuple(weights), functional, preprocess, logits, spec, int(num_classes), mean_cross_entropy, cross_entropies,
+        initialization=initialization,
+    )  # fmt: skip

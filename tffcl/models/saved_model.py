@@ -6,13 +6,14 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import graph_function
 
 
 def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndarray):
     """Writes models of one architecture as a TensorFlow SavedModel.
 
-    Its signature `serving_default` takes `images uint8[n, ...]` (raw, the model normalises them) and `cluster int32`, the
-    row of `models`, and gives `probabilities float32[n, classes]` and `labels int32[n]`. The loaded object has the
+    Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them, and `cluster int32`, the row of
+    `models`, and gives `probabilities float32[n, classes]` and `labels int32[n]`. The loaded object has the
     parameters as the variable `models`.
 
     Args:
@@ -23,15 +24,18 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
     served = tf.Module()
     served.models = tf.Variable(models, trainable=False, name="models")
 
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None, *model.input_shape], tf.uint8, "images"),
-            tf.TensorSpec([], tf.int32, "cluster"),
-        ]
-    )
+    spec = model.example_spec["x"]
+    images_spec = tf.TensorSpec([None, *spec.shape], spec.dtype, "images")
+
+    def answer(vector, images):
+        outputs = model.logits(model.unravel(vector), model.preprocess(images), None)
+        return {"probabilities": model.probabilities(outputs), "labels": tf.argmax(outputs, axis=-1, output_type=tf.int32)}
+
+    run = graph_function(answer, tf.TensorSpec([model.size]), images_spec)
+
+    @tf.function(input_signature=[images_spec, tf.TensorSpec([], tf.int32, "cluster")])
     def predict(images, cluster):
-        logits = model.logits(model.unravel(served.models[cluster]), model.preprocess(images), None)
-        return {"probabilities": tf.nn.softmax(logits), "labels": tf.argmax(logits, axis=1, output_type=tf.int32)}
+        return run(served.models[cluster], images)
 
     served.predict = predict
     tf.saved_model.save(served, str(directory), signatures={"serving_default": predict})

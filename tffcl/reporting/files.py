@@ -40,7 +40,7 @@ class Clients:
       rounds_trained: int[N].
       cluster_accuracy: float[N], a fraction; NaN where it was not measured.
       local_accuracy: float[N], a fraction; NaN for a client that never trained.
-      label_counts: int[N, C], training examples of each class.
+      label_counts: int[N, C], training examples of each class; C is 0 where they are not known.
     """
 
     client_id: np.ndarray
@@ -241,7 +241,7 @@ def _read_history(directory: pathlib.Path, client_ids: np.ndarray) -> dict[int, 
         except (OSError, EOFError, ValueError) as error:
             raise columns.damaged(path, error) from error
         history[int(path.stem)] = np.full(len(client_ids), NO_CLUSTER)
-        history[int(path.stem)][rows] = clusters
+        history[int(path.stem)][rows] = clusters.astype(int)
     return history
 
 
@@ -277,8 +277,9 @@ def _read_clients(path: pathlib.Path) -> Clients:
         raise columns.damaged(path, "it has no clients")
     labels = sum(re.fullmatch(r"label_\d+", name) is not None for name in table.names)
     missing = [f"label_{each}" for each in range(labels) if f"label_{each}" not in table.names]
-    if missing or not labels:
-        raise columns.damaged(path, f"there is no column {missing[0] if missing else 'label_0'}")
+    if missing:
+        raise columns.damaged(path, f"there is no column {missing[0]}")
+    counts = [table.integers(f"label_{each}", empty=0) for each in range(labels)]
     return Clients(
         client_id=table.texts("client_id"),
         true_cluster=table.texts("true_cluster"),
@@ -288,7 +289,7 @@ def _read_clients(path: pathlib.Path) -> Clients:
         rounds_trained=table.integers("rounds_trained", empty=0),
         cluster_accuracy=table.floats("cluster_accuracy"),
         local_accuracy=table.floats("local_accuracy"),
-        label_counts=np.stack([table.integers(f"label_{each}", empty=0) for each in range(labels)], axis=1),
+        label_counts=np.stack(counts, axis=1) if counts else np.zeros([len(table.rows), 0], int),
     )
 
 

@@ -158,15 +158,16 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
 
 def _of_one(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
     sides = "; the colours at the left are the true groups" if np.any(run.clients.true_cluster != "") else ""
-    yield _picture(
-        f"labels{suffix}",
-        CLUSTERS,
-        "who holds which labels",
-        f"A row is a client, ordered by cluster (number of clients in brackets){sides}. White: the client has no "
-        "example of the label. A cluster whose rows look alike has put like with like.",
-        figures.labels_figure(run),
-        prefix,
-    )
+    if run.clients.label_counts.shape[1]:
+        yield _picture(
+            f"labels{suffix}",
+            CLUSTERS,
+            "who holds which labels",
+            f"A row is a client, ordered by cluster (number of clients in brackets){sides}. White: the client has no "
+            "example of the label. A cluster whose rows look alike has put like with like.",
+            figures.labels_figure(run),
+            prefix,
+        )
     if run.clustering is not None:
         yield from _of_clustering(run, suffix, prefix)
     if run.representations is not None and run.history:

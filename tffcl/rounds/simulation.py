@@ -130,6 +130,6 @@ def _check_finite(reports, cohort: Cohort):
     if not np.all(reports["finite"]):
         bad = np.flatnonzero(~reports["finite"])[0]
         raise UserError(
-            f"client {cohort.client_ids[bad]} trained a model that is not finite (loss {reports['loss'][bad]:g}) in round "
+            f"client {cohort.population.name_of(cohort.client_ids[bad])} trained a model that is not finite (loss {reports['loss'][bad]:g}) in round "
             f"{cohort.seed[1]}; a lower learning_rate or momentum helps, or its data hold NaN"
         )

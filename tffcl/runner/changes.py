@@ -19,6 +19,7 @@ def notes(stages: Stages, rounds: int, views: Views) -> list[str]:
       views: Of the method's last state.
     """
     found, drifted, arrived_changed = [], np.zeros(0, np.int32), np.zeros(0, np.int32)
+    name_of = stages.at(rounds).population.name_of
     for start in (each for each in stages.starts[1:] if each <= rounds):
         stage = stages.at(start)
         if stage.arrivals is not None:
@@ -26,21 +27,25 @@ def notes(stages: Stages, rounds: int, views: Views) -> list[str]:
             changed = stage.arrivals.client_ids[stage.arrivals.versions > 0]
             arrived_changed = np.union1d(arrived_changed, changed)
         if stage.changed.size:
-            found.append(f"from round {start} on these clients held other data: {_listed(stage.changed)}")
+            found.append(f"from round {start} on these clients held other data: {_listed(list(map(name_of, stage.changed)))}")
             drifted = np.union1d(drifted, stage.changed)
     if views.moves is None:
         return found
     moved, flagged = views.moves.moved_in, views.moves.flagged_in
     for number in np.unique(moved[moved > 0]):
         clients = views.client_ids[moved == number]
-        found.append(f"clusters formed anew after round {number}; into another cluster moved: {_listed(clients)}")
+        found.append(
+            f"clusters formed anew after round {number}; into another cluster moved: {_listed(list(map(name_of, clients)))}"
+        )
     if (flagged > 0).any():
-        raised = [f"{client} (round {number})" for client, number in zip(views.client_ids, flagged, strict=True) if number]
+        raised = [
+            f"{name_of(client)} (round {number})" for client, number in zip(views.client_ids, flagged, strict=True) if number
+        ]
         found.append(f"flags of change: {_listed(raised)}")
     silent = np.setdiff1d(drifted, [*views.client_ids[flagged > 0], *arrived_changed])
     if silent.size:
         found.append(
-            f"no flag of {_listed(silent)}: they did not train on the new data before clusters were formed anew, or at all"
+            f"no flag of {_listed(list(map(name_of, silent)))}: they did not train on the new data before clusters were formed anew, or at all"
         )
     return found
 

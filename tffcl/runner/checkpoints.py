@@ -73,6 +73,9 @@ class Checkpoints:
         """
         try:
             with np.load(self._path(round_number), allow_pickle=False) as saved:
+                # NumPy checks a checksum only where it reads to the end, which a damaged header can keep it from.
+                if damaged := saved.zip.testzip():
+                    raise ValueError(f"{damaged} is damaged")
                 loaded = state_arrays.unpack(saved, {"state": state_class})
             return loaded["state"], dict(loaded["progress"])
         except Exception as error:  # NumPy's, zipfile's and json's errors for damaged files are of a dozen types
@@ -84,6 +87,10 @@ class Checkpoints:
     def _path(self, round_number: int) -> pathlib.Path:
         return self._directory / f"round_{round_number:06}.npz"
 
-    def _kept_of(self, round_number: int):
-        with np.load(self._path(round_number), allow_pickle=False) as saved:
-            return [tuple(pair) for pair in saved[_KEPT].tolist()]
+    def _kept_of(self, round_number: int) -> list[tuple[int, int]]:
+        """The kept versions that a checkpoint names; none for a damaged one, which cannot be loaded anyway."""
+        try:
+            with np.load(self._path(round_number), allow_pickle=False) as saved:
+                return [tuple(pair) for pair in saved[_KEPT].tolist()]
+        except Exception:  # as in `load`
+            return []

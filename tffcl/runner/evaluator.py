@@ -28,7 +28,7 @@ def build_answering(model: FlatModel) -> tff.Computation:
         collections.OrderedDict(
             item=np.int32,
             model=tff.TensorType(np.float32, [model.size]),
-            x=tff.TensorType(np.uint8, [None, *model.input_shape]),
+            x=tff.TensorType(model.example_spec["x"].dtype.as_numpy_dtype, [None, *model.input_shape]),
         )
     )
 
@@ -73,9 +73,9 @@ class Evaluator:
           wanted: Per model, which images of the pool.
 
         Returns:
-          Per model, `bool` per image of the pool: right; False also where it was not asked.
+          For each model, `float [n]`: the share of labels that is right, of each example of the pool; 0 also where it was not asked.
         """
-        result = [np.zeros(len(self._tests.y), bool) for _ in wanted]
+        result = [np.zeros(len(self._tests.y)) for _ in wanted]
         pieces = []
         for row, images in enumerate(wanted):
             parts = max(1, -(-len(images) // _IMAGES_AT_A_TIME))
@@ -84,7 +84,8 @@ class Evaluator:
             wave = pieces[start : start + self._slots]
             for item, answers in self._answer(models, wave):
                 row, images = wave[item]
-                result[row][images] = answers == self._tests.y[images]
+                right = answers == self._tests.y[images]
+                result[row][images] = right.reshape(len(right), -1).mean(axis=1) if right.ndim > 1 else right
         return result
 
     def _answer(self, models, wave):

@@ -6,7 +6,7 @@ import numpy as np
 
 
 class ClusterHistory:
-    """Writes `history/<round>.npy`, int32 [2, N], client IDs and their clusters, when it is not as in the round before."""
+    """Writes `history/<round>.npy`, `[2, N]`, client IDs and their clusters, when it is not as in the round before."""
 
     def __init__(self, out: pathlib.Path, first: int):
         """Opens the history of a run.
@@ -25,8 +25,9 @@ class ClusterHistory:
                 self._last = np.load(path)
 
     def save(self, round_number: int, client_ids: np.ndarray, assignment: np.ndarray):
-        """Saves the clusters after a round."""
-        now = np.stack([client_ids, assignment]).astype(np.int32)
+        """Saves the clusters after a round; of clients with names all is text."""
+        now = np.stack([client_ids, assignment])
+        now = now if now.dtype.kind == "U" else now.astype(np.int32)
         if self._last is None or not np.array_equal(self._last, now):
             np.save(self._directory / f"{round_number:06}.npy", now)
             self._last = now

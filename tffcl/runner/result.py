@@ -6,12 +6,14 @@ import pathlib
 from collections.abc import Mapping
 
 import numpy as np
+import tensorflow as tf
 
 from tffcl.algorithms.method import Method
 from tffcl.client_work.local_evaluation import build_predict
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import graph_function
 from tffcl.rounds.cache import built_once
 
 
@@ -38,8 +40,8 @@ class Trained:
 
     def model_of(self, client) -> np.ndarray:
         """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""
-        self.population.index([client])
-        models, rows = self.method.models_for(self.state, [client])
+        own = self.population.client_ids[self.population.index([client])]
+        models, rows = self.method.models_for(self.state, own)
         return models[rows[0]]
 
     def predict(self, client, x: np.ndarray) -> np.ndarray:
@@ -64,7 +66,9 @@ class Trained:
 
 @built_once
 def _predictor(model: FlatModel):
-    return build_predict(model)
+    spec = model.example_spec["x"]
+    x = tf.TensorSpec([None, *spec.shape], spec.dtype)
+    return graph_function(build_predict(model), tf.TensorSpec([model.size]), x)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

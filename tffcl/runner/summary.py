@@ -118,7 +118,7 @@ def client_table(population: Population, views: Views, accuracy: dict, progress:
     """The columns of clients.csv, arrays by name: who a client is, its cluster, its data, its accuracies."""
     tests, labels = population.pooled_tests, population.label_counts
     columns = {
-        "client_id": views.client_ids,
+        "client_id": population.shown_ids,
         "true_cluster": population.groups,
         "cluster": np.asarray(views.clusters),
         "examples": population.sizes,
@@ -147,7 +147,7 @@ def _cell(value):
     return value
 
 
-def write_representations(out: pathlib.Path, views: Views, seed: int):
+def write_representations(out: pathlib.Path, views: Views, population: Population, seed: int):
     """Writes representations.npz for methods whose clients sent vectors: a map of them, and who they are.
 
     Of more than 2,000 clients so many are drawn by the seed: more dots tell no more, and the map takes long.
@@ -159,10 +159,10 @@ def write_representations(out: pathlib.Path, views: Views, seed: int):
         rows = np.sort(np.random.default_rng(seed).choice(rows, _MOST_MAPPED, replace=False))
     known = np.flatnonzero(views.known_or_all)[rows]
     points = project_directions(views.representations[rows], seed=seed)
-    np.savez_compressed(out / "representations.npz", client_ids=views.client_ids[known], places=known, points=points)
+    np.savez_compressed(out / "representations.npz", client_ids=population.shown_ids[known], places=known, points=points)
 
 
-def write_clustering(out: pathlib.Path, views: Views):
+def write_clustering(out: pathlib.Path, views: Views, population: Population):
     """Writes clustering.npz for methods with a metric: matrix, merges, threshold, labels, and what they mean.
 
     Where clients are related by a map of their centres: relatedness and map too.
@@ -182,7 +182,7 @@ def write_clustering(out: pathlib.Path, views: Views):
         more["tree_unit"] = metric.tree_unit
     np.savez_compressed(
         out / "clustering.npz",
-        client_ids=views.client_ids,
+        client_ids=population.shown_ids,
         proximity=metric.proximity,
         labels=views.clusters,
         suggestion=suggestion,

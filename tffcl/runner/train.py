@@ -13,6 +13,7 @@ from tffcl import runtime
 from tffcl.clients import kept, sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
+from tffcl.clients.sources import check_examples
 from tffcl.errors import UserError
 from tffcl.runner import changes, checks, directory, summary
 from tffcl.runner.checkpoints import Checkpoints
@@ -101,7 +102,7 @@ def train(
     """Trains a method on clients and writes the files of a run but for report and figures.
 
     Args:
-      method: A method, see `tffcl.algorithms`; or an object of your own with the attributes of `algorithms.Method`.
+      method: A method, see `tffcl.algorithms`; or an object of your own with the attributes of `algorithms.method.Method`.
       population: The clients, with their examples.
       rounds: Communication rounds.
       clients_per_round: Cohort size, sampled uniformly without replacement.
@@ -129,6 +130,7 @@ def train(
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
     directory.check_claim(out, settings, resume=resume, overwrite=overwrite)
+    check_examples(population, method.model.example_spec, method.model.num_classes)
     stages = Stages(method.model, population, later)
     sampling.sample_cohort(population.client_ids, clients_per_round, seed, 1)  # too large a cohort is told now
     if not workers:
@@ -221,7 +223,7 @@ def _rounds(job: _Run, state, done: int, checkpoints: Checkpoints, metrics: Metr
                 row.update(_cluster_row(job, state))
             metrics.release(done, {**row, "seconds": time.monotonic() - start})
             views = job.method.views(state)
-            history.save(done, views.client_ids, views.clusters)
+            history.save(done, job.stage.population.shown_ids, views.clusters)
             _show(bar, row, shown)
             if done == protocol.rounds or done % protocol.checkpoint_every == 0:
                 checkpoints.save(done, state, job.progress)
@@ -328,9 +330,9 @@ def _show(bar, row: dict, shown: dict):
 def _finish(job: _Run, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result:
     population, views = job.stage.population, job.method.views(state)
     if views.metric is not None:
-        summary.write_clustering(out, views)
+        summary.write_clustering(out, views, population)
     if views.representations is not None:
-        summary.write_representations(out, views, sampling.stream(about["seed"], "map"))
+        summary.write_representations(out, views, population, sampling.stream(about["seed"], "map"))
     columns = summary.client_table(population, views, accuracy, job.progress)
     summary.write_clients(out, columns)
     told = changes.notes(job.stages, about["rounds"], views)

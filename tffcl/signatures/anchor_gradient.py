@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 from tffcl.client_work.examples import stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, unknown
-from tffcl.models.flat import FlatModel, mean_cross_entropy
+from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import Signature, build_signature
 
 FORMS = {
@@ -21,7 +21,7 @@ _SKETCH_STREAM = 2  # folded into the seed, so that the projection does not draw
 
 
 def build_gradient(model: FlatModel):
-    """Builds `(vector float32[P], x uint8[n, ...], y int32[n]) -> float32[P]`, the gradient of the mean cross-entropy.
+    """Builds `(vector float32[P], x uint8[n, ...], y int32[n]) -> float32[P]`, the gradient of the mean loss.
 
     The mean is over all n examples, taken in parts of 100, without dropout. With n = 0 it is zero.
     """
@@ -35,8 +35,8 @@ def build_gradient(model: FlatModel):
             labels = y[part]
             with tf.GradientTape() as tape:
                 tape.watch(vector)
-                loss = mean_cross_entropy(model.logits(model.unravel(vector), model.preprocess(x[part]), None), labels)
-            return start + _BATCH, total + tape.gradient(loss, vector) * tf.cast(tf.size(labels), tf.float32)
+                loss = model.loss(model.logits(model.unravel(vector), model.preprocess(x[part]), None), labels)
+            return start + _BATCH, total + tape.gradient(loss, vector) * tf.cast(tf.shape(labels)[0], tf.float32)
 
         nothing = (0, tf.zeros_like(vector))
         _, total = tf.while_loop(lambda start, _: start < n, add, nothing, parallel_iterations=1)

@@ -26,8 +26,9 @@ def check_images(model: FlatModel, images) -> np.ndarray:
             "dataset.server_examples=2500 (they are held out before the partition)"
         )
     images = np.asarray(images)
-    if images.dtype != np.uint8 or images.shape[1:] != model.input_shape or not len(images):
-        wanted = f"uint8 of shape [n, {', '.join(map(str, model.input_shape))}] with n of 1 or more"
+    kind = model.example_spec["x"].dtype
+    if images.dtype != kind.as_numpy_dtype or images.shape[1:] != model.input_shape or not len(images):
+        wanted = f"{kind.name} of shape [n, {', '.join(map(str, model.input_shape))}] with n of 1 or more"
         raise UserError(f"the server's images are {images.dtype} of shape {list(images.shape)}; they must be {wanted}")
     return images
 
@@ -48,7 +49,8 @@ def build_answer(model: FlatModel, *, soft: bool = False):
 
 def answers_type(model: FlatModel, num_images: int, *, soft: bool = False) -> tff.TensorType:
     """The TFF type of one client's answers: `int32[n]`, or `float32[n,C]` if soft."""
-    return tff.TensorType(np.float32, [num_images, model.num_classes]) if soft else tff.TensorType(np.int32, [num_images])
+    shape = [num_images, *model.label_shape]
+    return tff.TensorType(np.float32, [*shape, model.num_classes]) if soft else tff.TensorType(np.int32, shape)
 
 
 def build_inference(
@@ -77,7 +79,7 @@ def build_inference(
     context_type = tff.to_type(
         collections.OrderedDict(
             model=tff.TensorType(np.float32, [model.size]),
-            images=tff.TensorType(np.uint8, images.shape),
+            images=tff.TensorType(images.dtype, images.shape),
             seed=tff.TensorType(np.int32, [2]),
         )
     )

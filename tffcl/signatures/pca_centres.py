@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.examples import stack
+from tffcl.client_work.examples import as_features, stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.signatures.signature import Signature, build_signature
 from tffcl.signatures.subspace import left_singular_vectors
@@ -44,7 +44,7 @@ def build_pca_centres(
       example_spec: `tf.TensorSpec` structure of one example; `x` is a raw image.
       num_components: c; no more than an image has values. A client with fewer examples has zeros for the rest.
       num_centres: k.
-      preprocess: Raw images to features; default the raw pixels divided by 255, as in the authors' code.
+      preprocess: Raw images to features; default raw pixels divided by 255, other numbers as they are, as in the authors' code.
       seed: Decides where k-means starts.
 
     Returns:
@@ -60,7 +60,7 @@ def build_pca_centres(
     @tf.function
     def compute(context, examples):
         images = stack(examples)["x"]
-        x = preprocess(images) if preprocess else tf.cast(images, tf.float32) / 255.0
+        x = (preprocess or as_features)(images)
         found = kmeans(principal_components(tf.reshape(x, [-1, features]), count), context["seed"])
         centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], count])
         return collections.OrderedDict(centres=centres, mask=found["mask"])

@@ -4,7 +4,7 @@ import collections
 
 import tensorflow as tf
 
-from tffcl.client_work.examples import stack
+from tffcl.client_work.examples import as_features, stack
 from tffcl.errors import UserError, unknown
 from tffcl.signatures.jacobi import symmetric_eigenpairs
 from tffcl.signatures.signature import Signature, build_signature
@@ -193,7 +193,7 @@ def build_subspace(
       per_class: One truncated SVD per class, side by side (the authors' code): q = p * `max_classes`; else q = p.
       num_classes: Number of labels; needed with `per_class`.
       max_classes: Room for so many classes; default `num_classes`. What is not used is padding that is sent all the same.
-      preprocess: Raw examples to features; default the raw pixels divided by 255, uncentred as in the authors' code.
+      preprocess: Raw examples to features; default raw pixels divided by 255, other numbers as they are, uncentred as in the authors' code.
       method: A name in `METHODS`.
 
     Raises:
@@ -204,6 +204,8 @@ def build_subspace(
         raise UserError(f"num_vectors is {num_vectors}; it must be from 1 to the number of features, {features}")
     if method not in METHODS:
         raise unknown("SVD method", method, METHODS)
+    if per_class and len(example_spec["y"].shape):
+        raise UserError("per_class needs one label for each example; these have a sequence of labels")
     if per_class and not num_classes:
         raise UserError("per_class needs num_classes, the number of labels")
     max_classes = max_classes or num_classes
@@ -214,7 +216,7 @@ def build_subspace(
     def compute(context, examples):
         del context
         local = stack(examples)
-        x = preprocess(local["x"]) if preprocess else tf.cast(local["x"], tf.float32) / 255.0
+        x = (preprocess or as_features)(local["x"])
         data = tf.transpose(tf.reshape(x, [-1, features]))
         if per_class:
             basis, mask = class_singular_vectors(data, local["y"], num_vectors, num_classes, max_classes, method)

@@ -1,0 +1,77 @@
+"""Every method of the catalog as a subject of the checks, built from a task as a run builds it."""
+
+import contextlib
+import dataclasses
+import functools
+import pathlib
+
+import pytest
+
+from tests.conformance.subject import Subject
+from tests.runtime.processes import Processes
+from tffcl.clients import sampling
+from tffcl.experiments import config, prepare
+from tffcl.experiments.catalog import ALGORITHMS
+from tffcl.experiments.populations import build_population
+
+TASK = pathlib.Path(__file__).parent / "digits.toml"
+
+# What suits few clients, for every method that has such a parameter.
+SMALL = {"num_clusters": 2, "num_neighbors": 3, "projection": 256}
+# What the parameters say of things that a builder needs; server images are in the task, a seed is the run's.
+NEEDED = {"encoder": {"encoder": "digits", "encoder_epochs": 1, "encoder_examples": 200, "fine_tune_epochs": 1}}
+
+
+def small_parameters(name: str) -> dict:
+    """The method's own keys in a task of few clients."""
+    entry = ALGORITHMS[name]
+    fields = [field.name for field in dataclasses.fields(entry.parameter_class())] if entry.parameters else []
+    values = {key: value for key, value in SMALL.items() if key in fields}
+    for need in entry.needs:
+        values |= NEEDED.get(need, {})
+    return values
+
+
+def configured(name: str) -> config.RunConfig:
+    return config.resolve(TASK, name, overrides={"algorithms": {name: small_parameters(name)}})
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    """Where the encoder is kept: one pre-training serves all."""
+    return str(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def two_workers(worker):
+    """A context manager in which two workers compute; the pair is the same for all methods."""
+    processes = Processes()
+    processes.start(2)
+
+    @contextlib.contextmanager
+    def both():
+        yield processes.use(processes.started).workers
+        worker.use_local_worker()
+
+    yield both
+    worker.use_local_worker()
+    for each in processes.started:
+        each.stop()
+
+
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def name(request):
+    """Of a method; all that is done with one method is done together."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def subject(name, data_dir, two_workers):
+    settings = configured(name)
+    federated = prepare.load_data(settings, data_dir)
+    old, new = sampling.hold_out(federated.num_clients, settings.newcomers.clients, settings.seed)
+    model = prepare.build_model(settings, federated)
+    build = functools.partial(prepare.build_method, settings, model, federated, data_dir)
+    made = Subject(build, build_population(federated, old), build_population(federated, new), two_workers)
+    yield made
+    made.close()

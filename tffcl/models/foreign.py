@@ -1,0 +1,128 @@
+"""Models of another origin as `FlatModel`: any `tff.learning` FunctionalModel, any Keras model that TFF can make one of."""
+
+import collections
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel, Weight
+
+
+def from_functional(
+    functional: tff.learning.models.FunctionalModel, name: str = "functional", *, weight_names=None, probabilities=None
+) -> FlatModel:
+    """Makes a `FlatModel` of a `tff.learning.models.FunctionalModel`.
+
+    Its trainable weights become the vector; weights that are not trained stay as they are. Its loss is that of training.
+
+    Args:
+      functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}`, x of any type and shape, y integers, one label or a sequence of
+        labels an example; gives an output of floats for each class and label.
+      name: For titles.
+      weight_names: "layer/weight" of each trainable weight, so that layers can be named; default numbers.
+      probabilities: Outputs to probabilities; default softmax, for outputs that are logits.
+
+    Raises:
+      UserError: If the input is no such batch, or the output is not floats for two or more classes.
+    """
+    spec = _example_spec(functional.input_spec)
+    trainable, fixed = functional.initial_weights
+    names = weight_names or [f"weight_{number}" for number in range(len(trainable))]
+    weights = tuple(Weight(each, np.shape(value), 1, 1) for each, value in zip(names, trainable, strict=True))
+    if not weights:
+        raise UserError(f"{name} has no trainable weights; is it built?")
+
+    def outputs(tensors, features, seed):
+        return functional.predict_on_batch((tuple(tensors), fixed), features, seed is not None)
+
+    def loss(predicted, labels):
+        return functional.loss(predicted, labels)
+
+    def losses(predicted, labels):
+        def of_one(example):
+            output, label = example
+            return functional.loss(output[tf.newaxis], label[tf.newaxis])  # the mean over a batch of one
+
+        return tf.map_fn(of_one, (predicted, labels), fn_output_signature=tf.float32)
+
+    classes = _check_output(name, functional, spec)
+    return FlatModel(
+        name, weights, functional, tf.identity, outputs, spec, classes, loss, losses, probabilities or tf.nn.softmax
+    )
+
+
+def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_spec, name: str | None = None) -> FlatModel:
+    """Makes a `FlatModel` of a Keras model, through `tff.learning.models.functional_model_from_keras`.
+
+    Args:
+      keras_model: Built, with an output for each class; without batch normalization or other weights that are not trained,
+        which TFF cannot make a function of.
+      loss: Of integer labels, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
+      input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension, as in `tff.learning`.
+      name: For titles; default the Keras model's.
+
+    Raises:
+      UserError: If the model is not built, TFF cannot make a function of it, or `from_functional` refuses it.
+    """
+    if not isinstance(keras_model, tf.keras.Model):
+        raise UserError(f"keras_model is of {type(keras_model).__name__}; it must be a tf.keras.Model")
+    name = name or keras_model.name
+    if not keras_model.built or not keras_model.trainable_variables:
+        raise UserError(f"the Keras model {name} has no weights yet; give its first layer an input shape, or call build(...)")
+    if not isinstance(loss, tf.keras.losses.Loss):
+        raise UserError(f"loss is of {type(loss).__name__}; it must be a tf.keras.losses.Loss of integer labels")
+    _example_spec(input_spec)
+    try:
+        functional = tff.learning.models.functional_model_from_keras(keras_model, loss, input_spec)
+    except Exception as error:  # TFF's own error for what it cannot convert, and Keras's for inputs that do not fit
+        raise UserError(f"TFF cannot make a function of the Keras model {name}: {_first_line(error)}") from None
+    # "sequential/dense/kernel:0" is the weight "dense/kernel".
+    names = ["/".join(variable.name.split(":")[0].split("/")[-2:]) for variable in keras_model.trainable_variables]
+    from_logits = loss.get_config().get("from_logits", True)
+    return from_functional(functional, name, weight_names=names, probabilities=None if from_logits else tf.identity)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__
+
+
+def _example_spec(input_spec) -> collections.OrderedDict:
+    """One example's spec from a batch's; UserError if that is no `(x, y)`."""
+    parts = dict(input_spec) if isinstance(input_spec, Mapping) else dict(zip("xy", input_spec))
+    whole = isinstance(input_spec, Mapping) or (isinstance(input_spec, (tuple, list)) and len(input_spec) == 2)
+    if not whole or set(parts) != {"x", "y"} or not all(isinstance(each, tf.TensorSpec) for each in parts.values()):
+        raise UserError(
+            f"input_spec is {input_spec}; it must be two tf.TensorSpec, (x, y), each with a leading batch dimension"
+        )
+    for key, spec in parts.items():
+        inner = spec.shape[1:] if spec.shape.rank else None
+        if inner is None or not inner.is_fully_defined():
+            raise UserError(f"input_spec of {key} is {spec}; only its leading batch dimension may be unknown")
+    x, y = parts["x"], parts["y"]
+    if not y.dtype.is_integer or y.shape.rank > 2:
+        raise UserError(f"labels are {y.dtype.name} of shape {list(y.shape)}; they must be integers, [None] or [None, L]")
+    return collections.OrderedDict(x=tf.TensorSpec(x.shape[1:], x.dtype), y=tf.TensorSpec(y.shape[1:], tf.int32))
+
+
+def _check_output(name: str, functional, spec) -> int:
+    """Returns the number of classes; UserError if the model's output is not floats for two or more."""
+    kinds = {key: tff.TensorType(each.dtype.as_numpy_dtype, [None, *each.shape]) for key, each in spec.items()}
+
+    @tff.tensorflow.computation(kinds["x"])
+    def predict(x):
+        return functional.predict_on_batch(functional.initial_weights, x, False)
+
+    try:
+        output = predict.type_signature.result
+    except Exception as error:  # whatever the user's own function raises
+        raise UserError(f"{name} cannot be computed on its input: {_first_line(error)}") from None
+    rank = 2 + len(spec["y"].shape)
+    tensor = isinstance(output, tff.TensorType) and np.issubdtype(output.dtype, np.floating)
+    if not tensor or len(output.shape) != rank or not output.shape[-1] or output.shape[-1] < 2:
+        wanted = "[n, classes]" if rank == 2 else "[n, L, classes]"
+        raise UserError(f"{name} gives {output}; it must give floats of shape {wanted} with two or more classes")
+    return int(output.shape[-1])

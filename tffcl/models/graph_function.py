@@ -1,0 +1,30 @@
+"""TensorFlow functions that are traced in a graph of their own, as TFF traces its computations."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+
+def graph_function(function: Callable, *specs: tf.TensorSpec) -> Callable:
+    """Traces a function in a graph and returns one that runs it, also eagerly.
+
+    TFF's functional models of Keras models refuse to be traced where TensorFlow executes eagerly around them.
+
+    Args:
+      function: `(*tensors) -> structure of tensors`.
+      *specs: Of the tensors.
+    """
+    with tf.Graph().as_default() as graph:
+        inputs = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
+        outputs = tf.nest.map_structure(tf.identity, function(*inputs))
+    definition = graph.as_graph_def()
+    given, taken = [each.name for each in inputs], [each.name for each in tf.nest.flatten(outputs)]
+
+    @tf.function
+    def run(*tensors):
+        found = tf.graph_util.import_graph_def(
+            definition, input_map=dict(zip(given, tensors, strict=True)), return_elements=taken, name=""
+        )
+        return tf.nest.pack_sequence_as(outputs, found)
+
+    return run
