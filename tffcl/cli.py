@@ -272,9 +272,7 @@ def _run(options):
 
     resolved = config.resolve(options.task, options.algorithm, seed=options.seed, overrides=_overrides(options))
     out = options.out or f"runs/{_task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
-    run(
-        resolved, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite, workers=_workers(options)
-    )
+    run(resolved, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite, workers=_workers(options))
     _print_report(out)
 
 
@@ -293,11 +291,12 @@ def _compare(options):
 
 
 def _sweep(options):
-    from tffcl.experiments import sweep
+    from tffcl.experiments import config, sweep
 
-    axes = [sweep.parse_axis(options.over, options.algorithm)]
+    source = config.find_source(options.task, options.algorithm, _overrides(options))
+    axes = [sweep.parse_axis(options.over, source)]
     if options.second:
-        axes.append(sweep.parse_axis(options.second, options.algorithm, "--and"))
+        axes.append(sweep.parse_axis(options.second, source, "--and"))
     planned = sweep.plan(options.task, options.algorithm, axes, seeds=_seeds(options), overrides=_overrides(options))
     names = "-".join(axis.name for axis in axes)
     out = options.out or f"runs/{_task_name(options.task)}/sweep-{options.algorithm}-{names}"

@@ -106,9 +106,11 @@ class Parameters:
 
     Attributes:
       renamed: Keys of earlier versions, which task files may still have, and what they are called now.
+      alternatives: Groups of keys of which one stands for all: given on the command line, it replaces the file's others.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {}
+    alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def __post_init__(self):
         """Raises UserError if a field is not of its type or out of its bounds, or a rule between fields is broken."""

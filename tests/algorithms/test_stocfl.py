@@ -215,11 +215,12 @@ def test_newcomers_join_the_closest_cluster_or_start_from_its_model(tff_worker, 
     # The newcomers' cluster has the model of the closest one, stored once.
     np.testing.assert_array_equal(admitted.models, state.models)
     models, keys = method.models_for(admitted, np.arange(10))
-    sums = admitted.extra["sums"] / np.linalg.norm(admitted.extra["sums"], axis=1, keepdims=True)
-    place = admitted.extra["clusters"].tolist().index(labels[8])
+    partition = admitted.known.partition
+    sums = partition.sums / np.linalg.norm(partition.sums, axis=1, keepdims=True)
+    place = partition.ids.tolist().index(labels[8])
     near = np.argsort(sums @ sums[place])[-2]
     assert keys[8] == keys[9] == admitted.known.rows[near]
-    for each, total in zip(admitted.extra["clusters"], admitted.extra["sums"]):
+    for each, total in zip(partition.ids, partition.sums):
         np.testing.assert_allclose(total, admitted.known.signatures[labels == each].sum(axis=0), rtol=1e-4, atol=1e-6)
     # They go on with the others: their cluster gets a model of its own when it trains.
     trained, _ = rounds(method, everyone, [(8, 0)], admitted, 2)

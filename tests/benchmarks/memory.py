@@ -20,10 +20,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=50)
     options = parser.parse_args()
 
-    from tffcl.algorithms.contracts import Cohort
-
     from tffcl import runtime
     from tffcl.clients import sampling
+    from tffcl.clients.cohort import Cohort
     from tffcl.experiments import config, prepare
     from tffcl.experiments.populations import build_population
 
@@ -37,14 +36,14 @@ def main():
         f"building 2,400 clients: {time.perf_counter() - start:.1f} s, {resident() - before:.0f} MB (process {resident():.0f} MB)"
     )
     model = prepare.build_model(chosen, federated)
-    algorithm = prepare.build_algorithm(chosen, model, federated)
+    method = prepare.build_method(chosen, model, federated)
     worker = runtime.use_local_worker()
-    state = algorithm.initialize(population)
+    state = method.initialize(population)
     print("round  seconds  process MB  worker MB")
     for number in range(1, options.rounds + 1):
         clients = sampling.sample_cohort(population.client_ids, chosen.train.clients_per_round, 0, number)
         start = time.perf_counter()
-        state, _ = algorithm.next(state, Cohort(population, clients, (0, number)))
+        state, _ = method.next(state, Cohort(population, clients, (0, number)))
         if number in (1, 2, 5) or number % 10 == 0:
             print(
                 f"{number:5}  {time.perf_counter() - start:7.2f}  {resident():10.0f}  {resident(worker.pid):9.0f}", flush=True

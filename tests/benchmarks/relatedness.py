@@ -22,13 +22,19 @@ def measure(clients: int, rounds: int, data_dir: str | None):
     import dataclasses
 
     import numpy as np
-    from tffcl.algorithms.contracts import Cohort, State
 
     from tffcl import runtime
+    from tffcl.algorithms.method import ClusteredState
     from tffcl.algorithms.related_training import build_related_training
     from tffcl.clients import sampling
+    from tffcl.clients.cohort import Cohort
     from tffcl.experiments import config, prepare
     from tffcl.experiments.populations import build_population
+
+    @dataclasses.dataclass(frozen=True, eq=False)
+    class State(ClusteredState):
+        relatedness: np.ndarray | None = None
+        rows: np.ndarray | None = None
 
     overrides = {"partition": {"clients": clients, "test": "classes"}, "train": {"clients_per_round": clients // 5}}
     chosen = config.resolve("flt_emnist_letters_scenario_4_mlp", "fedavg", overrides=overrides)
@@ -39,17 +45,10 @@ def measure(clients: int, rounds: int, data_dir: str | None):
     training = build_related_training(model, prepare.local_training(chosen.train))
     relatedness = np.random.default_rng(0).random((clients, clients)) < 0.1
     relatedness = np.maximum(relatedness | relatedness.T, np.eye(clients)).astype(np.float32)
-    extra = {"relatedness": relatedness, "rows": np.zeros(clients, np.int32)}
-    state = State(
-        population.client_ids,
-        np.zeros(clients, np.int32),
-        model.initial[np.newaxis],
-        training.initial_aggregator_state(),
-        extra,
-    )
     # As after many rounds: a model for every client.
-    state = dataclasses.replace(state, models=np.repeat(state.models, clients, axis=0))
-    state.extra["rows"] = np.arange(clients, dtype=np.int32)
+    start = training.start(population, np.zeros(clients, np.int32))
+    start |= {"models": np.repeat(model.initial[np.newaxis], clients, axis=0), "rows": np.arange(clients, dtype=np.int32)}
+    state = State(**start, relatedness=relatedness)
     before, seconds = peak(), []
     for number in range(1, rounds + 1):
         ids = sampling.sample_cohort(population.client_ids, clients // 5, 0, number)

@@ -20,17 +20,17 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from tffcl.algorithms.contracts import Cohort
-from tffcl.algorithms.signature_round import build_signing
 
 from tffcl import runtime
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
+from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.clients import sampling
+from tffcl.clients.cohort import Cohort
 from tffcl.clustering import hierarchical, proximity
 from tffcl.experiments import config, prepare
 from tffcl.experiments.populations import build_population
+from tffcl.rounds.asking import build_signing
 from tffcl.runner.evaluator import Evaluator
 from tffcl.signatures.subspace import build_subspace
 
@@ -65,10 +65,10 @@ class Setting:
         return self.federated.train.x[rows], self.federated.train.y[rows]
 
 
-def ours(setting, build):
-    state = build.initialize(setting.population)
-    build.next(state, setting.cohort)  # tracing
-    return lambda: build.next(state, setting.cohort)
+def ours(setting, method):
+    state = method.initialize(setting.population)
+    method.next(state, setting.cohort)  # tracing
+    return lambda: method.next(state, setting.cohort)
 
 
 def tff_learning(setting):
@@ -136,12 +136,10 @@ def torch_loop(setting, python):
     return lambda: float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def evaluation(setting, state, algorithm):
-    evaluator = Evaluator(
-        setting.model, setting.federated.test.x, setting.federated.test.y, setting.federated.test_indices, slots=CORES
-    )
-    models, keys = algorithm.assign(state, setting.population.client_ids)
-    return lambda: evaluator.cluster_accuracy(models, keys)
+def evaluation(setting, state, method):
+    evaluator = Evaluator(setting.model, setting.population, slots=CORES)
+    models, rows = method.models_for(state, setting.population.client_ids)
+    return lambda: evaluator.cluster_accuracy(models, rows)
 
 
 def clustering_times(counts):
@@ -164,7 +162,7 @@ def main():
     options = parser.parse_args()
     setting = Setting(options.data_dir)
     runtime.use_local_worker()
-    pacfl = build_pacfl(setting.model, setting.training, PrincipalAngleClustering(num_clusters=4))
+    pacfl = build_pacfl(setting.model, setting.training, PACFLParameters(num_clusters=4))
     state = pacfl.initialize(setting.population)
     pacfl.next(state, setting.cohort)
     step = bare_step(setting)

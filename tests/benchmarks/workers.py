@@ -17,9 +17,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 
 from tffcl import runtime
-from tffcl.algorithms.contracts import Cohort, population_of
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import as_examples, population_of
 from tffcl.models.mlp import build_mlp
 from tffcl.runtime.remote_workers import use_workers
 
@@ -27,27 +28,25 @@ EXAMPLES = 200
 
 
 def build_population(clients):
-    import tensorflow as tf
-
     rng = np.random.default_rng(0)
     sets = {}
     for client in range(clients):
         x = rng.integers(0, 256, [EXAMPLES, 28, 28, 1], np.uint8)
-        sets[client] = tf.data.Dataset.from_tensor_slices({"x": x, "y": rng.integers(0, 10, EXAMPLES, np.int32)})
+        sets[client] = as_examples(x, rng.integers(0, 10, EXAMPLES, np.int32))
     return population_of(sets)
 
 
 def measure(context, clients, hidden, repeats):
     """Returns seconds and megabytes to and from the workers of a round, and the number of parameters."""
     model = build_mlp((28, 28, 1), 10, hidden=hidden, normalization=(0.5, 0.5))
-    algorithm, population = build_fedavg(model, LocalTraining(learning_rate=0.01)), build_population(clients)
-    state = algorithm.initialize(population)
+    method, population = build_fedavg(model, LocalTraining(learning_rate=0.01)), build_population(clients)
+    state = method.initialize(population)
     cohort = Cohort(population, population.client_ids, (0, 1))
-    algorithm.next(state, cohort)  # compiles
+    method.next(state, cohort)  # compiles
     seconds, before = [], traffic(context)
     for _ in range(repeats):
         start = time.perf_counter()
-        algorithm.next(state, cohort)
+        method.next(state, cohort)
         seconds.append(time.perf_counter() - start)
     sent, received = (now - then for now, then in zip(traffic(context), before))
     return statistics.median(seconds), sent / repeats / 1e6, received / repeats / 1e6, model.size

@@ -1,11 +1,14 @@
 """The small variant of every task runs with PACFL from the command line, on the real data; the rest only resolve."""
 
 import json
+import math
 import os
 import pathlib
 
 import pytest
 
+import tffcl
+from tests.runner.finished_runs import check_files_agree, rows_of
 from tffcl.cli import main
 from tffcl.experiments import tasks
 
@@ -33,6 +36,29 @@ def missing(name):
     return None
 
 
+def check_run(out) -> dict:
+    """What a broken run would not give: files that agree, saved models that answer as they say, training that taught something.
+
+    Returns:
+      The summary.
+    """
+    summary = json.loads((out / "summary.json").read_text())
+    check_files_agree(out, summary)
+    run = tffcl.load_run(out)
+    rows = rows_of(out / "clients.csv")
+    for row in rows[:: max(1, len(rows) // 5)]:
+        client = int(row["client_id"])
+        test = run.federated.test.take(run.federated.test_indices[client])
+        right = (run.predict(client, test.x) == test.y).mean()
+        assert right == pytest.approx(float(row["cluster_accuracy"]), abs=1e-6)
+        assert run.cluster_of(client) == int(row["cluster"])
+    assert summary["accuracy"]["local"]["mean"] > 1.5 / run.federated.num_classes
+    assert sum(int(row["rounds_trained"]) > 0 for row in rows) / len(rows) == summary["accuracy"]["local"]["share"]
+    losses = [float(row["train_loss"]) for row in rows_of(out / "rounds.csv")]
+    assert losses[-1] < 1.2 * math.log(run.federated.num_classes)
+    return summary
+
+
 def test_every_task_has_a_small_variant():
     whole = {name for name in tasks.task_names() if not name.endswith("_small")} - {"demo_digits"}
     assert {f"{name}_small" for name in whole} <= set(SMALL)
@@ -48,8 +74,7 @@ def test_flis_and_ifca_run_on_flis_tasks(name, algorithm, tmp_path, capsys):
     if absent:
         pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
     assert main(["run", name, "--algorithm", algorithm, "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert 0 < summary["accuracy"]["local"]["mean"] <= 1
+    check_run(tmp_path / "out")
 
 
 @pytest.mark.parametrize("algorithm", ["stocfl", "fedprox", "ditto", "ifca"])
@@ -69,8 +94,7 @@ def test_stocfl_and_what_it_is_compared_with_run_on_stocfl_tasks(name, algorithm
         pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
     few = ["--set", "algorithms.ifca.num_clusters=2"] if algorithm == "ifca" else []
     assert main(["run", name, "--algorithm", algorithm, "--out", str(tmp_path / "out"), *few]) == 0, capsys.readouterr().err
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert 0 < summary["accuracy"]["local"]["mean"] <= 1
+    summary = check_run(tmp_path / "out")
     assert (summary["traffic"]["signature_bytes"] > 0) == (algorithm == "stocfl")
 
 
@@ -81,8 +105,6 @@ def test_the_small_variant_runs(name, tmp_path, capsys):
         pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
     code = main(["run", name, "--algorithm", "pacfl", "--out", str(tmp_path / "out")])
     assert code == 0, capsys.readouterr().err
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert 0 <= summary["accuracy"]["cluster"]["mean"] <= 1
-    assert summary["accuracy"]["local"]["share"] > 0
+    summary = check_run(tmp_path / "out")
     assert summary["traffic"]["signature_bytes"] > 0
     assert (tmp_path / "out" / "report.html").stat().st_size > 50_000

@@ -70,7 +70,8 @@ def two_seeds(tmp_path_factory):
         ("threshold=100,210.5", "algorithms.pacfl.threshold", (100, 210.5), "threshold"),
         ("local_epochs = 1, 2", "train.local_epochs", (1, 2), "local epochs"),
         ("train.local_epochs=1,2", "train.local_epochs", (1, 2), "local epochs"),
-        ("measure=smallest_angle,trace", "algorithms.pacfl.measure", ("smallest_angle", "trace"), "measure"),
+        ("metric=smallest_angle,trace", "algorithms.pacfl.metric", ("smallest_angle", "trace"), "metric"),
+        ("measure=smallest_angle,trace", "algorithms.pacfl.metric", ("smallest_angle", "trace"), "metric"),  # its old name
         ("partition.clients=20,40", "partition.clients", (20, 40), "partition clients"),
         ("model.sizes=[1, 2],[3]", "model.sizes", ([1, 2], [3]), "model sizes"),
         ('dataset.path="a,b","c"', "dataset.path", ("a,b", "c"), "dataset path"),

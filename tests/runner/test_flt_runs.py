@@ -1,5 +1,7 @@
 """Whole runs of FLT and its baselines on digits."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -34,10 +36,21 @@ def kept(tmp_path_factory):
     return str(tmp_path_factory.mktemp("data"))
 
 
-@pytest.fixture(scope="module", params=METHODS)
-def finished(request, tmp_path_factory, kept):
-    out = tmp_path_factory.mktemp("flt") / request.param
-    return request.param, out, tffcl.run(resolved(request.param), out, data_dir=kept, show_progress=False).summary
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory, kept):
+    """Runs a method once, when it is first asked for: `name -> (name, directory, summary)`."""
+
+    @functools.cache
+    def run(name):
+        out = tmp_path_factory.mktemp("flt") / name
+        return name, out, tffcl.run(resolved(name), out, data_dir=kept, show_progress=False).summary
+
+    return run
+
+
+@pytest.fixture(params=METHODS)
+def finished(request, finished_run):
+    return finished_run(request.param)
 
 
 def test_a_run_its_newcomers_and_its_models(finished, kept):
@@ -62,10 +75,8 @@ def test_the_report_shows_relations_and_centres(finished):
             assert saved["relatedness"].shape == saved["proximity"].shape == (36, 36)
 
 
-def test_similarity_by_embeddings_is_what_a_run_starts_from(finished, kept, tmp_path):
-    name, out, _ = finished
-    if name != "flt_disjoint":
-        pytest.skip("one is enough")
+def test_similarity_by_embeddings_is_what_a_run_starts_from(kept, tmp_path):
+    name = "flt_disjoint"
     settings = [f"algorithms.flt.{key}={value}" for key, value in METHODS[name].items()] + ["newcomers.clients=0"]
     arguments = [part for setting in settings for part in ("--set", setting)]
     shown = tmp_path / "similarity"

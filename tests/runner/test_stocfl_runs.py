@@ -1,5 +1,10 @@
 """Whole runs of StoCFL, FedProx and Ditto on digits."""
 
+import functools
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -7,6 +12,7 @@ import tffcl
 from tests.runner.finished_runs import check_files_agree, check_newcomers_and_models, check_resume, rows_of
 from tffcl.cli import main
 from tffcl.experiments import config, similarity
+from tffcl.runner.checkpoints import Checkpoints
 
 METHODS = {"stocfl": {"threshold": 0.3}, "fedprox": {"proximal_weight": 0.1}, "ditto": {"proximal_weight": 0.1}}
 SHORT = {
@@ -21,10 +27,21 @@ def resolved(name):
     return config.resolve("demo_digits", name, overrides={**SHORT, "algorithms": {name: METHODS[name]}})
 
 
-@pytest.fixture(scope="module", params=METHODS)
-def finished(request, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / request.param
-    return request.param, out, tffcl.run(resolved(request.param), out, show_progress=False).summary
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory):
+    """Runs a method once, when it is first asked for: `name -> (name, directory, summary)`."""
+
+    @functools.cache
+    def run(name):
+        out = tmp_path_factory.mktemp("runs") / name
+        return name, out, tffcl.run(resolved(name), out, show_progress=False).summary
+
+    return run
+
+
+@pytest.fixture(params=METHODS)
+def finished(request, finished_run):
+    return finished_run(request.param)
 
 
 def history(out):
@@ -51,10 +68,58 @@ def test_a_resumed_run_ends_as_the_whole_one(finished, tmp_path):
     assert before.keys() == after.keys()
     for key in before:
         np.testing.assert_array_equal(before[key], after[key])
-    unlike = {"seconds"}
-    assert [{k: v for k, v in row.items() if k not in unlike} for row in rows_of(out / "rounds.csv")] == [
-        {k: v for k, v in row.items() if k not in unlike} for row in rows_of(again / "rounds.csv")
-    ]
+    assert without_times(rows_of(out / "rounds.csv")) == without_times(rows_of(again / "rounds.csv"))
+
+
+# A run that is killed after round 4 has trained; what clients keep is on disk by then, the newest checkpoint is of round 2.
+KILLED = """
+import os, signal, sys
+from tffcl.cli import main
+from tffcl.clients import kept
+from tffcl.runner import train
+
+kept.MEMORY_BYTES = 0
+real = train._next_round
+def killed_in_round_4(job, state, number):
+    made = real(job, state, number)
+    if number == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return made
+train._next_round = killed_in_round_4
+main(sys.argv[1:])
+"""
+
+
+def test_a_killed_run_whose_clients_keep_models_resumes_as_if_nothing_had_been(finished_run, tmp_path):
+    _, out, whole = finished_run("ditto")
+    killed = tmp_path / "killed"
+    tables = {**SHORT, "algorithms.ditto": METHODS["ditto"]}
+    settings = [f"--set={name}.{key}={value}" for name, table in tables.items() for key, value in table.items()]
+    command = ["run", "demo_digits", "--algorithm", "ditto", "--out", str(killed), *settings]
+    done = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert Checkpoints(killed / "checkpoints").latest() == 2 and len(rows_of(killed / "rounds.csv")) == 3
+    versions = {path.name for path in (killed / "kept").iterdir()}
+    assert len(versions) == 4 * 12  # of rounds 3 and 4, too
+    summary = tffcl.run(resolved("ditto"), killed, resume=True, show_progress=False).summary
+    assert {**summary, "seconds": None} == {**whole, "seconds": None}
+    assert without_times(rows_of(killed / "rounds.csv")) == without_times(rows_of(out / "rounds.csv"))
+    assert (killed / "clients.csv").read_bytes() == (out / "clients.csv").read_bytes()
+    for client in (int(row["client_id"]) for row in rows_of(out / "clients.csv")):
+        same = (run.model_of(client) for run in (loaded(killed), loaded(out)))
+        np.testing.assert_array_equal(*same)
+    saved = Checkpoints(killed / "checkpoints")
+    named = {f"{client}.{version}.npz" for number in saved.rounds() for client, version in saved._kept_of(number)}
+    assert {path.name for path in (killed / "kept").iterdir()} == named
+
+
+@functools.cache
+def loaded(out):
+    return tffcl.load_run(out)
+
+
+def without_times(rows):
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
 def test_the_history_is_the_clusters_of_each_round(finished):

@@ -200,14 +200,14 @@ class Means:
 
 
 def test_a_strangers_method_runs_resumes_and_is_reported(model, population, tmp_path):
-    whole = train(Means(model), population, tmp_path / "run")
+    whole = train(Means(model), population, tmp_path / "run", keep_checkpoints=9)
     assert whole.summary["algorithm"] == "means" and whole.summary["clusters"]["sizes"] == [3, 3]
     assert whole.summary["traffic"] == {"down_bytes": 12, "up_bytes": 4 * 5 + 6 * 8, "signature_bytes": 6 * 8}
     np.testing.assert_allclose(whole.rounds["train_loss"], [1, 1 / 2, 1 / 3, 1 / 4])
     np.testing.assert_allclose(whole.model_of(2), model.initial * 0.99**4, rtol=1e-5)
     again = tmp_path / "again"
     unfinished_copy(tmp_path / "run", again, saved=2)
-    resumed = train(Means(model), population, again, resume=True, keep_checkpoints=2)
+    resumed = train(Means(model), population, again, resume=True, keep_checkpoints=9)
     assert without_times(resumed.summary) == without_times(whole.summary) and resumed.trained.state.rounds == 4
     assert "means" in tffcl.write_report(tmp_path / "run").read_text()
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
-from tffcl.algorithms.one_shot import OneShotClustering, build_one_shot, check_cut
+from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, check_cut
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical
 from tffcl.clustering import inference_similarity as inference
@@ -33,6 +33,7 @@ class FLISHCParameters(Parameters):
     """
 
     renamed: ClassVar = {"similarity": "metric", "beta": "threshold"}
+    alternatives: ClassVar = CUTS
 
     metric: one_of(inference.FORMS) = "agreement"
     soft: bool = False

@@ -22,6 +22,7 @@ from tffcl.rounds.asking import build_collection, build_signing, signature_trans
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.signature import Signature
 
+CUTS = (("threshold", "num_clusters"),)  # `Parameters.alternatives` of methods that cut a tree
 THRESHOLD = {"threshold": lambda threshold: threshold}  # a task's key for a threshold, and its value there
 
 

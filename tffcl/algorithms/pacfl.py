@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
-from tffcl.algorithms.one_shot import THRESHOLD, OneShotClustering, build_one_shot, check_cut
+from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShotClustering, build_one_shot, check_cut
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical, proximity
 from tffcl.models.flat import FlatModel
@@ -35,6 +35,7 @@ class PACFLParameters(Parameters):
     """
 
     renamed: ClassVar = {"measure": "metric"}
+    alternatives: ClassVar = CUTS
 
     num_vectors: Count = 3
     per_class: bool = False

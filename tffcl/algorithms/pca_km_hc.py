@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from tffcl.algorithms.method import Method
-from tffcl.algorithms.one_shot import THRESHOLD, OneShotClustering, build_one_shot, check_cut
+from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShotClustering, build_one_shot, check_cut
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import client_relatedness, hierarchical
 from tffcl.models.flat import FlatModel
@@ -35,6 +35,7 @@ class PCAKMHCParameters(Parameters):
     """
 
     renamed: ClassVar = {"distance": "metric"}
+    alternatives: ClassVar = CUTS
 
     num_components: Count = 128
     num_centres: Count = 5

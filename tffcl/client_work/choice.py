@@ -38,6 +38,10 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
         def every():
             return tf.map_fn(lambda vector: score(vector, x, y), models, parallel_iterations=1)
 
+        # Where the type says that there is one model nothing may be left to fold: TensorFlow's optimizer aborts the process
+        # over a loop that it finds out to be dead.
+        if models.shape[0] == 1:
+            return tf.constant(0), tf.zeros([1])
         scores = tf.cond(tf.shape(models)[0] > 1, every, lambda: tf.zeros(tf.shape(models)[:1]))
         return tf.argmin(scores, output_type=tf.int32), scores
 

@@ -10,7 +10,8 @@ import msgspec
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import tasks
-from tffcl.experiments.catalog import ALGORITHMS, GIVEN_TO_MODELS, MODELS
+from tffcl.experiments.catalog import GIVEN_TO_MODELS, MODELS
+from tffcl.experiments.methods import KEYS, MethodSource, find_method
 from tffcl.validation import (
     Count,
     Fraction,
@@ -112,7 +113,7 @@ class RunConfig:
 
     Attributes:
       task: Name of the task.
-      algorithm: A name in `catalog.ALGORITHMS`.
+      algorithm: The label of the method's table, by default its name.
       seed: Decides partition, sampling, initial weights, shuffling and server-side randomness.
       description: The task in a sentence.
       source: Where its setting comes from.
@@ -125,6 +126,8 @@ class RunConfig:
       checkpoint: When the state is saved.
       newcomers: Who joins later.
       drift: Whose data change in the middle.
+      base: What the method is, where that is not its label: a name in the catalog, or a builder "module:function".
+      directory: Where modules of builders are looked for, the task file's; "" where there are none.
     """
 
     task: str
@@ -141,12 +144,22 @@ class RunConfig:
     checkpoint: CheckpointSettings
     newcomers: NewcomerSettings = NewcomerSettings()
     drift: DriftSettings = DriftSettings()
+    base: str = ""
+    directory: str = ""
+
+    @property
+    def method_source(self) -> MethodSource:
+        """Where the method comes from."""
+        return MethodSource(self.algorithm, self.base or self.algorithm, self.directory)
 
     def as_dict(self) -> dict:
         """Plain containers without None, as TOML takes them; no table for newcomers or drift where there are none."""
         values = _without_none(dataclasses.asdict(self))
         for name in ("newcomers", "drift"):
             if not values[name]["clients"]:
+                del values[name]
+        for name in ("base", "directory"):
+            if not values[name]:
                 del values[name]
         return values
 
@@ -160,6 +173,8 @@ def _without_none(value):
 def parse_overrides(pairs: Sequence[str]) -> dict:
     """Turns `["train.rounds=3", ...]` into `{"train": {"rounds": 3}}`; values are TOML, or else text.
 
+    Nothing after the equals sign is `tasks.UNSET`: the file's value is taken away.
+
     Raises:
       UserError: If a pair is not KEY=VALUE with a dotted key.
     """
@@ -170,7 +185,7 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
         if not equals or len(path) < 2 or not all(path):
             raise UserError(f"--set {pair!r} is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4")
         try:
-            value = tomllib.loads(f"value = {text}")["value"]
+            value = tomllib.loads(f"value = {text}")["value"] if text.strip() else tasks.UNSET
         except tomllib.TOMLDecodeError:
             value = text
         table = overrides
@@ -214,8 +229,6 @@ def resolve(
     Raises:
       UserError: For unknown or contradictory keys and values, by name.
     """
-    if algorithm not in ALGORITHMS:
-        raise unknown("algorithm", algorithm, ALGORITHMS)
     check_value("seed", seed, Whole)
     loaded = tasks.load_task(task)
     overrides = overrides or {}
@@ -224,46 +237,80 @@ def resolve(
             raise unknown("section", section, tasks.SECTIONS)
     tasks.check_tables(overrides, "on the command line")
     with loaded.locating(overrides):
-        contents = tasks.merged(_with_todays_keys(loaded.contents, algorithm), _with_todays_keys(overrides, algorithm))
+        source = _find(algorithm, tasks.merged(loaded.contents, overrides), str(loaded.path.parent))
+        overrides = _with_todays_keys(overrides, source)
+        contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, source), overrides, source), overrides)
         _check_model(contents["model"], keys=check_model)
-        return _resolved(loaded.name, contents, algorithm, seed, overrides)
+        return _resolved(loaded.name, contents, source, seed, overrides)
 
 
-def _with_todays_keys(contents: Mapping, algorithm: str) -> Mapping:
+def find_source(task: str | pathlib.Path, label: str, overrides: Mapping | None = None) -> MethodSource:
+    """Finds the method that a label means in a task.
+
+    Raises:
+      UserError: As `resolve`, for an unknown task or method.
+    """
+    loaded = tasks.load_task(task)
+    with loaded.locating(overrides or {}):
+        return _find(label, tasks.merged(loaded.contents, overrides or {}), str(loaded.path.parent))
+
+
+def _find(label: str, contents: Mapping, directory: str) -> MethodSource:
+    """The method of a label; the task's other labels must mean methods, too."""
+    tables = contents.get("algorithms", {})
+    for other in tables:
+        if other != label and "builder" not in tables[other]:
+            find_method(other, tables[other], directory)
+    return find_method(label, tables.get(label, {}), directory)
+
+
+def _with_todays_keys(contents: Mapping, source: MethodSource) -> Mapping:
     """The tables with the method's old keys under their names of today, so that those given later replace earlier ones."""
-    cls = ALGORITHMS[algorithm].parameter_class()
-    table = contents.get("algorithms", {}).get(algorithm, {})
+    cls, label = source.parameter_class, source.label
+    table = contents.get("algorithms", {}).get(label, {})
     if cls is None or not isinstance(table, Mapping):
         return contents
-    renamed = with_todays_keys(table, cls.renamed, f"algorithms.{algorithm}")
-    return contents if renamed == table else {**contents, "algorithms": {**contents["algorithms"], algorithm: renamed}}
+    renamed = with_todays_keys(table, cls.renamed, f"algorithms.{label}")
+    return contents if renamed == table else {**contents, "algorithms": {**contents["algorithms"], label: renamed}}
 
 
-def _resolved(name: str, contents: Mapping, algorithm: str, seed: int, overrides: Mapping) -> RunConfig:
-    for other in contents.get("algorithms", {}):
-        if other not in ALGORITHMS:
-            raise unknown("algorithm in [algorithms]", other, ALGORITHMS, table="algorithms", key=other)
-    own = contents.get("algorithms", {}).get(algorithm, {})
+def _without_replaced(contents: Mapping, overrides: Mapping, source: MethodSource) -> Mapping:
+    """The file's tables without the keys that one on the command line stands for, as a cut by count for one by threshold."""
+    label, cls = source.label, source.parameter_class
+    given = overrides.get("algorithms", {}).get(label, {})
+    table = contents.get("algorithms", {}).get(label, {})
+    replaced = {each for group in (cls.alternatives if cls else ()) if set(group) & set(given) for each in group} - set(given)
+    if not replaced & set(table):
+        return contents
+    kept = {key: value for key, value in table.items() if key not in replaced}
+    return {**contents, "algorithms": {**contents["algorithms"], label: kept}}
+
+
+def _resolved(name: str, contents: Mapping, source: MethodSource, seed: int, overrides: Mapping) -> RunConfig:
+    label = source.label
+    own = {key: value for key, value in contents.get("algorithms", {}).get(label, {}).items() if key not in KEYS}
     train_keys = {field.name for field in dataclasses.fields(TrainSettings)}
     train = {**contents.get("train", {}), **{key: own[key] for key in own if key in train_keys}}
     # A value given on the command line for all methods wins over the file's value for one of them.
-    train |= {key: value for key, value in overrides.get("train", {}).items()}
-    train |= {k: v for k, v in overrides.get("algorithms", {}).get(algorithm, {}).items() if k in train_keys}
+    given = (overrides.get("train", {}), overrides.get("algorithms", {}).get(label, {}))
+    train |= {key: value for table in given for key, value in table.items() if key in train_keys and value is not tasks.UNSET}
     return RunConfig(
         task=name,
-        algorithm=algorithm,
+        algorithm=label,
         seed=seed,
         description=contents.get("description", ""),
         source=contents.get("source", ""),
         dataset=contents["dataset"],
         partition=contents["partition"],
         model=contents["model"],
-        train=_train_settings(train, algorithm, own, overrides),
-        method=_method_parameters(algorithm, {key: own[key] for key in own if key not in train_keys}),
+        train=_train_settings(train, label, own, overrides),
+        method=_method_parameters(source, {key: own[key] for key in own if key not in train_keys}),
         evaluation=from_table(EvaluationSettings, contents.get("evaluation", {}), "evaluation"),
         checkpoint=from_table(CheckpointSettings, contents.get("checkpoint", {}), "checkpoint"),
         newcomers=from_table(NewcomerSettings, contents.get("newcomers", {}), "newcomers"),
         drift=from_table(DriftSettings, contents.get("drift", {}), "drift"),
+        base="" if source.base == label else source.base,
+        directory=source.directory,
     )
 
 
@@ -276,15 +323,14 @@ def _train_settings(train: Mapping, algorithm: str, own: Mapping, overrides: Map
         raise
 
 
-def _method_parameters(algorithm: str, values: Mapping) -> Parameters | None:
-    cls = ALGORITHMS[algorithm].parameter_class()
-    if cls is None:
+def _method_parameters(source: MethodSource, values: Mapping) -> Parameters | None:
+    table = f"algorithms.{source.label}"
+    if source.parameter_class is None:
         if values:
             found = sorted(values)
-            message = f"{algorithm} has no parameters of its own; found {', '.join(found)}"
-            raise UserError(message, table=f"algorithms.{algorithm}", key=found[0])
+            raise UserError(f"{source.label} has no parameters of its own; found {', '.join(found)}", table=table, key=found[0])
         return None
-    return from_table(cls, values, f"algorithms.{algorithm}")
+    return from_table(source.parameter_class, values, table)
 
 
 def load_run_config(out: str | pathlib.Path) -> RunConfig:
@@ -311,12 +357,13 @@ def load_run_config(out: str | pathlib.Path) -> RunConfig:
 
 def _written(values: dict) -> RunConfig:
     """The inverse of `RunConfig.as_dict`."""
-    if values["algorithm"] not in ALGORITHMS:
-        raise unknown("algorithm", values["algorithm"], ALGORITHMS)
+    base = values.get("base", "")
+    named = {"builder": base} if ":" in base else {"method": base} if base else {}
+    source = find_method(values["algorithm"], named, values.get("directory", ""))
     kinds = {"train": TrainSettings, "evaluation": EvaluationSettings, "checkpoint": CheckpointSettings}
     kinds |= {"newcomers": NewcomerSettings, "drift": DriftSettings}
     tables = {name: from_table(kind, values.get(name, {}), name) for name, kind in kinds.items()}
-    method = _method_parameters(values["algorithm"], values.get("method", {}))
+    method = _method_parameters(source, values.get("method", {}))
     plain = {name: values[name] for name in ("task", "algorithm", "seed", "description", "source")}
     data = {name: values[name] for name in ("dataset", "partition", "model")}
-    return RunConfig(**plain, **data, **tables, method=method)
+    return RunConfig(**plain, **data, **tables, method=method, base=base, directory=source.directory)

@@ -10,7 +10,7 @@ from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.sampling import stream
 from tffcl.datasets.federated import load_federated
-from tffcl.experiments.catalog import ALGORITHMS, MODELS
+from tffcl.experiments.catalog import MODELS
 from tffcl.experiments.config import RunConfig, TrainSettings
 from tffcl.models.flat import FlatModel
 
@@ -54,10 +54,20 @@ def _given(config: RunConfig, federated, data_dir: str | None) -> dict:
     server = federated.server
     values = {
         "server_images": lambda: None if server is None else server.x,
-        "seed": lambda: stream(config.seed, config.algorithm),
+        "seed": lambda: stream(config.seed, config.base or config.algorithm),
         "encoder": lambda: _encoder(config.method, federated, data_dir),
+        "find_encoder": lambda: _encoder_finder(federated, data_dir),
     }
-    return {name: values[name]() for name in ALGORITHMS[config.algorithm].needs}
+    return {name: values[name]() for name in config.method_source.needs}
+
+
+def _encoder_finder(federated, data_dir: str | None):
+    def find(encoder: str, **options):
+        from tffcl.experiments.encoders import find_encoder
+
+        return find_encoder(encoder, federated.train.x.shape[1:], data_dir=data_dir, **options)
+
+    return find
 
 
 def _encoder(method, federated, data_dir: str | None):
@@ -71,14 +81,12 @@ def _encoder(method, federated, data_dir: str | None):
 
 def build_method(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> Method:
     """Builds the configured method; FLT's encoder is looked for, and kept, in the data directory."""
-    return _build(ALGORITHMS[config.algorithm].builder(), config, model, federated, data_dir)
+    given = _given(config, federated, data_dir)
+    return config.method_source.build(model, local_training(config.train), config.method, given)
 
 
 def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> OneShotClustering:
     """Builds the grouping of a method that clusters before training."""
-    return _build(ALGORITHMS[config.algorithm].clustering_builder(), config, model, federated, data_dir)
-
-
-def _build(builder, config: RunConfig, model: FlatModel, federated, data_dir):
     own = () if config.method is None else (config.method,)
-    return builder(model, local_training(config.train), *own, **_given(config, federated, data_dir))
+    build, given = config.method_source.clustering_builder, _given(config, federated, data_dir)
+    return build(model, local_training(config.train), *own, **given)

@@ -13,7 +13,9 @@ from tffcl.experiments import compare, tasks
 from tffcl.experiments import config as configs
 from tffcl.experiments.catalog import ALGORITHMS
 from tffcl.experiments.config import RunConfig, TrainSettings
+from tffcl.experiments.methods import MethodSource
 from tffcl.reporting.units import show_value
+from tffcl.validation import with_todays_keys
 
 _LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
 
@@ -64,7 +66,7 @@ class Plan:
 
     Attributes:
       task: Name of the task.
-      algorithm: A name in `catalog.ALGORITHMS`.
+      algorithm: The label of a method's table, by default its name.
       axes: One or two; the first is the x axis of the figure, the second has a line for each value.
       seeds: Of the runs of each point.
       points: All combinations of the axes' values.
@@ -77,7 +79,7 @@ class Plan:
     points: tuple[Point, ...]
 
 
-def parse_axis(text: str, algorithm: str, option: str = "--over") -> Axis:
+def parse_axis(text: str, algorithm: str | MethodSource, option: str = "--over") -> Axis:
     """Turns "local_epochs=1,5,10" into an axis.
 
     Args:
@@ -108,7 +110,7 @@ def _parsed(key: str, value: str):
     return found
 
 
-def make_axis(key: str, values: Sequence, algorithm: str, option: str = "--over") -> Axis:
+def make_axis(key: str, values: Sequence, algorithm: str | MethodSource, option: str = "--over") -> Axis:
     """Makes an axis of a key, which may lack its section, and its values.
 
     Raises:
@@ -123,7 +125,7 @@ def make_axis(key: str, values: Sequence, algorithm: str, option: str = "--over"
     return Axis(key, tuple(values))
 
 
-def full_key(key: str, algorithm: str) -> str:
+def full_key(key: str, algorithm: str | MethodSource) -> str:
     """Returns the key with its section: a parameter of the method, or a key of [train], may come without.
 
     Raises:
@@ -138,6 +140,8 @@ def full_key(key: str, algorithm: str) -> str:
         return f"train.{key}"
     parameters = ALGORITHMS[algorithm].parameter_class()
     own = [field.name for field in dataclasses.fields(parameters)] if parameters else []
+    if parameters:  # as a task's table: keys of earlier versions too, with a hint
+        (key,) = with_todays_keys({key: None}, parameters.renamed, f"algorithms.{algorithm}")
     if key in own:
         return f"algorithms.{algorithm}.{key}"
     raise unknown(f"parameter of {algorithm} or key of [train]", key, [*own, *train])
@@ -155,7 +159,7 @@ def plan(
 
     Args:
       task: A task file or a name in `tasks/`.
-      algorithm: A name in `catalog.ALGORITHMS`.
+      algorithm: The label of a method's table, by default its name.
       axes: One or two.
       seeds: Different ones.
       overrides: Nested tables that replace the file's values, for all runs.

@@ -98,10 +98,23 @@ def named_algorithms(task: str | pathlib.Path) -> list[str]:
     return list(loaded.contents["algorithms"])
 
 
+class _Unset:
+    """A value that takes away what a key has."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+UNSET = _Unset()
+
+
 def merged(base: Mapping, over: Mapping) -> dict:
-    """`base` with the values of `over`, table by table."""
+    """`base` with the values of `over`, table by table; `UNSET` takes a key away."""
     result = dict(base)
     for key, value in over.items():
+        if value is UNSET:
+            result.pop(key, None)
+            continue
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
         result[key] = merged(result[key], value) if both else value
     return result

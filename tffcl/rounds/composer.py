@@ -4,7 +4,8 @@ A round is `(state@SERVER, clients@CLIENTS) -> (state@SERVER, output@SERVER[, ke
 
 1. the server broadcasts its values, and every client receives its part of them (`Server.receive`);
 2. every client computes (`ClientWork.compute`); an upload that is not finite is silenced;
-3. each named upload goes through an aggregation process of its own; reports are collected with the client IDs;
+3. each named upload goes through an aggregation process of its own; reports, where the server gets them, are collected with
+   the client IDs;
 4. the server step makes the next values of the results.
 """
 
@@ -37,6 +38,7 @@ class Server:
         out, for a coordinator that decides in Python.
       once: Names in `received` of what never changes, so that a device receives it once and not in every round.
       private: What the server keeps and does not broadcast (the state of its optimizer), name to TFF type.
+      told: Uploads whose results are handed out beside the next state, where there is a step; without one all are.
     """
 
     values: Mapping[str, tff.Type] = dataclasses.field(default_factory=dict)
@@ -44,6 +46,7 @@ class Server:
     step: Callable | None = None
     once: tuple[str, ...] = ()
     private: Mapping[str, tff.Type] = dataclasses.field(default_factory=dict)
+    told: tuple[str, ...] = ()
 
 
 def by_examples(report) -> tf.Tensor:
@@ -64,12 +67,19 @@ class Round:
       uploads: The aggregation factory of each upload, by name.
       server: The server's half.
       weighting: `(report) -> float32`, a client's weight in weighted aggregations.
+      reports: Whether the server gets the clients' reports.
     """
 
     def __init__(
-        self, work: ClientWork, uploads: Mapping[str, tff.aggregators.AggregationFactory], server: Server, weighting: Callable
+        self,
+        work: ClientWork,
+        uploads: Mapping[str, tff.aggregators.AggregationFactory],
+        server: Server,
+        weighting: Callable,
+        reports: bool = True,
     ):
         self.work, self.uploads, self.server, self.weighting = work, dict(uploads), server, weighting
+        self.reports = reports
 
     @functools.cached_property
     def simulated(self) -> tff.Computation:
@@ -142,7 +152,8 @@ class Round:
             return Transfer()
         result = self._deployed_update.type_signature.result
         weights = [result["weight"] for factory in self.uploads.values() if isinstance(factory, Weighted)]
-        sent = tff.StructType([result["uploads"], *weights, result["client_id"], result["report"]])
+        reports = [result["client_id"], result["report"]] if self.reports else []
+        sent = tff.StructType([result["uploads"], *weights, *reports])
         received = [(name, kind) for name, kind in _fields(self._received_type) if name not in self.server.once]
         return Transfer(tff.StructType(received), sent)
 
@@ -222,7 +233,7 @@ class Round:
             updated = tff.federated_map(client_update, (tff.federated_broadcast(values), clients))
             # Aggregation.
             outputs = {name: self._aggregate(name, state["aggregators"][name], updated) for name in self.aggregators}
-            told = {"reports": self._collect(updated)}
+            told = {"reports": self._collect(updated)} if self.reports else {}
             if outputs:
                 told["measurements"] = _zip({name: output.measurements for name, output in outputs.items()})
             results = _zip({name: output.result for name, output in outputs.items()})
@@ -231,6 +242,8 @@ class Round:
             if step is None and outputs:
                 told["results"] = results
             if step is not None:
+                if self.server.told:
+                    told["results"] = _zip({name: outputs[name].result for name in self.server.told})
                 moved = tff.federated_map(step, (_zip(held), results, told["measurements"]))
                 held = {name: moved[name] for name in held}
             aggregators = _zip({name: output.state for name, output in outputs.items()})
@@ -274,6 +287,7 @@ def compose(
     server: Server,
     *,
     weighting: Callable = by_examples,
+    reports: bool = True,
 ) -> Round:
     """Composes a round.
 
@@ -284,8 +298,16 @@ def compose(
       server: What the server broadcasts and how it steps.
       weighting: `(report) -> float32`, a client's weight; `by_examples` or `uniform`. A client whose training is not finite
         always has weight 0.
+      reports: Whether every client's report comes to the server under its ID, as simulations need it. Without, the server learns
+        of the clients what the aggregators of the uploads let through, and nothing else; such a round collects no rows either,
+        and is not for `run_round`.
+
+    Raises:
+      ValueError: If rows are to be collected without reports.
     """
-    return Round(client_work, uploads, server, weighting)
+    if not reports and any(isinstance(factory, CollectFactory) for factory in uploads.values()):
+        raise ValueError("the rows of a CollectFactory travel with the reports; this round has none")
+    return Round(client_work, uploads, server, weighting, reports)
 
 
 def _first(value, kind: tff.Type):

@@ -1,0 +1,129 @@
+"""Which method a table [algorithms.LABEL] means: one of the catalog, of an installed package, or a user's own builder."""
+
+import dataclasses
+import functools
+import importlib.metadata
+import inspect
+from collections.abc import Callable, Mapping
+
+from tffcl.errors import UserError, unknown
+from tffcl.experiments.catalog import ALGORITHMS
+from tffcl.references import load_reference
+from tffcl.validation import Parameters, types_of
+
+GIVEN = ("seed", "server_images", "encoder", "find_encoder")  # what a run gives to a builder that takes it
+KEYS = ("method", "builder")  # of [algorithms.LABEL], beside the method's own
+_GROUP = "tffcl.algorithms"
+
+
+@functools.cache
+def registered() -> Mapping[str, str]:
+    """Names that installed packages have registered as entry points of the group "tffcl.algorithms", with their builders."""
+    return {each.name: each.value for each in importlib.metadata.entry_points(group=_GROUP) if each.name not in ALGORITHMS}
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodSource:
+    """Where a method comes from.
+
+    Attributes:
+      label: What it is called in this comparison, the name of its table.
+      base: A name in the catalog, or "module:function".
+      directory: Where the modules of builders are looked for first; "" for nowhere.
+    """
+
+    label: str
+    base: str
+    directory: str = ""
+
+    @property
+    def builder(self) -> Callable:
+        """`(model, training, [parameters,] *, ...) -> method`."""
+        if self.base in ALGORITHMS:
+            return ALGORITHMS[self.base].builder()
+        return self._own_builder[0]
+
+    @property
+    def parameter_class(self) -> type[Parameters] | None:
+        """The class of the method's own parameters; None if it has none."""
+        return ALGORITHMS[self.base].parameter_class() if self.base in ALGORITHMS else self._own_builder[1]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the builder takes beside model, training and parameters, names in `GIVEN`."""
+        return ALGORITHMS[self.base].needs if self.base in ALGORITHMS else self._own_builder[2]
+
+    @property
+    def clustering_builder(self) -> Callable | None:
+        """Builds the method's grouping before training; None for methods without."""
+        entry = ALGORITHMS.get(self.base)
+        return entry.clustering_builder() if entry is not None and entry.clustering else None
+
+    @property
+    def _own_builder(self):
+        return _described(load_reference(self.base, self.directory, f"algorithms.{self.label}.builder"), self.base)
+
+    def build(self, model, training, parameters: Parameters | None, given: Mapping):
+        """Builds the method; `given` has the values of `needs`."""
+        if parameters is None:
+            return self.builder(model, training, **given)
+        if isinstance(parameters, _Spread):
+            own = {field.name: getattr(parameters, field.name) for field in dataclasses.fields(parameters)}
+            return self.builder(model, training, **own, **given)
+        return self.builder(model, training, parameters, **given)
+
+
+class _Spread(Parameters):
+    """Base of parameters that a builder takes one by one and not as one object."""
+
+
+@functools.cache
+def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parameters] | None, tuple[str, ...]]:
+    """A user's builder with the class of its parameters, made of its signature, and what else it takes."""
+    parameters = list(inspect.signature(builder).parameters.values())
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 2 or any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
+        raise UserError(
+            f"{reference} takes {inspect.signature(builder)}; it must take (model, training, ...), each key by its name"
+        )
+    hints = types_of(builder)
+    own = [each for each in parameters if each not in positional[:2] and each.name not in GIVEN]
+    needs = tuple(each.name for each in parameters if each.name in GIVEN)
+    classes = [hints.get(each.name) for each in own]
+    if len(own) == 1 and isinstance(classes[0], type) and issubclass(classes[0], Parameters):
+        return builder, classes[0], needs
+    fields = []
+    for each in own:
+        field = dataclasses.field() if each.default is each.empty else dataclasses.field(default=each.default)
+        fields.append((each.name, hints.get(each.name, object), field))
+    fields.sort(key=lambda field: field[2].default is not dataclasses.MISSING)
+    made = dataclasses.make_dataclass("OwnParameters", fields, bases=(_Spread,), frozen=True)
+    made.__doc__ = builder.__doc__
+    return builder, made if fields else None, needs
+
+
+def find_method(label: str, table: Mapping, directory: str = "") -> MethodSource:
+    """Finds what a table [algorithms.LABEL] means.
+
+    Args:
+      label: Of the table.
+      table: Its `method` is a name, by default the label; its `builder` "module:function" instead.
+      directory: Of the task file.
+
+    Raises:
+      UserError: If both are given, or the name is unknown.
+    """
+    where = f"algorithms.{label}"
+    if "builder" in table and "method" in table:
+        raise UserError(f"{where} has method and builder; give one of the two", table=where, key="builder")
+    if "builder" in table:
+        source = MethodSource(label, table["builder"], directory)
+        load_reference(source.base, directory, f"{where}.builder")
+        return source
+    name = table.get("method", label)
+    if name in ALGORITHMS:
+        return MethodSource(label, name)
+    if name in registered():
+        return MethodSource(label, registered()[name])
+    kind, table_name, key = ("method", where, "method") if "method" in table else ("algorithm", "algorithms", label)
+    raise unknown(kind, name, [*ALGORITHMS, *registered()], table=table_name, key=key)
