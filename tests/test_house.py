@@ -8,7 +8,7 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "tffcl"
 # Each room may import those after it in the chain, and what stands apart.
-CHAIN = ["cli", "export", "experiments", "runner", "algorithms", "rounds"]
+CHAIN = ["cli", "export", "experiments", "learning", "runner", "algorithms", "rounds"]
 BASE = ["signatures", "client_work", "models", "aggregators", "clustering", "clients"]
 APART = {"reporting", "datasets", "runtime", "errors", "validation"}
 # What stands apart knows the base at most.

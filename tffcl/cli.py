@@ -329,13 +329,14 @@ def _print_report(out):
 
 
 def _similarity(options):
-    from tffcl.experiments import catalog, config, similarity
+    from tffcl.experiments import catalog, config, similarity, tasks
 
-    if options.signature not in catalog.SIGNATURES:
-        raise unknown("signature", options.signature, catalog.SIGNATURES)
-    method = catalog.SIGNATURES[options.signature]
-    resolved = config.resolve(options.task, method, seed=options.seed, overrides=_overrides(options))
-    out = options.out or f"runs/{_task_name(options.task)}/similarity/{options.signature}"
+    name, overrides = options.signature, _overrides(options)
+    method = catalog.SIGNATURES.get(name, "composed")
+    if method == "composed":  # one that no method is named after, or a builder of the user's own
+        overrides = tasks.merged({"algorithms": {"composed": {"signature": name}}}, overrides)
+    resolved = config.resolve(options.task, method, seed=options.seed, overrides=overrides)
+    out = options.out or f"runs/{_task_name(options.task)}/similarity/{name.replace(':', '.')}"
     print(similarity.similarity(resolved, out, data_dir=options.data_dir))
 
 

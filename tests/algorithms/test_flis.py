@@ -12,7 +12,7 @@ from tests.short_runs import deployed_inputs, split
 from tffcl.algorithms.flis_dc import FLISDCParameters, build_flis_dc, build_joint_round
 from tffcl.algorithms.flis_hc import FLISHCParameters, build_flis_hc
 from tffcl.client_work.examples import stack
-from tffcl.client_work.local_evaluation import build_mean_loss
+from tffcl.client_work.local_evaluation import build_count_correct, build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.clients.cohort import Cohort
 from tffcl.clustering.inference_similarity import inference_similarity
@@ -222,12 +222,19 @@ def test_a_threshold_that_no_pair_reaches(model, images):
         build_flis_hc(model, TRAINING, FLISHCParameters(threshold=0.3, metric="frobenius"), server_images=images)
 
 
-def test_the_authors_protocol_needs_test_examples(tff_worker, model, images, population):
+def test_the_authors_protocol_chooses_by_accuracy_on_test_examples_and_needs_them(tff_worker, model, images, population):
     nobody = dataclasses.replace(population, test_examples=lambda client: population.test_examples(client).take(0))
     method = build_flis_dc(model, TRAINING, FLISDCParameters(protocol="authors"), server_images=images)
     with pytest.raises(UserError, match="client 0 has no test examples; protocol 'authors'"):
         method.initialize(nobody)
-    state = method.initialize(population)
-    for number in (1, 2):
-        state, metrics = method.next(state, Cohort(population, np.array([0, 1]), (3, number)))
-    assert metrics.test_examples.tolist() == [50, 50]
+    state, _ = method.next(method.initialize(population), Cohort(population, np.array([0, 1, 4]), (3, 1)))
+    assert len(state.models) > 1
+    right = build_count_correct(model)
+    tests = [next(iter(population.test_examples(client).batch(100))) for client in range(8)]
+    best = [int(np.argmax([right(row, test["x"], test["y"]) for row in state.models])) for test in tests]
+    assert len(set(best)) > 1
+    np.testing.assert_array_equal(method.choose(state, population).assignment, best)
+    cohort = Cohort(population, np.array([0, 1, 4]), (3, 2), np.array([True, True, False]))
+    _, metrics = method.next(state, cohort)
+    np.testing.assert_array_equal(metrics.clusters, np.array(best)[[0, 1, 4]])
+    assert metrics.test_examples.tolist() == [50, 50, 0]  # whose models are tested is another question

@@ -1,21 +1,14 @@
 """What client graphs hold, against the installed TensorFlow's list of what TFLite can run."""
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.flis_hc import build_flis_hc
-from tffcl.algorithms.flt import FLTParameters, build_flt
-from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.order import visiting_order
-from tffcl.models.autoencoder import build_autoencoder
 from tffcl.models.mlp import build_mlp
 
 
@@ -35,39 +28,14 @@ def test_operations_in_functions_count_too():
         operations_of(tff.federated_computation(lambda: tff.federated_value(1, tff.SERVER)))
 
 
-MODEL = functools.partial(build_mlp, (8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
-TRAINING = LocalTraining(momentum=0.5)
-
-
-def flt():
-    autoencoder = build_autoencoder((8, 8, 1), latent=8, seed=1)
-    how = FLTParameters(fine_tune_epochs=1)
-    return build_flt(MODEL(), TRAINING, how, encoder=(autoencoder, autoencoder.initial))
-
-
-METHODS = {
-    "fedavg": lambda: build_fedavg(MODEL(), TRAINING),
-    "pacfl": lambda: build_pacfl(MODEL(), TRAINING),
-    "pacfl per class": lambda: build_pacfl(MODEL(), TRAINING, PACFLParameters(per_class=True)),
-    "flis_hc": lambda: build_flis_hc(MODEL(), TRAINING, server_images=np.zeros([5, 8, 8, 1], np.uint8)),
-    "ifca": lambda: build_ifca(MODEL(), TRAINING),
-    "flt": flt,
-}
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_clients_need_nothing_that_devices_lack(name):
-    checked = 0
-    for computation in METHODS[name]().exports().build().values():
-        if computation.type_signature.parameter is not None:
-            assert missing_on_devices(client_operations(computation)) == []
-            checked += 1
-    assert checked
-
-
-@functools.cache  # methods share rounds
-def client_operations(computation):
-    return operations_of(tff.backends.mapreduce.get_map_reduce_form_for_computation(computation).work)
+def test_a_subspace_for_each_class_needs_nothing_that_devices_lack():
+    """Every method's computations are looked at in tests/conformance, with its default signature."""
+    model = build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
+    method = build_pacfl(model, LocalTraining(momentum=0.5), PACFLParameters(per_class=True))
+    computations = method.exports().build()
+    for name in ("signature", "training"):
+        form = tff.backends.mapreduce.get_map_reduce_form_for_computation(computations[name])
+        assert missing_on_devices(operations_of(form.work)) == []
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 45, 1000])

@@ -7,12 +7,16 @@ import pathlib
 
 import pytest
 
-from tests.conformance.subject import Subject
+import tffcl
+from tests.conformance.subject import Exported, Subject
 from tests.runtime.processes import Processes
 from tffcl.clients import sampling
 from tffcl.experiments import config, prepare
 from tffcl.experiments.catalog import ALGORITHMS
 from tffcl.experiments.populations import build_population
+from tffcl.export import forms
+from tffcl.export.export_check import check_export
+from tffcl.export.export_run import export_run
 
 TASK = pathlib.Path(__file__).parent / "digits.toml"
 
@@ -66,12 +70,41 @@ def name(request):
 
 
 @pytest.fixture(scope="module")
-def subject(name, data_dir, two_workers):
+def formed_once():
+    """The deployment forms of a computation that several methods have are made once."""
+    make, made = forms._build, {}
+
+    def once(kind, computation):
+        if (kind, computation) not in made:
+            try:
+                made[kind, computation] = make(kind, computation)
+            except Exception as error:
+                made[kind, computation] = error
+        if isinstance(made[kind, computation], Exception):
+            raise made[kind, computation]
+        return made[kind, computation]
+
+    forms._build = once
+    yield
+    forms._build = make
+
+
+@pytest.fixture(scope="module")
+def subject(name, data_dir, two_workers, formed_once, tmp_path_factory):
     settings = configured(name)
+
+    def export():
+        out, to = (tmp_path_factory.mktemp(name) / each for each in ("out", "to"))
+        tffcl.run(settings, out, data_dir=data_dir, show_progress=False)
+        contents = export_run(out, to, data_dir=data_dir)
+        return Exported(to, contents, check_export(to, data_dir=data_dir))
+
     federated = prepare.load_data(settings, data_dir)
     old, new = sampling.hold_out(federated.num_clients, settings.newcomers.clients, settings.seed)
     model = prepare.build_model(settings, federated)
     build = functools.partial(prepare.build_method, settings, model, federated, data_dir)
-    made = Subject(build, build_population(federated, old), build_population(federated, new), two_workers)
+    made = Subject(
+        build, build_population(federated, old), build_population(federated, new), two_workers=two_workers, export=export
+    )
     yield made
     made.close()

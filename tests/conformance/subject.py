@@ -15,6 +15,7 @@ from tffcl.clients import kept
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
+from tffcl.export import forms
 from tffcl.export.rehearsal import rehearse, synthetic_examples
 from tffcl.runner import state_arrays
 from tffcl.runtime import use_local_worker
@@ -24,6 +25,21 @@ SEED = 7
 
 class DoesNotApply(Exception):
     """A check asks for something that the method has not; the message says what."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Exported:
+    """A run's export.
+
+    Attributes:
+      directory: Where it is.
+      manifest: The contents of manifest.json.
+      lines: What `check_export` said.
+    """
+
+    directory: pathlib.Path
+    manifest: Mapping
+    lines: list[str]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,7 +57,15 @@ class Subject:
     The first round is of all clients, the second of a few of them, the third of a single one.
     """
 
-    def __init__(self, build: Callable, population: Population, newcomers: Population, two_workers: Callable | None = None):
+    def __init__(
+        self,
+        build: Callable,
+        population: Population,
+        newcomers: Population,
+        *,
+        two_workers: Callable | None = None,
+        export: Callable[[], Exported] | None = None,
+    ):
         """Makes a subject.
 
         Args:
@@ -49,7 +73,10 @@ class Subject:
           population: Who takes part, 5 clients at least.
           newcomers: Who joins later.
           two_workers: A context manager in which two workers compute; it yields the workers. None: there are none.
+          export: Runs the method, exports what came of it and checks that, for a method that a task can name. None: the
+            computations are looked at in memory.
         """
+        self._export = export
         self.build, self.population, self.newcomers, self.two_workers = build, population, newcomers, two_workers
         self._files = tempfile.TemporaryDirectory(prefix="conformance-")
         ids = population.client_ids
@@ -107,16 +134,27 @@ class Subject:
         return self.method.exports().build()
 
     @functools.cached_property
-    def forms(self) -> Mapping[str, object]:
-        """The MapReduceForm of each exported computation that takes clients, or the error why there is none."""
-        made = {}
-        for name, computation in self.computations.items():
-            if computation.type_signature.parameter is not None:
-                try:
-                    made[name] = tff.backends.mapreduce.get_map_reduce_form_for_computation(computation)
-                except TypeError as error:
-                    made[name] = error
-        return made
+    def exported(self) -> Exported | None:
+        return self._export() if self._export else None
+
+    @functools.cached_property
+    def forms(self) -> Mapping[str, Mapping[str, tff.Computation] | str]:
+        """Of each exported computation that takes clients the parts of its MapReduceForm, or the reason why there is none."""
+        taking = [name for name, each in self.computations.items() if each.type_signature.parameter is not None]
+        return {name: self._form_from_files(name) if self.exported else self._form(name) for name in taking}
+
+    def _form_from_files(self, name: str):
+        described = self.exported.manifest["computations"][name]["forms"]["map_reduce"]
+        if "impossible" in described:
+            return described["impossible"]
+        return forms.read_form(self.exported.directory / described["directory"], "map_reduce")
+
+    def _form(self, name: str):
+        try:
+            form = tff.backends.mapreduce.get_map_reduce_form_for_computation(self.computations[name])
+        except TypeError as error:
+            return str(error)
+        return {part: getattr(form, part) for part in forms.PARTS["map_reduce"]}
 
     @functools.cached_property
     def arguments(self) -> Mapping[str, tuple]:

@@ -9,7 +9,7 @@ from tests.conformance.subject import DoesNotApply
 LACKING = {"pca_km_hc": {"signature": ["SelfAdjointEigV2"]}}
 
 
-@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize("check", [*checks.CHECKS, *checks.OWN_CHECKS], ids=lambda check: check.__name__.removeprefix("check_"))
 def test_every_method(subject, name, check):
     more = {"lacking": LACKING[name]} if check is checks.check_device_operations and name in LACKING else {}
     with subject.running():

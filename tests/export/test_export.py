@@ -77,24 +77,33 @@ def test_the_sum_gives_the_models_of_the_keyed_mean(tff_worker, pacfl):
 def test_a_summed_round_silences_a_client_whose_model_is_not_finite(tff_worker):
     import collections
 
+    import tensorflow as tf
     import tensorflow_federated as tff
 
-    from tffcl.algorithms.summed_training import build_summed_round
+    from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
+    from tffcl.client_work.work import ClientResult, ClientWork, keyed
+    from tffcl.rounds.composer import compose
+    from tffcl.rounds.server_steps import keyed_server
+    from tffcl.rounds.summed import build_summed_round
 
-    client_type = collections.OrderedDict(key=np.int32, moved=tff.TensorType(np.float32, [2]), weight=np.float32)
+    def moves(received, client):
+        value = client["moved"] + 0 * received["model"]
+        finite = tf.reduce_all(tf.math.is_finite(value))
+        report = collections.OrderedDict(examples=client["examples_told"], loss=client["moved"][0], finite=finite)
+        return ClientResult({"update": keyed(client["key"], value)}, report)
 
-    @tff.tensorflow.computation(tff.TensorType(np.float32, [2]), tff.to_type(client_type))
-    def update(model, client):
-        upload = collections.OrderedDict(key=client["key"], value=client["moved"] + 0 * model)
-        return collections.OrderedDict(
-            upload=upload, weight=client["weight"], report=collections.OrderedDict(loss=client["moved"][0])
-        )
+    fields = {"key": np.int32, "moved": tff.TensorType(np.float32, [2]), "examples_told": np.int32}
+    spec = collections.OrderedDict(x=tf.TensorSpec([], tf.float32))
+    composed = compose(ClientWork(spec, moves, fields), {"update": ClusteredMeanFactory()}, keyed_server(2))
+    nothing = tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=np.zeros(0, np.float32)))
 
-    def client(key, moved, weight):
-        return collections.OrderedDict(key=np.int32(key), moved=np.array(moved, np.float32), weight=np.float32(weight))
+    def client(number, key, moved, weight):
+        own = {"key": np.int32(key), "moved": np.array(moved, np.float32), "examples_told": np.int32(weight)}
+        known = {"examples": nothing, "client_id": np.int32(number), "seed": np.zeros(2, np.int32)}
+        return collections.OrderedDict({**known, **own})
 
-    clients = [client(0, [1, 2], 1), client(0, [4, 5], 2), client(2, [np.inf, np.nan], 0)]
-    state, told = build_summed_round(update, 3)({"models": np.ones([3, 2], np.float32)}, clients)
+    clients = [client(0, 0, [1, 2], 1), client(1, 0, [4, 5], 2), client(2, 2, [np.inf, np.nan], 5)]
+    state, told = build_summed_round(composed, 3)({"models": np.ones([3, 2], np.float32)}, clients)
     np.testing.assert_allclose(state["models"], [[4, 5], [1, 1], [1, 1]])
     assert told["clients"].tolist() == [2, 0, 1] and told["weight"].tolist() == [3, 0, 0]
     assert told["loss"] == pytest.approx(3)
@@ -141,8 +150,10 @@ def test_assignments_and_signatures_are_the_runs(pacfl):
     rows = (to / "clustering" / "assignments.csv").read_text().splitlines()[1:]
     assert [int(row.split(",")[1]) for row in rows] == run.state.assignment.tolist()
     with np.load(to / "clustering" / "state.npz") as saved:
-        for key in ("bases", "mask", "proximity", "merges", "threshold"):
-            np.testing.assert_array_equal(saved[key], run.state.extra[key])
+        for key in ("proximity", "merges", "threshold"):
+            np.testing.assert_array_equal(saved[f"state.{key}"], getattr(run.state, key))
+        for key in ("basis", "mask"):
+            np.testing.assert_array_equal(saved[f"state.signatures.{key}"], run.state.signatures[key])
     np.testing.assert_array_equal(np.load(to / "state" / "models.npy"), run.state.models)
 
 
@@ -229,21 +240,3 @@ def test_one_line_for_a_mistake(capsys, pacfl, arguments, message):
     assert main(given) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("tffcl: ") and message in line
-
-
-_OTHERS = ["fedavg", "flis_hc", "ifca", "flis_dc", "solo", "fedsem", "pca_km_hc", "fedprox", "ditto"]
-
-
-@pytest.mark.parametrize("algorithm", [*(pytest.param(name, marks=pytest.mark.slow) for name in _OTHERS), "stocfl"])
-def test_every_method_is_exported_and_checked(tmp_path, algorithm):
-    from tffcl.export.export_check import check_export
-
-    _, to, contents = exported(tmp_path, algorithm)
-    lines = check_export(to)
-    assert any("training/computation.pb: as the library on clients of the task" in line for line in lines)
-    assert (to / "run_one_round.py").is_file() == (algorithm not in ("solo", "fedsem"))  # what the server has is no models
-    training = contents["computations"]["training"]
-    assert ("directory" in training["forms"]["map_reduce"]) == (algorithm != "solo")
-    assert ("training_summed" in contents["computations"]) == (
-        algorithm in ("fedavg", "fedprox", "flis_hc", "ifca", "pca_km_hc")
-    )

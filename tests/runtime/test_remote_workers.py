@@ -1,6 +1,5 @@
 """Rounds on several TFF workers: real processes of this machine, spoken to as if they were others."""
 
-import collections
 import csv
 import json
 import os
@@ -14,65 +13,19 @@ import time
 import numpy as np
 import pytest
 
+from tests.runtime.processes import Processes
 from tffcl import runtime
-from tffcl.algorithms.clustered_training import build_training_process, cohort_inputs
-from tffcl.algorithms.contracts import Cohort
-from tffcl.algorithms.ditto import build_ditto
-from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.fedprox import build_fedprox
-from tffcl.algorithms.fedsem import CentreClustering, build_fedsem
-from tffcl.algorithms.flis_dc import JointClustering, build_flis_dc
-from tffcl.algorithms.flis_hc import InferenceClustering, build_flis_hc
-from tffcl.algorithms.flt import TaskonomyClustering, build_flt
-from tffcl.algorithms.ifca import IterativeClustering, build_ifca
-from tffcl.algorithms.pacfl import PrincipalAngleClustering, build_pacfl
-from tffcl.algorithms.pca_km_hc import ProjectionClustering, build_pca_km_hc
-from tffcl.algorithms.solo import build_solo
-from tffcl.algorithms.stocfl import StochasticClustering, build_stocfl
+from tffcl.algorithms.clustered_training import build_clustered_round
+from tffcl.algorithms.flis_dc import FLISDCParameters, build_flis_dc
+from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.cli import main
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
-from tffcl.models.autoencoder import build_autoencoder
 from tffcl.models.mlp import build_mlp
+from tffcl.rounds.simulation import run_round
 
 TRAINING = LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.5)
-SILENCE = 3.0
-ENCODER = build_autoencoder((8, 8, 1), latent=8, seed=1)
-METHODS = {
-    "fedavg": lambda model, images: build_fedavg(model, TRAINING),
-    "pacfl": lambda model, images: build_pacfl(model, TRAINING, PrincipalAngleClustering(num_clusters=2)),
-    "flis_hc": lambda model, images: build_flis_hc(model, TRAINING, InferenceClustering(num_clusters=2), server_images=images),
-    "flis_dc": lambda model, images: build_flis_dc(model, TRAINING, JointClustering(beta=0.6), server_images=images),
-    "ifca": lambda model, images: build_ifca(model, TRAINING, IterativeClustering(num_clusters=2), seed=1),
-    "pca_km_hc": lambda model, images: build_pca_km_hc(model, TRAINING, ProjectionClustering(num_clusters=2), seed=1),
-    "fedsem": lambda model, images: build_fedsem(model, TRAINING, CentreClustering(num_clusters=2), seed=1),
-    "flt": lambda model, images: build_flt(
-        model, TRAINING, TaskonomyClustering(num_neighbors=3, fine_tune_epochs=0), encoder=(ENCODER, ENCODER.initial), seed=4
-    ),
-    "solo": lambda model, images: build_solo(model, TRAINING),
-    "stocfl": lambda model, images: build_stocfl(model, TRAINING, StochasticClustering(projection=256), seed=1),
-    "fedprox": lambda model, images: build_fedprox(model, TRAINING),
-    "ditto": lambda model, images: build_ditto(model, TRAINING),
-}
-
-
-class Processes:
-    """Workers of this machine that are nobody's default."""
-
-    def __init__(self):
-        self.started = []
-
-    def start(self, count):
-        workers = [runtime.Worker(runtime.WorkerSettings(cores=1)).start() for _ in range(count)]
-        self.started += workers
-        for worker in workers:
-            runtime.connect(worker.target, alive=worker.alive)
-        return workers
-
-    def use(self, workers, silence=SILENCE):
-        from tffcl.runtime.remote_workers import use_workers
-
-        return use_workers(runtime.RemoteWorkers.parse(",".join(worker.target for worker in workers), silence))
 
 
 @pytest.fixture(scope="module")
@@ -105,51 +58,16 @@ def population(digit_clients):
     return digit_clients([31, 40, 25, 50, 12, 33, 8], turns=[0, 1, 0, 1, 0, 1, 0])
 
 
-COHORTS = [(0, 1, 2, 3, 4, 5, 6), (1, 3, 4), (2,)]
-
-
-def train(algorithm, population, backwards=False):
-    """States and reports of a few rounds; in the last there are fewer clients than workers."""
-    state, told = algorithm.initialize(population), []
-    for number, clients in enumerate(COHORTS[:2] if algorithm.name in ("ifca", "fedsem") else COHORTS, 1):
-        ids = np.array(clients[::-1] if backwards else clients)
-        state, metrics = algorithm.next(state, Cohort(population, ids, (7, number), np.ones(len(ids), bool)))
-        order = np.argsort(metrics.client_ids)
-        told.append([value[order] for value in (metrics.client_ids, metrics.losses, metrics.test_correct)])
-    models, keys = algorithm.assign(state, population.client_ids)
-    return state.assignment, models[keys], told
-
-
-LONG = {"flis_hc", "pca_km_hc", "fedsem", "flt", "fedprox", "ditto"}
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in METHODS])
-def test_two_workers_give_what_one_gives(tff_worker, pair, worker, model, population, digits, name):
-    algorithm = METHODS[name](model, digits[0][-60:])
-    alone = train(algorithm, population)
-    context = pair.use(pair.started)
-    before = [each.received_bytes for each in context.workers]
-    together = train(algorithm, population)
-    assert all(each.received_bytes > start + 1000 for each, start in zip(context.workers, before))
-    worker.use_local_worker()
-    np.testing.assert_array_equal(together[0], alone[0])
-    np.testing.assert_allclose(together[1], alone[1], rtol=0, atol=3e-6)
-    for ours, theirs in zip(together[2], alone[2]):
-        for one, other in zip(ours, theirs):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=3e-6)
-    assert np.abs(alone[1] - model.initial).max() > 0.01
-
-
 def test_two_workers_sum_more_clusters_than_one_tensor_holds(tff_worker, pair, worker, model, digit_clients):
     population = digit_clients(list(range(10, 50, 2)))
-    process = build_training_process(model, LocalTraining(), local_test=True)
-    cohort = Cohort(population, population.client_ids, (7, 1))
+    composed = build_clustered_round(model, LocalTraining())
+    cohort = Cohort(population, population.client_ids, (7, 1), np.ones(20, bool))
     keys = np.arange(20, dtype=np.int32)
     keys[7] = 16  # two clients in a row beyond the first of its slot, a cluster that is empty
 
     def train_once():
-        server = collections.OrderedDict(models=np.repeat(model.initial[np.newaxis], 20, 0), aggregator=())
-        return process.next(server, cohort_inputs(cohort, key=keys))[0]["models"]
+        values = {"models": np.repeat(model.initial[np.newaxis], 20, 0)}
+        return run_round(composed, cohort, values, composed.initial_aggregators, key=keys).values["models"]
 
     alone = train_once()
     pair.use(pair.started)
@@ -160,11 +78,27 @@ def test_two_workers_sum_more_clusters_than_one_tensor_holds(tff_worker, pair, w
     assert moved.tolist() == [key in keys for key in range(20)]
 
 
-@pytest.mark.parametrize("name", ["pacfl", "flis_dc"])
+def train(method, population, backwards=False):
+    """Clusters, and every client's model, after three rounds; in the last there are fewer clients than workers."""
+    state = method.initialize(population)
+    for number, clients in enumerate([(0, 1, 2, 3, 4, 5, 6), (1, 3, 4), (2,)], 1):
+        ids = np.array(clients[::-1] if backwards else clients)
+        state, _ = method.next(state, Cohort(population, ids, (7, number), np.ones(len(ids), bool)))
+    models, rows = method.models_for(state, population.client_ids)
+    return method.views(state).clusters, models[rows]
+
+
+METHODS = {
+    "pacfl": lambda model, images: build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2)),
+    "flis_dc": lambda model, images: build_flis_dc(model, TRAINING, FLISDCParameters(threshold=0.6), server_images=images),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_the_order_of_clients_does_not_matter(tff_worker, pair, worker, model, population, digits, name):
-    algorithm = METHODS[name](model, digits[0][-60:])
+    method = METHODS[name](model, digits[0][-60:])
     pair.use(pair.started)
-    forwards, backwards = train(algorithm, population), train(algorithm, population, backwards=True)
+    forwards, backwards = train(method, population), train(method, population, backwards=True)
     worker.use_local_worker()
     np.testing.assert_array_equal(forwards[0], backwards[0])
     np.testing.assert_allclose(forwards[1], backwards[1], rtol=0, atol=3e-6)

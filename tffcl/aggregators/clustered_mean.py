@@ -230,7 +230,12 @@ def _inner_process(value_type, weight_type, num_clusters, inner_factory):
 
     @tff.tensorflow.computation(tff.to_type((result_type,) * num_clusters))
     def stack(results):
-        return tf.nest.map_structure(lambda *rows: tf.stack(rows), *results)
+        def rows(*members):
+            found = tf.stack(members)
+            # TFF's means divide by the sum of the weights: 0 / 0 where nobody of the cohort is a member.
+            return tf.where(tf.math.is_nan(found), tf.zeros_like(found), found) if found.dtype.is_floating else found
+
+        return tf.nest.map_structure(rows, *results)
 
     @tff.federated_computation
     def initialize():

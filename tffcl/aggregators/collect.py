@@ -1,6 +1,7 @@
 """Brings every client's value to the server, with its client ID, in no promised order."""
 
 import collections
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -62,7 +63,12 @@ def collect_rows(row):
     Returns:
       `T[?,...]@SERVER`, one row a client.
     """
-    row_type = row.type_signature.member
+    zero, accumulate, merge, report = _row_aggregation(row.type_signature.member)
+    return tff.federated_aggregate(row, zero(), accumulate, merge, report)
+
+
+@functools.lru_cache(maxsize=32)  # building takes a second, and the rounds of most methods collect the same
+def _row_aggregation(row_type: tff.Type):
     rows_type = stacked(row_type)
     blocks_type = tff.to_type([rows_type] * _BLOCKS)
 
@@ -83,7 +89,7 @@ def collect_rows(row):
     def report(blocks):
         return _joined(list(blocks))
 
-    return tff.federated_aggregate(row, zero(), accumulate, merge, report)
+    return zero, accumulate, merge, report
 
 
 @tf.function

@@ -1,1 +1,32 @@
-"""The methods, one file each, composed of signatures, client work, aggregators and clustering."""
+"""The methods, one file each, composed of signatures, client work, aggregators and clustering.
+
+tffcl.algorithms.build_pacfl(model, training, tffcl.algorithms.PACFLParameters(num_clusters=4))
+"""
+
+from tffcl.public_names import lazily
+
+# Of each file: its builder and its parameters, the contract of methods, and what methods of one's own are made of.
+_SHOWN = {
+    "cfl": ("build_cfl", "CFLParameters"),
+    "choosing": ("Choosing",),
+    "clustered_training": ("EngineMethod", "build_clustered_training"),
+    "composed": ("build_composed", "ComposedParameters"),
+    "ditto": ("build_ditto", "DittoParameters"),
+    "fedavg": ("build_fedavg",),
+    "fedprox": ("build_fedprox", "FedProxParameters"),
+    "fedsem": ("build_fedsem", "FedSEMParameters"),
+    "flis_dc": ("build_flis_dc", "FLISDCParameters"),
+    "flis_hc": ("build_flis_hc", "FLISHCParameters"),
+    "flt": ("build_flt", "FLTParameters"),
+    "ifca": ("build_ifca", "IFCAParameters"),
+    "method": ("CentreMap", "ClusteredState", "Exports", "Method", "MetricView", "Moves", "Views"),
+    "one_shot": ("OneShotClustering", "build_one_shot"),
+    "pacfl": ("build_pacfl", "PACFLParameters"),
+    "pca_km_hc": ("build_pca_km_hc", "PCAKMHCParameters"),
+    "solo": ("build_solo",),
+    "stocfl": ("build_stocfl", "StoCFLParameters"),
+}
+
+__getattr__, __dir__, __all__ = lazily(
+    __name__, {name: f"{__name__}.{module}" for module, names in _SHOWN.items() for name in names}
+)

@@ -10,7 +10,8 @@ def check_newcomers(state, newcomers: Population):
     """Raises UserError if a newcomer is already known."""
     both = np.intersect1d(state.client_ids, newcomers.client_ids)
     if both.size:
-        raise UserError(f"client {newcomers.name_of(both[0])} is no newcomer: it has an assignment already")
+        hint = "" if newcomers.names is None else "; build newcomers with known=, the population of all clients so far"
+        raise UserError(f"client {newcomers.name_of(both[0])} is no newcomer: it has an assignment already{hint}")
 
 
 def joined_order(state, newcomers: Population) -> np.ndarray:

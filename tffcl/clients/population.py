@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tffcl.errors import UserError, unknown
 
+_MOST_NAMED = 20  # clients that a message lists
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PooledTests:
@@ -42,6 +43,7 @@ class Population:
       groups: `int32 [N]`, the true group of each client, to hold found clusters against; None where there are none.
       note: What a reader of results should know of the data; else "".
       names: What each client is called in files and messages, where that is not its ID.
+      largest_labels: `int32 [N]`, the largest label that each client holds, test examples included; None where not known.
     """
 
     client_ids: np.ndarray
@@ -54,6 +56,7 @@ class Population:
     groups: np.ndarray | None = None
     note: str = ""
     names: np.ndarray | None = None
+    largest_labels: np.ndarray | None = None
 
     def __post_init__(self):
         if self.versions is None:
@@ -86,6 +89,9 @@ class Population:
         try:
             return np.array([rows[name] for name in np.atleast_1d(client_ids).tolist()])
         except KeyError as error:
+            if len(self) > _MOST_NAMED:
+                said = f"there are {len(self)} clients, {self.names[0]} to {self.names[-1]}"
+                raise UserError(f"client {error.args[0]} is not known; {said}") from None
             raise unknown("client", error.args[0], rows) from None
 
     def name_of(self, client_id: int) -> str:
@@ -98,23 +104,29 @@ class Population:
         return self.client_ids if self.names is None else self.names
 
     @classmethod
-    def from_arrays(cls, examples: Mapping[str | int, tuple], test: Mapping[str | int, tuple] | None = None) -> "Population":
+    def from_arrays(
+        cls,
+        examples: Mapping[str | int, tuple],
+        test: Mapping[str | int, tuple] | None = None,
+        *,
+        known: "Population | None" = None,
+    ) -> "Population":
         """Makes a population of arrays, see `clients.sources.from_arrays`."""
         from tffcl.clients import sources
 
-        return sources.from_arrays(examples, test)
+        return sources.from_arrays(examples, test, known=known)
 
     @classmethod
-    def from_client_data(cls, train, test=None) -> "Population":
+    def from_client_data(cls, train, test=None, *, known: "Population | None" = None) -> "Population":
         """Makes a population of `tff.simulation.datasets.ClientData`, see `clients.sources.from_client_data`."""
         from tffcl.clients import sources
 
-        return sources.from_client_data(train, test)
+        return sources.from_client_data(train, test, known=known)
 
     def restricted(self, client_ids) -> "Population":
         """Returns the population of these clients only, ascending; UserError if one is not of this population."""
         rows = np.sort(self.index(client_ids))
-        by_row = ("client_ids", "sizes", "versions", "label_counts", "groups", "names")
+        by_row = ("client_ids", "sizes", "versions", "label_counts", "groups", "names", "largest_labels")
         fields = {name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in by_row}
         if self.tests is not None:
             fields["tests"] = dataclasses.replace(self.tests, indices=tuple(self.tests.indices[row] for row in rows))

@@ -1,9 +1,11 @@
 """Populations of a user's own data: arrays by client, or TFF's ClientData."""
 
 import functools
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
+import tensorflow as tf
 
 from tffcl.clients.population import PooledTests, Population, as_examples
 from tffcl.errors import UserError
@@ -11,37 +13,41 @@ from tffcl.errors import UserError
 _MOST_COUNTED = 1000  # different labels of which clients' counts are kept for reports
 
 
-def from_arrays(examples: Mapping[str | int, tuple], test: Mapping[str | int, tuple] | None = None) -> Population:
+def from_arrays(
+    examples: Mapping[str | int, tuple],
+    test: Mapping[str | int, tuple] | None = None,
+    *,
+    known: Population | None = None,
+) -> Population:
     """Makes a population of arrays.
 
     Args:
       examples: Client ID, text or a whole number from 0, to its training examples `(x, y)`: x of any numbers and shape `[n, ...]`,
         y integers, `[n]` or sequences `[n, L]`. All clients alike but for n.
       test: The same for test examples; none for a client that is not named.
+      known: All clients so far, where those of `examples` join them or are all of a later round. Text IDs stand for numbers;
+        clients that are known keep theirs, others follow.
 
     Raises:
       UserError: If there are no clients, IDs are of two kinds, a client has no examples, or arrays do not fit each other.
     """
     if not isinstance(examples, Mapping) or not examples:
         raise UserError("there are no clients; give a mapping of client IDs to (x, y) with 1 or more")
-    shown = sorted(examples) if len({isinstance(each, str) for each in examples}) == 1 else None
-    if shown is None or not all(isinstance(each, (str, int, np.integer)) for each in shown) or isinstance(shown[0], bool):
-        raise UserError("client IDs must be all text or all whole numbers")
+    if test is not None and not isinstance(test, Mapping):
+        raise UserError(f"test is of {type(test).__name__}; it must be a mapping of client IDs to (x, y), as examples are")
+    shown, ids = _numbered(examples, known)
     unknown_tests = set(test or {}) - set(examples)
     if unknown_tests:
-        raise UserError(f"client {sorted(unknown_tests)[0]} has test examples, but no training examples")
+        raise UserError(f"client {min(unknown_tests, key=str)} has test examples, but no training examples")
     data = {client: _checked(client, examples[client], "training") for client in shown}
     first = data[shown[0]]
+    _check_known(first, known)
     tests = {client: _checked(client, pair, "test") for client, pair in (test or {}).items()}
     for client, (x, y) in [*data.items(), *tests.items()]:
         for name, array, like in (("examples", x, first[0]), ("labels", y, first[1])):
             if array.dtype != like.dtype or array.shape[1:] != like.shape[1:]:
                 kinds = f"{array.dtype} {list(array.shape[1:])}, those of client {shown[0]} {like.dtype} {list(like.shape[1:])}"
                 raise UserError(f"the {name} of client {client} are {kinds}; all must be alike")
-    named = isinstance(shown[0], str)
-    ids = np.arange(len(shown), dtype=np.int32) if named else np.array(shown)
-    if not named and (ids.min() < 0 or ids.max() >= 2**31):
-        raise UserError(f"client ID {ids.min() if ids.min() < 0 else ids.max()} is not from 0 to 2147483647; use text")
     by_id = dict(zip(ids.tolist(), shown, strict=True))
     none = (first[0][:0], first[1][:0])
     held = [tests.get(client, none) for client in shown]
@@ -58,16 +64,51 @@ def from_arrays(examples: Mapping[str | int, tuple], test: Mapping[str | int, tu
         functools.cache(lambda client: as_examples(*tests.get(by_id[client], none))),
         tests=pool,
         label_counts=_label_counts([y for _, y in data.values()]),
-        names=np.array(shown) if named else None,
+        names=np.array(shown) if isinstance(shown[0], str) else None,
+        largest_labels=np.array(
+            [max(y.max(initial=0), tested.max(initial=0)) for (_, y), (_, tested) in zip(data.values(), held)], np.int32
+        ),
     )
 
 
-def from_client_data(train, test=None) -> Population:
+def _numbered(examples: Mapping, known: Population | None) -> tuple[list, np.ndarray]:
+    """Returns the clients in the order of their numbers, and the numbers, ascending."""
+    texts, wholes = (
+        all(isinstance(each, kind) and not isinstance(each, bool) for each in examples) for kind in (str, (int, np.integer))
+    )
+    if not texts and not wholes:
+        raise UserError("client IDs must be all text or all whole numbers")
+    if known is not None and texts != (known.names is not None):
+        kinds = ["whole numbers", "text"]
+        raise UserError(f"client IDs are {kinds[texts]}, those of the known clients are {kinds[not texts]}; they must be alike")
+    if wholes:
+        ids = np.array(sorted(map(int, examples)))
+        if ids[0] < 0 or ids[-1] >= 2**31:
+            raise UserError(f"client ID {ids[0] if ids[0] < 0 else ids[-1]} is not from 0 to 2147483647; use text")
+        return ids.tolist(), ids
+    numbers = {} if known is None else dict(zip(known.names.tolist(), known.client_ids.tolist()))
+    following = itertools.count(1 + max(numbers.values(), default=-1))
+    pairs = sorted((numbers[name] if name in numbers else next(following), str(name)) for name in sorted(examples))
+    return [name for _, name in pairs], np.array([number for number, _ in pairs])
+
+
+def _check_known(pair: tuple[np.ndarray, np.ndarray], known: Population | None):
+    if known is None:
+        return
+    spec = known.examples(int(known.client_ids[0])).element_spec
+    for what, array, like in zip(("examples", "labels"), pair, (spec["x"], spec["y"])):
+        if array.dtype != like.dtype.as_numpy_dtype or array.shape[1:] != tuple(like.shape):
+            given = f"{array.dtype} {list(array.shape[1:])}"
+            raise UserError(f"the clients' {what} are {given}, those of the known clients {like.dtype.name} {list(like.shape)}")
+
+
+def from_client_data(train, test=None, *, known: Population | None = None) -> Population:
     """Makes a population of `tff.simulation.datasets.ClientData` whose examples are `(x, y)` or `{"x": ..., "y": ...}`.
 
     Args:
       train: Training examples by client. Examples of other names are put in this form by `train.preprocess(...)`.
-      test: Test examples by client; None for none.
+      test: Test examples by client, of which those of clients without training examples are left out; None for none.
+      known: As in `from_arrays`.
 
     Raises:
       UserError: As `from_arrays`, or if the examples are not of this form.
@@ -75,9 +116,9 @@ def from_client_data(train, test=None) -> Population:
     for name, given in (("train", train), ("test", test)):
         if given is not None and not hasattr(given, "create_tf_dataset_for_client"):
             raise UserError(f"{name} is of {type(given).__name__}; it must be a tff.simulation.datasets.ClientData")
-    tests = None if test is None else {client: _arrays_of(test, client) for client in test.client_ids}
     trains = {client: _arrays_of(train, client) for client in train.client_ids}
-    return from_arrays(trains, None if tests is None else {each: tests[each] for each in tests if each in trains})
+    tests = {} if test is None else {client: _arrays_of(test, client) for client in test.client_ids if client in trains}
+    return from_arrays(trains, tests, known=known)
 
 
 def _arrays_of(data, client) -> tuple[np.ndarray, np.ndarray]:
@@ -91,6 +132,12 @@ def _arrays_of(data, client) -> tuple[np.ndarray, np.ndarray]:
             "in this form"
         )
     x, y = spec if pair else (spec["x"], spec["y"])
+    if not all(isinstance(each, tf.TensorSpec) and each.shape.is_fully_defined() for each in (x, y)):
+        raise UserError(f"the examples of client {client} are x: {x}, y: {y}; both must be tensors of fixed shape, unbatched")
+    if examples.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise UserError(
+            f"the examples of client {client} never end; leave out repeat(), LocalTraining(epochs=...) repeats them"
+        )
     whole = next(iter(examples.batch(2**30)), None)
     if whole is None:
         nothing = [np.zeros([0, *each.shape], each.dtype.as_numpy_dtype) for each in (x, y)]
@@ -105,7 +152,10 @@ def _checked(client, pair, kind: str) -> tuple[np.ndarray, np.ndarray]:
         raise UserError(
             f"the {kind} examples of client {client} are {type(pair).__name__}; they must be a pair (x, y)"
         ) from None
-    x, y = np.asarray(x), np.asarray(y)
+    try:
+        x, y = np.asarray(x), np.asarray(y)
+    except ValueError:  # lists of unequal lengths
+        raise UserError(f"the {kind} examples of client {client} have unequal shapes; they must be all alike") from None
     if not np.issubdtype(y.dtype, np.integer) or y.ndim not in (1, 2):
         raise UserError(f"the labels of client {client} are {y.dtype} of rank {y.ndim}; they must be integers, [n] or [n, L]")
     if not (np.issubdtype(x.dtype, np.number) or x.dtype == bool) or not x.ndim or len(x) != len(y):
@@ -139,9 +189,10 @@ def check_examples(population: Population, example_spec, num_classes: int):
             what = "examples" if key == "x" else "labels"
             wanted, given = (f"{each.dtype.name}{list(each.shape)}" for each in (wanted, given))
             raise UserError(f"the clients' {what} are {given}; the model takes {wanted}")
-    counts = population.label_counts
-    if counts is not None and counts.shape[1] > num_classes and counts[:, num_classes:].any():
-        row = int(np.flatnonzero(counts[:, num_classes:].any(axis=1))[0])
-        label = num_classes + int(np.flatnonzero(counts[row, num_classes:])[0])
+    largest, counts = population.largest_labels, population.label_counts
+    if largest is None and counts is not None:
+        largest = np.max(np.arange(counts.shape[1]) * (counts > 0), axis=1)
+    if largest is not None and largest.max() >= num_classes:
+        row = int(np.flatnonzero(largest >= num_classes)[0])
         name = population.name_of(int(population.client_ids[row]))
-        raise UserError(f"client {name} has the label {label}; the model knows the classes 0 to {num_classes - 1}")
+        raise UserError(f"client {name} has the label {largest[row]}; the model knows the classes 0 to {num_classes - 1}")

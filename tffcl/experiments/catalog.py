@@ -43,6 +43,14 @@ ALGORITHMS = {
         "PACFLParameters",
         clustering="build_clustering",
     ),
+    "composed": Entry(
+        "a signature, a metric, a linkage and a local training of your choice, also where no paper has it",
+        "tffcl.algorithms.composed",
+        "build_composed",
+        "ComposedParameters",
+        needs=("seed", "server_images", "find_encoder"),
+        clustering="build_clustering",
+    ),
     "flis_dc": Entry(
         "FLIS (DC): joint clusters by inference similarity on server data, anew in every round (2022)",
         "tffcl.algorithms.flis_dc",

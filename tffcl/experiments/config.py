@@ -359,7 +359,7 @@ def _written(values: dict) -> RunConfig:
     """The inverse of `RunConfig.as_dict`."""
     base = values.get("base", "")
     named = {"builder": base} if ":" in base else {"method": base} if base else {}
-    source = find_method(values["algorithm"], named, values.get("directory", ""))
+    source = find_method(values["algorithm"], {**values.get("method", {}), **named}, values.get("directory", ""))
     kinds = {"train": TrainSettings, "evaluation": EvaluationSettings, "checkpoint": CheckpointSettings}
     kinds |= {"newcomers": NewcomerSettings, "drift": DriftSettings}
     tables = {name: from_table(kind, values.get(name, {}), name) for name, kind in kinds.items()}

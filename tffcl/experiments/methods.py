@@ -4,11 +4,12 @@ import dataclasses
 import functools
 import importlib.metadata
 import inspect
+import pathlib
 from collections.abc import Callable, Mapping
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments.catalog import ALGORITHMS
-from tffcl.references import load_reference
+from tffcl.references import is_reference, load_reference
 from tffcl.validation import Parameters, types_of
 
 GIVEN = ("seed", "server_images", "encoder", "find_encoder")  # what a run gives to a builder that takes it
@@ -102,6 +103,13 @@ def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parame
     return builder, made if fields else None, needs
 
 
+def _references(value: object) -> list[str]:
+    """All "module:function" in the values of a table."""
+    if isinstance(value, Mapping):
+        return [found for each in value.values() for found in _references(each)]
+    return [value] if is_reference(value) else []
+
+
 def find_method(label: str, table: Mapping, directory: str = "") -> MethodSource:
     """Finds what a table [algorithms.LABEL] means.
 
@@ -114,16 +122,20 @@ def find_method(label: str, table: Mapping, directory: str = "") -> MethodSource
       UserError: If both are given, or the name is unknown.
     """
     where = f"algorithms.{label}"
+    references = _references(table)
+    for reference in references:  # found by its module's name from now on
+        load_reference(reference, directory, where)
+    directory = str(pathlib.Path(directory).resolve()) if references and directory else ""
     if "builder" in table and "method" in table:
         raise UserError(f"{where} has method and builder; give one of the two", table=where, key="builder")
     if "builder" in table:
-        source = MethodSource(label, table["builder"], directory)
-        load_reference(source.base, directory, f"{where}.builder")
-        return source
+        return MethodSource(
+            label, load_reference(table["builder"], directory, f"{where}.builder") and table["builder"], directory
+        )
     name = table.get("method", label)
     if name in ALGORITHMS:
-        return MethodSource(label, name)
+        return MethodSource(label, name, directory)
     if name in registered():
-        return MethodSource(label, registered()[name])
+        return MethodSource(label, registered()[name], directory)
     kind, table_name, key = ("method", where, "method") if "method" in table else ("algorithm", "algorithms", label)
     raise unknown(kind, name, [*ALGORITHMS, *registered()], table=table_name, key=key)

@@ -83,14 +83,15 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
     No federated round is run. Clients that the run would hold out as newcomers are looked at too.
 
     Args:
-      config: Task, and the parameters of one of the methods in `catalog.SIGNATURES`.
+      config: Task, and the parameters of a method that clusters before training.
       data_dir: Where data sets are.
 
     Raises:
       UserError: If the method does not cluster before training.
     """
-    if config.algorithm not in SIGNATURES.values():
-        raise unknown("algorithm that clusters before training", config.algorithm, SIGNATURES.values())
+    if config.method_source.clustering_builder is None:
+        before = {*SIGNATURES.values(), "composed"}
+        raise unknown("algorithm that clusters before training", config.algorithm, before)
     federated = prepare.load_data(config, data_dir)
     model = prepare.build_model(config, federated)
     how = prepare.build_clustering(config, model, federated, data_dir)

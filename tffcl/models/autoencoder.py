@@ -24,6 +24,7 @@ class FlatAutoencoder(flat.FlatWeights):
       input_shape: Of one raw image.
       latent: Size of a code.
       initial: The initial parameters as a vector `float32 [P]`.
+      key: Equal for autoencoders of one architecture, as of models.
     """
 
     preprocess: Callable
@@ -32,6 +33,7 @@ class FlatAutoencoder(flat.FlatWeights):
     input_shape: tuple[int, ...]
     latent: int
     initial: np.ndarray
+    key: tuple | None = None
 
     def loss(self, tensors, features):
         """Mean squared error between `features [n, ...]` and what is decoded from their codes."""
@@ -67,6 +69,7 @@ def _check_image(name: str, input_shape) -> tuple[int, int, int]:
     return height // 4, width // 4, channels
 
 
+@flat.architecture
 @validated
 def build_conv_autoencoder(
     input_shape, *, latent: Count = 128, initialization: flat.Initialization = "torch_default", seed=0
@@ -113,6 +116,7 @@ def build_conv_autoencoder(
     )  # fmt: skip
 
 
+@flat.architecture
 @validated
 def build_residual_autoencoder(
     input_shape, *, latent: Count = 128, initialization: flat.Initialization = "torch_default", seed=0

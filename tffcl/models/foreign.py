@@ -1,6 +1,7 @@
 """Models of another origin as `FlatModel`: any `tff.learning` FunctionalModel, any Keras model that TFF can make one of."""
 
 import collections
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow_federated as tff
 
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, Weight
+from tffcl.models.graph_function import graph_function
 
 
 def from_functional(
@@ -26,8 +28,11 @@ def from_functional(
       probabilities: Outputs to probabilities; default softmax, for outputs that are logits.
 
     Raises:
-      UserError: If the input is no such batch, or the output is not floats for two or more classes.
+      UserError: If the input is no such batch, the output is not floats for two or more classes, or the loss is no mean over them.
     """
+    if not isinstance(functional, tff.learning.models.FunctionalModel):
+        kind = type(functional).__name__
+        raise UserError(f"functional is of {kind}; it must be a tff.learning.models.FunctionalModel")
     spec = _example_spec(functional.input_spec)
     trainable, fixed = functional.initial_weights
     names = weight_names or [f"weight_{number}" for number in range(len(trainable))]
@@ -49,6 +54,7 @@ def from_functional(
         return tf.map_fn(of_one, (predicted, labels), fn_output_signature=tf.float32)
 
     classes = _check_output(name, functional, spec)
+    _check_loss(name, functional, spec, classes)
     return FlatModel(
         name, weights, functional, tf.identity, outputs, spec, classes, loss, losses, probabilities or tf.nn.softmax
     )
@@ -58,9 +64,10 @@ def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_sp
     """Makes a `FlatModel` of a Keras model, through `tff.learning.models.functional_model_from_keras`.
 
     Args:
-      keras_model: Built, with an output for each class; without batch normalization or other weights that are not trained,
-        which TFF cannot make a function of.
-      loss: Of integer labels, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
+      keras_model: Built, with an output for each class; without batch normalization, frozen layers or other weights that are not
+        trained, which TFF cannot make a function of, and without regularizers, which it would leave out. What a dropout layer
+        draws is TensorFlow's matter: with one, two runs of the same seed differ.
+      loss: Of integer labels, a mean over the batch, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
       input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension, as in `tff.learning`.
       name: For titles; default the Keras model's.
 
@@ -74,27 +81,37 @@ def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_sp
         raise UserError(f"the Keras model {name} has no weights yet; give its first layer an input shape, or call build(...)")
     if not isinstance(loss, tf.keras.losses.Loss):
         raise UserError(f"loss is of {type(loss).__name__}; it must be a tf.keras.losses.Loss of integer labels")
+    if keras_model.losses:
+        raise UserError(f"the Keras model {name} has regularizers, which TFF leaves out; use LocalTraining(weight_decay=...)")
     _example_spec(input_spec)
     try:
         functional = tff.learning.models.functional_model_from_keras(keras_model, loss, input_spec)
     except Exception as error:  # TFF's own error for what it cannot convert, and Keras's for inputs that do not fit
-        raise UserError(f"TFF cannot make a function of the Keras model {name}: {_first_line(error)}") from None
-    # "sequential/dense/kernel:0" is the weight "dense/kernel".
-    names = ["/".join(variable.name.split(":")[0].split("/")[-2:]) for variable in keras_model.trainable_variables]
+        raise UserError(f"TFF cannot make a function of the Keras model {name}: {_one_line(error)}") from None
+    if keras_model.non_trainable_variables:
+        fixed = _weight_name(keras_model.non_trainable_variables[0])
+        raise UserError(f"the Keras model {name} has weights that are not trained, e.g. {fixed}; TFF needs all to be trainable")
+    names = [_weight_name(variable) for variable in keras_model.trainable_variables]
     from_logits = loss.get_config().get("from_logits", True)
     return from_functional(functional, name, weight_names=names, probabilities=None if from_logits else tf.identity)
 
 
-def _first_line(error: Exception) -> str:
+def _weight_name(variable: tf.Variable) -> str:
+    return "/".join(variable.name.split(":")[0].split("/")[-2:])  # "sequential/dense/kernel:0" is the weight "dense/kernel"
+
+
+def _one_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
+    # Raised while a function was traced, the error itself stands below the lines of code that led to it.
+    raised = [line.split(": ", 1)[1] for line in lines if re.match(r"\w+(Error|Exception): ", line)]
+    return [*raised, *lines, type(error).__name__][0][:200]
 
 
 def _example_spec(input_spec) -> collections.OrderedDict:
     """One example's spec from a batch's; UserError if that is no `(x, y)`."""
-    parts = dict(input_spec) if isinstance(input_spec, Mapping) else dict(zip("xy", input_spec))
-    whole = isinstance(input_spec, Mapping) or (isinstance(input_spec, (tuple, list)) and len(input_spec) == 2)
-    if not whole or set(parts) != {"x", "y"} or not all(isinstance(each, tf.TensorSpec) for each in parts.values()):
+    whole = isinstance(input_spec, (Mapping, tuple, list)) and len(input_spec) == 2
+    parts = dict(input_spec if isinstance(input_spec, Mapping) else zip("xy", input_spec)) if whole else {}
+    if set(parts) != {"x", "y"} or not all(isinstance(each, tf.TensorSpec) for each in parts.values()):
         raise UserError(
             f"input_spec is {input_spec}; it must be two tf.TensorSpec, (x, y), each with a leading batch dimension"
         )
@@ -112,17 +129,34 @@ def _check_output(name: str, functional, spec) -> int:
     """Returns the number of classes; UserError if the model's output is not floats for two or more."""
     kinds = {key: tff.TensorType(each.dtype.as_numpy_dtype, [None, *each.shape]) for key, each in spec.items()}
 
-    @tff.tensorflow.computation(kinds["x"])
     def predict(x):
         return functional.predict_on_batch(functional.initial_weights, x, False)
 
     try:
-        output = predict.type_signature.result
+        output = tff.tensorflow.computation(predict, kinds["x"]).type_signature.result
     except Exception as error:  # whatever the user's own function raises
-        raise UserError(f"{name} cannot be computed on its input: {_first_line(error)}") from None
+        raise UserError(f"{name} cannot be computed on its input: {_one_line(error)}") from None
     rank = 2 + len(spec["y"].shape)
     tensor = isinstance(output, tff.TensorType) and np.issubdtype(output.dtype, np.floating)
     if not tensor or len(output.shape) != rank or not output.shape[-1] or output.shape[-1] < 2:
         wanted = "[n, classes]" if rank == 2 else "[n, L, classes]"
         raise UserError(f"{name} gives {output}; it must give floats of shape {wanted} with two or more classes")
     return int(output.shape[-1])
+
+
+def _check_loss(name: str, functional, spec, classes: int):
+    """UserError if the loss is not a number that is the same for one example and for a batch of its copies."""
+    batch = [tf.TensorSpec([None, *each.shape], each.dtype) for each in spec.values()]
+
+    def loss(x, y):
+        return functional.loss(functional.predict_on_batch(functional.initial_weights, x, False), y)
+
+    copies = 3 if classes != 3 else 4  # not the number of classes: a loss of other labels could take one for the other
+    try:
+        run = graph_function(loss, *batch)
+        one, several = (run(*(tf.zeros([n, *each.shape], each.dtype) for each in spec.values())) for n in (1, copies))
+    except Exception as error:  # whatever the user's own loss raises
+        raise UserError(f"the loss of {name} cannot be computed of integer labels: {_one_line(error)}") from None
+    if one.shape.rank or not one.dtype.is_floating or not np.isclose(one, several, rtol=1e-3, equal_nan=True):
+        given = f"{several.dtype.name}{several.shape.as_list()}" if several.shape.rank else "no mean"
+        raise UserError(f"the loss of {name} is {given} for a batch; it must be one number, the mean over the batch")

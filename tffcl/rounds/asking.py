@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import by_client, collect
 from tffcl.clients.population import Population
+from tffcl.rounds.cache import built_once
 from tffcl.rounds.traffic import Transfer
 from tffcl.signatures.signature import Signature
 
@@ -70,8 +71,12 @@ def ask_all(asking: tff.Computation, context, population: Population, examples: 
 
 def build_collection(signature: Signature) -> tff.Computation:
     """Builds the federated computation that collects the signatures of a cohort, see `build_asking`."""
-    examples_type = signature.computation.type_signature.parameter[1]
-    return build_asking(signature.context_type, examples_type, signature.computation)
+    return _build_collection(signature.context_type, signature.computation)
+
+
+@built_once
+def _build_collection(context_type: tff.Type, computation: tff.Computation) -> tff.Computation:
+    return build_asking(context_type, computation.type_signature.parameter[1], computation)
 
 
 def build_signing(signature: Signature) -> Callable[[Population], object]:

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
+from tffcl.rounds.cache import built_once
 from tffcl.rounds.composer import Round
 
 
@@ -22,6 +23,7 @@ def summed_form(composed: Round) -> Callable[[int], tff.Computation] | None:
     return functools.partial(build_summed_round, composed) if can else None
 
 
+@built_once
 def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
     """Builds a round that gives the models of `composed` up to rounding.
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tffcl.algorithms.method import Method
 from tffcl.client_work.local_evaluation import build_predict
-from tffcl.clients.population import Population
+from tffcl.clients.population import Population, index_of
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
@@ -35,8 +35,8 @@ class Trained:
 
     def cluster_of(self, client) -> int:
         """Returns the client's cluster; UserError if it did not take part."""
-        row = self.population.index([client])[0]
-        return int(self.method.views(self.state).clusters[row])
+        own, views = self.population.client_ids[self.population.index([client])], self.method.views(self.state)
+        return int(views.clusters[index_of(views.client_ids, own)[0]])  # the state may know more clients than the population
 
     def model_of(self, client) -> np.ndarray:
         """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""
@@ -58,6 +58,8 @@ class Trained:
           UserError: If the client did not take part, or the examples' type or shape is not the data's.
         """
         x, spec = np.asarray(x), self.method.model.example_spec["x"]
+        if x.dtype == np.float64 and spec.dtype == tf.float32:  # as in populations of arrays
+            x = x.astype(np.float32)
         if x.dtype != spec.dtype.as_numpy_dtype or x.shape[1:] != tuple(spec.shape):
             wanted = f"{spec.dtype.name} of shape [n, {', '.join(map(str, spec.shape))}]"
             raise UserError(f"images are {x.dtype} of shape {list(x.shape)}; they must be {wanted}")

@@ -47,7 +47,7 @@ class Stages:
             whose `versions` say that their data have changed.
 
         Raises:
-          UserError: If a client of one population is missing in a later one.
+          UserError: If a client of one population is missing in a later one, or called something else.
         """
         self._model = model
         self.starts = [0, *sorted(later or {})]
@@ -56,6 +56,11 @@ class Stages:
             gone = np.setdiff1d(before.client_ids, after.client_ids)
             if start < 1 or gone.size:
                 reason = f"client {gone[0]} is missing in it" if gone.size else "rounds count from 1"
+                raise UserError(f"the population from round {start} on cannot follow the one before: {reason}")
+            same = after.restricted(before.client_ids)
+            if not np.array_equal(before.shown_ids, same.shown_ids):
+                row = int(np.flatnonzero(before.shown_ids != same.shown_ids)[0])
+                reason = f"client {before.shown_ids[row]} is called {same.shown_ids[row]} in it; build it with known="
                 raise UserError(f"the population from round {start} on cannot follow the one before: {reason}")
         # A cache of this object, not of the class: that would keep the data of every run until the process ends.
         self._stage = functools.cache(self._make_stage)

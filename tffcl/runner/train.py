@@ -130,7 +130,8 @@ def train(
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
     directory.check_claim(out, settings, resume=resume, overwrite=overwrite)
-    check_examples(population, method.model.example_spec, method.model.num_classes)
+    for each in (population, *(later or {}).values()):
+        check_examples(each, method.model.example_spec, method.model.num_classes)
     stages = Stages(method.model, population, later)
     sampling.sample_cohort(population.client_ids, clients_per_round, seed, 1)  # too large a cohort is told now
     if not workers:

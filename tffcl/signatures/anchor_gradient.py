@@ -128,6 +128,7 @@ def build_anchor_gradient(
 
     context_type = collections.OrderedDict(anchor=tff.TensorType(np.float32, [model.size]), seed=tff.TensorType(np.int32, [2]))
     context = collections.OrderedDict(anchor=model.initial, seed=np.array([seed % 2**31, 0], np.int32))
+    key = None if model.key is None else (model.key, form, local, size)
     return build_signature(
-        "anchor_gradient", model.example_spec, compute, context_type=tff.to_type(context_type), context=context
+        "anchor_gradient", model.example_spec, compute, context_type=tff.to_type(context_type), context=context, key=key
     )

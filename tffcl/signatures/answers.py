@@ -91,7 +91,10 @@ def build_inference(
         trained, _ = local_sgd(context["model"], local["x"], local["y"], context["seed"])
         return tf.ensure_shape(answer(trained, context["images"]), value_type.shape)
 
-    return build_signature("inference", model.example_spec, train_and_answer, context_type=context_type, context=context)
+    key = None if model.key is None else (model.key, training, soft)
+    return build_signature(
+        "inference", model.example_spec, train_and_answer, context_type=context_type, context=context, key=key
+    )
 
 
 def related(answers, beta: float, form: str, num_classes: int):

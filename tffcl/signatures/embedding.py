@@ -90,4 +90,6 @@ def build_embedding(
 
     context_type = collections.OrderedDict(encoder=tff.TensorType(np.float32, sent.shape), seed=tff.TensorType(np.int32, [2]))
     context = collections.OrderedDict(encoder=sent, seed=np.array([seed % 2**31, 0], np.int32))
-    return build_signature("embedding", example_spec, embed, context_type=tff.to_type(context_type), context=context)
+    traced = autoencoder.key, num_centres, fine_tune_epochs, learning_rate, batch_size
+    key = None if autoencoder.key is None else traced
+    return build_signature("embedding", example_spec, embed, context_type=tff.to_type(context_type), context=context, key=key)

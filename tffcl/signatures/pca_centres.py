@@ -67,4 +67,5 @@ def build_pca_centres(
 
     context_type = tff.to_type(collections.OrderedDict(seed=tff.TensorType(np.int32, [2])))
     context = collections.OrderedDict(seed=np.array([seed % 2**31, 0], np.int32))
-    return build_signature("pca_centres", example_spec, compute, context_type=context_type, context=context)
+    key = None if preprocess else (count, num_centres)
+    return build_signature("pca_centres", example_spec, compute, context_type=context_type, context=context, key=key)

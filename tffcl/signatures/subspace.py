@@ -224,4 +224,5 @@ def build_subspace(
             basis, mask = left_singular_vectors(data, num_vectors, method)
         return collections.OrderedDict(basis=basis, mask=mask)
 
-    return build_signature("subspace", example_spec, compute)
+    key = None if preprocess else (num_vectors, per_class, num_classes, max_classes, method)
+    return build_signature("subspace", example_spec, compute, key=key)

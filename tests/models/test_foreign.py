@@ -1,0 +1,205 @@
+"""Keras models and functional models as vectors: the same answers, losses and steps as in Keras itself."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tffcl
+from tests import own_data
+from tests.own_data import CROSS_ENTROPY, layers, sequential, spec
+from tests.short_runs import TRAINING, batches_of, cohort_of, train
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.client_work.local_evaluation import build_count_correct, build_mean_loss, build_predict
+from tffcl.errors import UserError
+from tffcl.models.graph_function import graph_function
+from tffcl.models.saved_model import save_models
+
+# By name: the Keras model, the same as FlatModel, the clients' examples.
+KERAS = {
+    "perceptron": (own_data.keras_perceptron, own_data.perceptron, own_data.clinics),
+    "cnn": (own_data.keras_cnn, own_data.cnn, own_data.cameras),
+    "letters": (own_data.keras_letters, own_data.letters, own_data.writers),
+}
+
+
+@pytest.fixture(scope="module", params=KERAS)
+def pair(request):
+    """A Keras model, the same as a FlatModel, and some examples."""
+    keras, flat, examples = KERAS[request.param]
+    x, y = list(examples()[0].values())[1]
+    return keras(), flat(), x, y.astype(np.int32)
+
+
+def in_graph(model, function, x, y=None):
+    """Runs what is built of a model on its initial weights."""
+    given = [model.initial, x] if y is None else [model.initial, x, y]
+    specs = [tf.TensorSpec(each.shape, each.dtype) for each in given]
+    return graph_function(function, *specs)(*(tf.constant(each) for each in given)).numpy()
+
+
+def test_a_keras_model_answers_as_in_keras(pair):
+    keras, model, x, y = pair
+    outputs = keras(x)
+    assert model.size == keras.count_params() and model.num_classes == outputs.shape[-1]
+    assert model.input_shape == x.shape[1:] and model.label_shape == y.shape[1:]
+    np.testing.assert_allclose(in_graph(model, build_mean_loss(model), x, y), CROSS_ENTROPY(y, outputs), rtol=1e-5)
+    answers = np.argmax(outputs, axis=-1)
+    np.testing.assert_array_equal(in_graph(model, build_predict(model), x), answers)
+    assert in_graph(model, build_count_correct(model), x, y) == np.sum(answers == y)  # of a sequence every label counts
+    assert 0 < np.sum(answers == y) < y.size
+
+
+def test_a_vector_has_the_weights_of_keras_under_their_names(pair):
+    keras, model, _, _ = pair
+    for weight, mine, theirs in zip(model.weights, model.unravel(model.initial), keras.trainable_variables, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+        assert weight.name.split("/")[-1] == theirs.name.split("/")[-1].split(":")[0]
+    assert list(model.layer_slices().values())[-1].stop == model.size
+    assert sum(layer.stop - layer.start for layer in model.layer_slices().values()) == model.size
+
+
+def test_layers_of_branches_have_their_names():
+    given = tf.keras.Input((30,))
+    deep = layers.Dense(5, name="deep")(layers.Dense(4, name="first")(given))
+    shallow = layers.Dense(3, name="shallow")(given)
+    keras = tf.keras.Model(given, layers.Dense(2, name="last")(layers.Concatenate()([shallow, deep])))
+    model = tffcl.FlatModel.from_keras(keras, CROSS_ENTROPY, spec([30], tf.float32), "branches")
+    kernels = dict(zip((weight.name for weight in model.weights), model.unravel(model.initial), strict=True))
+    for name in ("first", "deep", "shallow", "last"):
+        np.testing.assert_array_equal(kernels[f"{name}/kernel"], keras.get_layer(name).kernel)
+    x = own_data.patients()[0][:5]
+    np.testing.assert_array_equal(in_graph(model, build_predict(model), x), np.argmax(keras(x), axis=-1))
+    assert repr(model) == "FlatModel(branches: 263 parameters, float32[30] to 2 classes)"
+
+
+def test_other_initial_weights_are_the_same_numbers_at_other_places(pair):
+    _, model, _, _ = pair
+    drawn = model.draw(3)
+    np.testing.assert_array_equal(drawn, model.draw(3))
+    assert np.any(drawn != model.initial) and np.any(drawn != model.draw(4))
+    for mine, first in zip(model.unravel(drawn), model.unravel(model.initial)):
+        np.testing.assert_array_equal(np.sort(np.ravel(mine)), np.sort(np.ravel(first)))
+    with pytest.raises(UserError, match="initialization 'glorot' is for tffcl's own architectures"):
+        model.draw(3, "glorot")
+
+
+def keras_rounds(keras, population, cohorts):
+    """FedAvg by hand: SGD in Keras on every client's batches, then the mean of the weights by number of examples."""
+    weights = keras.get_weights()
+    for number, clients in enumerate(cohorts, 1):
+        cohort, trained = cohort_of(population, clients, number), []
+        for client in clients:
+            keras.set_weights(weights)
+            optimizer = tf.keras.optimizers.legacy.SGD(TRAINING.learning_rate, TRAINING.momentum)
+            for x, y in batches_of(population, cohort, client):
+                with tf.GradientTape() as tape:
+                    loss = CROSS_ENTROPY(y, keras(x, training=True))
+                optimizer.apply_gradients(
+                    zip(tape.gradient(loss, keras.trainable_variables), keras.trainable_variables, strict=True)
+                )
+            trained.append(keras.get_weights())
+        weights = [np.average(same, axis=0, weights=cohort.sizes) for same in zip(*trained)]
+    return weights
+
+
+def test_two_rounds_of_fedavg_are_those_of_a_loop_in_keras(tff_worker):
+    population = tffcl.Population.from_arrays(*own_data.clinics())
+    cohorts = ((0, 1, 2, 5), (1, 3, 4))
+    model = own_data.perceptron()
+    state = train(build_fedavg(model, TRAINING), population, cohorts)
+    expected = model.ravel(keras_rounds(own_data.keras_perceptron(), population, cohorts))
+    np.testing.assert_allclose(state.models[0], expected, rtol=0, atol=1e-5)
+    assert np.abs(expected - model.initial).max() > 0.1
+
+
+def test_a_functional_model_keeps_what_it_does_not_train():
+    model, x = own_data.regression(), own_data.patients()[0][:20]
+    assert [weight.name for weight in model.weights] == ["weight_0", "weight_1"] and model.size == 62
+    kernel, bias = model.unravel(model.initial)
+    np.testing.assert_array_equal(in_graph(model, build_predict(model), x), np.argmax(x @ kernel * 0.5 + bias, axis=1))
+
+
+def test_outputs_that_are_probabilities_stay_as_they_are():
+    keras = sequential(layers.Dense(2, activation="softmax", input_shape=(30,)))
+    model = tffcl.FlatModel.from_keras(keras, tf.keras.losses.SparseCategoricalCrossentropy(), spec([30], tf.float32))
+    outputs = tf.constant([[0.2, 0.8]])
+    np.testing.assert_array_equal(model.probabilities(outputs), outputs)
+    np.testing.assert_allclose(tf.reduce_sum(own_data.perceptron().probabilities(outputs)), 1, rtol=1e-6)
+
+
+def test_saved_models_answer_in_plain_tensorflow(pair, tmp_path):
+    keras, model, x, _ = pair
+    save_models(tmp_path / "saved", model, np.stack([model.draw(1), model.initial]))
+    np.save(tmp_path / "x.npy", x)
+    script = (
+        "import sys, numpy as np, tensorflow as tf\n"
+        "serve = tf.saved_model.load(sys.argv[1]).signatures['serving_default']\n"
+        "given = serve(images=tf.constant(np.load(sys.argv[2])), cluster=tf.constant(1))\n"
+        "assert not [name for name in sys.modules if 'tffcl' in name or 'federated' in name]\n"
+        "np.savez(sys.argv[3], **given)\n"
+    )
+    files = [str(tmp_path / name) for name in ("saved", "x.npy", "answers.npz")]
+    subprocess.run([sys.executable, "-c", script, *files], check=True)
+    answers, expected = np.load(files[2]), tf.nn.softmax(keras(x))
+    np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
+    np.testing.assert_array_equal(answers["labels"], np.argmax(expected, axis=-1))
+
+
+def of_keras(*stack, loss=CROSS_ENTROPY, input_spec=spec([30], tf.float32)):
+    return tffcl.FlatModel.from_keras(sequential(*stack), loss, input_spec)
+
+
+def frozen():
+    return layers.Dense(3, trainable=False, name="frozen", input_shape=(30,))
+
+
+def regularized():
+    return layers.Dense(2, kernel_regularizer="l2", input_shape=(30,))
+
+
+def two(**more):
+    return layers.Dense(2, input_shape=(30,), **more)
+
+
+SparseCE = tf.keras.losses.SparseCategoricalCrossentropy
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: of_keras(layers.Dense(2)), r"the Keras model sequential\w* has no weights yet; give its first layer an input shape"),
+        (lambda: of_keras(layers.Dense(1, input_shape=(30,))), r"gives float32\[\?,1\]; it must .* \[n, classes\] with two or more"),
+        (lambda: of_keras(layers.Reshape((30, 1), input_shape=(30,)), layers.Dense(2)), r"gives float32\[\?,30,2\]; it must .* \[n, classes\]"),
+        (lambda: of_keras(two(), input_spec=spec([30], tf.float32, 4)), r"gives float32\[\?,2\]; it must .* \[n, L, classes\]"),
+        (lambda: of_keras(layers.Dense(2, input_shape=(31,))), r"cannot be computed on its input: .*expected shape=\(None, 31\)"),
+        (lambda: of_keras(layers.Dense(4, input_shape=(30,)), layers.BatchNormalization(), layers.Dense(2)), "batch normalization"),
+        (lambda: of_keras(frozen(), layers.Dense(2)), "has weights that are not trained, e.g. frozen/kernel"),
+        (lambda: of_keras(regularized()), r"has regularizers, which TFF leaves out; use LocalTraining\(weight_decay="),
+        (lambda: of_keras(two(), loss=SparseCE(from_logits=True, reduction="none")), r"the loss of .* is float32\[3\] for a batch"),
+        (lambda: of_keras(two(), loss=SparseCE(from_logits=True, reduction="sum")), "the loss of .* is no mean for a batch"),
+        (lambda: of_keras(two(), loss=tf.keras.losses.CategoricalCrossentropy()), "the loss of .* cannot be computed of integer labels"),
+        (lambda: of_keras(two(), loss=tf.keras.losses.MeanSquaredError()), "the loss of .* cannot be computed of integer labels"),
+        (lambda: of_keras(two(), loss="mse"), "loss is of str; it must be a tf.keras.losses.Loss"),
+        (lambda: of_keras(two(), input_spec=None), "input_spec is None; it must be two tf.TensorSpec"),
+        (lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]),)), "input_spec is .* it must be two tf.TensorSpec"),
+        (lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, None]), tf.TensorSpec([None], tf.int32))), "only its leading batch dimension"),
+        (lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]), tf.TensorSpec([None]))), r"labels are float32 of shape \[None\]"),
+        (lambda: tffcl.FlatModel.from_keras(two, CROSS_ENTROPY, spec([30], tf.float32)), "keras_model is of function; it must be a tf.keras.Model"),
+        (lambda: tffcl.FlatModel.from_functional(own_data.keras_perceptron()), "functional is of Sequential; it must be a tff.learning"),
+    ],
+)  # fmt: skip
+def test_a_model_that_cannot_be_trained_is_refused_in_one_line(make, message):
+    with pytest.raises(UserError, match=message) as raised:
+        make()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_functional_model_of_which_nothing_is_trained_is_refused():
+    given = own_data.functional()
+    nothing = tff.learning.models.FunctionalModel(((), ()), given.predict_on_batch, given.loss, input_spec=given.input_spec)
+    with pytest.raises(UserError, match="functional has no trainable weights; is it built?"):
+        tffcl.FlatModel.from_functional(nothing)

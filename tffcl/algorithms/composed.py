@@ -1,0 +1,209 @@
+"""A method composed of a signature, a metric, a linkage and a local training, also where no paper has it.
+
+Clients send the signature before the first round, the server clusters them hierarchically by the metric, and every cluster
+trains its own model: PACFL, FLIS (HC) and PCA+kM+HC are points of this space.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.algorithms.method import Method
+from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShot, OneShotClustering, check_cut
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clustering import client_relatedness, hierarchical, inference_similarity, proximity
+from tffcl.clustering.vector_metrics import VECTOR_METRICS, vector_distances
+from tffcl.errors import UserError, unknown
+from tffcl.models.flat import FlatModel
+from tffcl.references import is_reference, load_reference
+from tffcl.signatures.anchor_gradient import build_anchor_gradient
+from tffcl.signatures.answers import build_inference, check_images
+from tffcl.signatures.embedding import build_embedding
+from tffcl.signatures.label_histogram import build_label_histogram
+from tffcl.signatures.pca_centres import build_pca_centres
+from tffcl.signatures.signature import Signature
+from tffcl.signatures.subspace import build_subspace
+from tffcl.validation import Count, NonNegative, Parameters, check_options, one_of
+
+TRAININGS = {
+    "sgd": "plain SGD",
+    "proximal": "held near the cluster's model by `proximal_weight` (FedProx)",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ComposedParameters(Parameters):
+    """What a composed method is made of.
+
+    Attributes:
+      signature: A name in `SIGNATURES`, a builder "module:function" `(model, *, ...) -> Signature`, or a table of one of them with its
+        parameters: {name = "subspace", num_vectors = 5}.
+      metric: How far two clients are apart: one of the signature's own, "euclidean" or "cosine"; default the signature's first.
+      linkage: A name in `hierarchical.LINKAGES`.
+      threshold: Merges up to this distance are made.
+      num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
+      training: A name in `TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight = 0.1}.
+    """
+
+    alternatives: ClassVar = CUTS
+
+    signature: str | dict = "subspace"
+    metric: str | None = None
+    linkage: one_of(hierarchical.LINKAGES) = "average"
+    threshold: NonNegative | None = None
+    num_clusters: Count | None = None
+    training: str | dict = "sgd"
+
+    def check(self):
+        check_cut(self)
+        name, _ = _named("signature", self.signature)
+        if not is_reference(name) and name not in SIGNATURES:
+            raise unknown("signature", name, SIGNATURES, key="signature")
+        metrics = {**(SIGNATURES[name].metrics if name in SIGNATURES else {}), **VECTOR_METRICS}
+        if self.metric is not None and self.metric not in metrics:
+            raise unknown(f"metric of signature {name}", self.metric, metrics, key="metric")
+        _trained_by(LocalTraining(), self.training)
+
+
+@dataclasses.dataclass(frozen=True)
+class SignatureKind:
+    """A signature that can be named.
+
+    Attributes:
+      build: `(model, *, own parameters, what the run gives) -> Signature`.
+      metrics: Names of the metrics made for it; the first is the default.
+      distances: `(metric, first, second or None) -> [N, M]` for these.
+      unit: Of these.
+    """
+
+    build: Callable[..., Signature]
+    metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    distances: Callable = vector_distances
+    unit: str = "distance"
+
+
+def _subspace(model: FlatModel, *, num_vectors: Count = 3, per_class: bool = False, max_classes: Count | None = None):
+    options = {"per_class": per_class, "num_classes": model.num_classes, "max_classes": max_classes}
+    return build_subspace(model.example_spec, num_vectors, **options)
+
+
+def _angles(metric: str, first, second) -> np.ndarray:
+    others = {} if second is None else {"others": second["basis"], "others_mask": second["mask"]}
+    return proximity.principal_angles(first["basis"], first["mask"], metric=metric, **others)
+
+
+def _inference(model: FlatModel, *, training, server_images, seed, soft: bool = False):
+    return build_inference(model, training, check_images(model, server_images), soft=soft, seed=seed)
+
+
+def _dissimilarities(metric: str, first, second) -> np.ndarray:
+    others = None if second is None else second["value"]
+    apart = 1 - inference_similarity.inference_similarity(first["value"], others, form=metric)
+    if second is None:
+        np.fill_diagonal(apart, 0)
+        apart = (apart + apart.T) / 2
+    return np.maximum(apart, 0)
+
+
+def _pca_centres(model: FlatModel, *, seed, num_components: Count = 128, num_centres: Count = 5):
+    return build_pca_centres(model.example_spec, num_components=num_components, num_centres=num_centres, seed=seed)
+
+
+def _embedding(
+    model: FlatModel, *, find_encoder, seed, encoder: str = "fashion_mnist", encoder_epochs: Count = 25,
+    encoder_examples: Count | None = None, num_centres: Count = 5, fine_tune_epochs: int = 0,
+):  # fmt: skip
+    autoencoder, vector = find_encoder(encoder, epochs=encoder_epochs, examples=encoder_examples)
+    options = {"num_centres": num_centres, "fine_tune_epochs": fine_tune_epochs, "seed": seed}
+    return build_embedding(autoencoder, vector, model.example_spec, **options)
+
+
+def _centre_distances(metric: str, first, second) -> np.ndarray:
+    others = () if second is None else (second["centres"], second["mask"])
+    return client_relatedness.client_distances(first["centres"], first["mask"], *others, distance=metric)
+
+
+def _anchor_gradient(model: FlatModel, *, training, seed, form: str = "gradient", projection: int = 4096):
+    return build_anchor_gradient(model, form=form, local=training, projection=projection, seed=seed)
+
+
+SIGNATURES = {
+    "subspace": SignatureKind(_subspace, proximity.METRICS, _angles, "degrees"),
+    "inference": SignatureKind(_inference, inference_similarity.FORMS, _dissimilarities, "dissimilarity"),
+    "pca_centres": SignatureKind(_pca_centres, client_relatedness.DISTANCES, _centre_distances, "distance of centres"),
+    "embedding": SignatureKind(_embedding, client_relatedness.DISTANCES, _centre_distances, "distance of centres"),
+    "anchor_gradient": SignatureKind(_anchor_gradient, {"cosine": VECTOR_METRICS["cosine"]}, unit="1 - cosine"),
+    "label_histogram": SignatureKind(build_label_histogram),
+}
+GIVEN = ("training", "seed", "server_images", "find_encoder")  # what a run gives to a signature's builder that takes it
+
+
+def _named(kind: str, value: str | Mapping) -> tuple[str, dict]:
+    """Name and parameters of a name, or of a table with `name` or `builder`."""
+    if isinstance(value, str):
+        return value, {}
+    own = dict(value)
+    name = own.pop("name", None) or own.pop("builder", None)
+    if not isinstance(name, str):
+        raise UserError(f'{kind} is {value!r}; it must be a name, or a table with name = "..."', key=kind)
+    return name, own
+
+
+def _trained_by(training: LocalTraining, asked: str | Mapping) -> LocalTraining:
+    name, own = _named("training", asked)
+    if name not in TRAININGS:
+        raise unknown("training", name, TRAININGS, key="training")
+    allowed = ("proximal_weight",) if name == "proximal" else ()
+    for key in own:
+        if key not in allowed:
+            raise unknown(f"parameter of training {name}", key, allowed, key="training")
+    return dataclasses.replace(training, **({"proximal_weight": 0.05, **own} if name == "proximal" else {}))
+
+
+def build_clustering(
+    model: FlatModel, training: LocalTraining, parameters: ComposedParameters = ComposedParameters(), **given
+) -> OneShotClustering:
+    """Builds the grouping; arguments as in `build_composed`."""
+    name, own = _named("signature", parameters.signature)
+    kind = SIGNATURES.get(name) or SignatureKind(load_reference(name, where="signature"))
+    own = check_options(f"signature {name}", kind.build, own, given=GIVEN)
+    taken = [each for each in GIVEN if each in inspect.signature(kind.build).parameters]
+    signature = kind.build(model, **own, **{each: {"training": training, **given}.get(each) for each in taken})
+    if not isinstance(signature, Signature):
+        raise UserError(
+            f"signature {name} gave {type(signature).__name__}; it must give a tffcl Signature, see build_signature"
+        )
+    metric = parameters.metric or next(iter({**kind.metrics, **VECTOR_METRICS}))
+    distances, unit = (kind.distances, kind.unit) if metric in kind.metrics else (vector_distances, metric)
+    return OneShotClustering(
+        signature, lambda first, second: distances(metric, first, second), unit=unit, metric=metric,
+        linkage=parameters.linkage, threshold=parameters.threshold, num_clusters=parameters.num_clusters, setting=THRESHOLD,
+    )  # fmt: skip
+
+
+def build_composed(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: ComposedParameters = ComposedParameters(),
+    *,
+    seed: int = 0,
+    server_images: np.ndarray | None = None,
+    find_encoder: Callable | None = None,
+) -> Method:
+    """Builds a method of a signature, a metric, a linkage and a local training.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      parameters: What it is made of.
+      seed: Of the signature.
+      server_images: For the signature "inference": what models are compared on.
+      find_encoder: For "embedding": `(name, epochs=, examples=) -> (autoencoder, vector)`.
+    """
+    given = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder}
+    clustering = build_clustering(model, training, parameters, **given)
+    return OneShot("composed", build_clustered_training(model, _trained_by(training, parameters.training)), clustering)

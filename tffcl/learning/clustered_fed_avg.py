@@ -1,0 +1,290 @@
+"""Clustered federated averaging as a `tff.learning` process: clients choose among K models, train theirs, and average it.
+
+The algorithm is IFCA (Ghosh et al., NeurIPS 2020, arXiv:2006.04088, Alg. 1, model averaging); the round is composed by
+`rounds.compose` as all rounds of this library are.
+"""
+
+import collections
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
+from tffcl.algorithms.ifca import IFCAParameters, draw_models
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.training import CHOOSE, build_choose_and_train
+from tffcl.client_work.work import ClientResult, ClientWork, keyed
+from tffcl.errors import UserError
+from tffcl.learning.client_data import as_examples, check_element_spec, own_seed
+from tffcl.learning.model_weights import to_vector, to_weights, weights_type
+from tffcl.models.flat import FlatModel
+from tffcl.rounds.composer import Round, by_examples, compose, uniform
+from tffcl.rounds.server_steps import all_models, initial_optimizer_state, keyed_server
+from tffcl.validation import Whole, check_value
+
+LearningAlgorithmState = tff.learning.templates.LearningAlgorithmState
+Optimizer = tff.learning.optimizers.Optimizer
+_WEIGHTINGS = {tff.learning.ClientWeighting.NUM_EXAMPLES: by_examples, tff.learning.ClientWeighting.UNIFORM: uniform}
+
+
+def build_clustered_fed_avg(
+    model: FlatModel,
+    num_clusters: int,
+    training: LocalTraining = LocalTraining(),
+    server_optimizer_fn: Optimizer | None = None,
+    *,
+    client_weighting: tff.learning.ClientWeighting = tff.learning.ClientWeighting.NUM_EXAMPLES,
+    model_aggregator: tff.aggregators.WeightedAggregationFactory | None = None,
+    metrics_aggregator: tff.aggregators.UnweightedAggregationFactory | None = None,
+    element_spec=None,
+    seed: int = 0,
+) -> tff.learning.templates.LearningProcess:
+    """Builds clustered federated averaging (IFCA), to be used as `tff.learning.algorithms.build_weighted_fed_avg` is.
+
+    ```
+    process = tffcl.learning.build_clustered_fed_avg(model, 3, tffcl.LocalTraining(epochs=5, learning_rate=0.1))
+    state = process.initialize()
+    for _ in range(rounds):
+        state, metrics = process.next(state, client_data)  # a list of tf.data.Dataset
+    weights = process.get_model_weights(state)  # of K models; `build_choose` says which is whose
+    ```
+
+    In every round all K models go to each client of the cohort. It takes the one of least loss on its data, trains it and
+    uploads the difference under the model's number. Each model moves by the mean of the differences of those that chose it; one
+    that nobody chose stays as it is. With K = 1 this is federated averaging.
+
+    **Client data.** A client's data set holds its examples once: `training` says in how many epochs and in batches of which size
+    they are visited, in an order that is drawn anew in every epoch. Examples may come one by one or in batches of any size,
+    which are taken apart; by default in the batches that `tff.learning` takes for the same model.
+
+    **Randomness.** What a client draws follows from the seed and the round's number, both in the state, and from the number
+    and labels of its examples, so that clients draw differently. A state, the same clients and the same data give the same next
+    state.
+
+    **Privacy.** Losses, numbers of examples and choices are summed by `metrics_aggregator`, openly by default, and the default
+    `model_aggregator` shows the server who chose which model. With secure sums inside the clusters take a secure sum for the
+    metrics too.
+
+    Args:
+      model: What is trained; `tffcl.FlatModel.from_functional` or `from_keras` make one of your own.
+      num_clusters: K, how many models there are.
+      training: Local hyper-parameters.
+      server_optimizer_fn: Optional optimizer of the server for each model, as in `tff.learning`; default adds the mean.
+      client_weighting: Whether clients count in the means by their examples or all alike.
+      model_aggregator: Optional factory over `<key=int32,value=float32[P]>`: `ClusteredMeanFactory(num_clusters, inner)` takes any
+        factory of TFF inside a cluster, e.g. `tff.learning.robust_aggregator()`. What it says of itself are its docstring's terms,
+        above all for differential privacy.
+      metrics_aggregator: Optional factory that sums structures of float32 over clients, e.g. a `tff.aggregators.SecureSumFactory`;
+        default `tff.aggregators.SumFactory()`.
+      element_spec: Of the clients' data sets: `dataset.element_spec`, `(x, y)` or `{"x": ..., "y": ...}`, batched or not; default
+        `model.functional.input_spec`, with labels of any integer type.
+      seed: Decides the initial models, as in `tffcl.algorithms.build_ifca`, and what clients draw.
+
+    Returns:
+      A `tff.learning.templates.LearningProcess` of
+        `initialize`: `( -> S@SERVER)`,
+        `next`: `(<S@SERVER, {D*}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`,
+        `get_model_weights`: `(S -> W)`, `set_model_weights`: `(<S, W> -> S)`,
+        `get_hparams`: `(S -> <client_work=<>, finalizer=F>)`, `set_hparams`: `(<S, <client_work=<>, finalizer=F>> -> S)`.
+      S is a `LearningAlgorithmState` with `global_model_weights=float32[K,P]`, a row a model;
+      `client_work=<seed=int32,round_num=int32>`; `aggregator`, the states of both aggregators; `finalizer`, the state of the server's
+      optimizer for each model. W is a tuple of K `tff.learning.models.ModelWeights`; weights that are not trained are the model's
+      own, whatever is set. F are the hyper-parameters of the server's optimizer, the same for all models; those of `training` are
+      part of the computation. M is `<distributor=<>, client_work=<train=T>, aggregator=A, finalizer=<>>`, A the measurements of
+      `model_aggregator` and T is
+        `<loss=float32,num_examples=int64,clients_per_cluster=int32[K],clients_not_finite=int32>`:
+      the mean loss in the last local epoch and the number of examples, over the clients whose trained models are finite; who chose
+      which model; and how many clients were left out since theirs were not.
+
+    Raises:
+      UserError: If an argument is not what it must be.
+    """
+    how = IFCAParameters(num_clusters=num_clusters)
+    seed = check_value("seed", seed, Whole)
+    spec = check_element_spec(model, element_spec)
+    composed = _build_round(
+        model, training, how.num_clusters, server_optimizer_fn, _weighting(client_weighting),
+        _checked(model_aggregator, model, how.num_clusters), metrics_aggregator or tff.aggregators.SumFactory(), spec,
+    )  # fmt: skip
+    initialize = _build_initialize(composed, _initial_values(model, how, seed, server_optimizer_fn), seed)
+    state_type = initialize.type_signature.result.member
+    return tff.learning.templates.LearningProcess(
+        initialize,
+        _build_next(composed, state_type, how.num_clusters),
+        *_build_weights(model, state_type, how.num_clusters),
+        **_build_hparams(state_type, server_optimizer_fn, how.num_clusters),
+    )
+
+
+def _weighting(client_weighting):
+    if client_weighting not in _WEIGHTINGS:
+        raise UserError(f"client_weighting is {client_weighting}; it must be a tff.learning.ClientWeighting")
+    return _WEIGHTINGS[client_weighting]
+
+
+def _checked(factory, model: FlatModel, num_clusters: int):
+    if factory is None:
+        return ClusteredMeanFactory(num_clusters)
+    if isinstance(factory, ClusteredMeanFactory) and factory.num_clusters not in (None, num_clusters):
+        raise UserError(f"num_clusters is {num_clusters}, and that of model_aggregator {factory.num_clusters}; they must be the same")
+    update = tff.to_type(keyed(np.int32, tff.TensorType(np.float32, [model.size])))
+    weight = (np.float32,) if isinstance(factory, tff.aggregators.WeightedAggregationFactory) else ()
+    try:
+        factory.create(update, *map(tff.TensorType, weight))
+    except (AttributeError, TypeError) as error:
+        raise UserError(
+            f"model_aggregator cannot aggregate {update} ({str(error).splitlines()[0][:100]}); a factory for means is put inside the "
+            "clusters by ClusteredMeanFactory(num_clusters, factory)"
+        ) from None
+    return factory
+
+
+def _initial_values(model: FlatModel, how: IFCAParameters, seed: int, optimizer: Optimizer | None) -> dict:
+    values = {"models": draw_models(model, how, seed)}
+    if optimizer is not None:
+        values["optimizer"] = initial_optimizer_state(optimizer, model.size, how.num_clusters)
+    return values
+
+
+def _build_round(
+    model: FlatModel, training: LocalTraining, num_clusters: int, optimizer, weighting, aggregator, metrics, element_spec
+) -> Round:
+    """Builds the round: that of IFCA on data sets of any form, with summed metrics instead of the clients' reports."""
+    choose_and_train = build_choose_and_train(model, training, "loss", "examples")
+
+    def compute(received, client):
+        examples = as_examples(model, client["examples"])
+        own = {"examples": examples, "seed": own_seed(client["seed"], examples), "forced": tf.constant(CHOOSE)}
+        start, trained, report = choose_and_train(received["models"], own)
+        return ClientResult({"update": keyed(report["choice"], trained - start), "metrics": summands(report)}, report)
+
+    def summands(report):
+        # As float32 all, for secure sums take structures of one type; exact up to 2^24.
+        finite = tf.cast(report["finite"], tf.float32)
+        examples = finite * tf.cast(report["examples"], tf.float32)
+        return collections.OrderedDict(
+            loss=tf.math.multiply_no_nan(report["loss"], examples),
+            examples=examples,
+            clients=tf.one_hot(report["choice"], num_clusters),
+            not_finite=1 - finite,
+        )
+
+    server = keyed_server(model.size, num_clusters, optimizer=optimizer)
+    server = dataclasses.replace(server, receive=all_models, told=("metrics",))
+    uploads = {"update": aggregator, "metrics": metrics}
+    return compose(ClientWork(element_spec, compute), uploads, server, weighting=weighting, reports=False)
+
+
+def _build_initialize(composed: Round, values: dict, seed: int) -> tff.Computation:
+    first = composed.build_initialize(values)
+
+    @tff.tensorflow.computation
+    def start():
+        return collections.OrderedDict(seed=tf.constant(seed, tf.int32), round_num=tf.constant(0, tf.int32))
+
+    @tff.federated_computation
+    def initialize():
+        return _learning_state(composed, first(), tff.federated_eval(start, tff.SERVER))
+
+    return initialize
+
+
+def _build_next(composed: Round, state_type: tff.StructType, num_clusters: int) -> tff.Computation:
+    client_type = composed.deployed.type_signature.parameter[1].member
+
+    @tff.tensorflow.computation(state_type.client_work)
+    def begin(work):
+        number = work["round_num"] + 1
+        # The round gives every client an ID, which it uses for reports only, and there are none.
+        given = collections.OrderedDict(client_id=tf.constant(0), seed=tf.stack([work["seed"], number]))
+        return collections.OrderedDict(work=collections.OrderedDict(seed=work["seed"], round_num=number), given=given)
+
+    @tff.tensorflow.computation(composed.aggregators["metrics"].next.type_signature.result.result.member)
+    def finish(sums):
+        return collections.OrderedDict(
+            loss=tf.math.divide_no_nan(sums["loss"], sums["examples"]),
+            num_examples=_whole(sums["examples"], tf.int64),
+            clients_per_cluster=tf.ensure_shape(_whole(sums["clients"], tf.int32), [num_clusters]),
+            clients_not_finite=_whole(sums["not_finite"], tf.int32),
+        )
+
+    @tff.federated_computation(
+        tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(client_type["examples"], tff.CLIENTS)
+    )
+    def next_fn(state, client_data):
+        begun = tff.federated_map(begin, state.client_work)
+        given = tff.federated_broadcast(begun["given"])
+        clients = tff.federated_zip(
+            collections.OrderedDict(examples=client_data, client_id=given["client_id"], seed=given["seed"])
+        )
+        moved, told = composed.deployed(_round_state(composed, state), clients)
+        metrics = collections.OrderedDict(
+            distributor=_nothing(),
+            client_work=tff.federated_zip(collections.OrderedDict(train=tff.federated_map(finish, told["results"]["metrics"]))),
+            aggregator=told["measurements"]["update"],
+            finalizer=_nothing(),
+        )
+        return tff.learning.templates.LearningProcessOutput(
+            _learning_state(composed, moved, begun["work"]), tff.federated_zip(metrics)
+        )
+
+    return next_fn
+
+
+def _build_weights(model: FlatModel, state_type: tff.StructType, num_clusters: int) -> tuple:
+    """Builds `get_model_weights` and `set_model_weights`."""
+
+    @tff.tensorflow.computation(state_type)
+    def get_model_weights(state):
+        return tuple(to_weights(model, row) for row in tf.unstack(state.global_model_weights, num_clusters))
+
+    @tff.tensorflow.computation(state_type, weights_type(model, num_clusters))
+    def set_model_weights(state, weights):
+        return state._replace(global_model_weights=tf.stack([to_vector(each) for each in weights]))
+
+    return get_model_weights, set_model_weights
+
+
+def _build_hparams(state_type: tff.StructType, optimizer: Optimizer | None, num_clusters: int) -> dict:
+    """Builds `get_hparams` and `set_hparams`, as processes that `tff.learning` composes have them."""
+
+    def rows(state):
+        return [tf.nest.map_structure(lambda leaf: leaf[row], state.finalizer) for row in range(num_clusters)]
+
+    @tff.tensorflow.computation(state_type)
+    def get_hparams(state):
+        nothing = collections.OrderedDict()
+        held = optimizer.get_hparams(rows(state)[0]) if optimizer is not None else nothing
+        return collections.OrderedDict(client_work=nothing, finalizer=held)
+
+    @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
+    def set_hparams(state, hparams):
+        if optimizer is None:
+            return state
+        moved = [optimizer.set_hparams(row, hparams["finalizer"]) for row in rows(state)]
+        return state._replace(finalizer=tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *moved))
+
+    return {"get_hparams_fn": get_hparams, "set_hparams_fn": set_hparams}
+
+
+def _learning_state(composed: Round, held, work):
+    """A state of the composed round as TFF's, at the server."""
+    optimizer = held["optimizer"] if composed.server.private else _nothing()
+    return tff.federated_zip(LearningAlgorithmState(held["models"], _nothing(), work, held["aggregators"], optimizer))
+
+
+def _round_state(composed: Round, state):
+    """The inverse of `_learning_state`, without the work's."""
+    held = collections.OrderedDict(models=state.global_model_weights)
+    held.update((name, state.finalizer) for name in composed.server.private)
+    return tff.federated_zip(collections.OrderedDict(held, aggregators=state.aggregator))
+
+
+def _nothing():
+    return tff.federated_value((), tff.SERVER)
+
+
+def _whole(number, dtype):
+    return tf.cast(tf.round(number), dtype)
