@@ -91,19 +91,17 @@ class TestAgainstIFCA:
     def test_the_form_of_the_data_does_not_matter(self, tff_worker, model, turned, ours):
         """Named batches of a fixed size, with labels of another type."""
 
-        def named(x, y):
-            return collections.OrderedDict(x=x, y=tf.cast(y, tf.int64))
+        def named(batch):
+            return collections.OrderedDict(x=batch["x"], y=tf.cast(batch["y"], tf.int64))
 
-        first = [batched(turned.examples(client).take(20), 5).map(named) for client in (0, 1)]
-        pairs = [batched(turned.examples(client).take(20), 3) for client in (0, 1)]
-        spec = tf.nest.map_structure(lambda leaf: tf.TensorSpec([5, *leaf.shape[1:]], leaf.dtype), first[0].element_spec)
-        fixed = [each.map(lambda batch: tf.nest.map_structure(tf.ensure_shape, batch, OF_FIVE)) for each in first]
-        processes = [build_clustered_fed_avg(model, 2, TRAINING, element_spec=each, seed=1) for each in (spec, None)]
+        few = [turned.examples(client).take(20) for client in (0, 1)]
+        fixed = [each.batch(5, drop_remainder=True).map(named) for each in few]
+        pairs = [batched(each, 3) for each in few]
+        assert fixed[0].element_spec["x"].shape[0] == 5
+        specs = (fixed[0].element_spec, None)
+        processes = [build_clustered_fed_avg(model, 2, TRAINING, element_spec=each, seed=1) for each in specs]
         results = [run(*each, rounds=[(0, 1)] * 2)[0] for each in zip(processes, (fixed, pairs))]
         np.testing.assert_array_equal(results[0].global_model_weights, results[1].global_model_weights)
-
-
-OF_FIVE = collections.OrderedDict(x=[5, 8, 8, 1], y=[5])
 
 
 class TestAgainstFedAvg:
@@ -315,8 +313,6 @@ class TestInTFFsProgram:
                 evaluation_manager=None, evaluation_periodicity=1,
             )  # fmt: skip
             asyncio.run(program)
-        released = models.values()["training_checkpoint_round_3"]
-        told = [metrics.values()[number] for number in (1, 2, 3)]
+        print(metrics.values(), models.values())
         worker.use_local_worker()
-        assert len(told) == 3, metrics.values()
-        return released, told
+        assert 0

@@ -200,6 +200,8 @@ def test_a_model_that_cannot_be_trained_is_refused_in_one_line(make, message):
 
 def test_a_functional_model_of_which_nothing_is_trained_is_refused():
     given = own_data.functional()
-    nothing = tff.learning.models.FunctionalModel(((), ()), given.predict_on_batch, given.loss, input_spec=given.input_spec)
+    nothing = tff.learning.models.FunctionalModel(
+        initial_weights=((), ()), predict_on_batch_fn=given.predict_on_batch, loss_fn=given.loss, input_spec=given.input_spec
+    )
     with pytest.raises(UserError, match="functional has no trainable weights; is it built?"):
         tffcl.FlatModel.from_functional(nothing)

@@ -12,6 +12,7 @@ from tffcl.errors import UserError, unknown
 
 _MOST_NAMED = 20  # clients that a message lists
 
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class PooledTests:
     """The test examples of all clients, each different one once.

@@ -11,11 +11,9 @@ import tomli_w
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import compare, tasks
 from tffcl.experiments import config as configs
-from tffcl.experiments.catalog import ALGORITHMS
 from tffcl.experiments.config import RunConfig, TrainSettings
 from tffcl.experiments.methods import MethodSource
 from tffcl.reporting.units import show_value
-from tffcl.validation import with_todays_keys
 
 _LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
 
@@ -131,20 +129,18 @@ def full_key(key: str, algorithm: str | MethodSource) -> str:
     Raises:
       UserError: If it comes without and is neither, or the method is unknown.
     """
-    if algorithm not in ALGORITHMS:
-        raise unknown("algorithm", algorithm, ALGORITHMS)
+    source = find_method(algorithm, {}) if isinstance(algorithm, str) else algorithm
     if "." in key:
         return key
     train = [field.name for field in dataclasses.fields(TrainSettings)]
     if key in train:
         return f"train.{key}"
-    parameters = ALGORITHMS[algorithm].parameter_class()
-    own = [field.name for field in dataclasses.fields(parameters)] if parameters else []
-    if parameters:  # as a task's table: keys of earlier versions too, with a hint
-        (key,) = with_todays_keys({key: None}, parameters.renamed, f"algorithms.{algorithm}")
+    cls = source.parameter_class
+    own = [field.name for field in dataclasses.fields(cls)] if cls else []
+    key = cls.renamed.get(key, key) if cls else key
     if key in own:
-        return f"algorithms.{algorithm}.{key}"
-    raise unknown(f"parameter of {algorithm} or key of [train]", key, [*own, *train])
+        return f"algorithms.{source.label}.{key}"
+    raise unknown(f"parameter of {source.label} or key of [train]", key, [*own, *train])
 
 
 def plan(

@@ -85,7 +85,7 @@ def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_sp
         raise UserError(f"the Keras model {name} has regularizers, which TFF leaves out; use LocalTraining(weight_decay=...)")
     _example_spec(input_spec)
     try:
-        functional = tff.learning.models.functional_model_from_keras(keras_model, loss, input_spec)
+        functional = _keras_in_graphs(keras_model, loss, input_spec)
     except Exception as error:  # TFF's own error for what it cannot convert, and Keras's for inputs that do not fit
         raise UserError(f"TFF cannot make a function of the Keras model {name}: {_one_line(error)}") from None
     if keras_model.non_trainable_variables:
@@ -94,6 +94,36 @@ def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_sp
     names = [_weight_name(variable) for variable in keras_model.trainable_variables]
     from_logits = loss.get_config().get("from_logits", True)
     return from_functional(functional, name, weight_names=names, probabilities=None if from_logits else tf.identity)
+
+
+def _keras_in_graphs(keras_model, loss, input_spec) -> tff.learning.models.FunctionalModel:
+    """TFF's functional model of a Keras model, which stays usable beside it.
+
+    Keras makes the classes of layers serve graphs when a layer is made in a graph, as TFF does whenever it predicts; the user's own
+    model would then refuse to be called. Making an object of each class in eager mode turns them back.
+    """
+    kinds = {type(each) for each in (keras_model, *keras_model.submodules)}
+
+    def turn_back():
+        with tf.__internal__.eager_context.eager_mode():
+            for kind in kinds:
+                kind.__new__(kind)
+
+    try:
+        inner = tff.learning.models.functional_model_from_keras(keras_model, loss, input_spec)
+    finally:
+        turn_back()
+
+    @tf.function(autograph=False)
+    def predict_on_batch(model_weights, x, training):
+        try:
+            return inner.predict_on_batch(model_weights, x, training)
+        finally:
+            turn_back()
+
+    return tff.learning.models.FunctionalModel(
+        initial_weights=inner.initial_weights, predict_on_batch_fn=predict_on_batch, loss_fn=inner.loss, input_spec=input_spec
+    )
 
 
 def _weight_name(variable: tf.Variable) -> str:

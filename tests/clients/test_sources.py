@@ -1,0 +1,215 @@
+"""Populations of arrays and of TFF's ClientData: who the clients are, what they hold, and what is refused."""
+
+import collections
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests import own_data
+from tests.own_data import client_data
+from tffcl.clients.population import Population
+from tffcl.clients.sources import check_examples
+from tffcl.errors import UserError
+
+X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 1, 0, 2, 1])
+SPEC = {"x": tf.TensorSpec([2], tf.float32), "y": tf.TensorSpec([], tf.int32)}
+
+
+def held(examples):
+    """The arrays of a client's data set."""
+    batch = next(iter(examples.batch(1000)))
+    return batch["x"].numpy(), batch["y"].numpy()
+
+
+def assert_holds(examples, x, y):
+    mine, labels = held(examples)
+    assert mine.dtype == np.float32 and labels.dtype == np.int32
+    np.testing.assert_array_equal(mine, x)
+    np.testing.assert_array_equal(labels, y)
+
+
+@pytest.fixture
+def named():
+    """Three clients with text IDs; the middle one has test examples."""
+    return Population.from_arrays({"mia": (X, Y), "bo": (X[:2], Y[:2]), "zoe": (X[3:], Y[3:])}, {"mia": (X[:4], Y[:4])})
+
+
+def test_clients_with_text_ids_are_in_alphabetical_order(named):
+    assert named.names.tolist() == ["bo", "mia", "zoe"] == named.shown_ids.tolist()
+    assert named.client_ids.tolist() == [0, 1, 2] and named.sizes.tolist() == [2, 6, 3]
+    assert repr(named) == "Population(3 clients, 11 training examples)"
+    assert_holds(named.examples(0), X[:2], Y[:2])
+    assert_holds(named.examples(2), X[3:], Y[3:])
+    assert named.examples(1) is named.examples(1), "data sets made anew in every round leak"
+    assert named.label_counts.tolist() == [[1, 1, 0], [2, 3, 1], [1, 1, 1]] and named.largest_labels.tolist() == [1, 2, 2]
+    assert named.index(["zoe", "bo"]).tolist() == [2, 0] and named.name_of(1) == "mia"
+
+
+def test_a_client_without_test_examples_has_an_empty_set_of_them(named):
+    assert int(named.test_examples(0).cardinality()) == 0
+    assert named.test_examples(0).element_spec == named.test_examples(1).element_spec
+    assert_holds(named.test_examples(1), X[:4], Y[:4])
+    assert [len(places) for places in named.pooled_tests.indices] == [0, 4, 0]
+
+
+def test_a_part_of_the_clients_keeps_names_and_data(named):
+    part = named.restricted(["zoe", "mia"])
+    assert part.names.tolist() == ["mia", "zoe"] and part.client_ids.tolist() == [1, 2]
+    assert part.largest_labels.tolist() == [2, 2] and part.index(["zoe"]).tolist() == [1]
+    assert_holds(part.examples(2), X[3:], Y[3:])
+
+
+def test_whole_numbers_stay_as_they_are():
+    population = Population.from_arrays({np.int64(40): (X, Y), 7: (X[:1], Y[:1])})
+    assert population.client_ids.tolist() == [7, 40] and population.client_ids.dtype == np.int32
+    assert population.names is None and population.sizes.tolist() == [1, 6] and population.name_of(40) == "40"
+    with pytest.raises(UserError, match="client anna is not known; there are 2 clients, 7 to 40"):
+        population.index(["anna"])
+
+
+def test_newcomers_get_numbers_after_those_of_the_clients_that_are_known(named):
+    """In alphabetical order they would take the numbers of others."""
+    new = Population.from_arrays({"ann": (X, Y), "carl": (X, Y)}, known=named)
+    assert new.client_ids.tolist() == [3, 4] and new.names.tolist() == ["ann", "carl"]
+    everyone = Population.from_arrays({name: (X, Y) for name in ("ann", "bo", "mia", "zoe", "carl")}, known=named)
+    assert dict(zip(everyone.names, everyone.client_ids)) == {"bo": 0, "mia": 1, "zoe": 2, "ann": 3, "carl": 4}
+    assert Population.from_client_data(client_data({"ann": (X, Y)}), known=named).client_ids.tolist() == [3]
+    for wrong, message in (
+        ({7: (X, Y)}, "client IDs are whole numbers, those of the known clients are text"),
+        ({"ann": (X[:, :1], Y)}, r"the clients' examples are float32 \[1\], those of the known clients float32 \[2\]"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Population.from_arrays(wrong, known=named)
+
+
+def test_numbers_of_any_type_and_sequences_of_labels():
+    doubles = Population.from_arrays({"a": (X.astype(np.float64), Y)})
+    assert_holds(doubles.examples(0), X, Y)
+    texts, follow = own_data.writers(2)[0]["writer 0"]
+    population = Population.from_arrays({"a": (texts, follow)}, {"a": (texts[:2], follow[:2])})
+    x, y = held(population.examples(0))
+    assert x.dtype == np.int32 and y.shape == (20, own_data.LENGTH)
+    assert population.label_counts.sum() == y.size and population.pooled_tests.y.shape == (2, own_data.LENGTH)
+    images = Population.from_arrays({"a": (np.zeros([3, 4, 4, 1], np.uint8), np.zeros(3, np.uint8))})
+    assert images.examples(0).element_spec["x"].dtype == tf.uint8
+
+
+@pytest.mark.parametrize("form", ["a mapping", "a pair"])
+def test_client_data_give_the_population_of_their_arrays(named, form):
+    train = client_data({"mia": (X, Y), "bo": (X[:2], Y[:2]), "zoe": (X[3:], Y[3:])})
+    test = client_data({"mia": (X[:4], Y[:4]), "who has no training examples": (X, Y)})
+    if form == "a pair":
+        train, test = (each.preprocess(lambda data: data.map(lambda one: (one["x"], one["y"]))) for each in (train, test))
+    population = Population.from_client_data(train, test)
+    assert population.names.tolist() == named.names.tolist() and population.sizes.tolist() == named.sizes.tolist()
+    for client in range(3):
+        assert_holds(population.examples(client), *held(named.examples(client)))
+    assert_holds(population.test_examples(1), X[:4], Y[:4])
+    np.testing.assert_array_equal(population.pooled_tests.x, named.pooled_tests.x)
+
+
+NAN = np.where(np.arange(12).reshape(6, 2) == 5, np.nan, X)
+
+
+@pytest.mark.parametrize(
+    "examples, message",
+    [
+        ({}, "there are no clients; give a mapping of client IDs"),
+        ([(X, Y)], "there are no clients; give a mapping of client IDs"),
+        ({"a": (X, Y), 3: (X, Y)}, "client IDs must be all text or all whole numbers"),
+        ({None: (X, Y), 3: (X, Y)}, "client IDs must be all text or all whole numbers"),
+        ({True: (X, Y)}, "client IDs must be all text or all whole numbers"),
+        ({-1: (X, Y)}, "client ID -1 is not from 0 to 2147483647; use text"),
+        ({2**31: (X, Y)}, "client ID 2147483648 is not from 0 to 2147483647; use text"),
+        ({"a": (X, Y), "b": (X[:0], Y[:0])}, "client b has no training examples; every client needs at least 1"),
+        ({"a": (X, Y), "b": (NAN, Y)}, "the training examples of client b have NaN or infinite entries"),
+        ({"a": (X, Y), "b": (X + np.inf, Y)}, "the training examples of client b have NaN or infinite entries"),
+        ({"a": (X, Y), "b": (X[:, :1], Y)}, r"the examples of client b are float32 \[1\], those of client a float32 \[2\]"),
+        ({"a": (X, Y), "b": (X.astype(int), Y)}, r"the examples of client b are int64 \[2\], those of client a float32"),
+        ({"a": (X, Y), "b": (X, X.astype(int))}, r"the labels of client b are int32 \[2\], those of client a int32 \[\]"),
+        ({"a": (X, Y / 1)}, "the labels of client a are float64 of rank 1; they must be integers"),
+        ({"a": (X, Y), "b": (X, Y - 1)}, "client b has the label -1; labels count from 0"),
+        ({"a": (X, Y[:3])}, r"client a has training examples float32 \[6, 2\] and 3 labels; they do not fit"),
+        ({"a": X}, r"the training examples of client a are ndarray; they must be a pair \(x, y\)"),
+        ({"a": (np.array(["one"] * 6), Y)}, "client a has training examples <U3 .* they do not fit"),
+        ({"a": ([[1.0], [1.0, 2.0]], [0, 1])}, "the training examples of client a have unequal shapes"),
+    ],
+)  # fmt: skip
+def test_arrays_that_are_no_clients_data_are_refused_in_one_line(examples, message):
+    with pytest.raises(UserError, match=message) as raised:
+        Population.from_arrays(examples)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "test, message",
+    [
+        ({"b": (X, Y), 3: (X, Y)}, "client 3 has test examples, but no training examples"),
+        ({"a": (NAN, Y)}, "the test examples of client a have NaN or infinite entries"),
+        ({"a": (X[:, :1], Y)}, r"the examples of client a are float32 \[1\], those of client a float32 \[2\]"),
+        ((X, Y), r"test is of tuple; it must be a mapping of client IDs"),
+    ],
+)
+def test_test_examples_that_do_not_fit_are_refused_in_one_line(test, message):
+    with pytest.raises(UserError, match=message) as raised:
+        Population.from_arrays({"a": (X, Y)}, test)
+    assert "\n" not in str(raised.value)
+
+
+def nobody():
+    """What TFF's own classes refuse to be."""
+    return types.SimpleNamespace(client_ids=[], create_tf_dataset_for_client=None)
+
+
+def with_keys(**keys):
+    return tff.simulation.datasets.TestClientData({"ann": collections.OrderedDict(keys)})
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: with_keys(pixels=X, label=Y), r"examples are \['pixels', 'label'\]; they must be \(x, y\).*client_data.preprocess"),
+        (lambda: with_keys(x=X), r"examples are \['x'\]; they must be \(x, y\)"),
+        (lambda: client_data({"ann": (X, Y), "bo": (X[:0], Y[:0])}), "client bo has no training examples"),
+        (lambda: client_data({"ann": (NAN, Y)}), "the training examples of client ann have NaN"),
+        (lambda: client_data({"ann": (X, Y)}).preprocess(lambda data: data.batch(4)), r"examples of client ann are .* of fixed shape, unbatched"),
+        (lambda: client_data({"ann": (X, Y)}).preprocess(lambda data: data.repeat()), r"examples of client ann never end; leave out repeat\(\)"),
+        (lambda: {"ann": (X, Y)}, "train is of dict; it must be a tff.simulation.datasets.ClientData"),
+        (nobody, "there are no clients"),
+    ],
+)  # fmt: skip
+def test_client_data_of_another_form_are_refused_in_one_line(make, message):
+    with pytest.raises(UserError, match=message) as raised:
+        Population.from_client_data(make())
+    assert "\n" not in str(raised.value)
+
+
+def test_of_many_clients_a_message_lists_none():
+    many = Population.from_arrays({f"c{number:03}": (X, Y) for number in range(50)})
+    with pytest.raises(UserError, match="client c050 is not known; there are 50 clients, c000 to c049"):
+        many.index(["c050"])
+    with pytest.raises(UserError, match="unknown client 'c003'; did you mean 'c002'"):
+        many.restricted(["c001", "c002"]).index(["c003"])
+
+
+def test_examples_are_held_against_the_model(named):
+    check_examples(named, SPEC, 3)
+    with pytest.raises(UserError, match="client mia has the label 2; the model knows the classes 0 to 1"):
+        check_examples(named, SPEC, 2)
+    with pytest.raises(UserError, match=r"the clients' examples are float32\[2\]; the model takes uint8\[2\]"):
+        check_examples(named, {**SPEC, "x": tf.TensorSpec([2], tf.uint8)}, 3)
+    with pytest.raises(UserError, match=r"the clients' labels are int32\[\]; the model takes int32\[4\]"):
+        check_examples(named, {**SPEC, "y": tf.TensorSpec([4], tf.int32)}, 3)
+
+
+def test_a_label_that_is_far_too_large_is_found_though_labels_are_not_counted():
+    far = Population.from_arrays({"a": (X, Y), "b": (X, Y * 5000)})
+    assert far.label_counts is None
+    with pytest.raises(UserError, match="client b has the label 10000; the model knows the classes 0 to 2"):
+        check_examples(far, SPEC, 3)
+    tested = Population.from_arrays({"a": (X, Y)}, {"a": (X, Y + 2)})
+    with pytest.raises(UserError, match="client a has the label 4; the model knows the classes 0 to 2"):
+        check_examples(tested, SPEC, 3)

@@ -1,0 +1,163 @@
+"""A stranger's method, signature and labels in a task file, through everything that our own go through."""
+
+import json
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+import tffcl
+from tffcl.cli import main
+from tffcl.errors import UserError
+from tffcl.experiments import config, joining, sweep
+from tffcl.experiments.run import run
+from tffcl.export.export_check import check_export
+from tffcl.export.export_run import export_run
+from tffcl.reporting.files import find_runs
+
+OWN = pathlib.Path(__file__).parent / "own"
+LABELS = ["mine", "pacfl", "pacfl_eq3", "by_labels", "held"]
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """The stranger's files in a directory of his own."""
+    place = tmp_path_factory.mktemp("own")
+    for path in OWN.glob("*.*"):
+        shutil.copy(path, place)
+    return place / "mine.toml"
+
+
+@pytest.fixture(scope="module")
+def compared(task):
+    out = task.parent / "out"
+    assert main(["compare", str(task), "--algorithms", ",".join(LABELS), "--out", str(out)]) == 0
+    return out
+
+
+def summary_of(out, label):
+    return json.loads((out / label / "seed-0" / "summary.json").read_text())
+
+
+def test_labels_stand_in_one_table(compared):
+    runs = find_runs(compared)
+    assert sorted(each.method for each in runs) == sorted(LABELS)
+    assert [summary_of(compared, label)["clusters"]["count"] for label in LABELS if label != "pacfl"] == [3, 4, 3, 4]
+    page = (compared / "report.html").read_text()
+    assert all(label in page for label in LABELS)
+
+
+def test_the_same_method_under_two_labels_differs_by_its_keys_alone(compared, task):
+    plain, trace = (config.load_run_config(compared / label / "seed-0") for label in ("pacfl", "pacfl_eq3"))
+    assert (plain.method.metric, trace.method.metric) == ("angle_sum", "trace")
+    assert plain.method_source.base == trace.method_source.base == "pacfl"
+
+
+def test_the_strangers_method_groups_by_labels(compared, task):
+    trained = tffcl.load_run(compared / "mine" / "seed-0")
+    shares, clusters = trained.state.shares, trained.state.assignment
+    distances = ((shares[:, np.newaxis] - trained.state.centres[np.newaxis]) ** 2).sum(axis=2)
+    np.testing.assert_array_equal(clusters, distances.argmin(axis=1))
+
+
+def test_it_is_resumed_as_if_it_had_never_stopped(compared, task, tmp_path):
+    whole, again = compared / "mine" / "seed-0", tmp_path / "again"
+    shutil.copytree(whole, again)
+    (again / "summary.json").unlink()
+    newest = max((again / "checkpoints").glob("round_*.npz"))
+    newest.unlink()
+    resumed = run(config.resolve(task, "mine"), again, resume=True, show_progress=False).summary
+    expected = summary_of(compared, "mine")
+    for key in ("accuracy", "clusters", "traffic"):
+        assert resumed[key] == expected[key]
+
+
+def test_newcomers_join_it(compared):
+    found = joining.join_newcomers(compared / "mine" / "seed-0", show_progress=False)
+    assert found["newcomers"] == 2 and sum(found["clusters"]["joined"].values()) == 2
+
+
+def test_it_is_exported_and_checked(compared, tmp_path):
+    export_run(compared / "mine" / "seed-0", tmp_path / "to")
+    lines = check_export(tmp_path / "to")
+    assert any("computations/training/map_reduce: as the whole computation" in line for line in lines)
+    assert any("as the library on clients of the task" in line for line in lines)
+
+
+def test_its_keys_can_be_swept_over(task, tmp_path):
+    source = config.find_source(task, "mine")
+    planned = sweep.plan(task, "mine", [sweep.parse_axis("num_clusters=2,3", source)], overrides={"train": {"rounds": 1}})
+    summaries = sweep.sweep(planned, tmp_path / "sweep", show_progress=False)
+    assert [each["clusters"]["count"] for each in summaries] == [2, 3]
+
+
+def test_a_threshold_on_the_command_line_replaces_the_files_count(task):
+    source = config.find_source(task, "pacfl_eq3")
+    swept = sweep.plan(task, "pacfl_eq3", [sweep.parse_axis("threshold=5,20", source)])
+    assert [(point.runs[0].method.threshold, point.runs[0].method.num_clusters) for point in swept.points] == [
+        (5, None),
+        (20, None),
+    ]
+
+
+def test_an_empty_value_unsets_a_key(task):
+    overrides = config.parse_overrides(["algorithms.pacfl_eq3.num_clusters="])
+    assert config.resolve(task, "pacfl_eq3", overrides=overrides).method.num_clusters is None
+    assert config.resolve(task, "pacfl_eq3").method.num_clusters == 4
+
+
+def test_a_signature_of_ones_own_is_measured(task, tmp_path, capsys):
+    arguments = ["similarity", str(task), "--signature", "my_signature:build_histogram", "--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    with np.load(tmp_path / "out" / "proximity.npz") as found:
+        proximity = found["proximity"]
+    assert proximity.shape == (12, 12) and proximity.max() > 0
+    assert "12 clients of mine, euclidean" in capsys.readouterr().out
+
+
+def own_task(directory, text, **files):
+    for name, contents in files.items():
+        (directory / f"{name}.py").write_text(contents)
+    path = directory / "task.toml"
+    path.write_text(f'extends = "demo_digits"\n\n[train]\nrounds = 1\n\n[algorithms.own]\n{text}\n')
+    return path
+
+
+BAD_BUILDERS = {
+    'builder = "nowhere_to_be_found:build"': "neither a file nowhere_to_be_found.py beside the task file nor on Python's path",
+    'builder = "bad_one:build_it"': "unknown function in bad_one 'build_it'; did you mean 'build_ti'",
+    'builder = "bad_one"': 'it must be "module:function"',
+    'builder = "bad_two:build"': "cannot be imported: ZeroDivisionError",
+    'builder = "bad_one:takes_one"': "it must take (model, training, ...)",
+    'builder = "bad_one:build_ti"\nrat = 3': "unknown key in [algorithms.own] 'rat'; did you mean 'rate'?",
+    'builder = "bad_one:build_ti"\nrate = "much"': "algorithms.own.rate is 'much'; it must be a number",
+    'builder = "bad_one:build_ti"\nmethod = "pacfl"': "has method and builder; give one of the two",
+    'method = "pacfll"': "unknown method 'pacfll'; did you mean 'pacfl'?",
+    'method = "composed"\nsignature = "subspac"': "unknown algorithms.own.signature 'subspac'; did you mean 'subspace'?",
+    'method = "composed"\nmetric = "trase"': "did you mean 'trace'?",
+    'method = "composed"\ntraining = "sgdd"': "did you mean 'sgd'?",
+}
+BAD_ONE = "def build_ti(model, training, *, rate: float = 0.1):\n    return 3\n\n\ndef takes_one(model):\n    pass\n"
+
+
+@pytest.mark.parametrize("text", BAD_BUILDERS)
+def test_bad_builders_get_one_line(text, tmp_path):
+    path = own_task(tmp_path, text, bad_one=BAD_ONE, bad_two="1 / 0\n")
+    with pytest.raises(UserError) as told:
+        config.resolve(path, "own")
+    assert BAD_BUILDERS[text] in str(told.value) and "\n" not in str(told.value)
+
+
+def test_what_is_no_method_is_told_before_anything_runs(tmp_path):
+    path = own_task(tmp_path, 'builder = "bad_one:build_ti"', bad_one=BAD_ONE)
+    with pytest.raises(UserError, match="int is no method: it has no initialize"):
+        run(config.resolve(path, "own"), tmp_path / "out", show_progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_signature_of_unknown_size_is_told_how_to_be_known(tmp_path):
+    unsized = (OWN / "my_signature.py").read_text().replace("tf.ensure_shape(counts, [10])", "counts")
+    path = own_task(tmp_path, 'method = "composed"\nsignature = "unsized:build_histogram"', unsized=unsized)
+    with pytest.raises(UserError, match=r"signature histogram gives float32\[\?\]; every dimension must be known"):
+        run(config.resolve(path, "own"), tmp_path / "out", show_progress=False)

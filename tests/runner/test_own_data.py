@@ -1,0 +1,237 @@
+"""Whole runs on a user's own data and models: from clients with text IDs to checkpoints, report, newcomers and export."""
+
+import dataclasses
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tffcl
+from tests import own_data
+from tests.runner.finished_runs import check_files_agree, rows_of, unfinished_copy
+from tests.short_runs import cohort_of, deployed_inputs
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.flis_hc import FLISHCParameters, build_flis_hc
+from tffcl.algorithms.flt import FLTParameters, build_flt
+from tffcl.algorithms.ifca import IFCAParameters, build_ifca
+from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.stocfl import build_stocfl
+from tffcl.clients.population import Population
+from tffcl.errors import UserError
+from tffcl.models.autoencoder import build_autoencoder
+from tffcl.models.saved_model import save_models
+
+TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
+METHODS = {
+    "pacfl": lambda model: build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2)),
+    "ifca": lambda model: build_ifca(model, TRAINING, IFCAParameters(num_clusters=2)),
+    "stocfl": lambda model: build_stocfl(model, TRAINING),
+    "fedavg": lambda model: build_fedavg(model, TRAINING),
+}
+PROTOCOL = {"rounds": 2, "clients_per_round": 3, "seed": 1, "evaluate_every": 1, "checkpoint_every": 1}
+
+
+def run(method, population, out, **more):
+    return tffcl.train(method, population, out=out, show_progress=False, **{**PROTOCOL, **more})
+
+
+@dataclasses.dataclass
+class Own:
+    """Data of a user: all clients, those who are there at first, the model, and the methods that train it."""
+
+    arrays: tuple
+    everyone: Population
+    population: Population
+    newcomers: Population
+    model: object
+    methods: dict
+
+
+DATA = {
+    "perceptron": (own_data.clinics, own_data.perceptron),
+    "cnn": (own_data.cameras, own_data.cnn),
+    "letters": (own_data.writers, own_data.letters),
+    "functional": (own_data.clinics, own_data.regression),
+    "client_data": (own_data.clinics, own_data.regression),
+}
+
+
+@pytest.fixture(scope="module", params=DATA)
+def own(request):
+    examples, build = DATA[request.param]
+    train, test = examples()
+    # The first two in the alphabet come later: their numbers must not be those of others.
+    names = sorted(train)[2:]
+    first = [{name: arrays[name] for name in names} for arrays in (train, test)]
+    if request.param == "client_data":
+        train, test, *first = map(own_data.client_data, (train, test, *first))
+        population = Population.from_client_data(*first)
+        everyone = Population.from_client_data(train, test, known=population)
+    else:
+        population = Population.from_arrays(*first)
+        everyone = Population.from_arrays(train, test, known=population)
+    newcomers, model = everyone.restricted([4, 5]), build()
+    return Own(examples(), everyone, population, newcomers, model, {name: METHODS[name](model) for name in METHODS})
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def finished(request, own, tmp_path_factory):
+    method = own.methods[request.param]
+    return run(method, own.population, tmp_path_factory.mktemp(request.param) / "run")
+
+
+def test_a_run_on_own_data_tells_clients_by_their_names(own, finished):
+    check_files_agree(finished.out, finished.summary)
+    names = sorted(own.arrays[0])[2:]
+    assert (
+        finished.clients["client_id"].tolist() == names == [row["client_id"] for row in rows_of(finished.out / "clients.csv")]
+    )
+    assert finished.clients["examples"].tolist() == [len(own.arrays[0][name][1]) for name in names]
+    assert sum(finished.clients["rounds_trained"]) == 2 * 3 and np.isfinite(finished.rounds["train_loss"]).all()
+    start, vectors = own.model.initial, [finished.model_of(name) for name in names]
+    assert all(vector.shape == start.shape for vector in vectors) and any(np.any(vector != start) for vector in vectors)
+    for row, name in enumerate(names):
+        x, y = own.arrays[1][name]
+        answers = finished.predict(name, x)
+        assert answers.shape == y.shape  # of a sequence every label counts
+        assert np.mean(answers == y) == pytest.approx(finished.clients["cluster_accuracy"][row])
+        assert finished.trained.cluster_of(name) == finished.clients["cluster"][row]
+
+
+def test_a_run_on_own_data_goes_on_from_a_checkpoint_and_ends_alike(own, finished, tmp_path):
+    unfinished_copy(finished.out, tmp_path / "again", saved=1)
+    again = run(finished.trained.method, own.population, tmp_path / "again", resume=True)
+    for key in ("accuracy", "clusters", "traffic"):
+        assert again.summary[key] == finished.summary[key]
+    for name in own.population.names:
+        np.testing.assert_array_equal(again.model_of(name), finished.model_of(name))
+
+
+def test_newcomers_with_text_ids_join(own, finished):
+    method, state = finished.trained.method, finished.trained.state
+    joined = method.admit(state, own.newcomers)
+    after = dataclasses.replace(finished.trained, state=joined, population=own.everyone)
+    names = sorted(own.arrays[0])
+    assert own.newcomers.names.tolist() == names[:2] and own.newcomers.client_ids.tolist() == [4, 5]
+    for name in names[2:]:
+        assert after.cluster_of(name) == finished.trained.cluster_of(name)
+        np.testing.assert_array_equal(after.model_of(name), finished.model_of(name))
+    for name in names[:2]:
+        x, y = own.arrays[1][name]
+        assert after.predict(name, x).shape == y.shape
+        alone = dataclasses.replace(after, population=own.newcomers)  # rows of a population are not the state's
+        assert alone.cluster_of(name) == after.cluster_of(name)
+        with pytest.raises(UserError, match=f"unknown client '{name}'"):
+            finished.model_of(name)
+
+
+def test_newcomers_with_text_ids_take_part_from_a_round_on(own, tmp_path):
+    name = "stocfl" if own.model.label_shape else "pacfl"
+    result = run(own.methods[name], own.population, tmp_path / "later", later={2: own.everyone}, clients_per_round=4)
+    assert result.clients["client_id"].tolist() == own.everyone.names.tolist()
+    last = sorted(row["client_id"] for row in rows_of(tmp_path / "later" / "clients.csv"))
+    assert last == sorted(own.arrays[0])
+    assert sum(result.clients["rounds_trained"]) == 2 * 4
+
+
+def test_the_report_names_clients(finished, tmp_path):
+    shutil.copytree(finished.out, tmp_path / "run")
+    page = tffcl.write_report(tmp_path / "run")
+    written = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "report.html" in str(page) and finished.summary["algorithm"] in written
+    assert list((tmp_path / "run").rglob("*.png")) or "data:image/png" in written
+
+
+def test_computations_on_own_data_are_deployed(tff_worker, through_map_reduce, own):
+    """The exported round, and what TFF rebuilds of its MapReduceForm, move models as the run does."""
+    for name in ("pacfl", "ifca") if own.model.name == "regression" else ("pacfl",):
+        method = own.methods[name]
+        computations = method.exports().build()
+        assert {"training", "initialize"} <= set(computations)
+        state = computations["initialize"]()
+        fields = {"key": np.zeros(3, np.int32)} if name == "pacfl" else {"forced": np.full(3, -1, np.int32)}
+        inputs = deployed_inputs(cohort_of(own.population, [0, 1, 2], 1), **fields)
+        whole, again = (
+            computations["training"](state, inputs)[0],
+            through_map_reduce(computations["training"], state, inputs)[0],
+        )
+        assert np.abs(whole["models"] - state["models"]).max() > 1e-3
+        np.testing.assert_allclose(again["models"], whole["models"], rtol=0, atol=2e-6)
+
+
+def test_saved_models_answer_as_the_result(own, finished, tmp_path):
+    name = own.population.names[0]
+    save_models(tmp_path / "saved", own.model, finished.model_of(name)[np.newaxis])
+    x, _ = own.arrays[1][name]
+    served = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
+    answers = served(images=tf.constant(x), cluster=tf.constant(0))
+    np.testing.assert_array_equal(answers["labels"], finished.predict(name, x))
+    np.testing.assert_allclose(np.sum(answers["probabilities"], axis=-1), 1, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def clinics():
+    return own_data.clinics()
+
+
+@pytest.fixture(scope="module")
+def regression():
+    return own_data.regression()
+
+
+def test_without_test_examples_a_run_has_no_accuracy(regression, clinics, tmp_path, recwarn):
+    result = run(build_fedavg(regression, TRAINING), Population.from_arrays(clinics[0]), tmp_path / "run")
+    assert result.summary["accuracy"]["cluster"]["mean"] is None and result.summary["accuracy"]["global"]["mean"] is None
+    assert "fedavg after 2 rounds" in repr(result) and result.clients["test_examples"].tolist() == [0] * 6
+    tffcl.write_report(tmp_path / "run")
+    assert not [warning for warning in recwarn if issubclass(warning.category, RuntimeWarning)]
+
+
+def test_double_precision_is_taken_where_the_model_takes_floats(regression, clinics, tmp_path):
+    train, test = ({name: (x.astype(np.float64), y) for name, (x, y) in arrays.items()} for arrays in clinics)
+    result = run(build_fedavg(regression, TRAINING), Population.from_arrays(train, test), tmp_path / "run", rounds=1)
+    x = test["clinic_3"][0]
+    np.testing.assert_array_equal(result.predict("clinic_3", x), result.predict("clinic_3", x.astype(np.float32)))
+    with pytest.raises(UserError, match=r"are int64 of shape \[10, 30\]; they must be float32 of shape \[n, 30\]"):
+        result.predict("clinic_3", x.astype(int))
+
+
+def test_flis_compares_models_on_floats(regression, clinics, tmp_path):
+    server = own_data.patients()[0][400:440]
+    method = build_flis_hc(regression, TRAINING, FLISHCParameters(num_clusters=2), server_images=server)
+    result = run(method, Population.from_arrays(*clinics), tmp_path / "run", rounds=1)
+    assert result.summary["clusters"]["count"] == 2
+    clusters = result.clients["cluster"]
+    assert len(set(clusters[0::2])) == len(set(clusters[1::2])) == 1, "every other clinic has other features"
+
+
+def test_flt_refuses_what_is_no_image_in_one_line(regression):
+    autoencoder = build_autoencoder((8, 8, 1), latent=2)
+    with pytest.raises(UserError, match="the encoder takes uint8 images of 8x8x1, the clients' are float32 of 30") as raised:
+        build_flt(regression, TRAINING, FLTParameters(), encoder=(autoencoder, autoencoder.initial))
+    assert "\n" not in str(raised.value)
+
+
+def relabelled(arrays, client, label):
+    x, y = arrays[client]
+    return {**arrays, client: (x, np.where(np.arange(len(y)) == 2, label, y))}
+
+
+def test_data_that_do_not_fit_the_model_are_refused_before_anything_is_written(regression, clinics, tmp_path):
+    train, test = clinics
+    method, good = build_fedavg(regression, TRAINING), Population.from_arrays(train, test)
+    wide = {name: (np.zeros([3, 31], np.float32), y[:3]) for name, (_, y) in train.items()}
+    early = Population.from_arrays({"an early name": train["clinic_0"], **train})
+    for population, more, message in (
+        (relabelled(train, "clinic_3", 2), {}, "client clinic_3 has the label 2; the model knows the classes 0 to 1"),
+        (wide, {}, r"the clients' examples are float32\[31\]; the model takes float32\[30\]"),
+        (train, {"later": {2: Population.from_arrays(relabelled(train, "clinic_1", 7))}}, "client clinic_1 has the label 7"),
+        (train, {"later": {2: early}}, "client clinic_0 is called an early name in it; build it with known="),
+    ):
+        with pytest.raises(UserError, match=message) as raised:
+            run(method, Population.from_arrays(population), tmp_path / "run", **more)
+        assert "\n" not in str(raised.value) and not (tmp_path / "run").exists()
+    state = method.initialize(good)
+    with pytest.raises(UserError, match="client new is no newcomer: .* build newcomers with known="):
+        method.admit(state, Population.from_arrays({"new": train["clinic_0"]}))
