@@ -12,7 +12,7 @@ from tffcl.errors import UserError, unknown
 from tffcl.experiments import compare, tasks
 from tffcl.experiments import config as configs
 from tffcl.experiments.config import RunConfig, TrainSettings
-from tffcl.experiments.methods import MethodSource
+from tffcl.experiments.methods import MethodSource, find_method
 from tffcl.reporting.units import show_value
 
 _LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
@@ -137,7 +137,8 @@ def full_key(key: str, algorithm: str | MethodSource) -> str:
         return f"train.{key}"
     cls = source.parameter_class
     own = [field.name for field in dataclasses.fields(cls)] if cls else []
-    key = cls.renamed.get(key, key) if cls else key
+    if cls:  # as a task's table: keys of earlier versions too, with a hint
+        (key,) = with_todays_keys({key: None}, cls.renamed, f"algorithms.{source.label}")
     if key in own:
         return f"algorithms.{source.label}.{key}"
     raise unknown(f"parameter of {source.label} or key of [train]", key, [*own, *train])
