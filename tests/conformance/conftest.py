@@ -54,8 +54,10 @@ def two_workers(worker):
 
     @contextlib.contextmanager
     def both():
-        yield processes.use(processes.started).workers
-        worker.use_local_worker()
+        try:
+            yield processes.use(processes.started).workers
+        finally:
+            worker.use_local_worker()
 
     yield both
     worker.use_local_worker()
@@ -72,7 +74,7 @@ def name(request):
 @pytest.fixture(scope="module")
 def formed_once():
     """The deployment forms of a computation that several methods have are made once."""
-    make, made = forms._build, {}
+    make, made = forms.build_form, {}
 
     def once(kind, computation):
         if (kind, computation) not in made:
@@ -84,14 +86,25 @@ def formed_once():
             raise made[kind, computation]
         return made[kind, computation]
 
-    forms._build = once
+    forms.build_form = once
     yield
-    forms._build = make
+    forms.build_form = make
 
 
 @pytest.fixture(scope="module")
-def subject(name, data_dir, two_workers, formed_once, tmp_path_factory):
+def clients(data_dir):
+    """Those who take part, and newcomers; the task's data are the same for every method."""
+    settings = configured(next(iter(ALGORITHMS)))
+    federated = prepare.load_data(settings, data_dir)
+    parts = sampling.hold_out(federated.num_clients, settings.newcomers.clients, settings.seed)
+    return tuple(build_population(federated, part) for part in parts)
+
+
+@pytest.fixture(scope="module")
+def subject(name, data_dir, clients, two_workers, formed_once, tmp_path_factory):
     settings = configured(name)
+    federated = prepare.load_data(settings, data_dir)
+    model = prepare.build_model(settings, federated)
 
     def export():
         out, to = (tmp_path_factory.mktemp(name) / each for each in ("out", "to"))
@@ -99,12 +112,7 @@ def subject(name, data_dir, two_workers, formed_once, tmp_path_factory):
         contents = export_run(out, to, data_dir=data_dir)
         return Exported(to, contents, check_export(to, data_dir=data_dir))
 
-    federated = prepare.load_data(settings, data_dir)
-    old, new = sampling.hold_out(federated.num_clients, settings.newcomers.clients, settings.seed)
-    model = prepare.build_model(settings, federated)
     build = functools.partial(prepare.build_method, settings, model, federated, data_dir)
-    made = Subject(
-        build, build_population(federated, old), build_population(federated, new), two_workers=two_workers, export=export
-    )
+    made = Subject(build, *clients, two_workers=two_workers, export=export)
     yield made
     made.close()

@@ -151,7 +151,7 @@ class Subject:
 
     def _form(self, name: str):
         try:
-            form = tff.backends.mapreduce.get_map_reduce_form_for_computation(self.computations[name])
+            form = forms.build_form("map_reduce", self.computations[name])
         except TypeError as error:
             return str(error)
         return {part: getattr(form, part) for part in forms.PARTS["map_reduce"]}

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,23 +78,29 @@ def test_the_same_seed_again_and_another(finished, tmp_path):
     assert other["accuracy"] != first["accuracy"]
 
 
-def test_fedavg_has_a_global_model_and_solo_sends_nothing(tmp_path):
-    fedavg, solo = compare.compare([resolved("fedavg"), resolved("solo")], tmp_path, show_progress=False)
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """FedAvg and SOLO, on a worker with one core: `(directory, summaries, worker before, worker after)`; only read by tests."""
+    out, before = tmp_path_factory.mktemp("compared"), runtime.use_local_worker(runtime.WorkerSettings(cores=1))
+    try:
+        summaries = compare.compare([resolved("fedavg"), resolved("solo")], out, show_progress=False)
+        return out, summaries, before, runtime.use_local_worker()
+    finally:
+        runtime.use_local_worker(runtime.WorkerSettings())
+
+
+def test_fedavg_has_a_global_model_and_solo_sends_nothing(compared):
+    out, (fedavg, solo), *_ = compared
     assert 0 < fedavg["accuracy"]["global"]["mean"] <= 1
     assert fedavg["clusters"]["count"] == 1
     assert solo["traffic"] == {"down_bytes": 0, "up_bytes": 0, "signature_bytes": 0}
-    assert (tmp_path / "solo" / "seed-0" / "summary.json").is_file()
+    assert (out / "solo" / "seed-0" / "summary.json").is_file()
 
 
-def test_every_run_of_a_comparison_has_a_fresh_worker(tmp_path):
+def test_every_run_of_a_comparison_has_a_fresh_worker(compared):
     """One for all would keep the memory of all."""
-    before = runtime.use_local_worker(runtime.WorkerSettings(cores=1))
-    try:
-        compare.compare([resolved("fedavg"), resolved("solo")], tmp_path, show_progress=False)
-        after = runtime.use_local_worker()
-        assert after.settings == before.settings and after.pid != before.pid and not alive(before.pid)
-    finally:
-        runtime.use_local_worker(runtime.WorkerSettings())
+    *_, before, after = compared
+    assert after.settings == before.settings and after.pid != before.pid and not alive(before.pid)
 
 
 def test_kill_minus_nine_and_resume(finished, tmp_path):
@@ -163,8 +170,8 @@ def test_what_is_refused_leaves_the_directory_free(tmp_path, capsys):
     assert main(command) == 0
 
 
-def test_a_comparison_with_an_unfinished_run_is_reported_without_it(tmp_path, capsys):
-    compare.compare([resolved("fedavg"), resolved("solo")], tmp_path, show_progress=False)
+def test_a_comparison_with_an_unfinished_run_is_reported_without_it(compared, tmp_path, capsys):
+    shutil.copytree(compared[0], tmp_path, dirs_exist_ok=True)
     (tmp_path / "solo" / "seed-0" / "summary.json").unlink()
     assert main(["report", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
@@ -226,8 +233,8 @@ def test_a_checkpoint_of_other_settings_is_refused(finished):
         tffcl.run(resolved("fedavg"), out, resume=True, show_progress=False)
 
 
-def test_a_damaged_checkpoint_is_said(tmp_path):
-    tffcl.run(resolved("fedavg"), tmp_path / "run", show_progress=False)
+def test_a_damaged_checkpoint_is_said(compared, tmp_path):
+    shutil.copytree(compared[0] / "fedavg" / "seed-0", tmp_path / "run")
     for file in (tmp_path / "run" / "checkpoints").glob("*.npz"):
         file.write_bytes(b"no checkpoint")
     with pytest.raises(UserError, match="the checkpoint of round 6 cannot be read"):

@@ -14,6 +14,7 @@ from tffcl.experiments import config as configs
 from tffcl.experiments.config import RunConfig, TrainSettings
 from tffcl.experiments.methods import MethodSource, find_method
 from tffcl.reporting.units import show_value
+from tffcl.validation import with_todays_keys
 
 _LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
 

@@ -63,7 +63,8 @@ def hands_out_kept(computation: tff.Computation) -> bool:
     return any(isinstance(part, tff.FederatedType) and part.placement is tff.CLIENTS for part in parts)
 
 
-def _build(kind: str, computation: tff.Computation):
+def build_form(kind: str, computation: tff.Computation):
+    """Returns the deployment form of a computation, by a name in `PARTS`; raises what TFF raises if there is none."""
     mapreduce = tff.backends.mapreduce
     if kind == "map_reduce":
         return mapreduce.get_map_reduce_form_for_computation(computation)
@@ -82,7 +83,7 @@ def write_form(directory: pathlib.Path, kind: str, computation: tff.Computation)
       The form, or None and TFF's reason if the computation has none: `(form, None)` or `(None, reason)`.
     """
     try:
-        form = _build(kind, computation)
+        form = build_form(kind, computation)
     except Exception as error:  # TFF raises what happens to go wrong inside it
         return None, _reason(kind, computation, error)
     for part in PARTS[kind]:
