@@ -64,7 +64,7 @@ class ChangesTheState(ByParity):
 
     def next(self, state, cohort):
         after, metrics = super().next(state, cohort)
-        state.weights["models"][:] = after.weights["models"]
+        state.weights.update(after.weights)
         return after, metrics
 
 

@@ -281,7 +281,10 @@ class TestForms:
     def test_clients_upload_no_report_and_need_nothing_that_devices_lack(self, model, process):
         work = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next).work
         sent = f"<upload=<key=int32,value=float32[{model.size}]>,weight=float32>"
-        assert str(work.type_signature.result[0]) == f"<{sent},<loss=float32,examples=float32,clients=float32[2],not_finite=float32>>"
+        assert (
+            str(work.type_signature.result[0])
+            == f"<{sent},<loss=float32,examples=float32,clients=float32[2],not_finite=float32>>"
+        )
         assert not missing_on_devices(operations_of(work))
 
     def test_sums_inside_the_clusters_have_tffs_other_form_too(self, model):
@@ -290,29 +293,130 @@ class TestForms:
         tff.backends.mapreduce.get_distribute_aggregate_form_for_computation(process.next)
 
 
-class TestInTFFsProgram:
-    @pytest.fixture
-    def in_program(self, worker):
-        """TFF's federated context for programs, over this library's worker."""
-        stub = worker.connect(worker.use_local_worker().target)
-        context = tff.framework.AsyncExecutionContext(**worker.context_options(stub))
-        with tff.framework.get_context_stack().install(tff.program.NativeFederatedContext(context)):
-            yield
+class Clients(tff.program.FederatedDataSource, tff.program.FederatedDataSourceIterator):
+    """The clients of a `ClientData`, by ID: TFF's own source of data sets cannot be copied, as its program does."""
 
-    def test_train_model(self, in_program, worker, process, turned, tmp_path):
-        """On TFF's ClientData, interrupted after two rounds and gone on with from its file; as a plain loop does."""
-        arrays = {f"writer_{client}": next(iter(turned.examples(client).batch(1000))) for client in range(6)}
-        clients = tff.simulation.datasets.TestClientData(arrays).preprocess(batched)
-        source = tff.program.DatasetDataSource(clients.datasets(seed=0))
-        states = tff.program.FileProgramStateManager(str(tmp_path))
-        metrics, models = tff.program.MemoryReleaseManager(), tff.program.MemoryReleaseManager()
-        for rounds in (2, 3):
-            program = tff.learning.programs.train_model(
-                train_process=process, train_data_source=source, train_per_round_clients=6, train_total_rounds=rounds,
-                program_state_manager=states, model_output_manager=models, train_metrics_manager=metrics,
-                evaluation_manager=None, evaluation_periodicity=1,
-            )  # fmt: skip
-            asyncio.run(program)
-        print(metrics.values(), models.values())
-        worker.use_local_worker()
-        assert 0
+    held: tff.simulation.datasets.ClientData
+
+    def __init__(self, asked: int = 0):
+        self.asked = asked
+
+    @property
+    def federated_type(self):
+        return tff.FederatedType(tff.SequenceType(tff.types.tensorflow_to_type(self.held.element_type_structure)), tff.CLIENTS)
+
+    def iterator(self):
+        return self
+
+    def select(self, k=None):
+        chosen = ROUNDS[self.asked][:k]
+        self.asked += 1
+        return [self.held.create_tf_dataset_for_client(f"writer_{client}") for client in chosen]
+
+    def to_bytes(self):
+        return bytes([self.asked])
+
+    @classmethod
+    def from_bytes(cls, buffer):
+        return cls(buffer[0])
+
+
+@pytest.fixture
+def in_program(worker):
+    """TFF's federated context for programs, over this library's worker."""
+    stub = worker.connect(worker.use_local_worker().target)
+    context = tff.framework.AsyncExecutionContext(**worker.context_options(stub))
+    with tff.framework.get_context_stack().install(tff.program.NativeFederatedContext(context)):
+        yield
+
+
+def test_it_runs_in_tffs_program(in_program, process, turned, ours, tmp_path):
+    """`train_model` on TFF's ClientData, ended after two rounds and gone on with from its file."""
+    arrays = {f"writer_{client}": next(iter(turned.examples(client).batch(1000))) for client in range(6)}
+    Clients.held = tff.simulation.datasets.TestClientData(arrays).preprocess(batched)
+    states = tff.program.FileProgramStateManager(str(tmp_path))
+    metrics, models = tff.program.MemoryReleaseManager(), tff.program.MemoryReleaseManager()
+    for rounds in (2, 3):
+        program = tff.learning.programs.train_model(
+            train_process=process, train_data_source=Clients(), train_per_round_clients=6, train_total_rounds=rounds,
+            program_state_manager=states, model_output_manager=models, train_metrics_manager=metrics,
+            evaluation_manager=None, evaluation_periodicity=1,
+        )  # fmt: skip
+        asyncio.run(program)
+    state = models.values()["training_checkpoint_round_3"]
+    np.testing.assert_allclose(state.global_model_weights, ours[0].models, rtol=0, atol=1e-6)
+    told = [metrics.values()[number]["model_metrics"]["clients_per_cluster"].tolist() for number in (1, 2, 3)]
+    assert told == [np.bincount(each.clusters, minlength=2).tolist() for each in ours[1]]
+
+
+class TestChoice:
+    def test_it_is_that_of_training(self, tff_worker, model, process, data, turned, ours):
+        method = build_ifca(model, WHOLE, IFCAParameters(num_clusters=2), seed=SEED)
+        expected = method.choose(ours[0], turned).assignment
+        state = process.initialize()._replace(global_model_weights=ours[0].models)
+        weights, choose = process.get_model_weights(state), build_choose(model, 2)
+        found = [choose(weights, each) for each in data]
+        assert [each["cluster"] for each in found] == expected.tolist()
+        for each in found:
+            assert each["cluster"] == np.argmin(each["losses"])
+            np.testing.assert_array_equal(model.ravel(each["model_weights"].trainable), ours[0].models[each["cluster"]])
+
+    def test_every_client_gets_its_model_in_a_federated_evaluation(self, tff_worker, model, process, data):
+        choose = build_choose(model, 2)
+        weights_type, data_type = choose.type_signature.parameter
+
+        @tff.tensorflow.computation(choose.type_signature.result, data_type)
+        def evaluate(chosen, batches):
+            weights = chosen["model_weights"].trainable, chosen["model_weights"].non_trainable
+
+            def right(total, batch):
+                answers = tf.argmax(model.functional.predict_on_batch(weights, batch[0], False), 1, tf.int32)
+                return total + tf.reduce_sum(tf.cast(tf.equal(answers, batch[1]), tf.float32))
+
+            return batches.reduce(0.0, right)
+
+        @tff.federated_computation(tff.FederatedType(weights_type, tff.SERVER), tff.FederatedType(data_type, tff.CLIENTS))
+        def evaluation(weights, clients):
+            chosen = tff.federated_map(choose, (tff.federated_broadcast(weights), clients))
+            return tff.federated_sum(tff.federated_map(evaluate, (chosen, clients)))
+
+        state, _ = run(process, data)
+        right = evaluation(process.get_model_weights(state), data)
+        assert 191 * 0.15 < right <= 191  # better than by chance
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        "given, message",
+        [
+            ({"num_clusters": 0}, "num_clusters is 0; it must be a whole number from 1"),
+            ({"seed": -1}, "seed is -1; it must be a whole number from 0"),
+            ({"client_weighting": "uniform"}, "client_weighting is uniform; it must be a tff.learning.ClientWeighting"),
+            ({"model_aggregator": ClusteredMeanFactory(3)}, "num_clusters is 2, and that of model_aggregator 3"),
+            (
+                {"model_aggregator": tff.aggregators.MeanFactory()},
+                r"is put inside the clusters by ClusteredMeanFactory\(num_cl",
+            ),
+            (
+                {"model_aggregator": tff.learning.robust_aggregator()},
+                r"is put inside the clusters by ClusteredMeanFactory\(num_cl",
+            ),
+            ({"element_spec": tf.TensorSpec([None, 8, 8, 1], tf.uint8)}, r"they must be \(x, y\)"),
+        ],
+    )
+    def test_arguments(self, model, given, message):
+        with pytest.raises(UserError, match=message):
+            build_clustered_fed_avg(model, **{"num_clusters": 2, **given})
+
+    @pytest.mark.parametrize(
+        "x, y, message",
+        [
+            (tf.TensorSpec([None, 8, 8, 1]), tf.TensorSpec([None], tf.int32), r"x of element_spec is float32\(None, 8, 8, 1\)"),
+            (tf.TensorSpec([None, 8, 8], tf.uint8), tf.TensorSpec([None], tf.int32), "the model takes uint8"),
+            (tf.TensorSpec([8, 8, 1], tf.uint8), tf.TensorSpec([], tf.float32), "y of element_spec is float32"),
+            (tf.TensorSpec([8, 8, 1], tf.uint8), tf.TensorSpec([None], tf.int32), "one is a batch and the other is not"),
+        ],
+    )
+    def test_data_that_the_model_does_not_take(self, model, x, y, message):
+        with pytest.raises(UserError, match=message):
+            build_choose(model, 2, element_spec=(x, y))

@@ -69,7 +69,6 @@ class IFCAParameters(Parameters):
             raise UserError(f"least_share is {self.least_share}; it must be above 0 and at most 1 / num_clusters, {most}")
 
 
-@built_once
 def build_ifca_round(
     model: FlatModel,
     training: LocalTraining,
@@ -94,15 +93,23 @@ def build_ifca_round(
     """
     if parameters.share_representation and aggregation is not None:
         raise UserError("share_representation needs the weights of the clusters, which an aggregation of one's own may hide")
-    choose_and_train, fields = build_chooser(model, training, parameters.protocol)
+    traced = (parameters.num_clusters, parameters.share_representation, parameters.protocol)
+    return _build_round(model, training, *traced, aggregation)
+
+
+@built_once
+def _build_round(
+    model: FlatModel, training: LocalTraining, num_clusters: int, share: bool, protocol: str, aggregation
+) -> Round:
+    choose_and_train, fields = build_chooser(model, training, protocol)
 
     def compute(received, client):
         start, trained, report = choose_and_train(received["models"], client)
         return ClientResult({"update": keyed(report["choice"], trained - start)}, report)
 
-    step = _build_shared_step(_shared_size(model)) if parameters.share_representation else move_rows
-    factory = aggregation or ClusteredMeanFactory(parameters.num_clusters)
-    server = Server({"models": models_type(model.size, parameters.num_clusters)}, all_models, step)
+    step = _build_shared_step(_shared_size(model)) if share else move_rows
+    factory = aggregation or ClusteredMeanFactory(num_clusters)
+    server = Server({"models": models_type(model.size, num_clusters)}, all_models, step)
     return compose(ClientWork(model.example_spec, compute, fields), {"update": factory}, server)
 
 

@@ -128,7 +128,9 @@ def _checked(factory, model: FlatModel, num_clusters: int):
     if factory is None:
         return ClusteredMeanFactory(num_clusters)
     if isinstance(factory, ClusteredMeanFactory) and factory.num_clusters not in (None, num_clusters):
-        raise UserError(f"num_clusters is {num_clusters}, and that of model_aggregator {factory.num_clusters}; they must be the same")
+        raise UserError(
+            f"num_clusters is {num_clusters}, and that of model_aggregator {factory.num_clusters}; they must be the same"
+        )
     update = tff.to_type(keyed(np.int32, tff.TensorType(np.float32, [model.size])))
     weight = (np.float32,) if isinstance(factory, tff.aggregators.WeightedAggregationFactory) else ()
     try:

@@ -200,6 +200,7 @@ class Round:
             finite = result.report["finite"]
 
             def silenced(leaf):
+                leaf = tf.convert_to_tensor(leaf)
                 return tf.where(finite, leaf, tf.zeros_like(leaf)) if leaf.dtype.is_floating else leaf
 
             output = collections.OrderedDict(

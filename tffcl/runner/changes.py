@@ -19,16 +19,20 @@ def notes(stages: Stages, rounds: int, views: Views) -> list[str]:
       views: Of the method's last state.
     """
     found, drifted, arrived_changed = [], np.zeros(0, np.int32), np.zeros(0, np.int32)
-    name_of = stages.at(rounds).population.name_of
+    name_of, changed_in = stages.at(rounds).population.name_of, {}
     for start in (each for each in stages.starts[1:] if each <= rounds):
         stage = stages.at(start)
+        if stage.changed.size:
+            changed_in[start] = stage.changed
+            drifted = np.union1d(drifted, stage.changed)
         if stage.arrivals is not None:
             found.append(f"{len(stage.arrivals)} newcomers joined in round {start}")
             changed = stage.arrivals.client_ids[stage.arrivals.versions > 0]
             arrived_changed = np.union1d(arrived_changed, changed)
-        if stage.changed.size:
-            found.append(f"from round {start} on these clients held other data: {_listed(list(map(name_of, stage.changed)))}")
-            drifted = np.union1d(drifted, stage.changed)
+            if changed_in:  # they held the other data before they joined
+                changed_in[max(changed_in)] = np.union1d(changed_in[max(changed_in)], changed)
+    for start, changed in changed_in.items():
+        found.append(f"from round {start} on these clients held other data: {_listed(list(map(name_of, changed)))}")
     if views.moves is None:
         return found
     moved, flagged = views.moves.moved_in, views.moves.flagged_in

@@ -1,0 +1,69 @@
+"""What `import tffcl` shows, and what it does not load."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import tffcl
+
+PACKAGES = [tffcl, tffcl.algorithms, tffcl.learning]
+
+
+def by_name(package):
+    return package.__name__
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=by_name)
+def test_dir_shows_what_is_public_and_nothing_else(package):
+    import tffcl.rounds.composer  # noqa: F401, a module that is loaded is no public name
+
+    assert dir(package) == sorted(package.__all__)
+    assert not [name for name in dir(package) if name.startswith("_")]
+    assert not {"importlib", "os", "rounds", "lazily", "public_names"} & set(dir(package))
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=by_name)
+def test_every_name_is_there_and_says_what_it_is(package):
+    for name in dir(package):
+        assert getattr(package, name).__doc__, name
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=by_name)
+def test_another_name_is_an_attribute_error(package):
+    with pytest.raises(AttributeError, match=f"module {package.__name__!r} has no attribute 'buildpacfl'"):
+        package.buildpacfl
+
+
+def test_every_method_is_shown():
+    """The builder of a file of `algorithms` that is called like the file, and all parameters; see the list in its __init__."""
+    missing = []
+    for path in pathlib.Path(tffcl.algorithms.__file__).parent.glob("[!_]*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            built = isinstance(node, ast.FunctionDef) and node.name == f"build_{path.stem}"
+            parameters = isinstance(node, ast.ClassDef) and node.name.endswith("Parameters")
+            if (built or parameters) and node.name not in dir(tffcl.algorithms):
+                missing.append(f"{path.name}: {node.name}")
+    assert not missing
+
+
+def test_modules_can_be_imported_from_the_packages():
+    from tffcl.algorithms import pacfl
+
+    assert tffcl.algorithms.build_pacfl is pacfl.build_pacfl
+    assert tffcl.algorithms.PACFLParameters is pacfl.PACFLParameters
+
+
+def test_importing_loads_no_tensorflow():
+    code = """
+import sys, tffcl
+assert dir(tffcl) and dir(tffcl.algorithms) and dir(tffcl.learning)
+heavy = [name for name in ("tensorflow", "tensorflow_federated", "numpy", "sklearn") if name in sys.modules]
+assert not heavy, heavy
+tffcl.learning.build_clustered_fed_avg
+assert "tensorflow_federated" in sys.modules
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr[-2000:]
