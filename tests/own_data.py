@@ -122,7 +122,9 @@ def functional():
     )
 
 
+@functools.cache
 def regression():
+    """One object, so that what is traced for one test serves the others."""
     return tffcl.FlatModel.from_functional(functional(), "regression")
 
 

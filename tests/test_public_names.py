@@ -34,7 +34,7 @@ def test_every_name_is_there_and_says_what_it_is(package):
 @pytest.mark.parametrize("package", PACKAGES, ids=by_name)
 def test_another_name_is_an_attribute_error(package):
     with pytest.raises(AttributeError, match=f"module {package.__name__!r} has no attribute 'buildpacfl'"):
-        package.buildpacfl
+        getattr(package, "build" + "pacfl")
 
 
 def test_every_method_is_shown():
@@ -65,5 +65,5 @@ assert not heavy, heavy
 tffcl.learning.build_clustered_fed_avg
 assert "tensorflow_federated" in sys.modules
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-2000:]

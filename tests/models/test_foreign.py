@@ -156,7 +156,10 @@ def test_saved_models_need_nothing_but_tensorflow(tmp_path):
     np.testing.assert_array_equal(np.load(files[2]), in_graph(model, build_predict(model), x))
 
 
-def of_keras(*stack, loss=CROSS_ENTROPY, input_spec=spec([30], tf.float32)):
+FEATURES = spec([30], tf.float32)
+
+
+def of_keras(*stack, loss=CROSS_ENTROPY, input_spec=FEATURES):
     return tffcl.FlatModel.from_keras(sequential(*stack), loss, input_spec)
 
 

@@ -23,6 +23,7 @@ _SHOWN = {
     "one_shot": ("OneShotClustering", "build_one_shot"),
     "pacfl": ("build_pacfl", "PACFLParameters"),
     "pca_km_hc": ("build_pca_km_hc", "PCAKMHCParameters"),
+    "related_training": ("build_related_training",),
     "solo": ("build_solo",),
     "stocfl": ("build_stocfl", "StoCFLParameters"),
 }

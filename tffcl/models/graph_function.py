@@ -27,4 +27,4 @@ def graph_function(function: Callable, *specs: tf.TensorSpec) -> Callable:
         )
         return tf.nest.pack_sequence_as(outputs, found)
 
-    return run
+    return run.get_concrete_function(*specs)  # traced once, whatever the number of examples

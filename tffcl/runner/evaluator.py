@@ -115,9 +115,11 @@ class Evaluator:
         shares = [right[row][self._tests.indices[client]] for client, row in enumerate(local)]
         return np.array([share.mean() if len(share) else np.nan for share in shares])
 
-    def global_accuracy(self, model: np.ndarray) -> float:
-        """Accuracy of one model `float32 [P]` on the union of all test images."""
+    def global_accuracy(self, model: np.ndarray) -> float | None:
+        """Accuracy of one model `float32 [P]` on the union of all test images; None if there are none."""
         everything = _union(self._tests.indices)
+        if not len(everything):
+            return None
         (right,) = self.correct(model[np.newaxis], [everything])
         return float(right[everything].mean())
 

@@ -311,7 +311,7 @@ def _accuracy_row(job: _Run, accuracy: dict) -> dict:
     local = summary.local_accuracies(job.progress)
     known = np.isfinite(local)
     return {
-        "cluster_accuracy": float(np.nanmean(accuracy["cluster"])),
+        "cluster_accuracy": summary.spread(accuracy["cluster"])["mean"],
         "local_accuracy": float(local[known].mean()) if known.any() else None,
         "local_share": float(known.mean()),
         "global_accuracy": accuracy["global"],
