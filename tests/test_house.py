@@ -10,7 +10,7 @@ PACKAGE = pathlib.Path(__file__).parents[1] / "tffcl"
 # Each room may import those after it in the chain, and what stands apart.
 CHAIN = ["cli", "export", "experiments", "learning", "runner", "algorithms", "rounds"]
 BASE = ["signatures", "client_work", "models", "aggregators", "clustering", "clients"]
-APART = {"reporting", "datasets", "runtime", "errors", "validation"}
+APART = {"reporting", "datasets", "runtime", "errors", "validation", "references"}
 # What stands apart knows the base at most.
 KNOWN_APART = {"runtime": {"aggregators", "errors"}, "reporting": {"errors"}, "datasets": {"errors", "validation"}}
 

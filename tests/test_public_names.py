@@ -33,8 +33,9 @@ def test_every_name_is_there_and_says_what_it_is(package):
 
 @pytest.mark.parametrize("package", PACKAGES, ids=by_name)
 def test_another_name_is_an_attribute_error(package):
-    with pytest.raises(AttributeError, match=f"module {package.__name__!r} has no attribute 'buildpacfl'"):
-        getattr(package, "build" + "pacfl")
+    name = "buildpacfl"
+    with pytest.raises(AttributeError, match=f"module {package.__name__!r} has no attribute {name!r}"):
+        getattr(package, name)
 
 
 def test_every_method_is_shown():

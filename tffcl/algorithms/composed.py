@@ -78,17 +78,27 @@ class SignatureKind:
       metrics: Names of the metrics made for it; the first is the default.
       distances: `(metric, first, second or None) -> [N, M]` for these.
       unit: Of these.
+      build_device: As `build`, the same by operations that device runtimes have, where they lack some: what is exported.
     """
 
     build: Callable[..., Signature]
     metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
     distances: Callable = vector_distances
     unit: str = "distance"
+    build_device: Callable[..., Signature] | None = None
 
 
 def _subspace(model: FlatModel, *, num_vectors: Count = 3, per_class: bool = False, max_classes: Count | None = None):
+    return _subspace_by("gram", model, num_vectors, per_class, max_classes)
+
+
+def _device_subspace(model: FlatModel, *, num_vectors: int = 3, per_class: bool = False, max_classes: int | None = None):
+    return _subspace_by("power", model, num_vectors, per_class, max_classes)
+
+
+def _subspace_by(method: str, model: FlatModel, num_vectors: int, per_class: bool, max_classes: int | None) -> Signature:
     options = {"per_class": per_class, "num_classes": model.num_classes, "max_classes": max_classes}
-    return build_subspace(model.example_spec, num_vectors, **options)
+    return build_subspace(model.example_spec, num_vectors, method=method, **options)
 
 
 def _angles(metric: str, first, second) -> np.ndarray:
@@ -132,7 +142,7 @@ def _anchor_gradient(model: FlatModel, *, training, seed, form: str = "gradient"
 
 
 SIGNATURES = {
-    "subspace": SignatureKind(_subspace, proximity.METRICS, _angles, "degrees"),
+    "subspace": SignatureKind(_subspace, proximity.METRICS, _angles, "degrees", _device_subspace),
     "inference": SignatureKind(_inference, inference_similarity.FORMS, _dissimilarities, "dissimilarity"),
     "pca_centres": SignatureKind(_pca_centres, client_relatedness.DISTANCES, _centre_distances, "distance of centres"),
     "embedding": SignatureKind(_embedding, client_relatedness.DISTANCES, _centre_distances, "distance of centres"),
@@ -182,6 +192,7 @@ def build_clustering(
     return OneShotClustering(
         signature, lambda first, second: distances(metric, first, second), unit=unit, metric=metric,
         linkage=parameters.linkage, threshold=parameters.threshold, num_clusters=parameters.num_clusters, setting=THRESHOLD,
+        device_signature=kind.build_device(model, **own) if kind.build_device else None,
     )  # fmt: skip
 
 

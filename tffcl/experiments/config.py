@@ -260,7 +260,7 @@ def _find(label: str, contents: Mapping, directory: str) -> MethodSource:
     tables = contents.get("algorithms", {})
     for other in tables:
         if other != label and "builder" not in tables[other]:
-            find_method(other, tables[other], directory)
+            find_method(other, tables[other], directory, "algorithm in [algorithms]")
     return find_method(label, tables.get(label, {}), directory)
 
 

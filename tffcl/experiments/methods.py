@@ -110,13 +110,14 @@ def _references(value: object) -> list[str]:
     return [value] if is_reference(value) else []
 
 
-def find_method(label: str, table: Mapping, directory: str = "") -> MethodSource:
+def find_method(label: str, table: Mapping, directory: str = "", kind: str = "algorithm") -> MethodSource:
     """Finds what a table [algorithms.LABEL] means.
 
     Args:
       label: Of the table.
       table: Its `method` is a name, by default the label; its `builder` "module:function" instead.
       directory: Of the task file.
+      kind: What the label is, for the message about an unknown one.
 
     Raises:
       UserError: If both are given, or the name is unknown.
@@ -137,5 +138,5 @@ def find_method(label: str, table: Mapping, directory: str = "") -> MethodSource
         return MethodSource(label, name, directory)
     if name in registered():
         return MethodSource(label, registered()[name], directory)
-    kind, table_name, key = ("method", where, "method") if "method" in table else ("algorithm", "algorithms", label)
+    kind, table_name, key = ("method", where, "method") if "method" in table else (kind, "algorithms", label)
     raise unknown(kind, name, [*ALGORITHMS, *registered()], table=table_name, key=key)

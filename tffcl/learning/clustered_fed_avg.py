@@ -252,20 +252,20 @@ def _build_weights(model: FlatModel, state_type: tff.StructType, num_clusters: i
 def _build_hparams(state_type: tff.StructType, optimizer: Optimizer | None, num_clusters: int) -> dict:
     """Builds `get_hparams` and `set_hparams`, as processes that `tff.learning` composes have them."""
 
-    def rows(state):
-        return [tf.nest.map_structure(lambda leaf: leaf[row], state.finalizer) for row in range(num_clusters)]
+    def row_of(state, row: int):
+        return tf.nest.map_structure(lambda leaf: leaf[row], state.finalizer)
 
     @tff.tensorflow.computation(state_type)
     def get_hparams(state):
         nothing = collections.OrderedDict()
-        held = optimizer.get_hparams(rows(state)[0]) if optimizer is not None else nothing
+        held = optimizer.get_hparams(row_of(state, 0)) if optimizer is not None else nothing
         return collections.OrderedDict(client_work=nothing, finalizer=held)
 
     @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
     def set_hparams(state, hparams):
         if optimizer is None:
             return state
-        moved = [optimizer.set_hparams(row, hparams["finalizer"]) for row in rows(state)]
+        moved = [optimizer.set_hparams(row_of(state, row), hparams["finalizer"]) for row in range(num_clusters)]
         return state._replace(finalizer=tf.nest.map_structure(lambda *leaves: tf.stack(leaves), *moved))
 
     return {"get_hparams_fn": get_hparams, "set_hparams_fn": set_hparams}
