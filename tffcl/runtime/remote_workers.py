@@ -29,6 +29,17 @@ _REFUSED_SECONDS = 0.5  # between two looks whether a worker still takes connect
 # When no worker is left every share fails, and asyncio would print a traceback for all but the first.
 logging.getLogger("asyncio").addFilter(lambda record: "exception was never retrieved" not in record.getMessage())
 
+# gRPC watches a channel in a thread, which fails if the channel is closed just then; that is how a worker is given up.
+_excepthook = threading.excepthook
+
+
+def _quietly(args):
+    if not (isinstance(args.exc_value, ValueError) and "Channel closed" in str(args.exc_value)):
+        _excepthook(args)
+
+
+threading.excepthook = _quietly
+
 
 class WorkerLost(Exception):
     """A worker does not answer any more; the message says which and how that was seen."""
