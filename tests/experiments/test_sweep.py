@@ -95,6 +95,13 @@ def test_the_plan_has_all_combinations_and_seeds():
             assert each.train.rounds == 2
 
 
+def test_a_cut_replaces_the_files_other_one():
+    """The task's threshold does not stand beside the numbers of clusters."""
+    planned = sweep.plan("demo_digits", "pacfl", [sweep.parse_axis("num_clusters=1,4", "pacfl")])
+    methods = [each.method for point in planned.points for each in point.runs]
+    assert [(each.threshold, each.num_clusters) for each in methods] == [(None, 1), (None, 4)]
+
+
 def test_directories_are_safe():
     axes = [sweep.Axis("dataset.subset", ("../a b/c", "d" * 300))]
     planned = sweep.plan("demo_digits", "pacfl", axes)
@@ -130,7 +137,10 @@ def test_directories_are_safe():
         (["--over", "rounds=1,2", "--rounds", "3"], "train.rounds is swept over and set to 3, too"),
         (["--over", "local_epochs=1,many"], "train.local_epochs is 'many'; it must be a whole number from 1"),
         (["--over", "local_epochs=1,0"], "train.local_epochs is 0; it must be a whole number from 1"),
-        (["--over", "num_clusters=1,4"], "give threshold or num_clusters, not both"),
+        (
+            ["--over", "num_clusters=1,4", "--set", "algorithms.pacfl.threshold=210"],
+            "give threshold or num_clusters, not both",
+        ),
         (["--over", "algorithms.solo.rounds=1,2"], "are the same run of pacfl"),
         (["--over", 'dataset.subset="a b","a/b"'], "would go into one directory, subset-a_b"),
         (["--over", "threshold=1,2", "--seeds", "0,x"], "--seeds '0,x' must be whole numbers"),

@@ -14,9 +14,9 @@ from tffcl.clients.arrivals import check_newcomers, extended
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
+from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.asking import ask_all, build_asking
-from tffcl.rounds.cache import built_once
 from tffcl.rounds.server_steps import models_type
 
 PROTOCOLS = {
@@ -24,11 +24,7 @@ PROTOCOLS = {
     "authors": "clients choose by accuracy on their test examples: a leak, there to match published numbers",
 }
 _TRIED = "choice_examples"  # the field of examples to choose on, where they are not those to train on
-
-
-def criterion_of(protocol: str) -> str:
-    """Returns the criterion of a protocol: the least loss (paper), or the best accuracy (authors' code)."""
-    return "accuracy" if protocol == "authors" else "loss"
+_CRITERIA = {"paper": "loss", "authors": "accuracy"}
 
 
 def build_chooser(model: FlatModel, training: LocalTraining, protocol: str):
@@ -41,7 +37,7 @@ def build_chooser(model: FlatModel, training: LocalTraining, protocol: str):
     if protocol == "authors":
         fields[_TRIED] = sequence_type(model.example_spec)
     tried = _TRIED if protocol == "authors" else "examples"
-    return build_choose_and_train(model, training, criterion_of(protocol), tried), fields
+    return build_choose_and_train(model, training, _CRITERIA[protocol], tried), fields
 
 
 @built_once
@@ -66,7 +62,7 @@ class Choosing(Method):
     clients_choose = True
 
     def __init__(self, model: FlatModel, protocol: str):
-        self.model, self.protocol, self._choice = model, protocol, _build_choice(model, criterion_of(protocol))
+        self.model, self.protocol, self._choice = model, protocol, _build_choice(model, _CRITERIA[protocol])
 
     def chosen_rows(self, models: np.ndarray, population: Population) -> np.ndarray:
         """Asks every client of a population which row of `models float32 [K, P]` it chooses, `int32 [N]`."""
@@ -96,8 +92,12 @@ class Choosing(Method):
         Raises:
           UserError: If a client has no test examples, on which the protocol "authors" chooses.
         """
-        if self.protocol == "authors":
-            _check_tests(population)
+        for client in population.client_ids if self.protocol == "authors" else ():
+            if not int(population.test_examples(int(client)).cardinality()):
+                raise UserError(
+                    f"client {population.name_of(client)} has no test examples; protocol 'authors' lets clients choose on them, "
+                    "'paper' does not"
+                )
         return ClusteredState(population.client_ids, np.zeros(len(population), np.int32), models, aggregators)
 
     def tried(self, cohort: Cohort) -> dict[str, list]:
@@ -105,11 +105,3 @@ class Choosing(Method):
         if self.protocol != "authors":
             return {}
         return {_TRIED: [cohort.population.test_examples(int(client)) for client in cohort.client_ids]}
-
-
-def _check_tests(population: Population):
-    for client in population.client_ids:
-        if not int(population.test_examples(int(client)).cardinality()):
-            raise UserError(
-                f"client {population.name_of(client)} has no test examples; protocol 'authors' lets clients choose on them, 'paper' does not"
-            )

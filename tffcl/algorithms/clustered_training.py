@@ -15,8 +15,8 @@ from tffcl.client_work.training import build_update_work
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
+from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.cache import built_once
 from tffcl.rounds.composer import Round, compose
 from tffcl.rounds.server_steps import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round

@@ -7,8 +7,8 @@ from tffcl.algorithms.method import ClusteredState, Exports, Method
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_difference_work
 from tffcl.clients.cohort import Cohort
+from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.cache import built_once
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import models_type, own_row
 from tffcl.rounds.simulation import RoundResult, run_round

@@ -22,8 +22,8 @@ from tffcl.client_work.work import ClientResult, ClientWork
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering import inference_similarity as inference
+from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.cache import built_once
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import models_type
 from tffcl.rounds.simulation import run_round

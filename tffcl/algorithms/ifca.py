@@ -20,8 +20,8 @@ from tffcl.client_work.work import ClientResult, ClientWork, keyed
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
+from tffcl.kept_builds import built_once
 from tffcl.models.flat import INITIALIZATIONS, FlatModel
-from tffcl.rounds.cache import built_once
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import all_models, models_type, move_rows
 from tffcl.rounds.simulation import run_round

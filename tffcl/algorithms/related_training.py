@@ -13,8 +13,8 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_model_work
 from tffcl.clients.cohort import Cohort
 from tffcl.clustering.mixing import only_used, with_stored
+from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.cache import built_once
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import models_type
 from tffcl.rounds.simulation import run_round

@@ -11,8 +11,8 @@ from tffcl.clients.arrivals import check_newcomers, extended
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
+from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.cache import built_once
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.simulation import run_round
 

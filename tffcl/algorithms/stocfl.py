@@ -25,9 +25,9 @@ from tffcl.clients.population import Population
 from tffcl.clustering import stochastic
 from tffcl.clustering.known_clients import KnownClients
 from tffcl.errors import UserError
+from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
-from tffcl.rounds.cache import built_once
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import models_type
 from tffcl.rounds.simulation import run_round

@@ -3,8 +3,9 @@
 import tensorflow as tf
 import tensorflow_federated as tff
 
-# Larger than any client: `batch` reserves no memory for what does not come.
-_EVERYTHING = 2**30
+# Examples that are put together at a time. Not larger than any client could be: TensorFlow makes one operation of a `map` and the
+# `batch` behind it, and that one reserves memory for a whole batch, also for what does not come.
+_AT_A_TIME = 1024
 
 
 def sequence_type(example_spec) -> tff.SequenceType:
@@ -26,7 +27,11 @@ def stack(examples: tf.data.Dataset):
         return tf.zeros([0, *spec.shape], spec.dtype)
 
     empty = tf.nest.map_structure(nothing, examples.element_spec)
-    return examples.batch(_EVERYTHING).reduce(empty, lambda _, batch: batch)
+
+    def append(rows, batch):
+        return tf.nest.map_structure(lambda first, more: tf.concat([first, more], 0), rows, batch)
+
+    return examples.batch(_AT_A_TIME).reduce(empty, append)
 
 
 def as_features(x):

@@ -97,7 +97,7 @@ def parse_axis(text: str, algorithm: str | MethodSource, option: str = "--over")
     listed = _parsed(key, f"[{values}]")
     if not isinstance(listed, list):
         listed = [_parsed(key, value.strip()) for value in values.split(",")]
-    if values.endswith(",") or "" in listed:
+    if values.endswith(",") or any(value == "" or value is tasks.UNSET for value in listed):
         raise UserError(f"{option} {text!r} has an empty value between two commas or at an end")
     return make_axis(key, listed, algorithm, option)
 

@@ -50,7 +50,8 @@ def as_examples(model: FlatModel, data: tf.data.Dataset) -> tf.data.Dataset:
         return collections.OrderedDict(x=x, y=tf.cast(y, tf.int32))
 
     batched = _is_batch(model, _pair(data.element_spec)[0])
-    return (data.unbatch() if batched else data).map(named)
+    # Not by `unbatch`, an operation that device runtimes lack.
+    return data.map(named).flat_map(tf.data.Dataset.from_tensor_slices) if batched else data.map(named)
 
 
 def own_seed(seed, examples: tf.data.Dataset):

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import by_client, collect
 from tffcl.clients.population import Population
-from tffcl.rounds.cache import built_once
+from tffcl.kept_builds import built_once
 from tffcl.rounds.traffic import Transfer
 from tffcl.signatures.signature import Signature
 

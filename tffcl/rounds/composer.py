@@ -89,12 +89,12 @@ class Round:
     @functools.cached_property
     def deployed(self) -> tff.Computation:
         """The round as devices run it: without local test, and what a client keeps stays there."""
-        return self._build_next(self._deployed_update, kept=False)
+        return self._build_next(self.client_update, kept=False)
 
     @functools.cached_property
     def deployed_with_kept(self) -> tff.Computation | None:
         """The same with what clients keep as a value at CLIENTS; None where they keep nothing."""
-        return self._build_next(self._deployed_update, kept=True) if self.work.kept is not None else None
+        return self._build_next(self.client_update, kept=True) if self.work.kept is not None else None
 
     def process(self, initial: Mapping[str, np.ndarray]) -> tff.templates.IterativeProcess:
         """Returns the round as `tff.templates.IterativeProcess`.
@@ -126,7 +126,7 @@ class Round:
     @functools.cached_property
     def aggregators(self) -> Mapping[str, tff.templates.AggregationProcess]:
         """The aggregation process of each upload that is not just collected, by name."""
-        result = self._deployed_update.type_signature.result
+        result = self.client_update.type_signature.result
         made = {}
         for name, factory in self.uploads.items():
             if isinstance(factory, CollectFactory):
@@ -150,7 +150,7 @@ class Round:
         """What a client receives and sends in the round; nothing where it uploads nothing: then it works for itself."""
         if not self.uploads:
             return Transfer()
-        result = self._deployed_update.type_signature.result
+        result = self.client_update.type_signature.result
         weights = [result["weight"] for factory in self.uploads.values() if isinstance(factory, Weighted)]
         reports = [result["client_id"], result["report"]] if self.reports else []
         sent = tff.StructType([result["uploads"], *weights, *reports])
@@ -162,13 +162,9 @@ class Round:
         """What a client receives once, before its first round."""
         return Transfer(tff.StructType([(n, kind) for n, kind in _fields(self._received_type) if n in self.server.once]))
 
-    @property
+    @functools.cached_property
     def client_update(self) -> tff.Computation:
         """The client's part: `(<values, client> -> <uploads, weight, client_id, report[, kept]>)`, without local test."""
-        return self._deployed_update
-
-    @functools.cached_property
-    def _deployed_update(self) -> tff.Computation:
         return self._client_update(local_test=False)
 
     @functools.cached_property

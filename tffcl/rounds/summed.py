@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
-from tffcl.rounds.cache import built_once
+from tffcl.kept_builds import built_once
 from tffcl.rounds.composer import Round
 
 

@@ -10,8 +10,8 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.client_work.local_evaluation import build_predict
 from tffcl.clients.population import PooledTests, Population
+from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.cache import built_once
 
 _IMAGES_AT_A_TIME = 5000
 

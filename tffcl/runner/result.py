@@ -12,9 +12,9 @@ from tffcl.algorithms.method import Method
 from tffcl.client_work.local_evaluation import build_predict
 from tffcl.clients.population import Population, index_of
 from tffcl.errors import UserError
+from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
-from tffcl.rounds.cache import built_once
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

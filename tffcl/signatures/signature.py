@@ -1,6 +1,5 @@
 """The contract of a signature: what a client tells the server about its data or its model, once."""
 
-import collections
 import dataclasses
 from collections.abc import Hashable
 
@@ -9,6 +8,7 @@ import tensorflow_federated as tff
 
 from tffcl.client_work.examples import sequence_type
 from tffcl.errors import UserError
+from tffcl.kept_builds import KeptBuilds
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,8 +34,7 @@ NO_CONTEXT = np.int32(0)
 NO_CONTEXT_TYPE = tff.TensorType(np.int32)  # TFF's deployment forms have no empty server state
 
 
-_traced: collections.OrderedDict[Hashable, tff.Computation] = collections.OrderedDict()
-_MOST = 24  # traced computations that are kept
+_TRACED = KeptBuilds()
 
 
 def build_signature(
@@ -52,19 +51,16 @@ def build_signature(
       key: All that `compute` depends on beside the types: signatures of one name and key are traced once. None: it is like no
         other.
     """
-    known = None if key is None else (name, str(context_type), str(example_spec), key)
-    computation = _traced.get(known)
-    if computation is None:
 
+    def trace():
         @tff.tensorflow.computation(context_type, sequence_type(example_spec))
         def computation(context, examples):
             return compute(context, examples)
 
-    if known is not None:
-        _traced[known] = computation
-        _traced.move_to_end(known)
-        if len(_traced) > _MOST:
-            _traced.popitem(last=False)
+        return computation
+
+    known = (name, str(context_type), str(example_spec), key)
+    computation = trace() if key is None else _TRACED.find(known, trace)
     value_type = computation.type_signature.result
     if not tff.types.contains_only(value_type, _is_fixed):
         raise UserError(f"signature {name} gives {value_type}; every dimension must be known: tf.ensure_shape(value, [...])")
@@ -73,4 +69,6 @@ def build_signature(
 
 def _is_fixed(kind: tff.Type) -> bool:
     """Whether a type is a tensor of known shape, or a structure."""
-    return isinstance(kind, tff.StructType) or (isinstance(kind, tff.TensorType) and tff.types.is_shape_fully_defined(kind.shape))
+    return isinstance(kind, tff.StructType) or (
+        isinstance(kind, tff.TensorType) and tff.types.is_shape_fully_defined(kind.shape)
+    )

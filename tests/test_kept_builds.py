@@ -6,9 +6,9 @@ import dataclasses
 import numpy as np
 
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.kept_builds import built_once
 from tffcl.models import flat
 from tffcl.models.mlp import build_mlp
-from tffcl.rounds.cache import built_once
 
 
 def counted():
@@ -47,7 +47,7 @@ def test_models_without_a_key_are_like_no_other():
 
 
 def test_the_least_recently_used_are_dropped(monkeypatch):
-    monkeypatch.setattr("tffcl.rounds.cache._MOST", 2)
+    monkeypatch.setattr("tffcl.kept_builds._MOST", 2)
     build, calls = counted()
     first, second = build(1), build(2)
     assert build(1) is first

@@ -3,11 +3,31 @@
 import collections
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import numpy as np
 
 _MOST = 24  # builds that are kept of each builder; a traced round takes some megabytes
+
+
+class KeptBuilds:
+    """Builds by key, of which the newest used are kept."""
+
+    def __init__(self):
+        self._kept = collections.OrderedDict()
+
+    def find(self, key: Hashable, build: Callable):
+        """Returns what `build()` gave for this key, now or before."""
+        if key not in self._kept:
+            self._kept[key] = build()
+        self._kept.move_to_end(key)
+        if len(self._kept) > _MOST:
+            self._kept.popitem(last=False)
+        return self._kept[key]
+
+    def forget(self):
+        """Keeps nothing any more."""
+        self._kept.clear()
 
 
 def built_once(build: Callable) -> Callable:
@@ -19,19 +39,14 @@ def built_once(build: Callable) -> Callable:
     Args:
       build: What it returns must not depend on anything but its arguments, and not on a model's initial weights.
     """
-    kept = collections.OrderedDict()
+    kept = KeptBuilds()
 
     @functools.wraps(build)
     def cached(*args, **kwargs):
         key = tuple(map(_key, args)), tuple((name, _key(value)) for name, value in sorted(kwargs.items()))
-        if key not in kept:
-            kept[key] = build(*args, **kwargs)
-        kept.move_to_end(key)
-        if len(kept) > _MOST:
-            kept.popitem(last=False)
-        return kept[key]
+        return kept.find(key, lambda: build(*args, **kwargs))
 
-    cached.forget = kept.clear
+    cached.forget = kept.forget
     return cached
 
 
