@@ -19,7 +19,7 @@ from tffcl.errors import UserError
 from tffcl.learning.client_data import own_seed
 from tffcl.learning.cluster_choice import build_choose
 from tffcl.learning.clustered_fed_avg import build_clustered_fed_avg
-from tffcl.models.flat import FlatModel
+from tffcl.models.flat import FlatModel, mean_cross_entropy
 
 WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)  # the order of the examples plays no part
 SEED = 11
@@ -89,19 +89,22 @@ class TestAgainstIFCA:
         self.check(run(process, single), ours)
 
     def test_the_form_of_the_data_does_not_matter(self, tff_worker, model, turned, ours):
-        """Named batches of a fixed size, with labels of another type."""
+        """Batches of pairs; named batches of a fixed size; single examples; labels of another type."""
 
-        def named(batch):
-            return collections.OrderedDict(x=batch["x"], y=tf.cast(batch["y"], tf.int64))
+        def named(examples):
+            return collections.OrderedDict(x=examples["x"], y=tf.cast(examples["y"], tf.int64))
 
         few = [turned.examples(client).take(20) for client in (0, 1)]
-        fixed = [each.batch(5, drop_remainder=True).map(named) for each in few]
         pairs = [batched(each, 3) for each in few]
+        fixed = [each.batch(5, drop_remainder=True).map(named) for each in few]
+        single = [each.map(named) for each in few]
         assert fixed[0].element_spec["x"].shape[0] == 5
-        specs = (fixed[0].element_spec, None)
-        processes = [build_clustered_fed_avg(model, 2, TRAINING, element_spec=each, seed=1) for each in specs]
-        results = [run(*each, rounds=[(0, 1)] * 2)[0] for each in zip(processes, (fixed, pairs))]
-        np.testing.assert_array_equal(results[0].global_model_weights, results[1].global_model_weights)
+        models = []
+        for data, spec in ((pairs, None), (fixed, fixed[0].element_spec), (single, single[0].element_spec)):
+            process = build_clustered_fed_avg(model, 2, TRAINING, element_spec=spec, seed=1)
+            models.append(run(process, data, rounds=[(0, 1)] * 2)[0].global_model_weights)
+        np.testing.assert_array_equal(models[0], models[1])
+        np.testing.assert_array_equal(models[0], models[2])
 
 
 class TestAgainstFedAvg:
@@ -171,10 +174,8 @@ class TestState:
         """Of floats, one of which is infinite; the others go on as without it."""
         functional = tff.learning.models.FunctionalModel(
             initial_weights=((np.zeros([4, 3], np.float32),), ()),
-            predict_on_batch_fn=lambda weights, x, training: tf.matmul(x, weights[0][0]),
-            loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(label, output)
-            ),
+            predict_on_batch_fn=tf.function(lambda weights, x, training: tf.matmul(x, weights[0][0])),
+            loss_fn=mean_cross_entropy,
             input_spec=(tf.TensorSpec([None, 4], tf.float32), tf.TensorSpec([None], tf.int32)),
         )
         process = build_clustered_fed_avg(FlatModel.from_functional(functional), 1, WHOLE)
@@ -273,10 +274,10 @@ class TestForms:
         state = process.initialize()
         direct, metrics = process.next(state, data)
         again, told = through_map_reduce(process.next, state, data)
-        np.testing.assert_allclose(again.global_model_weights, direct.global_model_weights, atol=1e-6)
+        np.testing.assert_allclose(again["global_model_weights"], direct.global_model_weights, atol=1e-6)
         train = told["client_work"]["train"]
         assert train["loss"] == pytest.approx(metrics["client_work"]["train"]["loss"])
-        assert again.client_work == direct.client_work
+        assert again["client_work"] == direct.client_work  # a form keeps names, not Python's classes
 
     def test_clients_upload_no_report_and_need_nothing_that_devices_lack(self, model, process):
         work = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next).work
@@ -332,7 +333,7 @@ def in_program(worker):
 
 def test_it_runs_in_tffs_program(in_program, process, turned, ours, tmp_path):
     """`train_model` on TFF's ClientData, ended after two rounds and gone on with from its file."""
-    arrays = {f"writer_{client}": next(iter(turned.examples(client).batch(1000))) for client in range(6)}
+    arrays = {f"writer_{client}": next(turned.examples(client).batch(1000).as_numpy_iterator()) for client in range(6)}
     Clients.held = tff.simulation.datasets.TestClientData(arrays).preprocess(batched)
     states = tff.program.FileProgramStateManager(str(tmp_path))
     metrics, models = tff.program.MemoryReleaseManager(), tff.program.MemoryReleaseManager()

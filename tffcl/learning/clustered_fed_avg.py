@@ -95,8 +95,8 @@ def build_clustered_fed_avg(
       part of the computation. M is `<distributor=<>, client_work=<train=T>, aggregator=A, finalizer=<>>`, A the measurements of
       `model_aggregator` and T is
         `<loss=float32,num_examples=int64,clients_per_cluster=int32[K],clients_not_finite=int32>`:
-      the mean loss in the last local epoch and the number of examples, over the clients whose trained models are finite; who chose
-      which model; and how many clients were left out since theirs were not.
+      the mean loss in the last local epoch and the number of examples, over the clients whose trained models are finite; how many
+      chose which model; and how many of them were left out of the means since what they trained is not finite.
 
     Raises:
       UserError: If an argument is not what it must be.

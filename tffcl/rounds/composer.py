@@ -38,7 +38,8 @@ class Server:
         out, for a coordinator that decides in Python.
       once: Names in `received` of what never changes, so that a device receives it once and not in every round.
       private: What the server keeps and does not broadcast (the state of its optimizer), name to TFF type.
-      told: Uploads whose results are handed out beside the next state, where there is a step; without one all are.
+      told: Uploads whose results are handed out beside the next state, where there is a step (without one all are). They are not
+        silenced: such an upload says itself what a client counts whose training is not finite.
     """
 
     values: Mapping[str, tff.Type] = dataclasses.field(default_factory=dict)
@@ -199,8 +200,12 @@ class Round:
                 leaf = tf.convert_to_tensor(leaf)
                 return tf.where(finite, leaf, tf.zeros_like(leaf)) if leaf.dtype.is_floating else leaf
 
+            uploads = collections.OrderedDict(result.uploads)
+            for name in uploads:
+                if name not in self.server.told:
+                    uploads[name] = tf.nest.map_structure(silenced, uploads[name])
             output = collections.OrderedDict(
-                uploads=tf.nest.map_structure(silenced, collections.OrderedDict(result.uploads)),
+                uploads=uploads,
                 weight=tf.where(finite, self.weighting(result.report), 0.0),
                 client_id=client["client_id"],
                 report=result.report,
