@@ -48,8 +48,9 @@ def process(model):
 
 
 @pytest.fixture(scope="module")
-def ours(model, turned):
+def ours(worker, model, turned):
     """Three rounds of the library's own IFCA: the state and each round's metrics."""
+    worker.use_local_worker()
     method = build_ifca(model, WHOLE, IFCAParameters(num_clusters=2), seed=SEED)
     state, told = method.initialize(turned), []
     for number, clients in enumerate(ROUNDS, 1):
