@@ -12,7 +12,11 @@ CHAIN = ["cli", "export", "experiments", "learning", "runner", "algorithms", "ro
 BASE = ["signatures", "client_work", "models", "aggregators", "clustering", "clients"]
 APART = {"reporting", "datasets", "runtime", "errors", "validation", "references", "kept_builds"}
 # What stands apart knows the base at most.
-KNOWN_APART = {"runtime": {"aggregators", "errors"}, "reporting": {"errors"}, "datasets": {"errors", "validation"}}
+KNOWN_APART = {
+    "runtime": {"aggregators", "errors"},
+    "reporting": {"errors"},
+    "datasets": {"errors", "validation", "references"},
+}
 
 
 def files():

@@ -34,6 +34,8 @@ __getattr__, __dir__, __all__ = lazily(
         "Population": "tffcl.clients.population",
         "FlatModel": "tffcl.models.flat",
         "LocalTraining": "tffcl.client_work.local_sgd",
+        "Dataset": "tffcl.datasets.core",
+        "Partition": "tffcl.datasets.core",
         "UserError": "tffcl.errors",
     },
 )

@@ -1,12 +1,15 @@
-"""Functions that a user names as "module:function": in a module on the path, or in a file beside the task file."""
+"""Functions that a user names as "module:function", in a module on the path or a file beside the task file, or that installed
+packages have registered by a name."""
 
+import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import pathlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tffcl.errors import UserError, unknown
 
@@ -14,6 +17,104 @@ from tffcl.errors import UserError, unknown
 def is_reference(text: object) -> bool:
     """Whether this is a text of the form "module:function"."""
     return isinstance(text, str) and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text) is not None
+
+
+def references_in(value: object) -> list[str]:
+    """Returns all "module:function" among the values of a table and of the tables in it."""
+    if isinstance(value, Mapping):
+        return [found for each in value.values() for found in references_in(each)]
+    return [value] if is_reference(value) else []
+
+
+@functools.cache
+def registered(kind: str) -> Mapping[str, str]:
+    """Returns the names that installed packages have registered as entry points of the group "tffcl.KINDs".
+
+    Args:
+      kind: "algorithm", "model", "dataset", "partition" or "signature".
+
+    Returns:
+      Name to "module:function".
+    """
+    return {each.name: each.value for each in importlib.metadata.entry_points(group=f"tffcl.{kind}s")}
+
+
+def named(kind: str, value: str | Mapping) -> tuple[str, dict]:
+    """Returns name and own parameters of something that is named, or a table with `name` or `builder` and its parameters.
+
+    Args:
+      kind: Its key, for messages.
+      value: What the user gave.
+
+    Raises:
+      UserError: If there is no name.
+    """
+    if isinstance(value, str):
+        return value, {}
+    own = dict(value)
+    name = own.pop("name", None) or own.pop("builder", None)
+    if not isinstance(name, str):
+        raise UserError(f'{kind} is {value!r}; it must be a name, or a table with name = "..."', key=kind)
+    return name, own
+
+
+def find_function(kind: str, table: Mapping, known: Mapping[str, Callable[[], Callable]]) -> tuple[str, Callable, dict]:
+    """Finds the function that a table of a task file means.
+
+    Args:
+      kind: As in `registered`; also the table's name.
+      table: Its `name` is known or registered, or its `builder` is "module:function"; the other keys are the function's options.
+      known: The library's own names, and how the function of each is imported.
+
+    Returns:
+      `(name, function, options)`, the name for messages.
+
+    Raises:
+      UserError: For an unknown name, a builder that cannot be imported, both or neither of the two.
+    """
+    options = dict(table)
+    name, builder = options.pop("name", None), options.pop("builder", None)
+    if builder is not None and name is not None:
+        raise UserError(f"{kind} has name and builder; give one of the two", table=kind, key="builder")
+    if builder is not None:
+        return builder, load_reference(builder, where=f"{kind}.builder"), options
+    names = [*known, *(each for each in registered(kind) if each not in known)]
+    if name is None:
+        raise UserError(f"{kind} has no 'name' (allowed: {', '.join(sorted(names))})")
+    if not isinstance(name, str) or name not in names:
+        raise unknown(kind, name, names, table=kind, key="name")
+    return name, known[name]() if name in known else load_reference(registered(kind)[name], where=f"{kind} {name}"), options
+
+
+def made_by(kind: str, name: str, function: Callable, wanted: type | None, *args, **kwargs):
+    """Returns what a function makes that `find_function` found.
+
+    Args:
+      kind: As in `find_function`.
+      name: As it gave it.
+      function: As it gave it.
+      wanted: What it must make; None for anything.
+      *args: For the function.
+      **kwargs: For the function; `seed`, `data_dir` and `normalization` only if it takes them.
+
+    Raises:
+      UserError: If the function is the user's and fails, or makes something else.
+    """
+    taken = inspect.signature(function).parameters
+    kwargs = {key: value for key, value in kwargs.items() if key in taken or key not in ("seed", "data_dir", "normalization")}
+    try:
+        made = function(*args, **kwargs)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a user's own function raises
+        if not is_reference(name) and name not in registered(kind):
+            raise
+        raise UserError(f"{kind} {name} failed: {type(error).__name__}: {error}", table=kind, key="builder") from error
+    if wanted is not None and not isinstance(made, wanted):
+        raise UserError(
+            f"{kind} {name} gave {type(made).__name__}; it must give a tffcl.{wanted.__name__}", table=kind, key="builder"
+        )
+    return made
 
 
 def load_reference(reference: str, directory: str | pathlib.Path | None = None, where: str = "builder") -> Callable:

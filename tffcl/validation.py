@@ -90,9 +90,11 @@ def describe(kind: Any) -> str:
 
 
 def keys_of(function: Callable) -> dict[str, object]:
-    """Returns the keyword-only parameters of `function` and their defaults (`inspect.Parameter.empty`)."""
+    """Returns the parameters of `function` that are keyword-only or have a default, and their defaults (else
+    `inspect.Parameter.empty`)."""
     parameters = inspect.signature(function).parameters.values()
-    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    named = [each for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return {each.name: each.default for each in named if each.kind is each.KEYWORD_ONLY or each.default is not each.empty}
 
 
 @functools.cache

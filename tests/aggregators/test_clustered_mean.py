@@ -57,7 +57,7 @@ class TestComputation:
         with pytest.raises(UserError, match="num_clusters is 0"):
             ClusteredMeanFactory(0)
         with pytest.raises(UserError, match="needs num_clusters"):
-            ClusteredMeanFactory(inner_factory=tff.aggregators.MeanFactory())
+            ClusteredMeanFactory(inner_factory=tff.aggregators.MeanFactory()).create(keyed(np.float32), FLOAT)
 
 
 class TestExecution:

@@ -15,8 +15,8 @@ from tffcl.errors import UserError
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (np.zeros((2, 3, 3), np.uint8), np.zeros(2, np.int32), "images are uint8 of rank 3"),
-        (np.zeros((2, 3, 3, 1), np.float32), np.zeros(2, np.int32), "images are float32 of rank 4"),
+        (np.zeros((2, 3, 3), np.int64), np.zeros(2, np.int32), "examples are int64 of rank 3"),
+        (np.zeros((2, 3, 3, 1), np.float64), np.zeros(2, np.int32), "examples are float64 of rank 4"),
         (np.zeros((2, 3, 3, 1), np.uint8), np.zeros(2, np.int64), "labels are int64"),
         (np.zeros((2, 3, 3, 1), np.uint8), np.zeros(3, np.int32), "2 images have 3 labels"),
         (np.zeros((2, 3, 3, 1), np.uint8), np.array([0, -1], np.int32), "label -1 of image 1"),

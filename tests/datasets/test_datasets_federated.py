@@ -1,6 +1,5 @@
 """The way in: `load_federated` on the embedded digits, its options and its errors."""
 
-import ast
 import inspect
 import subprocess
 import sys
@@ -38,21 +37,6 @@ def test_every_entry_is_a_documented_function_with_one_line():
             assert len(entry.summary) < 110 and "\n" not in entry.summary, name
             needed = "data_dir" if table is catalog.DATASETS else "seed"
             assert needed in keys_of(function), name
-
-
-def test_the_room_imports_only_errors_and_validation_of_the_library():
-    import pathlib
-
-    import tffcl.datasets
-
-    for path in pathlib.Path(tffcl.datasets.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [node.module] if isinstance(node, ast.ImportFrom) else []
-            names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
-            for name in names:
-                assert not name.startswith("tffcl") or name.startswith(
-                    ("tffcl.datasets", "tffcl.errors", "tffcl.validation")
-                ), path
 
 
 @pytest.mark.parametrize("reuse", [True, False])

@@ -35,22 +35,26 @@ class ClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
     The `state` is the tuple of the inner states (empty without an inner factory). `measurements` holds the weight sum
     and the number of clients per cluster; with an inner factory the tuple of the inner measurements instead, as the
     others would reveal what the inner process hides.
+
+    Attributes:
+      is_keyed: That it takes keyed uploads; a factory of one's own that does says so by this attribute.
     """
+
+    is_keyed = True
 
     def __init__(self, num_clusters: int | None = None, inner_factory: tff.aggregators.AggregationFactory | None = None):
         """Makes the factory.
 
         Args:
           num_clusters: K, or None for "as many as the keys ask for".
-          inner_factory: Aggregates inside one cluster; needs `num_clusters`.
+          inner_factory: Aggregates inside one cluster. Without `num_clusters` the method that it is given to says K when it knows it,
+            see `with_clusters`.
 
         Raises:
-          UserError: If `num_clusters` is below 1 or missing beside an inner factory.
+          UserError: If `num_clusters` is below 1.
         """
         if num_clusters is not None and num_clusters < 1:
             raise UserError(f"num_clusters is {num_clusters}; it must be 1 or more, or None")
-        if inner_factory is not None and num_clusters is None:
-            raise UserError("an inner factory runs once per cluster, so it needs num_clusters")
         self._num_clusters = num_clusters
         self._inner_factory = inner_factory
 
@@ -64,16 +68,56 @@ class ClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
         """K, or None where the keys of a round decide it."""
         return self._num_clusters
 
+    @property
+    def waits_for_clusters(self) -> bool:
+        """Whether it must be told the number of clusters before it can be created."""
+        return self._inner_factory is not None and self._num_clusters is None
+
+    def with_clusters(self, num_clusters: int) -> "ClusteredMeanFactory":
+        """Returns the factory for so many clusters."""
+        return type(self)(num_clusters, self._inner_factory)
+
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`.
 
         Raises:
           TypeError: If `value_type` is no such struct, T has tensors that are not floating, or the weight is no scalar.
+          UserError: If there is an inner factory, which runs once per cluster, and no number of clusters.
         """
         _check_types(value_type, weight_type)
+        if self.waits_for_clusters:
+            raise UserError("an inner factory runs once per cluster, so it needs num_clusters")
         if self._inner_factory is None:
             return _segment_process(value_type, weight_type, self._num_clusters)
         return _inner_process(value_type, weight_type, self._num_clusters, self._inner_factory)
+
+
+def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_clusters: int | None = None):
+    """Returns the factory over keyed uploads that a factory of the user's stands for.
+
+    Args:
+      aggregation: None for the plain mean; a `ClusteredMeanFactory` or another factory with a true attribute `is_keyed` as it is;
+        any other factory of `tff.aggregators` or `tff.learning` aggregates inside each cluster.
+      num_clusters: K, where the method knows it beforehand.
+
+    Raises:
+      UserError: If it is no aggregation factory, or has another number of clusters.
+    """
+    if aggregation is None:
+        return ClusteredMeanFactory(num_clusters)
+    kinds = tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory
+    if not isinstance(aggregation, kinds):
+        kind = type(aggregation).__name__
+        raise UserError(f"aggregation is of {kind}; it must be an aggregation factory, e.g. tff.aggregators.MeanFactory()")
+    if not getattr(aggregation, "is_keyed", False):
+        return ClusteredMeanFactory(num_clusters, aggregation)
+    if not isinstance(aggregation, ClusteredMeanFactory) or num_clusters is None:
+        return aggregation
+    if aggregation.num_clusters not in (None, num_clusters):
+        raise UserError(
+            f"num_clusters is {num_clusters}, and that of aggregation {aggregation.num_clusters}; they must be the same"
+        )
+    return aggregation.with_clusters(num_clusters) if aggregation.waits_for_clusters else aggregation
 
 
 def _check_types(value_type, weight_type):

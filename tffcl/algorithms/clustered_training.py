@@ -1,5 +1,6 @@
 """The engine of every method with hard clusters: clients train their cluster's model, one mean per cluster."""
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -8,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
+from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.algorithms.method import ClusteredState, Exports, Method
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_update_work
@@ -42,12 +43,12 @@ def build_clustered_round(
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      aggregation: Over `<key=int32,value=float32[P]>` with float32 weights; default `ClusteredMeanFactory()`.
+      aggregation: Of the updates, see `keyed_factory`.
       optimizer: Of the server, see `keyed_server`.
       flags: Whether clients tell that their data have changed (`changed=int32` in their input and their report).
     """
     work = build_update_work(model, training, flags=flags)
-    return compose(work, {"update": aggregation or ClusteredMeanFactory()}, keyed_server(model.size, optimizer=optimizer))
+    return compose(work, {"update": keyed_factory(aggregation)}, keyed_server(model.size, optimizer=optimizer))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,20 +57,27 @@ class ClusteredTraining:
 
     Attributes:
       model: What is trained; every cluster starts from its initial weights.
-      round: The composed round; its server has `models`, and what else it has stands in rows by model.
+      round: The composed round; its server has `models`, and what else it has stands in rows by model. None where an aggregation
+        runs once per cluster, so that the number of clusters decides the round.
       compact: Whether only the rows that the cohort trains are sent to the runtime; not with aggregations that have a
         fixed number of clusters.
       rows: `(count) -> {name: rows}`, what else the server has for so many new models.
       kept: What a client keeps before its first round; None where clients keep nothing.
       flags: `(state, Cohort) -> int32 [m]`, the clients' flags of change, for a round that takes them; else None.
+      round_of: `(number of clusters) -> Round`, where there is no `round`.
     """
 
     model: FlatModel
-    round: Round
+    round: Round | None
     compact: bool = True
     rows: Callable[[int], Mapping] = lambda count: {}
     kept: object = None
     flags: Callable[[ClusteredState, Cohort], np.ndarray] | None = None
+    round_of: Callable[[int], Round] | None = None
+
+    def round_for(self, clusters: int) -> Round:
+        """Returns the round of so many clusters."""
+        return self.round or self.round_of(clusters)
 
     @functools.cached_property
     def initial(self) -> np.ndarray:
@@ -83,16 +91,24 @@ class ClusteredTraining:
             "client_ids": population.client_ids,
             "assignment": assignment,
             "models": models,
-            "aggregators": self.round.initial_aggregators,
+            "aggregators": self.round_for(len(models)).initial_aggregators,
             "server": self.rows(len(models)),
             "kept": None if self.kept is None else KeptStates(self.kept),
         }
 
     def grown(self, state: ClusteredState, count: int) -> dict:
-        """Returns the fields `models` and `server` with so many more clusters, at their start."""
+        """Returns the fields `models`, `server` and `aggregators` with so many more clusters, at their start."""
         models = np.concatenate([state.models, np.repeat(self.initial[np.newaxis], count, axis=0)])
         server = tf.nest.map_structure(lambda *rows: np.concatenate(rows), state.server, self.rows(count))
-        return {"models": models, "server": server}
+        return {"models": models, "server": server, "aggregators": self._grown_aggregators(state, len(models))}
+
+    def _grown_aggregators(self, state: ClusteredState, clusters: int):
+        """The aggregators' states; where one runs once per cluster, the clusters that there were keep theirs."""
+        before = len(state.models)
+        if self.round is not None or clusters == before:
+            return state.aggregators
+        fresh = self.round_for(clusters).initial_aggregators
+        return collections.OrderedDict((name, [*state.aggregators[name], *fresh[name][before:]]) for name in fresh)
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
         """Runs one round; see `Method.next`."""
@@ -105,7 +121,7 @@ class ClusteredTraining:
         if state.kept is not None:
             fields["kept"] = state.kept.of(cohort.client_ids)
         sent = tf.nest.map_structure(lambda leaf: leaf[rows], everything)
-        result = run_round(self.round, cohort, sent, state.aggregators, **fields)
+        result = run_round(self.round_for(len(state.models)), cohort, sent, state.aggregators, **fields)
         moved = tf.nest.map_structure(lambda old, new: _with_rows(old, rows, new), everything, dict(result.values))
         changes = {"models": moved.pop("models"), "server": moved, "aggregators": result.aggregators}
         if state.kept is not None:
@@ -115,11 +131,16 @@ class ClusteredTraining:
     def exports(self, **more) -> Exports:
         """Returns what can be deployed; `more` are further fields of `Exports`, `build` adds to the computations."""
         build = more.pop("build", dict)
-        first = {"models": self.initial[np.newaxis], **self.rows(1)}
+
+        def build_for(clusters: int = 1):
+            first = {"models": np.repeat(self.initial[np.newaxis], clusters, axis=0), **self.rows(clusters)}
+            return {**build(), **round_computations(self.round_for(clusters), first)}
+
         return Exports(
-            lambda: {**build(), **round_computations(self.round, first)},
+            build_for,
             server_values=lambda state: {"models": state.models, **state.server},
-            summed=summed_form(self.round),
+            summed=summed_form(self.round) if self.round else None,
+            build_for=None if self.round else build_for,
             **more,
         )
 
@@ -165,9 +186,15 @@ def build_clustered_training(
     model: FlatModel, training: LocalTraining, *, aggregation=None, optimizer=None, flags=None
 ) -> ClusteredTraining:
     """Builds the engine; arguments as in `build_clustered_round`, flags as in `ClusteredTraining`."""
-    composed = build_clustered_round(model, training, aggregation=aggregation, optimizer=optimizer, flags=flags is not None)
+    factory = keyed_factory(aggregation)
+
+    def composed(clusters: int | None = None):
+        told = aggregation if clusters is None else factory.with_clusters(clusters)
+        return build_clustered_round(model, training, aggregation=told, optimizer=optimizer, flags=flags is not None)
 
     def rows(count: int):
         return {"optimizer": initial_optimizer_state(optimizer, model.size, count)} if optimizer else {}
 
-    return ClusteredTraining(model, composed, aggregation is None, rows, flags=flags)
+    if getattr(factory, "waits_for_clusters", False):
+        return ClusteredTraining(model, None, False, rows, flags=flags, round_of=functools.lru_cache(maxsize=2)(composed))
+    return ClusteredTraining(model, composed(), aggregation is None, rows, flags=flags)

@@ -10,16 +10,18 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import numpy as np
+import tensorflow_federated as tff
 
-from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShot, OneShotClustering, check_cut
+from tffcl.algorithms.trainings import build_training, training_of
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import client_relatedness, hierarchical, inference_similarity, proximity
+from tffcl.clustering.signature_distances import answer_dissimilarities, centre_distances, subspace_angles
 from tffcl.clustering.vector_metrics import VECTOR_METRICS, vector_distances
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
-from tffcl.references import is_reference, load_reference
+from tffcl.references import is_reference, load_reference, named, registered
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.answers import build_inference, check_images
 from tffcl.signatures.embedding import build_embedding
@@ -29,18 +31,13 @@ from tffcl.signatures.signature import Signature
 from tffcl.signatures.subspace import build_subspace
 from tffcl.validation import Count, NonNegative, Parameters, check_options, one_of
 
-TRAININGS = {
-    "sgd": "plain SGD",
-    "proximal": "held near the cluster's model by `proximal_weight` (FedProx)",
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class ComposedParameters(Parameters):
     """What a composed method is made of.
 
     Attributes:
-      signature: A name in `SIGNATURES`, a builder "module:function" `(model, *, ...) -> Signature`, or a table of one of them with its
+      signature: A name in `SIGNATURES`, one that a package has registered, a builder "module:function" `(model, *, ...) -> Signature`, or a table of one of them with its
         parameters: {name = "subspace", num_vectors = 5}.
       metric: How far two clients are apart: one of the signature's own, "euclidean" or "cosine"; default the signature's first.
       linkage: A name in `hierarchical.LINKAGES`.
@@ -60,13 +57,13 @@ class ComposedParameters(Parameters):
 
     def check(self):
         check_cut(self)
-        name, _ = _named("signature", self.signature)
-        if not is_reference(name) and name not in SIGNATURES:
-            raise unknown("signature", name, SIGNATURES, key="signature")
+        name, _ = named("signature", self.signature)
+        if not is_reference(name) and name not in [*SIGNATURES, *registered("signature")]:
+            raise unknown("signature", name, [*SIGNATURES, *registered("signature")], key="signature")
         metrics = {**(SIGNATURES[name].metrics if name in SIGNATURES else {}), **VECTOR_METRICS}
         if self.metric is not None and self.metric not in metrics:
             raise unknown(f"metric of signature {name}", self.metric, metrics, key="metric")
-        _trained_by(LocalTraining(), self.training)
+        training_of(self.training)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,22 +98,8 @@ def _subspace_by(method: str, model: FlatModel, num_vectors: int, per_class: boo
     return build_subspace(model.example_spec, num_vectors, method=method, **options)
 
 
-def _angles(metric: str, first, second) -> np.ndarray:
-    others = {} if second is None else {"others": second["basis"], "others_mask": second["mask"]}
-    return proximity.principal_angles(first["basis"], first["mask"], metric=metric, **others)
-
-
 def _inference(model: FlatModel, *, training, server_images, seed, soft: bool = False):
     return build_inference(model, training, check_images(model, server_images), soft=soft, seed=seed)
-
-
-def _dissimilarities(metric: str, first, second) -> np.ndarray:
-    others = None if second is None else second["value"]
-    apart = 1 - inference_similarity.inference_similarity(first["value"], others, form=metric)
-    if second is None:
-        np.fill_diagonal(apart, 0)
-        apart = (apart + apart.T) / 2
-    return np.maximum(apart, 0)
 
 
 def _pca_centres(model: FlatModel, *, seed, num_components: Count = 128, num_centres: Count = 5):
@@ -132,54 +115,27 @@ def _embedding(
     return build_embedding(autoencoder, vector, model.example_spec, **options)
 
 
-def _centre_distances(metric: str, first, second) -> np.ndarray:
-    others = () if second is None else (second["centres"], second["mask"])
-    return client_relatedness.client_distances(first["centres"], first["mask"], *others, distance=metric)
-
-
 def _anchor_gradient(model: FlatModel, *, training, seed, form: str = "gradient", projection: int = 4096):
     return build_anchor_gradient(model, form=form, local=training, projection=projection, seed=seed)
 
 
 SIGNATURES = {
-    "subspace": SignatureKind(_subspace, proximity.METRICS, _angles, "degrees", _device_subspace),
-    "inference": SignatureKind(_inference, inference_similarity.FORMS, _dissimilarities, "dissimilarity"),
-    "pca_centres": SignatureKind(_pca_centres, client_relatedness.DISTANCES, _centre_distances, "distance of centres"),
-    "embedding": SignatureKind(_embedding, client_relatedness.DISTANCES, _centre_distances, "distance of centres"),
+    "subspace": SignatureKind(_subspace, proximity.METRICS, subspace_angles, "degrees", _device_subspace),
+    "inference": SignatureKind(_inference, inference_similarity.FORMS, answer_dissimilarities, "dissimilarity"),
+    "pca_centres": SignatureKind(_pca_centres, client_relatedness.DISTANCES, centre_distances, "distance of centres"),
+    "embedding": SignatureKind(_embedding, client_relatedness.DISTANCES, centre_distances, "distance of centres"),
     "anchor_gradient": SignatureKind(_anchor_gradient, {"cosine": VECTOR_METRICS["cosine"]}, unit="1 - cosine"),
     "label_histogram": SignatureKind(build_label_histogram),
 }
 GIVEN = ("training", "seed", "server_images", "find_encoder")  # what a run gives to a signature's builder that takes it
 
 
-def _named(kind: str, value: str | Mapping) -> tuple[str, dict]:
-    """Name and parameters of a name, or of a table with `name` or `builder`."""
-    if isinstance(value, str):
-        return value, {}
-    own = dict(value)
-    name = own.pop("name", None) or own.pop("builder", None)
-    if not isinstance(name, str):
-        raise UserError(f'{kind} is {value!r}; it must be a name, or a table with name = "..."', key=kind)
-    return name, own
-
-
-def _trained_by(training: LocalTraining, asked: str | Mapping) -> LocalTraining:
-    name, own = _named("training", asked)
-    if name not in TRAININGS:
-        raise unknown("training", name, TRAININGS, key="training")
-    allowed = ("proximal_weight",) if name == "proximal" else ()
-    for key in own:
-        if key not in allowed:
-            raise unknown(f"parameter of training {name}", key, allowed, key="training")
-    return dataclasses.replace(training, **({"proximal_weight": 0.05, **own} if name == "proximal" else {}))
-
-
 def build_clustering(
     model: FlatModel, training: LocalTraining, parameters: ComposedParameters = ComposedParameters(), **given
 ) -> OneShotClustering:
     """Builds the grouping; arguments as in `build_composed`."""
-    name, own = _named("signature", parameters.signature)
-    kind = SIGNATURES.get(name) or SignatureKind(load_reference(name, where="signature"))
+    name, own = named("signature", parameters.signature)
+    kind = SIGNATURES.get(name) or SignatureKind(load_reference(registered("signature").get(name, name), where="signature"))
     own = check_options(f"signature {name}", kind.build, own, given=GIVEN)
     taken = [each for each in GIVEN if each in inspect.signature(kind.build).parameters]
     signature = kind.build(model, **own, **{each: {"training": training, **given}.get(each) for each in taken})
@@ -204,6 +160,7 @@ def build_composed(
     seed: int = 0,
     server_images: np.ndarray | None = None,
     find_encoder: Callable | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
     """Builds a method of a signature, a metric, a linkage and a local training.
 
@@ -214,7 +171,9 @@ def build_composed(
       seed: Of the signature.
       server_images: For the signature "inference": what models are compared on.
       find_encoder: For "embedding": `(name, epochs=, examples=) -> (autoencoder, vector)`.
+      aggregation: Of the updates inside each cluster, or over keyed updates; see `aggregators.clustered_mean.keyed_factory`.
     """
     given = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder}
     clustering = build_clustering(model, training, parameters, **given)
-    return OneShot("composed", build_clustered_training(model, _trained_by(training, parameters.training)), clustering)
+    engine = build_training(parameters.training, model, training, aggregation=aggregation)
+    return OneShot("composed", engine, clustering)

@@ -85,7 +85,7 @@ def build_ditto(
     training: LocalTraining,
     parameters: DittoParameters = DittoParameters(),
     *,
-    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
     """Builds Ditto.
 
@@ -97,7 +97,7 @@ def build_ditto(
       model: What is trained.
       training: Local hyper-parameters, of both models.
       parameters: λ.
-      aggregation: Of the global model; optional factory over keyed updates, see `ClusteredMeanFactory`.
+      aggregation: Of the global model, see `aggregators.clustered_mean.keyed_factory`.
 
     Returns:
       The method. The only row of the state's models is the global model.

@@ -31,7 +31,7 @@ def build_fedavg(
     model: FlatModel,
     training: LocalTraining,
     *,
-    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
     optimizer: tff.learning.optimizers.Optimizer | None = None,
 ) -> Method:
     """Builds federated averaging.
@@ -39,7 +39,8 @@ def build_fedavg(
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
+      aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
+        `aggregators.clustered_mean.keyed_factory`.
       optimizer: Optional optimizer of the server, as in `tff.learning`; default adds the mean update.
 
     Returns:

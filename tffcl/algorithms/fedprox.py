@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow_federated as tff
 
-from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method
 from tffcl.client_work.local_sgd import LocalTraining
@@ -23,12 +23,24 @@ class FedProxParameters(Parameters):
     proximal_weight: NonNegative = 0.05
 
 
+def build_proximal_training(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: FedProxParameters = FedProxParameters(),
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> ClusteredTraining:
+    """Builds the engine whose clients are held near the model that they received; arguments as in `build_fedprox`."""
+    proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
+    return build_clustered_training(model, proximal, aggregation=aggregation)
+
+
 def build_fedprox(
     model: FlatModel,
     training: LocalTraining,
     parameters: FedProxParameters = FedProxParameters(),
     *,
-    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
     """Builds FedProx; with μ = 0 it is FedAvg.
 
@@ -40,7 +52,7 @@ def build_fedprox(
       model: What is trained.
       training: Local hyper-parameters.
       parameters: μ.
-      aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
+      aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
+        `aggregators.clustered_mean.keyed_factory`.
     """
-    proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
-    return OneModel("fedprox", build_clustered_training(model, proximal, aggregation=aggregation))
+    return OneModel("fedprox", build_proximal_training(model, training, parameters, aggregation=aggregation))

@@ -5,6 +5,7 @@ whose models answer alike are clustered hierarchically, once, and every cluster 
 """
 
 import dataclasses
+import functools
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, c
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical
 from tffcl.clustering import inference_similarity as inference
+from tffcl.clustering.signature_distances import answer_dissimilarities
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.answers import build_inference, check_images
 from tffcl.validation import Count, Parameters, one_of
@@ -70,18 +72,9 @@ def build_clustering(
     images = check_images(model, server_images)
     if how.threshold is not None:
         inference.check_threshold(how.threshold, how.metric, len(images), model.num_classes if how.soft else None)
-
-    def distances(first, second) -> np.ndarray:
-        others = None if second is None else second["value"]
-        apart = 1 - inference.inference_similarity(first["value"], others, form=how.metric)
-        if second is None:
-            np.fill_diagonal(apart, 0)
-            apart = (apart + apart.T) / 2
-        return np.maximum(apart, 0)
-
     return OneShotClustering(
         build_inference(model, training, images, soft=how.soft, seed=seed),
-        distances,
+        functools.partial(answer_dissimilarities, how.metric),
         unit="dissimilarity",
         metric=how.metric,
         linkage=how.linkage,
@@ -98,7 +91,7 @@ def build_flis_hc(
     *,
     server_images: np.ndarray | None,
     seed: int = 0,
-    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
     """Builds FLIS (HC).
 
@@ -111,7 +104,8 @@ def build_flis_hc(
       parameters: How clients are grouped.
       server_images: What models are compared on, `uint8 [n, ...]` (paper: 2,500).
       seed: Of the warm-up.
-      aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
+      aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
+        `aggregators.clustered_mean.keyed_factory`.
 
     Returns:
       The method, see `one_shot.OneShot`. The signatures of its state are the answers, `value`: `int32 [N, n]` or

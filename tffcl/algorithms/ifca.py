@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, pad_rows
+from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
 from tffcl.algorithms.choosing import PROTOCOLS, Choosing, build_chooser
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method
@@ -74,7 +74,7 @@ def build_ifca_round(
     training: LocalTraining,
     parameters: IFCAParameters,
     *,
-    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Round:
     """Builds one round of IFCA (Alg. 1 lines 3 to 11).
 
@@ -86,7 +86,7 @@ def build_ifca_round(
       model: What is trained.
       training: Local hyper-parameters.
       parameters: Choice and what is shared.
-      aggregation: Over `<key=int32,value=float32[P]>`; default `ClusteredMeanFactory(K)`.
+      aggregation: Of the updates, see `keyed_factory`.
 
     Raises:
       UserError: If a representation is to be shared with an aggregation of one's own, whose weights are not known.
@@ -108,7 +108,7 @@ def _build_round(
         return ClientResult({"update": keyed(report["choice"], trained - start)}, report)
 
     step = _build_shared_step(_shared_size(model)) if share else move_rows
-    factory = aggregation or ClusteredMeanFactory(num_clusters)
+    factory = keyed_factory(aggregation, num_clusters)
     server = Server({"models": models_type(model.size, num_clusters)}, all_models, step)
     return compose(ClientWork(model.example_spec, compute, fields), {"update": factory}, server)
 
@@ -223,7 +223,7 @@ def build_ifca(
     parameters: IFCAParameters = IFCAParameters(),
     *,
     seed: int = 0,
-    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
     """Builds IFCA.
 
@@ -235,7 +235,8 @@ def build_ifca(
       training: Local hyper-parameters.
       parameters: K, start and choice.
       seed: Decides the initial models, and the groups of the warm-up.
-      aggregation: Optional factory over keyed updates with K clusters, see `ClusteredMeanFactory`.
+      aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
+        `aggregators.clustered_mean.keyed_factory`.
     """
     return IFCA(model, training, parameters, seed, aggregation)
 

@@ -112,12 +112,18 @@ class Exports:
       summed: `(number of clusters) -> tff.Computation`, a round with the same models whose only aggregation is a sum, see
         `rounds.summed`; None where the server needs each client's upload.
       clustering: What the numbers of the grouping mean, by name, for the manifest.
+      build_for: `(number of clusters) -> {name: tff.Computation}`, where that decides the computations; else None.
     """
 
     build: Callable[[], Mapping[str, tff.Computation]]
     server_values: Callable[[object], Mapping] | None = None
     summed: Callable[[int], tff.Computation] | None = None
     clustering: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    build_for: Callable[[int], Mapping[str, tff.Computation]] | None = None
+
+    def computations(self, state) -> dict[str, tff.Computation]:
+        """Returns what runs on devices and aggregators from a state on."""
+        return dict(self.build_for(len(self.server_values(state)["models"])) if self.build_for else self.build())
 
 
 class Method(abc.ABC):

@@ -163,7 +163,7 @@ def build_one_shot(
     training: LocalTraining,
     clustering: OneShotClustering,
     *,
-    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> OneShot:
     """Builds a method that clusters all clients before the first round.
 
@@ -172,6 +172,7 @@ def build_one_shot(
       model: What is trained.
       training: Local hyper-parameters.
       clustering: How clients are grouped.
-      aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
+      aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
+        `aggregators.clustered_mean.keyed_factory`.
     """
     return OneShot(name, build_clustered_training(model, training, aggregation=aggregation), clustering)

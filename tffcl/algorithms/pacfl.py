@@ -5,15 +5,16 @@ between all pairs (Eq. 2 or 3), clusters them hierarchically, and every cluster 
 """
 
 import dataclasses
+import functools
 from typing import ClassVar
 
-import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShotClustering, build_one_shot, check_cut
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical, proximity
+from tffcl.clustering.signature_distances import subspace_angles
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import Signature
 from tffcl.signatures.subspace import build_subspace
@@ -76,14 +77,9 @@ def build_clustering(model: FlatModel, training: LocalTraining, how: PACFLParame
       how: Metric and cut.
     """
     del training
-
-    def distances(first, second) -> np.ndarray:
-        others = {} if second is None else {"others": second["basis"], "others_mask": second["mask"]}
-        return proximity.principal_angles(first["basis"], first["mask"], metric=how.metric, **others)
-
     return OneShotClustering(
         build_data_signature(model, how),
-        distances,
+        functools.partial(subspace_angles, how.metric),
         unit="degrees",
         metric=how.metric,
         linkage=how.linkage,
@@ -99,7 +95,7 @@ def build_pacfl(
     training: LocalTraining,
     parameters: PACFLParameters = PACFLParameters(),
     *,
-    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
     """Builds PACFL.
 
@@ -110,7 +106,8 @@ def build_pacfl(
       model: What is trained.
       training: Local hyper-parameters.
       parameters: How clients are grouped.
-      aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
+      aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
+        `aggregators.clustered_mean.keyed_factory`.
 
     Returns:
       The method, see `one_shot.OneShot`. The signatures of its state are `basis float32 [N, d, q]` and `mask bool [N, q]`;

@@ -8,14 +8,16 @@ with its map. Here the distances are clustered: in the projections' own unit one
 """
 
 import dataclasses
+import functools
 from typing import ClassVar
 
-import numpy as np
+import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShotClustering, build_one_shot, check_cut
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import client_relatedness, hierarchical
+from tffcl.clustering.signature_distances import centre_distances
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.validation import Count, NonNegative, Parameters, one_of
@@ -58,14 +60,9 @@ def build_clustering(model: FlatModel, training: LocalTraining, how: PCAKMHCPara
       seed: Of the clients' k-means.
     """
     del training
-
-    def distances(first, second) -> np.ndarray:
-        others = () if second is None else (second["centres"], second["mask"])
-        return client_relatedness.client_distances(first["centres"], first["mask"], *others, distance=how.metric)
-
     return OneShotClustering(
         build_pca_centres(model.example_spec, num_components=how.num_components, num_centres=how.num_centres, seed=seed),
-        distances,
+        functools.partial(centre_distances, how.metric),
         unit="distance of centres",
         metric=how.metric,
         linkage=how.linkage,
@@ -81,7 +78,7 @@ def build_pca_km_hc(
     parameters: PCAKMHCParameters = PCAKMHCParameters(),
     *,
     seed: int = 0,
-    aggregation=None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
     """Builds PCA+kM+HC.
 
@@ -93,7 +90,8 @@ def build_pca_km_hc(
       training: Local hyper-parameters.
       parameters: How clients are grouped.
       seed: Of the clients' k-means.
-      aggregation: Optional factory over keyed updates, see `ClusteredMeanFactory`.
+      aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
+        `aggregators.clustered_mean.keyed_factory`.
 
     Returns:
       The method, see `one_shot.OneShot`. The signatures of its state are `centres float32 [N, k, c]` and `mask bool [N, k]`.

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, pad_rows
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory, pad_rows
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.algorithms.one_shot import OneShotClustering
@@ -100,8 +100,8 @@ def build_bilevel_round(
     training: LocalTraining,
     global_training: LocalTraining,
     *,
-    aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
-    global_aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+    global_aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Round:
     """Builds one round of bi-level training (StoCFL Eq. 3, Alg. 1 lines 18 to 25): two models, pulled at each other.
 
@@ -113,7 +113,7 @@ def build_bilevel_round(
       model: What is trained.
       training: Of the cluster models; its `proximal_weight` is λ.
       global_training: Of the global model.
-      aggregation: Over `<key=int32,value=float32[P]>`; default `ClusteredMeanFactory()`.
+      aggregation: Of the cluster models' updates, over `<key=int32,value=float32[P]>`; default `ClusteredMeanFactory()`.
       global_aggregation: Over `float32[P]`, the other half of the global objective; default the mean weighted by examples,
         zero where nobody has any weight.
     """
@@ -127,11 +127,22 @@ def build_bilevel_round(
         return {**state, "models": models, "global_model": state["global_model"] + results["global_update"]}
 
     uploads = {
-        "update": aggregation or ClusteredMeanFactory(),
+        "update": _of_changing_clusters(aggregation),
         "global_update": global_aggregation or tff.aggregators.MeanFactory(no_nan_division=True),
     }
     values = {"models": models_type(model.size), "global_model": tff.TensorType(np.float32, [model.size])}
     return compose(build_bilevel_work(model, training, global_training), uploads, Server(values, receive, step))
+
+
+def _of_changing_clusters(aggregation):
+    """The factory over keyed uploads; StoCFL's clusters come and go, so that none can run once per cluster."""
+    factory = keyed_factory(aggregation)
+    if isinstance(factory, ClusteredMeanFactory) and not factory.is_plain:
+        raise UserError(
+            "StoCFL's clusters come and go, so that no aggregation can run once for each of them; its cluster models take the plain "
+            "mean or a factory over keyed updates, its global model any (global_aggregation)"
+        )
+    return factory
 
 
 def build_data_signature(model: FlatModel, training: LocalTraining, how: StoCFLParameters, seed: int) -> Signature:
@@ -194,12 +205,12 @@ class StoCFL(Method):
     name = "stocfl"
     state_class = StoCFLState
 
-    def __init__(self, model: FlatModel, training: LocalTraining, parameters: StoCFLParameters, seed: int, global_aggregation):
+    def __init__(self, model: FlatModel, training: LocalTraining, parameters: StoCFLParameters, seed: int, **aggregations):
         self.model, self._initial, self._how = model, model.initial, parameters
         proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
         fedprox = parameters.global_objective == "fedprox"
         plain = proximal if fedprox else dataclasses.replace(proximal, proximal_weight=0.0)
-        self._round = build_bilevel_round(model, proximal, plain, global_aggregation=global_aggregation)
+        self._round = build_bilevel_round(model, proximal, plain, **aggregations)
         self._signature = build_data_signature(model, training, parameters, seed)
         self._sign, self._size = build_signing(self._signature), signature_size(model, parameters.projection)
         self.joining = Traffic.of(signature_transfer(self._signature))
@@ -348,7 +359,8 @@ def build_stocfl(
     parameters: StoCFLParameters = StoCFLParameters(),
     *,
     seed: int = 0,
-    global_aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+    global_aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
     """Builds StoCFL.
 
@@ -369,6 +381,7 @@ def build_stocfl(
       training: Local hyper-parameters, of both models.
       parameters: The method's own.
       seed: Decides the signature's projection.
+      aggregation: Of the cluster models' updates, over keyed updates.
       global_aggregation: Of the global model, e.g. a robust one; with `parameters.global_objective` it is G of Eq. 3.
     """
-    return StoCFL(model, training, parameters, seed, global_aggregation)
+    return StoCFL(model, training, parameters, seed, aggregation=aggregation, global_aggregation=global_aggregation)

@@ -1,4 +1,4 @@
-"""The types of this room: images, a data set, a partition of it, and the two put together."""
+"""The types of this room: labelled images, a data set, a partition of it, and the two put together."""
 
 import dataclasses
 
@@ -9,10 +9,10 @@ from tffcl.errors import UserError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Images:
-    """Labelled images.
+    """Labelled images, or other examples.
 
     Attributes:
-      x: uint8 [n, height, width, channels], 0 to 255.
+      x: Images uint8 [n, height, width, channels], 0 to 255; other examples uint8, int32 or float32 [n, ...].
       y: int32 [n], labels from 0.
     """
 
@@ -23,10 +23,10 @@ class Images:
         """Raises UserError if an array has another type, rank or length, or is not finite."""
         if np.issubdtype(self.x.dtype, np.floating) and not np.isfinite(self.x).all():
             raise UserError(f"image {first_not_finite(self.x)} has a pixel that is not finite")
-        for name, array, dtype, rank in (("images", self.x, np.uint8, 4), ("labels", self.y, np.int32, 1)):
-            if array.dtype != dtype or array.ndim != rank:
-                wanted = f"{np.dtype(dtype)} of rank {rank}"
-                raise UserError(f"{name} are {array.dtype} of rank {array.ndim}; they must be {wanted}")
+        if self.x.dtype not in (np.uint8, np.int32, np.float32) or not self.x.ndim:
+            raise UserError(f"examples are {self.x.dtype} of rank {self.x.ndim}; they must be uint8, int32 or float32 [n, ...]")
+        if self.y.dtype != np.int32 or self.y.ndim != 1:
+            raise UserError(f"labels are {self.y.dtype} of rank {self.y.ndim}; they must be int32 of rank 1")
         if len(self.x) != len(self.y):
             raise UserError(f"{len(self.x)} images have {len(self.y)} labels; there must be as many of both")
         if len(self.y) and self.y.min() < 0:
@@ -34,6 +34,11 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def are_images(self) -> bool:
+        """Whether these are images, which can be drawn, turned and normalised by channel."""
+        return self.x.dtype == np.uint8 and self.x.ndim == 4
 
     def take(self, index: np.ndarray) -> "Images":
         """Returns the images at `index`, in its order."""
@@ -63,6 +68,8 @@ class Transform:
             return images
         x, y = images.x, images.y
         if self.quarter_turns % 4:
+            if not images.are_images:
+                raise UserError(f"examples of {x.dtype} {list(x.shape[1:])} are no images, which could be turned")
             x = np.ascontiguousarray(np.rot90(x, self.quarter_turns, axes=(1, 2)))
         if self.label_shift:
             y = ((y + self.label_shift) % num_classes).astype(np.int32)
@@ -124,6 +131,13 @@ class Dataset:
                 array = getattr(self, f"{split}_{kind}")
                 if array is not None and len(array) != len(images):
                     raise UserError(f"{self.name}: {len(images)} {split} images have {len(array)} entries of {kind}")
+
+    @classmethod
+    def from_arrays(cls, name: str, train, test, *, clients=None, num_classes: int | None = None) -> "Dataset":
+        """Makes a data set of arrays of one's own, see `arrays.dataset_of_arrays`."""
+        from tffcl.datasets import arrays
+
+        return arrays.dataset_of_arrays(name, train, test, clients=clients, num_classes=num_classes)
 
     def take(self, train: np.ndarray, test: np.ndarray) -> "Dataset":
         """Returns the data set of the training images at `train` and the test images at `test` only."""

@@ -10,6 +10,7 @@ from tffcl.datasets.pools import pool
 from tffcl.datasets.server_data import hold_out_server
 from tffcl.datasets.subset import reduced
 from tffcl.errors import UserError
+from tffcl.references import find_function, made_by
 from tffcl.validation import Whole, check_options, check_value, keys_of
 
 # Partitions of several sets at once, and how these become one.
@@ -23,13 +24,14 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
     """Loads a data set and hands it out to clients.
 
     Args:
-      dataset: `name` (see `catalog.DATASETS`) and options: `normalization` ("pacfl", "unit", "half"),
-        `subset` and `test_subset` (how many examples to keep), `server_examples` (how many of these the
-        server has for itself, equally many of each class; 0 by default), `server_split` ("train": training
-        images, which no client has then; "test": copies of test images) and those of its loader. For the
-        partitions hybrid and mix4, `names` instead of `name`: several sets; options then hold for each of
-        them, but `server_examples` and `server_split` for all together.
-      partition: `name` (see `catalog.PARTITIONS`) and the options of its function.
+      dataset: `name` (see `catalog.DATASETS`), or `builder = "module:function"` that makes a `core.Dataset`, and options:
+        `normalization` ("pacfl", "unit", "half"), `subset` and `test_subset` (how many examples to keep),
+        `server_examples` (how many of these the server has for itself, equally many of each class; 0 by default),
+        `server_split` ("train": training images, which no client has then; "test": copies of test images) and those of
+        its loader. For the partitions hybrid and mix4, `names` instead of `name`: several sets; options then hold for each
+        of them, but `server_examples` and `server_split` for all together.
+      partition: `name` (see `catalog.PARTITIONS`), or `builder = "module:function"` of `(dataset, *, seed, ...)` that makes
+        a `core.Partition`, and the options of its function.
       seed: Decides subset, the server's images and partition.
       data_dir: Where data sets are; see `storage.resolve`.
 
@@ -38,8 +40,7 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
         missing or damaged, a client without training examples.
     """
     check_value("seed", seed, Whole)
-    name, rule = _section("partition", partition)
-    function = catalog.find("partition", catalog.PARTITIONS, name).load()
+    name, function, rule = find_function("partition", _mapping("partition", partition), catalog.functions(catalog.PARTITIONS))
     # Before the data is read: a mistyped option is answered at once.
     rule = check_options(f"partition {name}", function, rule, given=("seed",))
     asked = dict(_mapping("dataset", dataset))
@@ -47,7 +48,7 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
     mixing = _MIXTURES.get(name)
     whole = load_dataset(asked, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=_options_of(hold_out_server))
     whole, server = hold_out_server(whole, seed=seed, **for_server)
-    split = function(whole, seed=seed, **rule)
+    split = made_by("partition", name, function, Partition, whole, seed=seed, **rule)
     return federated(whole, split, name, server)
 
 
@@ -80,19 +81,19 @@ def load_dataset(
             raise UserError(f"{partition} is of one data set: name = '...' (hybrid and mix4 take names = [...])")
         return _load_one(asked, seed=seed, data_dir=data_dir, also=also)
     listed = isinstance(names, Sequence) and all(isinstance(each, str) for each in names)
-    if "name" in asked or not listed or isinstance(names, str) or not 2 <= len(names) == len(set(names)):
+    if {"name", "builder"} & set(asked) or not listed or isinstance(names, str) or not 2 <= len(names) == len(set(names)):
         raise UserError(f"{partition} is of several data sets: dataset needs different names = ['...', '...'], no name")
     sets = [_load_one({**asked, "name": each}, seed=seed, data_dir=data_dir, also=also) for each in names]
     return mixture(sets, **mixing)
 
 
 def _load_one(asked: Mapping, *, seed, data_dir, also) -> Dataset:
-    name, rest = _section("dataset", asked)
-    load = catalog.find("dataset", catalog.DATASETS, name).load()
+    name, load, rest = find_function("dataset", asked, catalog.functions(catalog.DATASETS))
     convention, size = (_taken(rest, function) for function in _OF_EVERY_SET)
     common = [key for function in _OF_EVERY_SET for key in _options_of(function)]
     own = check_options(f"dataset {name}", load, rest, given=("data_dir",), also=(*common, *also))
-    return reduced(normalized(load(data_dir=data_dir, **own), **convention), seed=seed, **size)
+    loaded = made_by("dataset", name, load, Dataset, data_dir=data_dir, **own)
+    return reduced(normalized(loaded, **convention), seed=seed, **size)
 
 
 def _options_of(function: Callable) -> list[str]:
@@ -109,11 +110,6 @@ def _mapping(kind, section):
     if not isinstance(section, Mapping):
         raise UserError(f"{kind} is {section!r}; it must have a name and options, e.g. {{name = '...'}}")
     return section
-
-
-def _section(kind: str, section: Mapping) -> tuple[object, dict]:
-    rest = dict(_mapping(kind, section))
-    return rest.pop("name", None), rest
 
 
 def federated(dataset: Dataset, partition: Partition, name: str, server: Images | None = None) -> FederatedDataset:

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from tffcl.datasets.core import Dataset
+from tffcl.errors import UserError
 from tffcl.validation import one_of, validated
 
 # The constants of the transforms in PACFL's, FLIS's and NIID-Bench's code. Fashion-MNIST uses MNIST's there.
@@ -63,6 +64,10 @@ def normalized(dataset: Dataset, *, normalization: one_of(NORMALIZATIONS) = "pac
     """
     if normalization == "pacfl":
         return dataset
+    if not dataset.train.are_images:
+        raise UserError(
+            f"normalization is {normalization!r}; the examples of {dataset.name} are no images and stay as they are"
+        )
     channels = dataset.train.x.shape[-1]
     mean, std = {"unit": (0.0, 1.0), "half": (0.5, 0.5)}[normalization]
     return dataclasses.replace(dataset, mean=(mean,) * channels, std=(std,) * channels)

@@ -101,6 +101,11 @@ PARTITIONS: Mapping[str, Entry] = {
 }
 
 
+def functions(table: Mapping[str, Entry]) -> dict[str, Callable[[], Callable]]:
+    """Returns how the function of each name is imported."""
+    return {name: entry.load for name, entry in table.items()}
+
+
 def find(kind: str, table: Mapping[str, Entry], name: object) -> Entry:
     """Returns an entry by name.
 

@@ -2,6 +2,9 @@
 
 import dataclasses
 import importlib
+from collections.abc import Callable, Mapping
+
+from tffcl.references import find_function
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,6 +138,11 @@ SIGNATURES = {
     "anchor_gradient": "stocfl",
 }
 
+# How the updates inside a cluster are aggregated; each builds a factory, or None for the plain mean.
+AGGREGATIONS = {
+    "mean": Entry("the mean, weighted by examples", "tffcl.aggregators.by_name", "build_mean"),
+}
+
 # What a run gives to the builder of its model; a task sets the other parameters.
 GIVEN_TO_MODELS = ("input_shape", "num_classes", "normalization", "seed")
 
@@ -168,3 +176,13 @@ MODELS = {
         "build_stocfl_cifar_cnn",
     ),
 }
+
+
+def find_aggregation(table: Mapping) -> tuple[str, Callable, dict]:
+    """Finds the builder that a table [aggregation] means, see `references.find_function`."""
+    return find_function("aggregation", table, {name: entry.builder for name, entry in AGGREGATIONS.items()})
+
+
+def find_model(table: Mapping) -> tuple[str, Callable, dict]:
+    """Finds the builder that a table [model] means, see `references.find_function`."""
+    return find_function("model", table, {name: entry.builder for name, entry in MODELS.items()})

@@ -10,8 +10,9 @@ import msgspec
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import tasks
-from tffcl.experiments.catalog import GIVEN_TO_MODELS, MODELS
+from tffcl.experiments.catalog import GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
+from tffcl.references import load_reference, references_in
 from tffcl.validation import (
     Count,
     Fraction,
@@ -126,6 +127,7 @@ class RunConfig:
       checkpoint: When the state is saved.
       newcomers: Who joins later.
       drift: Whose data change in the middle.
+      aggregation: Name and options of how updates are aggregated inside each cluster; empty for the plain mean.
       base: What the method is, where that is not its label: a name in the catalog, or a builder "module:function".
       directory: Where modules of builders are looked for, the task file's; "" where there are none.
     """
@@ -144,6 +146,7 @@ class RunConfig:
     checkpoint: CheckpointSettings
     newcomers: NewcomerSettings = NewcomerSettings()
     drift: DriftSettings = DriftSettings()
+    aggregation: Mapping = dataclasses.field(default_factory=dict)
     base: str = ""
     directory: str = ""
 
@@ -158,7 +161,7 @@ class RunConfig:
         for name in ("newcomers", "drift"):
             if not values[name]["clients"]:
                 del values[name]
-        for name in ("base", "directory"):
+        for name in ("aggregation", "base", "directory"):
             if not values[name]:
                 del values[name]
         return values
@@ -198,12 +201,25 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
 
 
 def _check_model(model: Mapping, *, keys: bool):
-    name = model["name"]
-    if name not in MODELS:
-        raise unknown("model", name, MODELS, table="model", key="name")
-    if keys:
-        options = {key: value for key, value in model.items() if key != "name"}
-        check_options(f"model {name}", MODELS[name].builder(), options, given=GIVEN_TO_MODELS, also=("name",))
+    if model.get("name") not in MODELS or keys:  # a name of ours is known without importing TensorFlow
+        name, build, options = find_model(model)
+        check_options(f"model {name}", build, options, given=GIVEN_TO_MODELS, also=("name",))
+
+
+def _check_aggregation(table: Mapping):
+    if table and table != {"name": "mean"}:  # which needs no import
+        name, build, options = find_aggregation(table)
+        check_options(f"aggregation {name}", build, options, also=("name",))
+
+
+def _load_own_data(contents: Mapping, directory: str) -> str:
+    """Imports the builders of data and model; returns where they, or the method's, are looked for, "" where there are none."""
+    found = ""
+    for section in ("dataset", "partition", "model", "aggregation"):
+        for reference in references_in(contents.get(section, {})):
+            load_reference(reference, directory, f"{section}.builder")
+            found = str(pathlib.Path(directory).resolve())
+    return found
 
 
 def resolve(
@@ -240,8 +256,12 @@ def resolve(
         source = _find(algorithm, tasks.merged(loaded.contents, overrides), str(loaded.path.parent))
         overrides = _with_todays_keys(overrides, source)
         contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, source), overrides, source), overrides)
+        directory = _load_own_data(contents, str(loaded.path.parent))
         _check_model(contents["model"], keys=check_model)
-        return _resolved(loaded.name, contents, source, seed, overrides)
+        _check_aggregation(contents.get("aggregation", {}))
+        return dataclasses.replace(
+            _resolved(loaded.name, contents, source, seed, overrides), directory=source.directory or directory
+        )
 
 
 def find_source(task: str | pathlib.Path, label: str, overrides: Mapping | None = None) -> MethodSource:
@@ -309,6 +329,7 @@ def _resolved(name: str, contents: Mapping, source: MethodSource, seed: int, ove
         checkpoint=from_table(CheckpointSettings, contents.get("checkpoint", {}), "checkpoint"),
         newcomers=from_table(NewcomerSettings, contents.get("newcomers", {}), "newcomers"),
         drift=from_table(DriftSettings, contents.get("drift", {}), "drift"),
+        aggregation=contents.get("aggregation", {}),
         base="" if source.base == label else source.base,
         directory=source.directory,
     )
@@ -366,4 +387,7 @@ def _written(values: dict) -> RunConfig:
     method = _method_parameters(source, values.get("method", {}))
     plain = {name: values[name] for name in ("task", "algorithm", "seed", "description", "source")}
     data = {name: values[name] for name in ("dataset", "partition", "model")}
-    return RunConfig(**plain, **data, **tables, method=method, base=base, directory=source.directory)
+    directory = values.get("directory", "")
+    _load_own_data(values, directory)
+    aggregation = values.get("aggregation", {})
+    return RunConfig(**plain, **data, **tables, method=method, aggregation=aggregation, base=base, directory=directory)

@@ -2,25 +2,17 @@
 
 import dataclasses
 import functools
-import importlib.metadata
 import inspect
 import pathlib
 from collections.abc import Callable, Mapping
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments.catalog import ALGORITHMS
-from tffcl.references import is_reference, load_reference
+from tffcl.references import load_reference, references_in, registered
 from tffcl.validation import Parameters, types_of
 
-GIVEN = ("seed", "server_images", "encoder", "find_encoder")  # what a run gives to a builder that takes it
+GIVEN = ("seed", "server_images", "encoder", "find_encoder", "aggregation")  # what a run gives to a builder that takes it
 KEYS = ("method", "builder")  # of [algorithms.LABEL], beside the method's own
-_GROUP = "tffcl.algorithms"
-
-
-@functools.cache
-def registered() -> Mapping[str, str]:
-    """Names that installed packages have registered as entry points of the group "tffcl.algorithms", with their builders."""
-    return {each.name: each.value for each in importlib.metadata.entry_points(group=_GROUP) if each.name not in ALGORITHMS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +56,26 @@ class MethodSource:
     def _own_builder(self):
         return _described(load_reference(self.base, self.directory, f"algorithms.{self.label}.builder"), self.base)
 
-    def build(self, model, training, parameters: Parameters | None, given: Mapping):
-        """Builds the method; `given` has the values of `needs`."""
+    def build(self, model, training, parameters: Parameters | None, given: Mapping, aggregation=None):
+        """Builds the method.
+
+        Args:
+          model: What is trained.
+          training: Local hyper-parameters.
+          parameters: The method's own.
+          given: The values of `needs`.
+          aggregation: A factory for the updates; None for the method's own mean.
+
+        Raises:
+          UserError: If the method takes no other aggregation than its own.
+        """
+        if aggregation is not None:
+            if "aggregation" not in inspect.signature(self.builder).parameters:
+                raise UserError(
+                    f"{self.label} takes no [aggregation]: its server needs each client's upload, or has an aggregation of its own",
+                    table="aggregation",
+                )
+            given = {**given, "aggregation": aggregation}
         if parameters is None:
             return self.builder(model, training, **given)
         if isinstance(parameters, _Spread):
@@ -103,13 +113,6 @@ def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parame
     return builder, made if fields else None, needs
 
 
-def _references(value: object) -> list[str]:
-    """All "module:function" in the values of a table."""
-    if isinstance(value, Mapping):
-        return [found for each in value.values() for found in _references(each)]
-    return [value] if is_reference(value) else []
-
-
 def find_method(label: str, table: Mapping, directory: str = "", kind: str = "algorithm") -> MethodSource:
     """Finds what a table [algorithms.LABEL] means.
 
@@ -123,7 +126,7 @@ def find_method(label: str, table: Mapping, directory: str = "", kind: str = "al
       UserError: If both are given, or the name is unknown.
     """
     where = f"algorithms.{label}"
-    references = _references(table)
+    references = references_in(table)
     for reference in references:  # found by its module's name from now on
         load_reference(reference, directory, where)
     directory = str(pathlib.Path(directory).resolve()) if references and directory else ""
@@ -136,7 +139,7 @@ def find_method(label: str, table: Mapping, directory: str = "", kind: str = "al
     name = table.get("method", label)
     if name in ALGORITHMS:
         return MethodSource(label, name, directory)
-    if name in registered():
-        return MethodSource(label, registered()[name], directory)
+    if name in registered("algorithm"):
+        return MethodSource(label, registered("algorithm")[name], directory)
     kind, table_name, key = ("method", where, "method") if "method" in table else (kind, "algorithms", label)
-    raise unknown(kind, name, [*ALGORITHMS, *registered()], table=table_name, key=key)
+    raise unknown(kind, name, [*ALGORITHMS, *registered("algorithm")], table=table_name, key=key)

@@ -5,14 +5,17 @@ import json
 
 import numpy as np
 
+from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.sampling import stream
 from tffcl.datasets.federated import load_federated
-from tffcl.experiments.catalog import MODELS
+from tffcl.errors import UserError
+from tffcl.experiments.catalog import AGGREGATIONS, MODELS, find_aggregation, find_model
 from tffcl.experiments.config import RunConfig, TrainSettings
 from tffcl.models.flat import FlatModel
+from tffcl.references import made_by
 
 
 @functools.lru_cache(maxsize=1)  # the runs of a comparison share it; two at a time could be too much memory
@@ -27,15 +30,25 @@ def load_data(config: RunConfig, data_dir: str | None = None):
 
 
 def build_model(config: RunConfig, federated) -> FlatModel:
-    """Builds the task's model for the data's shape, with initial weights by the run's seed."""
-    options = {key: value for key, value in config.model.items() if key != "name"}
-    return MODELS[config.model["name"]].builder()(
-        federated.train.x.shape[1:],
-        federated.num_classes,
-        normalization=(np.asarray(federated.mean), np.asarray(federated.std)),
-        seed=stream(config.seed, "model"),
-        **options,
-    )
+    """Builds the task's model for the data's shape, with initial weights by the run's seed.
+
+    Raises:
+      UserError: If a builder of the user's gives no `FlatModel`, or one of other examples or too few classes.
+    """
+    name, build, options = find_model(config.model)
+    shape, classes = federated.train.x.shape[1:], federated.num_classes
+    given = {
+        "normalization": (np.asarray(federated.mean), np.asarray(federated.std)),
+        "seed": stream(config.seed, "model"),
+    }
+    if name in MODELS and not federated.train.are_images:
+        raise UserError(f"model {name} takes images; {federated.name} has {federated.train.x.dtype} {list(shape)}")
+    model = made_by("model", name, build, FlatModel, shape, classes, **given, **options)
+    takes, has = model.example_spec["x"], federated.train.x
+    if (takes.dtype.as_numpy_dtype, tuple(takes.shape)) != (has.dtype.type, shape) or model.num_classes < classes:
+        wanted = f"{takes.dtype.name} {takes.shape.as_list()} of {model.num_classes} classes"
+        raise UserError(f"model {name} takes {wanted}; {federated.name} has {has.dtype} {list(shape)} of {classes}")
+    return model
 
 
 def local_training(train: TrainSettings) -> LocalTraining:
@@ -57,6 +70,7 @@ def _given(config: RunConfig, federated, data_dir: str | None) -> dict:
         "seed": lambda: stream(config.seed, config.base or config.algorithm),
         "encoder": lambda: _encoder(config.method, federated, data_dir),
         "find_encoder": lambda: _encoder_finder(federated, data_dir),
+        "aggregation": lambda: None,
     }
     return {name: values[name]() for name in config.method_source.needs}
 
@@ -82,7 +96,22 @@ def _encoder(method, federated, data_dir: str | None):
 def build_method(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> Method:
     """Builds the configured method; FLT's encoder is looked for, and kept, in the data directory."""
     given = _given(config, federated, data_dir)
-    return config.method_source.build(model, local_training(config.train), config.method, given)
+    return config.method_source.build(model, local_training(config.train), config.method, given, build_aggregation(config))
+
+
+def build_aggregation(config: RunConfig):
+    """Builds the factory that [aggregation] means; None for the method's own mean.
+
+    Raises:
+      UserError: If a builder of the user's gives no aggregation factory.
+    """
+    if not config.aggregation:
+        return None
+    name, build, options = find_aggregation(config.aggregation)
+    factory = made_by("aggregation", name, build, None, **options)
+    if name not in AGGREGATIONS:
+        keyed_factory(factory)  # says what is wrong with what it is not
+    return factory
 
 
 def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> OneShotClustering:

@@ -12,9 +12,10 @@ from tffcl.errors import UserError, unknown
 
 SECTIONS = (
     "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "newcomers",
-    "drift", "algorithms",
+    "drift", "aggregation", "algorithms",
 )  # fmt: skip
 _TEXTS = ("extends", "description", "source")
+_SOURCES = ("name", "names", "builder")  # what says where data, partition and model come from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,8 +139,8 @@ def load_task(task: str | pathlib.Path) -> Task:
     contents = _read(path, ())
     for section in ("dataset", "partition", "model"):
         table = contents.get(section, {})
-        if "name" not in table and "names" not in table:
-            raise UserError(f'{path.name} lacks [{section}] with name = "..."')
+        if not set(_SOURCES) & set(table):
+            raise UserError(f'{path.name} lacks [{section}] with name = "..." or builder = "module:function"')
     return Task(path.stem, path, contents)
 
 
@@ -151,7 +152,7 @@ def check_tables(contents: Mapping, where: str):
     for name, value in named:
         if not isinstance(value, Mapping):
             raise UserError(f"{where}: {name} is {value!r}; it must be a table of keys and values")
-    for section in ("dataset", "partition", "model"):
+    for section in ("dataset", "partition", "model", "aggregation"):
         name = contents.get(section, {}).get("name", "")
         if not isinstance(name, str):
             raise UserError(f"{where}: {section}.name is {name!r}; it must be one name")
@@ -182,7 +183,9 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
     base = _read(beside if beside.suffix == ".toml" else _by_name(str(other)), (*extending, path))
     for section in ("dataset", "partition", "model"):
         # Another set's options mean nothing to this one.
-        if {"name", "names"} & set(own.get(section, {})) and own[section].get("name") != base.get(section, {}).get("name"):
+        tables = own.get(section, {}), base.get(section, {})
+        said, was = ([table.get(key) for key in ("name", "builder")] for table in tables)
+        if set(_SOURCES) & set(tables[0]) and said != was:
             base.pop(section, None)
     return merged(base, own)
 

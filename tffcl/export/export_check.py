@@ -118,7 +118,7 @@ def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, stat
         return sets[client]
 
     context = tff.framework.get_context_stack().current
-    computations = method.exports().build()
+    computations = method.exports().computations(state)
     for name, arguments in rehearse(method, computations, state, examples, context).items():
         path = directory / manifest["computations"][name]["file"]
         found = forms.read_computation(path)(*arguments)

@@ -80,7 +80,7 @@ def _write(directory: pathlib.Path, trained: TrainedRun) -> dict:
     (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
     context = tff.framework.get_context_stack().current
     exports = method.exports()
-    computations = dict(exports.build())
+    computations = exports.computations(state)
     arguments = rehearse(method, computations, state, synthetic_examples(method.model, config.seed), context)
     if exports.summed and "training" in arguments:
         models = exports.server_values(state)["models"]

@@ -21,6 +21,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.collect import CollectFactory, collect
 from tffcl.client_work.examples import sequence_type
 from tffcl.client_work.work import ClientWork
+from tffcl.rounds.secure_sums import simulated
 from tffcl.rounds.traffic import Transfer
 
 Weighted = tff.aggregators.WeightedAggregationFactory
@@ -85,7 +86,8 @@ class Round:
     @functools.cached_property
     def simulated(self) -> tff.Computation:
         """The round whose clients may bring test examples, and hand out what they keep."""
-        return self._build_next(self._client_update(local_test=True), kept=True)
+        aggregations = {name: simulated(process.next) for name, process in self.aggregators.items()}
+        return self._build_next(self._client_update(local_test=True), kept=True, aggregations=aggregations)
 
     @functools.cached_property
     def deployed(self) -> tff.Computation:
@@ -219,7 +221,8 @@ class Round:
     def _initial_aggregators(self):
         return _zip({name: process.initialize() for name, process in self.aggregators.items()})
 
-    def _build_next(self, client_update: tff.Computation, *, kept: bool) -> tff.Computation:
+    def _build_next(self, client_update: tff.Computation, *, kept: bool, aggregations=None) -> tff.Computation:
+        aggregations = aggregations or {name: process.next for name, process in self.aggregators.items()}
         values_type, client_type = client_update.type_signature.parameter
         names = tuple(self.server.values)
         state_type = collections.OrderedDict({**self.server.values, **self.server.private})
@@ -234,7 +237,10 @@ class Round:
             values = _zip({name: state[name] for name in names})
             updated = tff.federated_map(client_update, (tff.federated_broadcast(values), clients))
             # Aggregation.
-            outputs = {name: self._aggregate(name, state["aggregators"][name], updated) for name in self.aggregators}
+            outputs = {
+                name: self._aggregate(name, aggregate, state["aggregators"][name], updated)
+                for name, aggregate in aggregations.items()
+            }
             told = {"reports": self._collect(updated)} if self.reports else {}
             if outputs:
                 told["measurements"] = _zip({name: output.measurements for name, output in outputs.items()})
@@ -256,9 +262,9 @@ class Round:
 
         return next_fn
 
-    def _aggregate(self, name: str, state, updated):
+    def _aggregate(self, name: str, aggregate: tff.Computation, state, updated):
         weight = (updated["weight"],) if isinstance(self.uploads[name], Weighted) else ()
-        return self.aggregators[name].next(state, updated["uploads"][name], *weight)
+        return aggregate(state, updated["uploads"][name], *weight)
 
     def _collect(self, updated):
         rows = [name for name in self.uploads if name not in self.aggregators]

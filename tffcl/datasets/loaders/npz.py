@@ -5,6 +5,7 @@ import zipfile
 
 import numpy as np
 
+from tffcl.datasets.arrays import labels_of, owners_of
 from tffcl.datasets.core import Dataset, Images
 from tffcl.datasets.normalization import measured
 from tffcl.errors import UserError
@@ -61,7 +62,7 @@ def images_of(arrays: dict[str, np.ndarray], where: str) -> tuple[Images, Images
     splits = []
     for split in ("train", "test"):
         x = to_uint8(arrays[f"x_{split}"], f"{where}: x_{split}")
-        y = _labels(arrays[f"y_{split}"], f"{where}: y_{split}")
+        y = labels_of(arrays[f"y_{split}"], f"{where}: y_{split}")
         if len(x) != len(y):
             raise UserError(f"{where}: x_{split} has {len(x)} images and y_{split} {len(y)} labels")
         splits.append(Images(x, y))
@@ -90,29 +91,10 @@ def to_uint8(x: np.ndarray, where: str) -> np.ndarray:
     return np.round(x * 255.0).astype(np.uint8) if floats else x.astype(np.uint8)
 
 
-def _labels(y, where):
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
-        raise UserError(f"{where} is {y.dtype} of shape {y.shape}; it must be integers of shape [n]")
-    if len(y) and not 0 <= y.min() <= y.max() < 2**31:
-        raise UserError(f"{where} has labels {y.min()} to {y.max()}; they count from 0")
-    return y.astype(np.int32)
-
-
 def _owners(arrays, path):
     present = [key for key in _OWNERS if key in arrays]
     if not present:
         return None, None
     if len(present) == 1:
         raise UserError(f"{path} has {present[0]} only; natural clients need both {' and '.join(_OWNERS)}")
-    given = [arrays[key] for key in _OWNERS]
-    for key, array in zip(_OWNERS, given, strict=True):
-        if array.ndim != 1 or array.dtype.kind not in "iuUS":
-            raise UserError(f"{path}: {key} is {array.dtype} of shape {array.shape}; it must be names or integers, [n]")
-    if given[0].dtype.kind in "US" and given[1].dtype.kind in "US":
-        names = np.concatenate(given)
-    elif given[0].dtype.kind in "iu" and given[1].dtype.kind in "iu":
-        names = np.concatenate([each.astype(np.int64) for each in given])
-    else:
-        raise UserError(f"{path}: client_train and client_test must both be names or both integers")
-    numbers = np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int32)
-    return numbers[: len(given[0])], numbers[len(given[0]) :]
+    return owners_of(*(arrays[key] for key in _OWNERS), tuple(f"{path}: {key}" for key in _OWNERS))
