@@ -60,15 +60,19 @@ def learned_by_tff(process, model, population: Population, cohorts=COHORTS) -> n
     return model.ravel(process.get_model_weights(state).trainable)
 
 
+def batch_rows(population: Population, cohort: Cohort, client: int) -> list[np.ndarray]:
+    """Which of its examples a client visits in each step of `TRAINING`'s epochs."""
+    n, batches = int(population.examples(client).cardinality()), []
+    for epoch in range(TRAINING.epochs):
+        order = visiting_order(n, cohort.client_seed(client) + np.array([0, epoch], np.int32)).numpy()
+        batches += [order[start : start + TRAINING.batch_size] for start in range(0, n, TRAINING.batch_size)]
+    return batches
+
+
 def batches_of(population: Population, cohort: Cohort, client: int) -> tf.data.Dataset:
     """The client's batches of all epochs of `TRAINING` in the order that our client work visits them, as `(x, y)`."""
     data = next(iter(population.examples(client).batch(1000)))
-    n = len(data["y"])
-    batches = []
-    for epoch in range(TRAINING.epochs):
-        seed = cohort.client_seed(client) + np.array([0, epoch], np.int32)
-        order = visiting_order(n, seed).numpy()
-        batches += [order[start : start + TRAINING.batch_size] for start in range(0, n, TRAINING.batch_size)]
+    batches = batch_rows(population, cohort, client)
 
     # One flat list of examples with their batch's number, grouped again: batches of unequal size in one data set.
     flat = np.concatenate(batches)

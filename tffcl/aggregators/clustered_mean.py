@@ -92,6 +92,18 @@ class ClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
         return _inner_process(value_type, weight_type, self._num_clusters, self._inner_factory)
 
 
+class UniformClusteredMeanFactory(tff.aggregators.UnweightedAggregationFactory):
+    """The plain mean per cluster in which every client counts the same, whatever its weight in the other aggregations.
+
+    The result and the measurements are those of `ClusteredMeanFactory` with weights of 1.
+    """
+
+    def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates the process for values of type `<key=int32, value=T>`."""
+        _check_types(value_type, tff.TensorType(np.float32))
+        return _segment_process(value_type, None, None)
+
+
 def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_clusters: int | None = None):
     """Returns the factory over keyed uploads that a factory of the user's stands for.
 
@@ -137,7 +149,8 @@ _SLOTS = 8
 
 @functools.lru_cache(maxsize=16)  # building takes half a second, and a sweep builds the same again and again
 def _segment_process(value_type, weight_type, num_clusters):
-    """One upload a client: it is added to the row of its key, cluster k has row k // slots of slot k % slots."""
+    """One upload a client: it is added to the row of its key, cluster k has row k // slots of slot k % slots. Without a type of
+    weights every client counts 1."""
     slots = _SLOTS if num_clusters is None else min(_SLOTS, num_clusters)
     totals_type = tff.to_type(
         collections.OrderedDict(
@@ -153,9 +166,11 @@ def _segment_process(value_type, weight_type, num_clusters):
         sums = [empty(value_type["value"])] * slots
         return collections.OrderedDict(sums=sums, weight=tf.zeros([rows]), clients=tf.zeros([rows], tf.int32))
 
-    @tff.tensorflow.computation(totals_type, collections.OrderedDict(upload=value_type, weight=weight_type))
+    weights = {} if weight_type is None else {"weight": weight_type}
+
+    @tff.tensorflow.computation(totals_type, collections.OrderedDict(upload=value_type, **weights))
     def accumulate(totals, client):
-        key, weight = client["upload"]["key"], tf.cast(client["weight"], tf.float32)
+        key, weight = client["upload"]["key"], tf.cast(client["weight"], tf.float32) if weights else tf.constant(1.0)
         counts = collections.OrderedDict(weight=totals["weight"], clients=totals["clients"])
         if num_clusters is None:
             counts = pad_rows(counts, key + 1)
@@ -198,15 +213,22 @@ def _segment_process(value_type, weight_type, num_clusters):
     def initialize():
         return tff.federated_value((), tff.SERVER)
 
-    @tff.federated_computation(
-        initialize.type_signature.result,
-        tff.FederatedType(value_type, tff.CLIENTS),
-        tff.FederatedType(weight_type, tff.CLIENTS),
-    )
-    def next_fn(state, value, weight):
-        upload = tff.federated_zip(collections.OrderedDict(upload=value, weight=weight))
+    def aggregated(state, **upload):
+        upload = tff.federated_zip(collections.OrderedDict(upload))
         totals = tff.federated_aggregate(upload, zero(), accumulate, merge, report)
         return tff.templates.MeasuredProcessOutput(state, tff.federated_map(divide, totals), tff.federated_map(measure, totals))
+
+    state_type, uploaded = initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    if weights:
+
+        @tff.federated_computation(state_type, uploaded, tff.FederatedType(weight_type, tff.CLIENTS))
+        def next_fn(state, value, weight):
+            return aggregated(state, upload=value, weight=weight)
+    else:
+
+        @tff.federated_computation(state_type, uploaded)
+        def next_fn(state, value):
+            return aggregated(state, upload=value)
 
     return tff.templates.AggregationProcess(initialize, next_fn)
 

@@ -14,6 +14,7 @@ _SHOWN = {
     "ditto": ("build_ditto", "DittoParameters"),
     "fedavg": ("build_fedavg",),
     "fedprox": ("build_fedprox", "FedProxParameters"),
+    "fednova": ("build_fednova", "FedNovaParameters"),
     "fedsem": ("build_fedsem", "FedSEMParameters"),
     "flis_dc": ("build_flis_dc", "FLISDCParameters"),
     "flis_hc": ("build_flis_hc", "FLISHCParameters"),
@@ -24,6 +25,7 @@ _SHOWN = {
     "pacfl": ("build_pacfl", "PACFLParameters"),
     "pca_km_hc": ("build_pca_km_hc", "PCAKMHCParameters"),
     "related_training": ("build_related_training",),
+    "scaffold": ("build_scaffold", "ScaffoldParameters"),
     "solo": ("build_solo",),
     "stocfl": ("build_stocfl", "StoCFLParameters"),
 }

@@ -65,6 +65,7 @@ class ClusteredTraining:
       kept: What a client keeps before its first round; None where clients keep nothing.
       flags: `(state, Cohort) -> int32 [m]`, the clients' flags of change, for a round that takes them; else None.
       round_of: `(number of clusters) -> Round`, where there is no `round`.
+      counts_members: Whether the server of the round has `members float32[?]`, how many clients each cluster has.
     """
 
     model: FlatModel
@@ -74,6 +75,7 @@ class ClusteredTraining:
     kept: object = None
     flags: Callable[[ClusteredState, Cohort], np.ndarray] | None = None
     round_of: Callable[[int], Round] | None = None
+    counts_members: bool = False
 
     def round_for(self, clusters: int) -> Round:
         """Returns the round of so many clusters."""
@@ -108,13 +110,15 @@ class ClusteredTraining:
         if self.round is not None or clusters == before:
             return state.aggregators
         fresh = self.round_for(clusters).initial_aggregators
-        return collections.OrderedDict((name, [*state.aggregators[name], *fresh[name][before:]]) for name in fresh)
+        return collections.OrderedDict(
+            (name, [*state.aggregators[name], *new[before:]] if len(new) else new) for name, new in fresh.items()
+        )
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
         """Runs one round; see `Method.next`."""
         clusters = state.clusters(cohort.client_ids)
         rows, keys = np.unique(clusters, return_inverse=True) if self.compact else (np.arange(len(state.models)), clusters)
-        everything = {"models": state.models, **state.server}
+        everything = self.server_values(state)
         fields = {"key": keys.astype(np.int32)}
         if self.flags:
             fields["changed"] = self.flags(state, cohort)
@@ -123,10 +127,18 @@ class ClusteredTraining:
         sent = tf.nest.map_structure(lambda leaf: leaf[rows], everything)
         result = run_round(self.round_for(len(state.models)), cohort, sent, state.aggregators, **fields)
         moved = tf.nest.map_structure(lambda old, new: _with_rows(old, rows, new), everything, dict(result.values))
+        moved.pop("members", None)
         changes = {"models": moved.pop("models"), "server": moved, "aggregators": result.aggregators}
         if state.kept is not None:
             changes["kept"] = state.kept.updated(cohort.client_ids, result.kept)
         return dataclasses.replace(state, **changes), result.metrics(cohort, clusters)
+
+    def server_values(self, state: ClusteredState) -> dict:
+        """Returns what the server of the round has, rows by cluster, by name."""
+        values = {"models": state.models, **state.server}
+        if self.counts_members:
+            values["members"] = np.bincount(state.assignment, minlength=len(state.models)).astype(np.float32)
+        return values
 
     def exports(self, **more) -> Exports:
         """Returns what can be deployed; `more` are further fields of `Exports`, `build` adds to the computations."""
@@ -134,11 +146,13 @@ class ClusteredTraining:
 
         def build_for(clusters: int = 1):
             first = {"models": np.repeat(self.initial[np.newaxis], clusters, axis=0), **self.rows(clusters)}
+            if self.counts_members:
+                first["members"] = np.ones(clusters, np.float32)  # whoever deploys knows how many there are
             return {**build(), **round_computations(self.round_for(clusters), first)}
 
         return Exports(
             build_for,
-            server_values=lambda state: {"models": state.models, **state.server},
+            server_values=self.server_values,
             summed=summed_form(self.round) if self.round else None,
             build_for=None if self.round else build_for,
             **more,
@@ -186,15 +200,31 @@ def build_clustered_training(
     model: FlatModel, training: LocalTraining, *, aggregation=None, optimizer=None, flags=None
 ) -> ClusteredTraining:
     """Builds the engine; arguments as in `build_clustered_round`, flags as in `ClusteredTraining`."""
-    factory = keyed_factory(aggregation)
 
-    def composed(clusters: int | None = None):
-        told = aggregation if clusters is None else factory.with_clusters(clusters)
-        return build_clustered_round(model, training, aggregation=told, optimizer=optimizer, flags=flags is not None)
+    def build_round(aggregation):
+        return build_clustered_round(model, training, aggregation=aggregation, optimizer=optimizer, flags=flags is not None)
 
     def rows(count: int):
         return {"optimizer": initial_optimizer_state(optimizer, model.size, count)} if optimizer else {}
 
-    if getattr(factory, "waits_for_clusters", False):
-        return ClusteredTraining(model, None, False, rows, flags=flags, round_of=functools.lru_cache(maxsize=2)(composed))
-    return ClusteredTraining(model, composed(), aggregation is None, rows, flags=flags)
+    return build_engine(model, build_round, aggregation, rows=rows, flags=flags)
+
+
+def build_engine(model: FlatModel, build_round: Callable[..., Round], aggregation, **more) -> ClusteredTraining:
+    """Builds the engine of a round whose updates may be aggregated in other ways.
+
+    Args:
+      model: What is trained.
+      build_round: `(aggregation) -> Round`, of a factory over keyed updates or None.
+      aggregation: Of the updates, see `keyed_factory`.
+      **more: Further fields of `ClusteredTraining`.
+    """
+    factory = keyed_factory(aggregation)
+    if not getattr(factory, "waits_for_clusters", False):
+        return ClusteredTraining(model, build_round(aggregation), aggregation is None, **more)
+
+    @functools.lru_cache(maxsize=2)
+    def round_of(clusters: int) -> Round:
+        return build_round(factory.with_clusters(clusters))
+
+    return ClusteredTraining(model, None, False, round_of=round_of, **more)

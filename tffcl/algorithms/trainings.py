@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training
+from tffcl.algorithms.fednova import FedNovaParameters, build_normalized_training
 from tffcl.algorithms.fedprox import FedProxParameters, build_proximal_training
+from tffcl.algorithms.scaffold import ScaffoldParameters, build_controlled_training
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
@@ -32,6 +34,8 @@ class TrainingKind:
 TRAININGS: Mapping[str, TrainingKind] = {
     "sgd": TrainingKind("plain SGD (FedAvg's)", build_clustered_training),
     "proximal": TrainingKind("held near the cluster's model (FedProx's)", build_proximal_training, FedProxParameters),
+    "fednova": TrainingKind("averaged per step's worth of training", build_normalized_training, FedNovaParameters),
+    "scaffold": TrainingKind("steps corrected by control variates", build_controlled_training, ScaffoldParameters),
 }
 
 

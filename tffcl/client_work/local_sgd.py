@@ -46,10 +46,10 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
       training: Hyper-parameters.
 
     Returns:
-      A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2], centre float32[P])` to
+      A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2], centre float32[P], correction float32[P])` to
       `(vector float32[P], loss float32)`: the trained parameters and the mean training loss over the last epoch, without
       the terms of `weight_decay` and `proximal_weight`. The centre of the proximal term is the vector as it came in unless
-      another is given. With n = 0 the vector comes back as it went in, with loss 0.
+      another is given. A correction is added to every gradient. With n = 0 the vector comes back as it went in, with loss 0.
     """
     build_step = _build_momentum_step if training.momentum else _build_plain_step
     as_tensors = model.size >= _WORTH_SPLITTING * len(model.weights)
@@ -69,18 +69,21 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
         return [tf.convert_to_tensor(move) for move in moves], loss
 
     @tf.function
-    def local_sgd(vector, x, y, seed, centre=None):
+    def local_sgd(vector, x, y, seed, centre=None, correction=None):
         features = model.preprocess(x)
         n = tf.shape(y)[0]
         size = training.batch_size or tf.maximum(n, 1)
         parts = split(vector)
         move = build_step(training, parts if centre is None else split(centre))
+        shifts = None if correction is None else split(-training.learning_rate * correction)
 
         def step(start, parts, velocity, total, order, shuffling):
             chosen = order[start : tf.minimum(start + size, n)]
             # The order's seed again, at another place of the stream: what dropout draws in this step.
             dropped = tf.random.experimental.stateless_fold_in(shuffling, start + 1)
             moves, loss = descent(parts, tf.gather(features, chosen), tf.gather(y, chosen), dropped)
+            if shifts is not None:
+                moves = [each + shift for each, shift in zip(moves, shifts)]
             parts, velocity = move(parts, velocity, moves)
             total += loss * tf.cast(tf.size(chosen), tf.float32)
             return start + size, parts, velocity, total, order, shuffling
@@ -108,6 +111,34 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
         return joined, tf.math.divide_no_nan(total, tf.cast(n, tf.float32))
 
     return local_sgd
+
+
+def build_full_gradient(model: FlatModel, training: LocalTraining):
+    """Builds the gradient of a client's whole loss, with its weight decay, as a tf.function.
+
+    Returns:
+      A tf.function `(vector float32[P], x [n, ...], y int32[n]) -> float32[P]`; zero with n = 0. It goes through the examples in
+      batches of `training.batch_size`.
+    """
+
+    @tf.function
+    def full_gradient(vector, x, y):
+        n = tf.shape(y)[0]
+        size = training.batch_size or tf.maximum(n, 1)
+
+        def add(start, total):
+            rows = slice(start, tf.minimum(start + size, n))
+            with tf.GradientTape() as tape:
+                tape.watch(vector)
+                loss = model.loss(model.logits(model.unravel(vector), model.preprocess(x[rows]), None), y[rows])
+                loss *= tf.cast(tf.shape(y[rows])[0], tf.float32)
+            return start + size, total + tape.gradient(loss, vector)
+
+        total = tf.while_loop(lambda start, _: start < n, add, (0, tf.zeros_like(vector)), parallel_iterations=1)[1]
+        mean = tf.math.divide_no_nan(total, tf.cast(n, tf.float32))
+        return mean + training.weight_decay * vector if training.weight_decay else mean
+
+    return full_gradient
 
 
 def _build_plain_step(training: LocalTraining, centres):

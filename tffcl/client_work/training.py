@@ -10,6 +10,7 @@ from tffcl.client_work.choice import build_choose
 from tffcl.client_work.examples import stack
 from tffcl.client_work.local_evaluation import build_count_correct
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
+from tffcl.client_work.step_weights import build_step_weight
 from tffcl.client_work.work import ClientResult, ClientWork, keyed
 from tffcl.models.flat import FlatModel
 
@@ -25,8 +26,8 @@ def build_train_and_report(model: FlatModel, training: LocalTraining):
       training: Hyper-parameters.
 
     Returns:
-      A tf.function `(vector float32[P], client, centre=None) -> (vector float32[P], report)`; `client` as in `ClientWork`,
-      `centre` as in `build_local_sgd`, the report
+      A tf.function `(vector float32[P], client, centre=None, correction=None) -> (vector float32[P], report)`; `client` as in
+      `ClientWork`, `centre` and `correction` as in `build_local_sgd`, the report
       `<examples=int32,loss=float32,finite=bool[,test_correct=int32,test_examples=int32][,changed=int32]>`: training
       examples, mean training loss over the last epoch, whether the trained model is finite, the local test if the client
       brings test examples, and its flag of change if it brings one.
@@ -35,9 +36,9 @@ def build_train_and_report(model: FlatModel, training: LocalTraining):
     count_correct = build_count_correct(model)
 
     @tf.function
-    def train_and_report(vector, client, centre=None):
+    def train_and_report(vector, client, centre=None, correction=None):
         local = stack(client["examples"])
-        trained, loss = local_sgd(vector, local["x"], local["y"], client["seed"], centre)
+        trained, loss = local_sgd(vector, local["x"], local["y"], client["seed"], centre, correction)
         finite = tf.reduce_all(tf.math.is_finite(trained))
         report = collections.OrderedDict(examples=tf.shape(local["y"])[0], loss=loss, finite=finite)
         if "test_examples" in client:
@@ -98,6 +99,25 @@ def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWo
     def compute(received, client):
         trained, report = train_and_report(received["model"], client)
         return ClientResult({"difference": trained - received["model"]}, report)
+
+    return ClientWork(model.example_spec, compute, {"key": np.int32})
+
+
+def build_normalized_work(model: FlatModel, training: LocalTraining) -> ClientWork:
+    """Builds training whose clients upload what they moved in one step's worth (FedNova, Wang et al. 2020, section 4).
+
+    Returns:
+      Work that receives `<model=float32[P]>`, with the field `key` and the uploads `update=<key=int32,value=float32[P]>`, the
+      difference divided by ‖a‖₁, and `steps=<key=int32,value=float32[1]>`, ‖a‖₁ (see `step_weights`).
+    """
+    train_and_report, step_weight = build_train_and_report(model, training), build_step_weight(training)
+
+    def compute(received, client):
+        trained, report = train_and_report(received["model"], client)
+        steps = step_weight(report["examples"])
+        direction = tf.math.divide_no_nan(trained - received["model"], steps)
+        uploads = {"update": keyed(client["key"], direction), "steps": keyed(client["key"], steps[tf.newaxis])}
+        return ClientResult(uploads, report)
 
     return ClientWork(model.example_spec, compute, {"key": np.int32})
 

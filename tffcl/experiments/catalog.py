@@ -119,6 +119,18 @@ ALGORITHMS = {
         "build_fedprox",
         "FedProxParameters",
     ),
+    "fednova": Entry(
+        "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",
+        "tffcl.algorithms.fednova",
+        "build_fednova",
+        "FedNovaParameters",
+    ),
+    "scaffold": Entry(
+        "SCAFFOLD: FedAvg whose local steps are corrected by control variates (ICML 2020)",
+        "tffcl.algorithms.scaffold",
+        "build_scaffold",
+        "ScaffoldParameters",
+    ),
     "ditto": Entry(
         "Ditto: a personal model for every client, held near the global one (ICML 2021)",
         "tffcl.algorithms.ditto",

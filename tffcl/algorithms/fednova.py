@@ -1,0 +1,85 @@
+"""FedNova: updates are averaged per step's worth of training (Wang et al., NeurIPS 2020, arXiv:2007.07481)."""
+
+import dataclasses
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory, pad_rows
+from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
+from tffcl.algorithms.fedavg import OneModel
+from tffcl.algorithms.method import Method
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.training import build_normalized_work
+from tffcl.kept_builds import built_once
+from tffcl.models.flat import FlatModel
+from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.server_steps import models_type, own_row
+from tffcl.validation import NonNegative, Parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class FedNovaParameters(Parameters):
+    """What FedNova's clients minimise.
+
+    Attributes:
+      proximal_weight: μ; each client minimises its loss plus μ/2 times the squared distance to the model it received.
+    """
+
+    proximal_weight: NonNegative = 0.0
+
+
+def move_by_steps(state, results, measurements):
+    """Every model moves by its clients' mean steps' worth times the mean of what they moved in one (Eq. 7)."""
+    del measurements
+    moves = results["steps"] * results["update"]
+    return {**state, "models": state["models"] + pad_rows(moves, tf.shape(state["models"])[0])}
+
+
+@built_once
+def build_normalized_round(
+    model: FlatModel, training: LocalTraining, *, aggregation: tff.aggregators.AggregationFactory | None = None
+) -> Round:
+    """Builds one round of FedNova in each cluster: the sums are over the cohort's members, weighted by examples.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      aggregation: Of the directions, see `keyed_factory`; the number of steps is a plain mean.
+    """
+    uploads = {"update": keyed_factory(aggregation), "steps": ClusteredMeanFactory()}
+    server = Server({"models": models_type(model.size)}, own_row, move_by_steps)
+    return compose(build_normalized_work(model, training), uploads, server)
+
+
+def build_normalized_training(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: FedNovaParameters = FedNovaParameters(),
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> ClusteredTraining:
+    """Builds the engine of FedNova's rounds; arguments as in `build_fednova`."""
+    proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
+    return build_engine(model, lambda factory: build_normalized_round(model, proximal, aggregation=factory), aggregation)
+
+
+def build_fednova(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: FedNovaParameters = FedNovaParameters(),
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds FedNova.
+
+    The model moves by Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4), pᵢ the share of a client's examples
+    among the cohort's. Where all clients take as many steps it is FedAvg.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters; with momentum and with the proximal term ‖a‖₁ is as the paper says.
+      parameters: μ.
+      aggregation: Of the normalised updates inside each cluster, see `aggregators.clustered_mean.keyed_factory`.
+    """
+    return OneModel("fednova", build_normalized_training(model, training, parameters, aggregation=aggregation))

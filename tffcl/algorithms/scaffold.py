@@ -1,0 +1,119 @@
+"""SCAFFOLD: local steps corrected by control variates (Karimireddy et al., ICML 2020, arXiv:1910.06378, Alg. 1)."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory, keyed_factory, pad_rows
+from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
+from tffcl.algorithms.fedavg import OneModel
+from tffcl.algorithms.method import Method
+from tffcl.client_work.control_variates import OPTIONS, build_controlled_work
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.kept_builds import built_once
+from tffcl.models.flat import FlatModel
+from tffcl.rounds.composer import Round, Server, by_examples, compose, uniform
+from tffcl.rounds.server_steps import models_type
+from tffcl.validation import Parameters, Positive, one_of
+
+WEIGHTINGS = {"uniform": uniform, "examples": by_examples}
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaffoldParameters(Parameters):
+    """How control variates are made, and how the server steps.
+
+    Attributes:
+      option: How a client renews its control variate c_i: "difference" (Option II, which the paper's experiments take) or
+        "gradient" (Option I: a pass more over the local data).
+      weighting: Of the clients' updates: "uniform" (the paper) or by "examples". Control variates are always averaged uniformly.
+      server_learning_rate: η_g (the paper's experiments: 1).
+    """
+
+    option: one_of(OPTIONS) = "difference"
+    weighting: one_of(WEIGHTINGS) = "uniform"
+    server_learning_rate: Positive = 1.0
+
+
+def receive(values, client) -> collections.OrderedDict:
+    """A client receives the model and the control variate of its cluster."""
+    return collections.OrderedDict(model=values["models"][client["key"]], control=values["controls"][client["key"]])
+
+
+@built_once
+def build_controlled_round(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: ScaffoldParameters,
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Round:
+    """Builds one round of SCAFFOLD in each cluster (Alg. 1 lines 3 to 17).
+
+    The server has `models float32[?,P]`, `controls float32[?,P]` and for itself `members float32[?]`, N of line 17: how many
+    clients each cluster has, present or not.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      parameters: Options.
+      aggregation: Of the models' updates, see `keyed_factory`; control variates take the plain mean.
+    """
+
+    def step(state, results, measurements):
+        rows = tf.shape(state["models"])[0]
+        models = state["models"] + parameters.server_learning_rate * pad_rows(results["update"], rows)
+        present = tf.cast(pad_rows(measurements["control"]["clients"], rows), tf.float32)
+        share = tf.math.divide_no_nan(present, state["members"])[:, tf.newaxis]
+        return {**state, "models": models, "controls": state["controls"] + share * pad_rows(results["control"], rows)}
+
+    rows_type = models_type(model.size)
+    server = Server(
+        {"models": rows_type, "controls": rows_type}, receive, step, private={"members": tff.TensorType(np.float32, [None])}
+    )
+    uploads = {"update": keyed_factory(aggregation), "control": UniformClusteredMeanFactory()}
+    work = build_controlled_work(model, training, parameters.option)
+    return compose(work, uploads, server, weighting=WEIGHTINGS[parameters.weighting])
+
+
+def build_controlled_training(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: ScaffoldParameters = ScaffoldParameters(),
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> ClusteredTraining:
+    """Builds the engine of SCAFFOLD's rounds; arguments as in `build_scaffold`. All control variates are zero at first."""
+
+    def build_round(factory):
+        return build_controlled_round(model, training, parameters, aggregation=factory)
+
+    def rows(count: int):
+        return {"controls": np.zeros([count, model.size], np.float32)}
+
+    nothing = np.zeros(model.size, np.float32)
+    return build_engine(model, build_round, aggregation, rows=rows, kept=nothing, counts_members=True)
+
+
+def build_scaffold(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: ScaffoldParameters = ScaffoldParameters(),
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds SCAFFOLD.
+
+    A client keeps its control variate; a round sends two vectors each way. The code of PACFL and FLIS divides by the number of
+    steps also with momentum, which makes control variates too large; here momentum is right (see `control_variates`).
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      parameters: Options.
+      aggregation: Of the models' updates inside each cluster, see `aggregators.clustered_mean.keyed_factory`.
+    """
+    return OneModel("scaffold", build_controlled_training(model, training, parameters, aggregation=aggregation))

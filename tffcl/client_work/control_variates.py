@@ -1,0 +1,55 @@
+"""SCAFFOLD's local training: steps corrected by control variates, one of which the client keeps."""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.client_work.examples import stack
+from tffcl.client_work.local_sgd import LocalTraining, build_full_gradient
+from tffcl.client_work.step_weights import build_step_weight
+from tffcl.client_work.training import build_train_and_report
+from tffcl.client_work.work import ClientResult, ClientWork, keyed
+from tffcl.models.flat import FlatModel
+
+OPTIONS = {
+    "gradient": "Option I: c_i becomes the gradient at the model as it was received",
+    "difference": "Option II: c_i becomes the mean of the local gradients",
+}
+
+
+def build_controlled_work(model: FlatModel, training: LocalTraining, option: str) -> ClientWork:
+    """Builds local training with control variates (SCAFFOLD, Alg. 1 lines 7 to 14).
+
+    Every step goes against g - c_i + c; the correction is part of the gradient, so that momentum gathers it too. Option II is
+    c_i+ = c_i - c + (x - y) / (K η); with momentum K, the number of steps, is ‖a‖₁ (see `step_weights`), without which c_i would
+    be larger by about 1 / (1 - ρ). A client whose training is not finite keeps what it had.
+
+    Args:
+      model: What is trained.
+      training: Hyper-parameters; without a proximal weight.
+      option: A name in `OPTIONS`.
+
+    Returns:
+      Work that receives `<model=float32[P],control=float32[P]>` and keeps `float32[P]`, c_i, with the field `key` and the uploads
+      `update` and `control`, both `<key=int32,value=float32[P]>`: y - x and c_i+ - c_i.
+    """
+    train_and_report, step_weight = build_train_and_report(model, training), build_step_weight(training)
+    full_gradient = build_full_gradient(model, training)
+
+    def compute(received, client):
+        start, own, control = received["model"], client["kept"], received["control"]
+        trained, report = train_and_report(start, client, correction=control - own)
+        if option == "gradient":
+            local = stack(client["examples"])
+            renewed = full_gradient(start, local["x"], local["y"])
+        else:
+            gone = training.learning_rate * step_weight(report["examples"])
+            renewed = own - control + tf.math.divide_no_nan(start - trained, gone)
+        report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(renewed)))
+        uploads = {
+            "update": keyed(client["key"], trained - start),
+            "control": keyed(client["key"], renewed - own),
+        }
+        return ClientResult(uploads, report, tf.where(report["finite"], renewed, own))
+
+    return ClientWork(model.example_spec, compute, {"key": np.int32}, tff.TensorType(np.float32, [model.size]))
