@@ -1,6 +1,7 @@
 """One suite for every method of the catalog, so that one which is added is covered; and for a method of a stranger."""
 
 import functools
+import pathlib
 
 import pytest
 
@@ -8,7 +9,9 @@ from tests.conformance import checks, strangers
 from tests.conformance.conftest import configured
 from tests.conformance.subject import DoesNotApply, Subject
 from tffcl.experiments import prepare
+from tffcl.references import load_reference
 
+OWN = pathlib.Path(__file__).parents[1] / "experiments" / "own"
 # What the clients' graphs of a method are known to have that device runtimes lack, by computation.
 LACKING = {"pca_km_hc": {"signature": ["SelfAdjointEigV2"]}}
 # Methods whose server is known to do with sums, and such as are known to need each client's upload.
@@ -44,6 +47,11 @@ def built_by(data_dir):
 
 def test_a_strangers_method_conforms(built_by, clients, two_workers):
     assert checks.check_method_conforms(built_by(strangers.ByParity), *clients, two_workers=two_workers) == []
+
+
+def test_a_method_in_a_file_beside_a_task_conforms(built_by, clients, two_workers):
+    built = built_by(functools.partial(load_reference("my_methods:build_mine", OWN), num_clusters=2))
+    assert checks.check_method_conforms(built, *clients, two_workers=two_workers) == []
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,14 @@
 import json
 import pathlib
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import tffcl
+from tests.runner.test_run import rows_of, wait_for
 from tffcl.cli import main
 from tffcl.errors import UserError
 from tffcl.experiments import config, joining, sweep
@@ -61,12 +64,14 @@ def test_the_strangers_method_groups_by_labels(compared, task):
     np.testing.assert_array_equal(clusters, distances.argmin(axis=1))
 
 
-def test_it_is_resumed_as_if_it_had_never_stopped(compared, task, tmp_path):
-    whole, again = compared / "mine" / "seed-0", tmp_path / "again"
-    shutil.copytree(whole, again)
-    (again / "summary.json").unlink()
-    newest = max((again / "checkpoints").glob("round_*.npz"))
-    newest.unlink()
+def test_killed_it_is_resumed_as_if_it_had_never_stopped(compared, task, tmp_path):
+    again = tmp_path / "again"
+    command = [sys.executable, "-m", "tffcl", "run", str(task), "--algorithm", "mine", "--out", str(again)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: rows_of(again) >= 3, process)
+    process.kill()
+    process.wait()
+    assert not (again / "summary.json").exists()
     resumed = run(config.resolve(task, "mine"), again, resume=True, show_progress=False).summary
     expected = summary_of(compared, "mine")
     for key in ("accuracy", "clusters", "traffic"):

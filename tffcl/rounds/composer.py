@@ -146,7 +146,7 @@ class Round:
         def initialize():
             return self._initial_aggregators()
 
-        return initialize()
+        return plain_containers(initialize())
 
     @functools.cached_property
     def transfer(self) -> Transfer:
@@ -316,6 +316,17 @@ def compose(
     if not reports and any(isinstance(factory, CollectFactory) for factory in uploads.values()):
         raise ValueError("the rows of a CollectFactory travel with the reports; this round has none")
     return Round(client_work, uploads, server, weighting, reports)
+
+
+def plain_containers(value):
+    """Returns a value of TFF's with mappings in the place of named tuples and attrs objects, as a checkpoint can hold them; TFF
+    takes either."""
+    names = [each.name for each in getattr(type(value), "__attrs_attrs__", ())] or getattr(value, "_fields", None)
+    if names:
+        return collections.OrderedDict((name, plain_containers(getattr(value, name))) for name in names)
+    if isinstance(value, Mapping):
+        return collections.OrderedDict((name, plain_containers(each)) for name, each in value.items())
+    return type(value)(map(plain_containers, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _first(value, kind: tff.Type):

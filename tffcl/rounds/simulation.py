@@ -10,7 +10,7 @@ import tensorflow as tf
 from tffcl.aggregators.collect import by_client
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
-from tffcl.rounds.composer import Round
+from tffcl.rounds.composer import Round, plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.runtime import MESSAGE_BYTES
 
@@ -120,7 +120,7 @@ def _run(composed: Round, cohort: Cohort, values, aggregators, fields) -> RoundR
     clients, transfer = len(cohort.client_ids), composed.transfer
     traffic = Traffic(transfer.down_bytes(models), transfer.up_bytes()) * clients
     return RoundResult(
-        {name: state[name] for name in values}, state["aggregators"], reports, collected, told.get("results", {}),
+        {name: state[name] for name in values}, plain_containers(state["aggregators"]), reports, collected, told.get("results", {}),
         told.get("measurements", {}), kept, traffic,
     )  # fmt: skip
 

@@ -1,0 +1,94 @@
+"""Any factory of TFF inside each cluster: when the number of clusters is known, as it grows, and with secure sums."""
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, train
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
+from tffcl.algorithms.composed import ComposedParameters, build_composed
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.ifca import IFCAParameters, build_ifca
+from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.stocfl import build_stocfl
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.errors import UserError
+from tffcl.runner import state_arrays
+
+MEAN = tff.aggregators.MeanFactory(no_nan_division=True)
+ONCE = LocalTraining(epochs=1, batch_size=0, learning_rate=0.1)
+
+
+def test_tffs_mean_is_our_own(tff_worker, model, population, reference):
+    inside = build_fedavg(model, TRAINING, aggregation=tff.aggregators.MeanFactory())
+    assert_close(models_of(inside, train(inside, population), population), reference("fedavg")[1])
+
+
+@pytest.fixture(scope="module")
+def turned(digit_clients):
+    """Clients of upright digits and one whose digits are turned, which is alone at most thresholds."""
+    return digit_clients([40, 40, 40, 40], turns=[0, 0, 0, 1])
+
+
+def test_the_number_of_clusters_comes_from_the_state_and_grows_with_newcomers(tff_worker, model, turned):
+    """An adaptive clip is a state of each cluster: a founded one starts anew, the others keep theirs."""
+    clip = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(0.01, 0.5, 0.2)
+    clipped = tff.aggregators.clipping_factory(clip, MEAN)
+    few, late = turned.restricted([0, 1, 2]), turned.restricted([3])
+    how = PACFLParameters(threshold=12)
+    method = build_pacfl(model, ONCE, how, aggregation=clipped)
+    state = method.initialize(few)
+    assert len(state.models) == len(state.aggregators["update"]) == 1
+    state, _ = method.next(state, cohort_of(few, [0, 1, 2], 1))
+    joined = method.admit(state, late)
+    assert len(joined.models) == len(joined.aggregators["update"]) == 2
+    first, fresh = (_clip_of(each) for each in joined.aggregators["update"])
+    assert first == _clip_of(state.aggregators["update"][0]) != pytest.approx(0.01) and fresh == pytest.approx(0.01)
+    arrays, _ = state_arrays.pack({"state": joined})
+    restored = state_arrays.unpack(arrays, {"state": method.state_class})["state"]
+    after, _ = method.next(restored, cohort_of(turned, [3], 2))
+    np.testing.assert_array_equal(after.models[0], joined.models[0])
+    assert 0 < np.linalg.norm(after.models[1] - joined.models[1]) < 0.011
+    computations = method.exports().computations(after)
+    assert "float32[?" in str(computations["training"].type_signature)
+
+
+def _clip_of(state) -> float:
+    return float(state["clipping_norm"][0]["current_estimate"])
+
+
+def test_secure_sums_are_simulated_and_exported_as_they_are(tff_worker, model, population):
+    """TFF's own aggregator with secure sums, whose clip starts at 1: nobody's update of this round is longer."""
+    method = build_fedavg(model, ONCE, aggregation=tff.learning.secure_aggregator(zeroing=False, clipping=False))
+    plain = build_fedavg(model, ONCE)
+    found, expected = (train(each, population, COHORTS[:1]).models for each in (method, plain))
+    np.testing.assert_allclose(found, expected, atol=1e-4)  # fixed point
+    exported = method.exports().computations(method.initialize(population))["training"]
+    assert b"federated_secure_sum" in tff.framework.serialize_computation(exported).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda model, factory: build_ifca(model, TRAINING, IFCAParameters(num_clusters=2), aggregation=factory),
+        lambda model, factory: build_composed(
+            model, TRAINING, ComposedParameters(signature="label_histogram", num_clusters=2), aggregation=factory
+        ),
+    ],
+    ids=["ifca", "composed"],
+)
+def test_methods_with_clusters_take_it_too(tff_worker, model, population, build):
+    found, expected = (train(build(model, each), population, COHORTS[:2]).models for each in (MEAN, None))
+    assert_close(found, expected)
+
+
+def test_what_cannot_be_is_said():
+    with pytest.raises(UserError, match="aggregation is of str; it must be an aggregation factory, e.g. tff.aggregators.Mean"):
+        keyed_factory("mean")
+    with pytest.raises(UserError, match="num_clusters is 2, and that of aggregation 3; they must be the same"):
+        keyed_factory(ClusteredMeanFactory(3), 2)
+
+
+def test_stocfls_clusters_come_and_go(model):
+    with pytest.raises(UserError, match="StoCFL's clusters come and go, so that no aggregation can run once for each"):
+        build_stocfl(model, TRAINING, aggregation=MEAN)
