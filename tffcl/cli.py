@@ -7,7 +7,7 @@ import sys
 
 from tffcl.errors import UserError, unknown
 
-_LISTS = ("algorithms", "tasks", "datasets", "partitions", "models")
+_LISTS = ("algorithms", "tasks", "datasets", "partitions", "models", "signatures", "trainings", "aggregations")
 _DEMO = ("pacfl", "fedavg", "solo")
 
 
@@ -376,6 +376,7 @@ def _angles(options):
 def _list(options):
     from tffcl.datasets import registry as data
     from tffcl.experiments import catalog, tasks
+    from tffcl.references import registered
 
     if options.name:
         from tffcl.experiments import explain
@@ -388,7 +389,16 @@ def _list(options):
         "datasets": {name: entry.summary for name, entry in data.DATASETS.items()},
         "partitions": {name: entry.summary for name, entry in data.PARTITIONS.items()},
         "models": {name: entry.description for name, entry in catalog.MODELS.items()},
+        "signatures": catalog.COMPOSED_SIGNATURES,
+        "trainings": catalog.TRAININGS,
+        "aggregations": {name: entry.description for name, entry in catalog.AGGREGATIONS.items()},
     }
+    for kind, known in described.items():
+        others = registered(kind.removesuffix("s")).items()
+        described[kind] = {
+            **known,
+            **{name: f"{value}, of an installed package" for name, value in others if name not in known},
+        }
     for kind in [options.what] if options.what else _LISTS:
         if not options.what:
             print(f"{kind}:")

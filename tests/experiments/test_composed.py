@@ -9,7 +9,7 @@ from tests.short_runs import cohort_of
 from tffcl.algorithms.composed import SIGNATURES
 from tffcl.algorithms.trainings import TRAININGS
 from tffcl.errors import UserError
-from tffcl.experiments import config, prepare
+from tffcl.experiments import catalog, config, explain, prepare
 from tffcl.experiments.populations import build_population
 
 TASK = pathlib.Path(__file__).parents[1] / "conformance" / "digits.toml"
@@ -67,6 +67,15 @@ def test_any_signature_goes_with_any_training(composed, signature, training):
     moved = np.abs(models[rows] - before[was]).max(axis=1)
     assert (moved[np.isin(clients.client_ids, chosen)] > 1e-4).all()
     np.testing.assert_array_equal(moved[~np.isin(clients.client_ids, chosen)], 0)
+
+
+def test_what_is_listed_is_what_there_is():
+    assert catalog.TRAININGS.keys() == TRAININGS.keys() and catalog.COMPOSED_SIGNATURES.keys() == SIGNATURES.keys()
+    for kind, names in (("trainings", TRAININGS), ("signatures", SIGNATURES), ("aggregations", catalog.AGGREGATIONS)):
+        for name in names:
+            assert len(explain.explain(kind, name)) >= 2
+    assert any("option (" in line and "difference, gradient" in line for line in explain.explain("trainings", "scaffold"))
+    assert any("num_vectors (3; a whole number from 1)" in line for line in explain.explain("signatures", "subspace"))
 
 
 def test_trainings_of_the_same_groups_differ(composed):

@@ -21,21 +21,19 @@ class TrainingKind:
     """A local training that can be named.
 
     Attributes:
-      description: One line.
       build: `(model, training, [parameters,] *, aggregation) -> ClusteredTraining`.
       parameters: The class of its own parameters; None for none.
     """
 
-    description: str
     build: Callable[..., ClusteredTraining]
     parameters: type[Parameters] | None = None
 
 
 TRAININGS: Mapping[str, TrainingKind] = {
-    "sgd": TrainingKind("plain SGD (FedAvg's)", build_clustered_training),
-    "proximal": TrainingKind("held near the cluster's model (FedProx's)", build_proximal_training, FedProxParameters),
-    "fednova": TrainingKind("averaged per step's worth of training", build_normalized_training, FedNovaParameters),
-    "scaffold": TrainingKind("steps corrected by control variates", build_controlled_training, ScaffoldParameters),
+    "sgd": TrainingKind(build_clustered_training),
+    "proximal": TrainingKind(build_proximal_training, FedProxParameters),
+    "fednova": TrainingKind(build_normalized_training, FedNovaParameters),
+    "scaffold": TrainingKind(build_controlled_training, ScaffoldParameters),
 }
 
 

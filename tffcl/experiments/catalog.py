@@ -150,6 +150,24 @@ SIGNATURES = {
     "anchor_gradient": "stocfl",
 }
 
+# The signatures of `method = "composed"`: what clients tell before training, and what it is compared by.
+COMPOSED_SIGNATURES = {
+    "subspace": "the first singular vectors of the data (PACFL); by principal angles",
+    "inference": "what a warmed-up model says of the server's images (FLIS); by agreement",
+    "pca_centres": "k-means centres of PCA projections (FLT's baseline); by distances of centres",
+    "embedding": "k-means centres of an encoder's embeddings (FLT); by distances of centres",
+    "anchor_gradient": "the gradient at the initial model (StoCFL); by cosines",
+    "label_histogram": "the shares of the labels",
+}
+
+# The local trainings of `method = "composed"`.
+TRAININGS = {
+    "sgd": "plain SGD (FedAvg's)",
+    "proximal": "held near the cluster's model (FedProx's)",
+    "fednova": "updates are averaged per step's worth of training (FedNova's)",
+    "scaffold": "steps are corrected by control variates (SCAFFOLD's)",
+}
+
 # How the updates inside a cluster are aggregated; each builds a factory, or None for the plain mean.
 AGGREGATIONS = {
     "mean": Entry("the mean, weighted by examples", "tffcl.aggregators.by_name", "build_mean"),

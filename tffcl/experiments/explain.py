@@ -18,7 +18,7 @@ def explain(kind: str, name: str) -> list[str]:
     """Says what a task may set for something that `tffcl list` names.
 
     Args:
-      kind: One of "algorithms", "tasks", "datasets", "partitions", "models".
+      kind: One of those that `tffcl list` knows, e.g. "algorithms".
       name: Of one of that kind.
 
     Returns:
@@ -80,7 +80,33 @@ def _model(name: str) -> Iterator[str]:
     yield from _function("model", entry.builder(), catalog.GIVEN_TO_MODELS)
 
 
-_EXPLAINERS = {"algorithms": _algorithm, "tasks": _task, "datasets": _dataset, "partitions": _partition, "models": _model}
+def _signature(name: str) -> Iterator[str]:
+    from tffcl.algorithms import composed
+
+    yield data.find("signature", catalog.COMPOSED_SIGNATURES, name)
+    kind = composed.SIGNATURES[name]
+    yield from _function("signature", kind.build, composed.GIVEN)
+    yield f"metrics: {', '.join({**kind.metrics, **composed.VECTOR_METRICS})}"
+
+
+def _training(name: str) -> Iterator[str]:
+    from tffcl.algorithms import trainings
+
+    yield data.find("training", catalog.TRAININGS, name)
+    parameters = trainings.TRAININGS[name].parameters
+    yield from _settings("training", parameters) if parameters else ["no keys of its own"]
+
+
+def _aggregation(name: str) -> Iterator[str]:
+    entry = data.find("aggregation", catalog.AGGREGATIONS, name)
+    yield entry.description
+    yield from _function("aggregation", entry.builder())
+
+
+_EXPLAINERS = {
+    "algorithms": _algorithm, "tasks": _task, "datasets": _dataset, "partitions": _partition, "models": _model,
+    "signatures": _signature, "trainings": _training, "aggregations": _aggregation,
+}  # fmt: skip
 
 
 def _settings(table: str, settings: type) -> Iterator[str]:
