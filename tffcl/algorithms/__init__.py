@@ -9,11 +9,13 @@ from tffcl.public_names import lazily
 _SHOWN = {
     "cfl": ("build_cfl", "CFLParameters"),
     "choosing": ("Choosing",),
+    "clove": ("build_clove", "CLoVEParameters"),
     "clustered_training": ("EngineMethod", "build_clustered_training"),
     "composed": ("build_composed", "ComposedParameters"),
     "ditto": ("build_ditto", "DittoParameters"),
     "fedavg": ("build_fedavg",),
     "fedprox": ("build_fedprox", "FedProxParameters"),
+    "fedclust": ("build_fedclust", "FedClustParameters"),
     "fednova": ("build_fednova", "FedNovaParameters"),
     "fedsem": ("build_fedsem", "FedSEMParameters"),
     "flis_dc": ("build_flis_dc", "FLISDCParameters"),

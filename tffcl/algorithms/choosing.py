@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.algorithms.method import ClusteredState, Method, Views
@@ -49,6 +50,18 @@ def _build_choice(model: FlatModel, criterion: str) -> tff.Computation:
         return choose(models, tried["x"], tried["y"])[0]
 
     return build_asking(models_type(model.size), sequence_type(model.example_spec), choose_one)
+
+
+@built_once
+def build_trying(model: FlatModel, num_clusters: int) -> tff.Computation:
+    """Builds the computation that collects every client's losses `float32[K]` under all models `float32[K,P]`."""
+    choose = build_choose(model, "loss")
+
+    def try_all(models, examples):
+        tried = stack(examples)
+        return tf.ensure_shape(choose(models, tried["x"], tried["y"])[1], [num_clusters])
+
+    return build_asking(models_type(model.size, num_clusters), sequence_type(model.example_spec), try_all)
 
 
 class Choosing(Method):

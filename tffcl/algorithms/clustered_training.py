@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
-from tffcl.algorithms.method import ClusteredState, Exports, Method
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_update_work
 from tffcl.clients.cohort import Cohort
@@ -177,6 +177,9 @@ class EngineMethod(Method):
 
     def models_for(self, state: ClusteredState, client_ids):
         return self.engine.models_for(state, client_ids)
+
+    def views(self, state: ClusteredState) -> Views:
+        return Views(state.client_ids, state.assignment)
 
     def exports(self) -> Exports:
         return self.engine.exports()

@@ -6,7 +6,7 @@ trains its own model: PACFL, FLIS (HC) and PCA+kM+HC are points of this space.
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.answers import build_inference, check_images
 from tffcl.signatures.embedding import build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
+from tffcl.signatures.partial_weights import build_partial_weights
 from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.signatures.signature import Signature
 from tffcl.signatures.subspace import build_subspace
@@ -119,12 +120,20 @@ def _anchor_gradient(model: FlatModel, *, training, seed, form: str = "gradient"
     return build_anchor_gradient(model, form=form, local=training, projection=projection, seed=seed)
 
 
+def _partial_weights(
+    model: FlatModel, *, training: LocalTraining, seed, warm_up_epochs: Count = 5, layers: Sequence[str] | None = None
+):
+    warm_up = dataclasses.replace(training, epochs=warm_up_epochs)
+    return build_partial_weights(model, training=warm_up, layers=layers, seed=seed)
+
+
 SIGNATURES = {
     "subspace": SignatureKind(_subspace, proximity.METRICS, subspace_angles, "degrees", _device_subspace),
     "inference": SignatureKind(_inference, inference_similarity.FORMS, answer_dissimilarities, "dissimilarity"),
     "pca_centres": SignatureKind(_pca_centres, client_relatedness.DISTANCES, centre_distances, "distance of centres"),
     "embedding": SignatureKind(_embedding, client_relatedness.DISTANCES, centre_distances, "distance of centres"),
     "anchor_gradient": SignatureKind(_anchor_gradient, {"cosine": VECTOR_METRICS["cosine"]}, unit="1 - cosine"),
+    "partial_weights": SignatureKind(_partial_weights),
     "label_histogram": SignatureKind(build_label_histogram),
 }
 GIVEN = ("training", "seed", "server_images", "find_encoder")  # what a run gives to a signature's builder that takes it

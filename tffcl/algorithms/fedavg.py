@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import EngineMethod, build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Method, Views
+from tffcl.algorithms.method import ClusteredState, Method
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.arrivals import check_newcomers, extended
 from tffcl.clients.population import Population
@@ -22,9 +22,6 @@ class OneModel(EngineMethod):
     def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
         check_newcomers(state, newcomers)
         return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
-
-    def views(self, state: ClusteredState) -> Views:
-        return Views(state.client_ids, state.assignment)
 
 
 def build_fedavg(

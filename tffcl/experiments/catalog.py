@@ -105,6 +105,21 @@ ALGORITHMS = {
         "FedSEMParameters",
         needs=("seed",),
     ),
+    "fedclust": Entry(
+        "FedClust: clusters by the last layer's weights after a local warm-up (2024)",
+        "tffcl.algorithms.fedclust",
+        "build_fedclust",
+        "FedClustParameters",
+        needs=("seed",),
+        clustering="build_clustering",
+    ),
+    "clove": Entry(
+        "CLoVE: K models, clients clustered by their losses under all of them in every round (2025)",
+        "tffcl.algorithms.clove",
+        "build_clove",
+        "CLoVEParameters",
+        needs=("seed",),
+    ),
     "stocfl": Entry(
         "StoCFL: clusters merge by gradients at an anchor as clients become known, models held near a global one (2023)",
         "tffcl.algorithms.stocfl",
@@ -148,6 +163,7 @@ SIGNATURES = {
     "pca_centres": "pca_km_hc",
     "embedding": "flt",
     "anchor_gradient": "stocfl",
+    "partial_weights": "fedclust",
 }
 
 # The signatures of `method = "composed"`: what clients tell before training, and what it is compared by.
@@ -157,6 +173,7 @@ COMPOSED_SIGNATURES = {
     "pca_centres": "k-means centres of PCA projections (FLT's baseline); by distances of centres",
     "embedding": "k-means centres of an encoder's embeddings (FLT); by distances of centres",
     "anchor_gradient": "the gradient at the initial model (StoCFL); by cosines",
+    "partial_weights": "the last layer's weights after a local warm-up (FedClust)",
     "label_histogram": "the shares of the labels",
 }
 

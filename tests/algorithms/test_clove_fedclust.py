@@ -1,0 +1,79 @@
+"""CLoVE and FedClust find groups, and their limits."""
+
+import numpy as np
+import pytest
+
+from tests.algorithms.conftest import same_groups
+from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
+from tffcl.algorithms.clove import CLoVEParameters, build_clove
+from tffcl.algorithms.fedclust import FedClustParameters, build_fedclust
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.errors import UserError
+from tffcl.models.mlp import build_mlp
+from tffcl.signatures.partial_weights import build_partial_weights, layer_places
+
+EAGER = LocalTraining(epochs=5, batch_size=10, learning_rate=0.1)
+
+
+@pytest.fixture(scope="module")
+def turned(digit_clients):
+    """Two groups: upright digits, and digits upside down."""
+    return digit_clients([120] * 6, turns=[0, 2, 0, 2, 0, 2])
+
+
+def test_clove_with_one_model_is_fedavg(tff_worker, model, population, reference):
+    one = build_clove(model, TRAINING, CLoVEParameters(num_clusters=1))
+    assert_close(models_of(one, train(one, population), population), reference("fedavg")[1])
+    assert one.joining.up == one.joining.down == 0
+
+
+def test_clove_finds_who_holds_like_images(tff_worker, turned):
+    model = build_mlp((8, 8, 1), 10, hidden=32, normalization=(0.3, 0.4), seed=3)
+    clove = build_clove(model, EAGER, CLoVEParameters(2), seed=1)
+    state = clove.initialize(turned)
+    for number in range(1, 6):
+        state, metrics = clove.next(state, cohort_of(turned, turned.client_ids, number))
+    assert len(set(zip(state.assignment.tolist(), [0, 1] * 3))) == len(set(state.assignment.tolist())) == 2
+    vectors = 2 * 4 * model.size
+    assert (metrics.signatures.down, metrics.signatures.up) == (6 * vectors, 6 * 2 * 4)
+    assert metrics.traffic.down == 6 * (vectors + 4 * model.size)
+    newcomers = clove.admit(clove.initialize(turned.restricted([0, 1])), turned.restricted([2, 3]))
+    assert len(newcomers.assignment) == 4
+
+
+def test_clove_needs_as_many_clients_as_clusters(tff_worker, model, population):
+    clove = build_clove(model, TRAINING, CLoVEParameters(3))
+    with pytest.raises(UserError, match="num_clusters is 3; it must be at most the clients of a round, 2"):
+        clove.next(clove.initialize(population), cohort_of(population, [0, 1], 1))
+
+
+def test_fedclust_finds_who_holds_like_labels(tff_worker, grouped):
+    model = build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
+    method = build_fedclust(model, EAGER)
+    assert same_groups(method.initialize(grouped).assignment)  # by the largest gap, without a number
+
+
+def test_partial_weights_are_what_local_training_leaves(tff_worker, model, population):
+    """The last layer of the model that a client of FedAvg alone would have."""
+    from tffcl.algorithms.solo import build_solo
+
+    signature = build_partial_weights(model, training=TRAINING, seed=4)
+    examples = population.examples(1)
+    found = signature.computation(signature.context, examples)
+    (last,) = layer_places(model, None)
+    assert found.shape == (16 * 10 + 10,) == (last.stop - last.start,)
+    apart = np.abs(found - model.initial[last])
+    assert 0.01 < apart.max() < 5
+    solo = build_solo(model, TRAINING)
+    trained = models_of(solo, train(solo, population.restricted([1]), [(1,)]), population.restricted([1]))[0]
+    # The batches are others, so the weights are near and not equal.
+    assert np.linalg.norm(found - trained[last]) < np.linalg.norm(found - model.initial[last])
+
+
+def test_layers_are_named(model):
+    both = layer_places(model, ["hidden", "output"])
+    assert [each.start for each in both] == [0, 64 * 16 + 16]
+    with pytest.raises(UserError, match="unknown layer of mlp 'hiden'; did you mean 'hidden'"):
+        layer_places(model, ["hiden"])
+    with pytest.raises(UserError, match="give threshold or num_clusters, not both"):
+        FedClustParameters(threshold=1.0, num_clusters=2)

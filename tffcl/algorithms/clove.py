@@ -1,0 +1,120 @@
+"""CLoVE: clustering of loss vector embeddings (Bhatia et al. 2025, arXiv:2506.22427): k-means on losses in every round.
+
+Clients try all K models and send their losses; the server clusters these by k-means, gives each cluster a model, and they train it.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tffcl.algorithms.choosing import build_trying
+from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
+from tffcl.algorithms.method import ClusteredState, Exports, Method
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.arrivals import check_newcomers, extended
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
+from tffcl.clustering.loss_vectors import group_by_losses
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.rounds.asking import ask_all
+from tffcl.rounds.traffic import Traffic
+from tffcl.validation import Count, Parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class CLoVEParameters(Parameters):
+    """How CLoVE groups clients.
+
+    Attributes:
+      num_clusters: K, the number of models.
+      square_root: Whether the roots of the losses are clustered, which gives large losses less weight (an option of the authors'
+        code).
+    """
+
+    num_clusters: Count = 2
+    square_root: bool = False
+
+
+class CLoVE(EngineMethod):
+    """CLoVE, see `build_clove`."""
+
+    def __init__(self, engine: ClusteredTraining, parameters: CLoVEParameters, seed: int):
+        super().__init__("clove", engine)
+        self._how, self._seed = parameters, seed
+        self._trying = build_trying(engine.model, parameters.num_clusters)
+        if parameters.num_clusters > 1:
+            self.joining = Traffic(parameters.num_clusters * self.model.initial.nbytes, 4 * parameters.num_clusters)
+
+    def initialize(self, population: Population) -> ClusteredState:
+        clusters = self._how.num_clusters
+        nobody = np.zeros(len(population), np.int32)
+        fields = self.engine.start(population, np.arange(clusters, dtype=np.int32))
+        if clusters > 1:
+            seeds = np.random.SeedSequence(self._seed).generate_state(clusters)
+            fields["models"] = np.stack([self.model.draw(int(each)) for each in seeds])
+        return ClusteredState(**{**fields, "assignment": nobody})
+
+    def next(self, state: ClusteredState, cohort: Cohort):
+        if self._how.num_clusters == 1:
+            return self.engine.next(state, cohort)
+        clients = len(cohort.client_ids)
+        if self._how.num_clusters > clients:
+            raise UserError(f"num_clusters is {self._how.num_clusters}; it must be at most the clients of a round, {clients}")
+        grouped = self._grouped(state, cohort.population.restricted(cohort.client_ids), cohort.seed[1])
+        state, metrics = self.engine.next(grouped, cohort)
+        return state, metrics.with_signatures(self.joining * clients)
+
+    def _grouped(self, state: ClusteredState, population: Population, number: int) -> ClusteredState:
+        """The state after the clients of a population were clustered by their losses."""
+        losses = ask_all(self._trying, state.models, population, population.examples)
+        assignment = state.assignment.copy()
+        where = state.index(population.client_ids)
+        assignment[where] = group_by_losses(losses, square_root=self._how.square_root, seed=self._seed + number)
+        return dataclasses.replace(state, assignment=assignment)
+
+    def choose(self, state: ClusteredState, population: Population) -> ClusteredState:
+        """Everyone is clustered by their losses under the models of now."""
+        if self._how.num_clusters == 1 or len(population) < self._how.num_clusters:
+            return state
+        return self._grouped(state, population, 0)
+
+    def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
+        """A newcomer, who has nobody to be clustered with, takes the model of least loss."""
+        check_newcomers(state, newcomers)
+        found = np.zeros(len(newcomers), np.int32)
+        if self._how.num_clusters > 1:
+            found = ask_all(self._trying, state.models, newcomers, newcomers.examples).argmin(axis=1).astype(np.int32)
+        return dataclasses.replace(state, **extended(state, newcomers, found))
+
+    def exports(self) -> Exports:
+        more = {"losses": self._trying} if self._how.num_clusters > 1 else {}
+        return self.engine.exports(build=lambda: more)
+
+
+def build_clove(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: CLoVEParameters = CLoVEParameters(),
+    *,
+    seed: int = 0,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds CLoVE.
+
+    From the paper: vectors of losses on training data under all models, k-means at the server, a matching of clusters to models by
+    least total loss, models averaged by examples. Ours: the K models are drawn independently, as IFCA's; an evaluation clusters
+    everyone by the losses of then; a newcomer takes the model of least loss. With one model it is FedAvg.
+
+    The losses of a round are counted as signature traffic: each client receives all models and sends K numbers. Then it receives the
+    model of its cluster, which a device that kept all of them would not need again.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      parameters: K and how losses are compared.
+      seed: Decides the initial models, and the starts of k-means.
+      aggregation: Of the updates inside each cluster, see `aggregators.clustered_mean.keyed_factory`.
+    """
+    return CLoVE(build_clustered_training(model, training, aggregation=aggregation), parameters, seed)

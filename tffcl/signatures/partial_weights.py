@@ -1,0 +1,68 @@
+"""FedClust's signature: some layers' weights after a short local training from the common initial model."""
+
+import collections
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.client_work.examples import stack
+from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
+from tffcl.errors import unknown
+from tffcl.models.flat import FlatModel
+from tffcl.signatures.signature import Signature, build_signature
+
+
+def layer_places(model: FlatModel, layers: Sequence[str] | None) -> list[slice]:
+    """Returns where some layers lie in the vector of a model.
+
+    Args:
+      model: The architecture.
+      layers: Their names; None: the last layer that has weights.
+
+    Raises:
+      UserError: For an unknown name.
+    """
+    slices = model.layer_slices()
+    for name in layers or ():
+        if name not in slices:
+            raise unknown(f"layer of {model.name}", name, slices, key="layers")
+    return [slices[name] for name in layers] if layers else [list(slices.values())[-1]]
+
+
+def build_partial_weights(
+    model: FlatModel, *, training: LocalTraining, layers: Sequence[str] | None = None, seed: int = 0
+) -> Signature:
+    """Builds the signature `V = float32[d]`: the weights of some layers as local training leaves them.
+
+    A classifier's last layer learns which labels a client has, and to what pictures they belong (FedClust, Islam et al. 2024,
+    arXiv:2407.07124, which takes the last layer's weights; a client sends nothing else).
+
+    Args:
+      model: Architecture and initial vector, which is broadcast.
+      training: The local training.
+      layers: Names of the layers that are sent; None: the last one.
+      seed: Decides in which order clients visit their examples.
+
+    Returns:
+      The signature; its context is `<model=float32[P],seed=int32[2]>`.
+
+    Raises:
+      UserError: For an unknown layer.
+    """
+    places, local_sgd = layer_places(model, layers), build_local_sgd(model, training)
+    size = sum(place.stop - place.start for place in places)
+
+    @tf.function
+    def compute(context, examples):
+        data = stack(examples)
+        trained, _ = local_sgd(context["model"], data["x"], data["y"], context["seed"])
+        return tf.ensure_shape(tf.concat([trained[place] for place in places], 0), [size])
+
+    context_type = collections.OrderedDict(model=tff.TensorType(np.float32, [model.size]), seed=tff.TensorType(np.int32, [2]))
+    context = collections.OrderedDict(model=model.initial, seed=np.array([seed % 2**31, 0], np.int32))
+    key = None if model.key is None else (model.key, training, tuple((place.start, place.stop) for place in places))
+    return build_signature(
+        "partial_weights", model.example_spec, compute, context_type=tff.to_type(context_type), context=context, key=key
+    )
