@@ -38,12 +38,23 @@ def copied(pacfl, tmp_path):
     return tmp_path / "copy"
 
 
-def test_what_was_exported_runs_in_a_process_of_its_own(pacfl):
-    _, to, contents = pacfl
-    command = [sys.executable, "-m", "tffcl", "export", "--check", str(to)]
-    done = subprocess.run(command, capture_output=True, text=True)
+def check_here(to, capsys):
+    assert main(["export", "--check", str(to)]) == 0
+    return capsys.readouterr().out
+
+
+def check_in_a_process_of_its_own(to, capsys):
+    done = subprocess.run([sys.executable, "-m", "tffcl", "export", "--check", str(to)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "check", [check_here, pytest.param(check_in_a_process_of_its_own, marks=pytest.mark.slow)], ids=["here", "own process"]
+)
+def test_what_was_exported_is_checked(pacfl, capsys, check):
+    _, to, contents = pacfl
+    lines = check(to, capsys).splitlines()
     for name in ("signature", "training", "training_summed"):
         place = to / "computations" / name
         assert any(line.startswith(f"{place}/computation.pb: as the library when it was exported") for line in lines)

@@ -58,7 +58,26 @@ DATA = {
 }
 
 
-@pytest.fixture(scope="module", params=DATA)
+# In the suite every method has one kind of data, and every kind of data one method; the other combinations are slow.
+QUICK = {
+    *(("perceptron", name) for name in METHODS),
+    *{"cnn": "fedavg", "letters": "stocfl", "functional": "pacfl", "client_data": "ifca"}.items(),
+}
+
+
+def pytest_generate_tests(metafunc):
+    if "finished" in metafunc.fixturenames:
+        combinations = [
+            pytest.param(data, method, marks=[] if (data, method) in QUICK else [pytest.mark.slow])
+            for data in DATA
+            for method in METHODS
+        ]
+        metafunc.parametrize("own, finished", combinations, indirect=True, scope="module")
+    elif "own" in metafunc.fixturenames:
+        metafunc.parametrize("own", DATA, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def own(request):
     examples, build = DATA[request.param]
     train, test = examples()
@@ -76,7 +95,7 @@ def own(request):
     return Own(examples(), everyone, population, newcomers, model, {name: METHODS[name](model) for name in METHODS})
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module")
 def finished(request, own, tmp_path_factory):
     method = own.methods[request.param]
     return run(method, own.population, tmp_path_factory.mktemp(request.param) / "run")

@@ -90,6 +90,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_whose_clients_keep_models_resumes_as_if_nothing_had_been(finished_run, tmp_path):
     _, out, whole = finished_run("ditto")
     killed = tmp_path / "killed"
