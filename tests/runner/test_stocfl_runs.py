@@ -27,18 +27,6 @@ def resolved(name):
     return config.resolve("demo_digits", name, overrides={**SHORT, "algorithms": {name: METHODS[name]}})
 
 
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory):
-    """Runs a method once, when it is first asked for: `name -> (name, directory, summary)`."""
-
-    @functools.cache
-    def run(name):
-        out = tmp_path_factory.mktemp("runs") / name
-        return name, out, tffcl.run(resolved(name), out, show_progress=False).summary
-
-    return run
-
-
 @pytest.fixture(params=METHODS)
 def finished(request, finished_run):
     return finished_run(request.param)
