@@ -2,6 +2,7 @@
 
 import collections
 import os
+import pathlib
 import signal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -15,6 +16,41 @@ import numpy as np
 import pytest
 
 from tests import digits as digits_data
+from tests import memory
+
+# Files that take longest, so that no process begins one of them when the other is about to end.
+LONGEST = (
+    "conformance/test_conformance.py",
+    "runner/test_run.py",
+    "runtime/test_remote_workers.py",
+    "test_cli.py",
+    "runner/test_own_data.py",
+    "test_notebooks.py",
+    "export/test_export.py",
+    "algorithms/test_flis.py",
+    "runner/test_changes_in_a_run.py",
+    "experiments/test_own_methods.py",
+    "learning/test_clustered_fed_avg.py",
+    "experiments/test_sweep.py",
+    "algorithms/test_choosing_limits.py",
+    "algorithms/test_stocfl.py",
+    "runner/test_choosing_runs.py",
+    "runner/test_stocfl_runs.py",
+    "clustering/test_client_relatedness.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    here = pathlib.Path(__file__).parent
+    places = {str(here / file): place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(str(item.path), len(places)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_given_back():
+    """A process runs half of the files, and would keep the rounds of all of them."""
+    yield
+    memory.give_back()
 
 
 @pytest.fixture(scope="session", autouse=True)

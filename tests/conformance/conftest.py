@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 import tffcl
+from tests import memory
 from tests.conformance.subject import Exported, Subject
 from tests.runtime.processes import Processes
 from tffcl.clients import sampling
@@ -116,3 +117,4 @@ def subject(name, data_dir, clients, two_workers, formed_once, tmp_path_factory)
     made = Subject(build, *clients, two_workers=two_workers, export=export)
     yield made
     made.close()
+    memory.give_back()
