@@ -14,13 +14,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 import numpy as np
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests import digits as digits_data
 from tests import memory
 
-# Files that take longest, so that no process begins one of them when the other is about to end.
-LONGEST = (
+# Files that one process runs: umap-learn compiles for half a minute in each process that maps.
+MAPPING = (
     "conformance/test_conformance.py",
+    "runner/test_changes_in_a_run.py",
+    "runner/test_flt_runs.py",
+    "algorithms/test_flt.py",
+    "algorithms/test_dynamic_clustering.py",
+    "clustering/test_client_relatedness.py",
+    "clustering/test_projection.py",
+)
+# Those that take longest come first, so that no process begins one of them when the other is about to end.
+LONGEST = (
+    *MAPPING,
     "runner/test_run.py",
     "runtime/test_remote_workers.py",
     "test_cli.py",
@@ -28,7 +39,6 @@ LONGEST = (
     "test_notebooks.py",
     "export/test_export.py",
     "algorithms/test_flis.py",
-    "runner/test_changes_in_a_run.py",
     "experiments/test_own_methods.py",
     "learning/test_clustered_fed_avg.py",
     "experiments/test_sweep.py",
@@ -36,8 +46,19 @@ LONGEST = (
     "algorithms/test_stocfl.py",
     "runner/test_choosing_runs.py",
     "runner/test_stocfl_runs.py",
-    "clustering/test_client_relatedness.py",
 )
+
+
+class Scheduling(LoadFileScheduling):
+    """A file's tests go to one process, for what they share; so do those of the files of `MAPPING`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "mapping" if file.removeprefix("tests/") in MAPPING else file
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items):
