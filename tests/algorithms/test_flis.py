@@ -185,6 +185,7 @@ def test_methods_that_differ_in_beta_share_one_round_and_each_exports_its_own_be
     assert [each if answered_by == "clients" else each["threshold"] for each in held] == [0.3, 0.6]
 
 
+@pytest.mark.slow
 def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_reduce, model, images, population):
     composed = build_joint_round(model, TRAINING, FLISDCParameters(threshold=0.4), images)
     process = composed.process({"models": model.initial[np.newaxis], "images": images})
