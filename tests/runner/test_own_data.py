@@ -63,6 +63,7 @@ QUICK = {
     *(("perceptron", name) for name in METHODS),
     *{"cnn": "fedavg", "letters": "stocfl", "functional": "pacfl", "client_data": "ifca"}.items(),
 }
+DEPLOYED = {"letters", "client_data"}  # the most unlike: sequences under a key, and data of TFF with a choice
 
 
 def pytest_generate_tests(metafunc):
@@ -74,7 +75,9 @@ def pytest_generate_tests(metafunc):
         ]
         metafunc.parametrize("own, finished", combinations, indirect=True, scope="module")
     elif "own" in metafunc.fixturenames:
-        metafunc.parametrize("own", DATA, indirect=True, scope="module")
+        quick = DEPLOYED if metafunc.definition.name == "test_computations_on_own_data_are_deployed" else DATA
+        kinds = [pytest.param(data, marks=[] if data in quick else [pytest.mark.slow]) for data in DATA]
+        metafunc.parametrize("own", kinds, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
