@@ -2,6 +2,7 @@
 
 import collections
 import os
+import pathlib
 import signal
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -13,8 +14,64 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 import numpy as np
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests import digits as digits_data
+from tests import memory
+
+# Files that one process runs: umap-learn compiles for half a minute in each process that maps.
+MAPPING = (
+    "conformance/test_conformance.py",
+    "runner/test_changes_in_a_run.py",
+    "runner/test_flt_runs.py",
+    "algorithms/test_flt.py",
+    "algorithms/test_dynamic_clustering.py",
+    "clustering/test_client_relatedness.py",
+    "clustering/test_projection.py",
+)
+# Those that take longest come first, so that no process begins one of them when the other is about to end.
+LONGEST = (
+    *MAPPING,
+    "runner/test_run.py",
+    "runtime/test_remote_workers.py",
+    "test_cli.py",
+    "runner/test_own_data.py",
+    "test_notebooks.py",
+    "export/test_export.py",
+    "algorithms/test_flis.py",
+    "experiments/test_own_methods.py",
+    "learning/test_clustered_fed_avg.py",
+    "experiments/test_sweep.py",
+    "algorithms/test_choosing_limits.py",
+    "algorithms/test_stocfl.py",
+    "runner/test_choosing_runs.py",
+    "runner/test_stocfl_runs.py",
+)
+
+
+class Scheduling(LoadFileScheduling):
+    """A file's tests go to one process, for what they share; so do those of the files of `MAPPING`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "mapping" if file.removeprefix("tests/") in MAPPING else file
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(items):
+    here = pathlib.Path(__file__).parent
+    places = {str(here / file): place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(str(item.path), len(places)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_given_back():
+    """A process runs half of the files, and would keep the rounds of all of them."""
+    yield
+    memory.give_back()
 
 
 @pytest.fixture(scope="session", autouse=True)

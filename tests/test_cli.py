@@ -271,6 +271,7 @@ def workers(mark):
     return found
 
 
+@pytest.mark.slow
 def test_the_demo_in_a_pipe(tmp_path):
     """`tffcl demo | tail -1` ends, finds the groups, and leaves no worker."""
     mark, seen = str(tmp_path), set()

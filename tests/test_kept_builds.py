@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.kept_builds import built_once
+from tffcl.kept_builds import built_once, forget_all
 from tffcl.models import flat
 from tffcl.models.mlp import build_mlp
 
@@ -56,3 +56,10 @@ def test_the_least_recently_used_are_dropped(monkeypatch):
     assert build(2) is not second
     build.forget()
     assert build(1) is not first
+
+
+def test_what_is_forgotten_is_built_anew():
+    build, calls = counted()
+    first = build(LocalTraining())
+    forget_all()
+    assert build(LocalTraining()) is not first and calls["all"] == 2

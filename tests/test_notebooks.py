@@ -9,6 +9,8 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+# The one of FEMNIST takes minutes; the other goes the same ways.
+EXECUTED = [pytest.param(path, marks=[pytest.mark.slow] if path.stem == "femnist" else [], id=path.stem) for path in NOTEBOOKS]
 # Of the machine on which a notebook was executed nothing may be left in it.
 PATHS = re.compile(r"/(home|root|Users|tmp|work|usr|opt|mnt)/|site-packages")
 MOST_BYTES = 1_500_000
@@ -88,6 +90,7 @@ def test_every_code_cell_is_short_and_has_words_before_it(path):
         before = cell.cell_type
 
 
+@pytest.mark.parametrize("path", EXECUTED)
 def test_no_cell_fails_and_all_show_what_the_committed_ones_show(path, executed):
     """Numbers may differ with the part of the data that is there; kinds and number of outputs do not."""
     fresh, _ = executed(path)
@@ -97,6 +100,7 @@ def test_no_cell_fails_and_all_show_what_the_committed_ones_show(path, executed)
     assert "Warning" not in streams(fresh, "stderr")
 
 
+@pytest.mark.slow
 def test_femnist_shows_the_task_and_trains_on_it(executed):
     fresh, where = executed(next(path for path in NOTEBOOKS if path.stem == "femnist"))
     printed = streams(fresh, "stdout")

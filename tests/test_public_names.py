@@ -63,8 +63,21 @@ import sys, tffcl
 assert dir(tffcl) and dir(tffcl.algorithms) and dir(tffcl.learning)
 heavy = [name for name in ("tensorflow", "tensorflow_federated", "numpy", "sklearn") if name in sys.modules]
 assert not heavy, heavy
+"""
+    check_alone(code)
+
+
+@pytest.mark.slow
+def test_a_name_that_is_used_loads_tensorflow():
+    code = """
+import sys, tffcl
 tffcl.learning.build_clustered_fed_avg
 assert "tensorflow_federated" in sys.modules
 """
+    check_alone(code)
+
+
+def check_alone(code):
+    """Runs Python in a process of its own."""
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-2000:]

@@ -3,11 +3,13 @@
 import collections
 import functools
 import hashlib
+import weakref
 from collections.abc import Callable, Hashable
 
 import numpy as np
 
 _MOST = 24  # builds that are kept of each builder; a traced round takes some megabytes
+_ALL = weakref.WeakSet()
 
 
 class KeptBuilds:
@@ -15,6 +17,7 @@ class KeptBuilds:
 
     def __init__(self):
         self._kept = collections.OrderedDict()
+        _ALL.add(self)
 
     def find(self, key: Hashable, build: Callable):
         """Returns what `build()` gave for this key, now or before."""
@@ -28,6 +31,12 @@ class KeptBuilds:
     def forget(self):
         """Keeps nothing any more."""
         self._kept.clear()
+
+
+def forget_all():
+    """Lets go of the builds of all builders, as a program that goes on with other models can."""
+    for each in _ALL:
+        each.forget()
 
 
 def built_once(build: Callable) -> Callable:

@@ -16,7 +16,7 @@ def images(digits):
 
 
 @pytest.mark.parametrize("answered_by", ["clients", "server"])
-@pytest.mark.parametrize("metric", ["agreement", "frobenius"])
+@pytest.mark.parametrize("metric", ["agreement", pytest.param("frobenius", marks=pytest.mark.slow)])
 def test_flis_dc_with_threshold_0_is_fedavg(tff_worker, model, population, images, reference, answered_by, metric):
     how = FLISDCParameters(threshold=0.0, answered_by=answered_by, metric=metric)
     joint = train(build_flis_dc(model, TRAINING, how, server_images=images), population)

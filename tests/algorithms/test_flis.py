@@ -174,6 +174,18 @@ def test_traffic(tff_worker, model, images, population, hc):
     assert hc.joining == Traffic(down=4 * model.size + images.size + 8, up=4 * len(images))
 
 
+@pytest.mark.parametrize("answered_by", ["clients", "server"])
+def test_methods_that_differ_in_beta_share_one_round_and_each_exports_its_own_beta(tff_worker, model, images, answered_by):
+    exported = []
+    for threshold in (0.3, 0.6):
+        how = FLISDCParameters(threshold=threshold, answered_by=answered_by)
+        exported.append(build_flis_dc(model, TRAINING, how, server_images=images).exports().build())
+    assert exported[0]["training"] is exported[1]["training"]
+    held = [each["initialize"]()["aggregators"]["trained"] for each in exported]
+    assert [each if answered_by == "clients" else each["threshold"] for each in held] == [0.3, 0.6]
+
+
+@pytest.mark.slow
 def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_reduce, model, images, population):
     composed = build_joint_round(model, TRAINING, FLISDCParameters(threshold=0.4), images)
     process = composed.process({"models": model.initial[np.newaxis], "images": images})

@@ -161,6 +161,7 @@ def test_all_models_are_charged(tff_worker, convex, digit_clients):
     assert metrics.traffic.up == 4 * type_bytes(form.work.type_signature.result)
 
 
+@pytest.mark.slow
 def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_reduce, convex, digit_clients):
     how = IFCAParameters(num_clusters=2)
     process = build_ifca_round(convex, WHOLE, how).process({"models": draw_models(convex, how, 3)})

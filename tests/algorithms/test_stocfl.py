@@ -239,7 +239,7 @@ def test_newcomers_before_the_first_round_are_as_all_others(tff_worker, model, t
     assert state.assignment[2] == state.assignment[5] != state.assignment[0]
 
 
-def test_traffic_and_the_map_reduce_forms(tff_worker, through_map_reduce, model, turned):
+def test_traffic_is_that_of_the_map_reduce_forms(tff_worker, model, turned):
     method = stocfl(model)
     made = method.exports().build()
     up = {
@@ -252,6 +252,10 @@ def test_traffic_and_the_map_reduce_forms(tff_worker, through_map_reduce, model,
     _, told = rounds(method, turned, [(0, 1), (1, 2)])
     assert [each.traffic for each in told] == [signed * 2 + trained * 2, signed + trained * 2]
     assert [each.signatures for each in told] == [signed * 2, signed]
+
+
+@pytest.mark.slow
+def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_reduce, model, turned):
     composed = build_bilevel_round(model, QUICK, QUICK)
     process = composed.process({"models": model.initial[np.newaxis], "global_model": model.initial})
     inputs = deployed_inputs(cohort_of(turned, np.arange(3), 1), key=np.array([0, 1, 0], np.int32))

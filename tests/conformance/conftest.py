@@ -8,6 +8,8 @@ import pathlib
 import pytest
 
 import tffcl
+from tests import memory
+from tests.conformance import checks
 from tests.conformance.subject import Exported, Subject
 from tests.runtime.processes import Processes
 from tffcl.clients import sampling
@@ -18,6 +20,8 @@ from tffcl.export import forms
 from tffcl.export.export_check import check_export
 from tffcl.export.export_run import export_run
 
+# Methods whose rounds two workers share in the suite, one of each kind of aggregation; the others do so with `-m slow`.
+TWO_WORKERS = {"pacfl", "flis_dc", "stocfl", "ditto"}
 TASK = pathlib.Path(__file__).parent / "digits.toml"
 
 # What suits few clients, for every method that has such a parameter.
@@ -38,6 +42,13 @@ def small_parameters(name: str) -> dict:
 
 def configured(name: str) -> config.RunConfig:
     return config.resolve(TASK, name, overrides={"algorithms": {name: small_parameters(name)}})
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        given = item.callspec.params if hasattr(item, "callspec") else {}
+        if given.get("check") is checks.check_two_workers and given["name"] not in TWO_WORKERS:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
@@ -116,3 +127,4 @@ def subject(name, data_dir, clients, two_workers, formed_once, tmp_path_factory)
     made = Subject(build, *clients, two_workers=two_workers, export=export)
     yield made
     made.close()
+    memory.give_back()

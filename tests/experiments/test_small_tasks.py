@@ -13,16 +13,9 @@ from tffcl.cli import main
 from tffcl.experiments import tasks
 
 SMALL = [name for name in tasks.task_names() if name.endswith("_small")]
-# One of every kind of partition and model in the suite; the others are a matter of many minutes.
-QUICK = {
-    "pacfl_fmnist_label_skew_20_small",
-    "pacfl_fmnist_dirichlet_small",
-    "flt_mnist_scenario_2_small",
-    "stocfl_rotated_mnist_1200_small",
-    "stocfl_shifted_mnist_small",
-    "stocfl_hybrid_mnist_small",
-    "pacfl_mix4_small",
-}
+# Two runs are in the suite, of tasks that are trained and clustered differently; the others are a matter of many minutes.
+QUICK = {"pacfl_fmnist_label_skew_20_small"}
+STOCFL_QUICK = ("threshold_mnist", "stocfl")
 WHERE = {"emnist_letters": "emnist/letters", "femnist": "emnist_all.sqlite", "usps": "usps.npz", "digits": "."}
 
 
@@ -66,10 +59,9 @@ def test_every_task_has_a_small_variant():
     assert len(whole) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["flis_dc", "flis_hc", "ifca"])
-@pytest.mark.parametrize(
-    "name", [pytest.param("flis_fmnist_label_skew_20_small", marks=pytest.mark.slow), "flis_rotated_mnist_small"]
-)
+@pytest.mark.parametrize("name", ["flis_fmnist_label_skew_20_small", "flis_rotated_mnist_small"])
 def test_flis_and_ifca_run_on_flis_tasks(name, algorithm, tmp_path, capsys):
     absent = missing(name)
     if absent:
@@ -78,15 +70,12 @@ def test_flis_and_ifca_run_on_flis_tasks(name, algorithm, tmp_path, capsys):
     check_run(tmp_path / "out")
 
 
-@pytest.mark.parametrize("algorithm", ["stocfl", "fedprox", "ditto", "ifca"])
 @pytest.mark.parametrize(
-    "name",
+    "name, algorithm",
     [
-        "stocfl_threshold_mnist_small",
-        *(
-            pytest.param(f"stocfl_{n}_small", marks=pytest.mark.slow)
-            for n in ("femnist", "rotated_cifar10", "rotated_mnist_4800")
-        ),
+        pytest.param(f"stocfl_{n}_small", algorithm, marks=[] if (n, algorithm) == STOCFL_QUICK else [pytest.mark.slow])
+        for n in ("threshold_mnist", "femnist", "rotated_cifar10", "rotated_mnist_4800")
+        for algorithm in ("stocfl", "fedprox", "ditto", "ifca")
     ],
 )
 def test_stocfl_and_what_it_is_compared_with_run_on_stocfl_tasks(name, algorithm, tmp_path, capsys):

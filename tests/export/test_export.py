@@ -38,12 +38,23 @@ def copied(pacfl, tmp_path):
     return tmp_path / "copy"
 
 
-def test_what_was_exported_runs_in_a_process_of_its_own(pacfl):
-    _, to, contents = pacfl
-    command = [sys.executable, "-m", "tffcl", "export", "--check", str(to)]
-    done = subprocess.run(command, capture_output=True, text=True)
+def check_here(to, capsys):
+    assert main(["export", "--check", str(to)]) == 0
+    return capsys.readouterr().out
+
+
+def check_in_a_process_of_its_own(to, capsys):
+    done = subprocess.run([sys.executable, "-m", "tffcl", "export", "--check", str(to)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "check", [check_here, pytest.param(check_in_a_process_of_its_own, marks=pytest.mark.slow)], ids=["here", "own process"]
+)
+def test_what_was_exported_is_checked(pacfl, capsys, check):
+    _, to, contents = pacfl
+    lines = check(to, capsys).splitlines()
     for name in ("signature", "training", "training_summed"):
         place = to / "computations" / name
         assert any(line.startswith(f"{place}/computation.pb: as the library when it was exported") for line in lines)
@@ -131,10 +142,15 @@ def test_the_saved_model_answers_in_plain_tensorflow(pacfl):
     assert len(np.unique(found, axis=0)) > 1
 
 
-def test_the_script_runs_a_round_with_plain_tff(pacfl, tmp_path):
-    _, to, contents = pacfl
-    source = (to / "run_one_round.py").read_text()
+def test_the_script_is_short_and_of_plain_tff(pacfl):
+    source = (pacfl[1] / "run_one_round.py").read_text()
     assert "tffcl" not in source and len(source.splitlines()) < 40
+
+
+@pytest.mark.slow
+def test_the_script_runs_a_round_with_plain_tff(pacfl, tmp_path):
+    """The conformance suite runs it too, in its own process."""
+    _, to, contents = pacfl
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     said = tmp_path / "said"  # a file: TFF's worker would keep a pipe open if it stayed
     with open(said, "w") as file:

@@ -140,6 +140,7 @@ def test_saved_models_answer_as_keras(pair, tmp_path):
     np.testing.assert_array_equal(answers["labels"], np.argmax(expected, axis=-1))
 
 
+@pytest.mark.slow
 def test_saved_models_need_nothing_but_tensorflow(tmp_path):
     model, (x, _) = own_data.letters(), own_data.writers(1)[0]["writer 0"]
     save_models(tmp_path / "saved", model, model.initial[np.newaxis])

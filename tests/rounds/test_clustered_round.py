@@ -36,6 +36,7 @@ def test_clients_receive_and_move_the_row_of_their_key(tff_worker, composed, mod
     assert whole.traffic == Traffic(4 * 4 * model.size, 4 * composed.transfer.up_bytes())
 
 
+@pytest.mark.slow
 def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_reduce, composed, model, population):
     process = composed.process({"models": model.initial[np.newaxis]})
     clients = deployed_inputs(cohort_of(population, [0, 1, 2], 1), key=np.array([1, 0, 1], np.int32))

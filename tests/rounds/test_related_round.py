@@ -1,6 +1,7 @@
 """The round in which every client gets its own mix of models, as what a deployment takes of it."""
 
 import numpy as np
+import pytest
 import tensorflow_federated as tff
 
 from tests.short_runs import TRAINING, cohort_of, deployed_inputs
@@ -8,6 +9,7 @@ from tffcl.algorithms.related_training import build_related_round
 from tffcl.rounds.traffic import type_bytes
 
 
+@pytest.mark.slow
 def test_traffic_and_the_map_reduce_form(tff_worker, through_map_reduce, model, population):
     composed, places = build_related_round(model, TRAINING), np.arange(3, dtype=np.int32)
     inputs = deployed_inputs(cohort_of(population, places, 1), row=np.array([0, 1, 0], np.int32), key=places)

@@ -1,6 +1,5 @@
 """Runs in which data change or clients join in the middle."""
 
-import functools
 import gc
 import json
 import weakref
@@ -31,23 +30,6 @@ OWN = {"flt": {**FLT, "clusters": "disjoint", "change_flags": 2}, "pacfl": {}, "
 
 def resolved(algorithm):
     return config.resolve("demo_digits", algorithm, overrides={**CHANGES, "algorithms": {algorithm: OWN[algorithm]}})
-
-
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory, kept):
-    """Runs a method once, when it is first asked for: `name -> (name, directory, summary)`."""
-
-    @functools.cache
-    def run(name):
-        out = tmp_path_factory.mktemp("changes") / name
-        return name, out, tffcl.run(resolved(name), out, data_dir=kept, show_progress=False).summary
-
-    return run
 
 
 @pytest.fixture(params=OWN)

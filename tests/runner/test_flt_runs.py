@@ -1,7 +1,5 @@
 """Whole runs of FLT and its baselines on digits."""
 
-import functools
-
 import numpy as np
 import pytest
 
@@ -28,24 +26,6 @@ SHORT = {
 def resolved(name):
     algorithm = "flt" if name.startswith("flt") else name
     return config.resolve("demo_digits", algorithm, overrides={**SHORT, "algorithms": {algorithm: METHODS[name]}})
-
-
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """Where the encoder is kept: one pre-training serves all runs."""
-    return str(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory, kept):
-    """Runs a method once, when it is first asked for: `name -> (name, directory, summary)`."""
-
-    @functools.cache
-    def run(name):
-        out = tmp_path_factory.mktemp("flt") / name
-        return name, out, tffcl.run(resolved(name), out, data_dir=kept, show_progress=False).summary
-
-    return run
 
 
 @pytest.fixture(params=METHODS)

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -33,7 +34,7 @@ def test_it_is_raised_at_once_and_remembered(pythons_own_handler):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_one_that_a_callback_loses_is_found(pythons_own_handler):
     def callback(phase, info):
         gc.callbacks.remove(callback)
@@ -44,6 +45,29 @@ def test_one_that_a_callback_loses_is_found(pythons_own_handler):
         gc.collect()
         with pytest.raises(KeyboardInterrupt):
             watched.check()
+
+
+class Destroyed:
+    """Does something when it is destroyed."""
+
+    def __init__(self, action):
+        self.action = action
+
+    def __del__(self):
+        self.action()
+
+
+def test_one_that_a_destructor_loses_is_found_and_nothing_is_printed(pythons_own_handler, monkeypatch, capsys):
+    """TensorFlow's objects have destructors in Python."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    with interrupts.watch_for_interrupts() as watched:
+        Destroyed(send)
+        assert watched.asked and capsys.readouterr().err == ""
+        Destroyed(lambda: 1 / 0)  # every other mistake is told
+        assert "ZeroDivisionError" in capsys.readouterr().err
+        with pytest.raises(KeyboardInterrupt):
+            watched.check()
+    assert sys.unraisablehook is sys.__unraisablehook__
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "own"])
@@ -68,7 +92,7 @@ def test_outside_the_main_thread_nothing_is_set(pythons_own_handler):
     assert found == [(signal.default_int_handler, False)]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_run_stops_after_the_round_in_which_it_was_lost(pythons_own_handler, monkeypatch, capsys, tmp_path):
     """SIGINT comes while the garbage collector calls a library back, as TensorFlow's and pytest's own do."""
     real = train._next_round

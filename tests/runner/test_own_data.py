@@ -58,7 +58,29 @@ DATA = {
 }
 
 
-@pytest.fixture(scope="module", params=DATA)
+# In the suite every method has one kind of data, and every kind of data one method; the other combinations are slow.
+QUICK = {
+    *(("perceptron", name) for name in METHODS),
+    *{"cnn": "fedavg", "letters": "stocfl", "functional": "pacfl", "client_data": "ifca"}.items(),
+}
+DEPLOYED = {"letters", "client_data"}  # the most unlike: sequences under a key, and data of TFF with a choice
+
+
+def pytest_generate_tests(metafunc):
+    if "finished" in metafunc.fixturenames:
+        combinations = [
+            pytest.param(data, method, marks=[] if (data, method) in QUICK else [pytest.mark.slow])
+            for data in DATA
+            for method in METHODS
+        ]
+        metafunc.parametrize("own, finished", combinations, indirect=True, scope="module")
+    elif "own" in metafunc.fixturenames:
+        quick = DEPLOYED if metafunc.definition.name == "test_computations_on_own_data_are_deployed" else DATA
+        kinds = [pytest.param(data, marks=[] if data in quick else [pytest.mark.slow]) for data in DATA]
+        metafunc.parametrize("own", kinds, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def own(request):
     examples, build = DATA[request.param]
     train, test = examples()
@@ -76,7 +98,7 @@ def own(request):
     return Own(examples(), everyone, population, newcomers, model, {name: METHODS[name](model) for name in METHODS})
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module")
 def finished(request, own, tmp_path_factory):
     method = own.methods[request.param]
     return run(method, own.population, tmp_path_factory.mktemp(request.param) / "run")

@@ -27,18 +27,6 @@ def resolved(name):
     return config.resolve("demo_digits", name, overrides={**SHORT, "algorithms": {name: METHODS[name]}})
 
 
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory):
-    """Runs a method once, when it is first asked for: `name -> (name, directory, summary)`."""
-
-    @functools.cache
-    def run(name):
-        out = tmp_path_factory.mktemp("runs") / name
-        return name, out, tffcl.run(resolved(name), out, show_progress=False).summary
-
-    return run
-
-
 @pytest.fixture(params=METHODS)
 def finished(request, finished_run):
     return finished_run(request.param)
@@ -90,6 +78,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_whose_clients_keep_models_resumes_as_if_nothing_had_been(finished_run, tmp_path):
     _, out, whole = finished_run("ditto")
     killed = tmp_path / "killed"

@@ -94,7 +94,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["pacfl", pytest.param("flis_dc", marks=pytest.mark.slow)])
 def test_the_order_of_clients_does_not_matter(tff_worker, pair, worker, model, population, digits, name):
     method = METHODS[name](model, digits[0][-60:])
     pair.use(pair.started)

@@ -185,9 +185,9 @@ class EngineMethod(Method):
         return self.engine.exports()
 
 
-def round_computations(composed: Round, first: Mapping) -> dict[str, tff.Computation]:
-    """Returns a round's computations for export: its first state, the round, and with what clients keep."""
-    found = {"initialize": composed.build_initialize(first), "training": composed.deployed}
+def round_computations(composed: Round, first: Mapping, aggregators: Mapping | None = None) -> dict[str, tff.Computation]:
+    """Returns a round's computations for export: its first state (see `Round.build_initialize`), the round, and with what clients keep."""
+    found = {"initialize": composed.build_initialize(first, aggregators), "training": composed.deployed}
     if composed.deployed_with_kept is not None:
         found["training_with_kept"] = composed.deployed_with_kept
     return found

@@ -29,7 +29,6 @@ from tffcl.rounds.server_steps import models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.answers import answers_type, build_answer, check_images, related
-from tffcl.signatures.signature import NO_CONTEXT, NO_CONTEXT_TYPE
 from tffcl.validation import Parameters, one_of
 
 ANSWERED_BY = ("clients", "server")
@@ -61,31 +60,42 @@ class FLISDCParameters(Parameters):
         inference.check_threshold(self.threshold, "agreement", 1, None)
 
 
+def aggregation_context(parameters: FLISDCParameters, images: np.ndarray):
+    """What the aggregator holds to relate clients: β, and the images if it answers them itself."""
+    threshold = np.float64(parameters.threshold)
+    if parameters.answered_by == "clients":
+        return threshold
+    return collections.OrderedDict(threshold=threshold, images=images)
+
+
 def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images: np.ndarray) -> RelatednessMeanFactory:
     """Builds the aggregation of FLIS (DC): inference similarity clustering and one mean per cluster (Alg. 1 lines 11, 12).
 
     Returns:
-      A factory over `<key=int32,descriptor=answers,value=float32[P]>`, or without descriptor if the server answers.
+      A factory over `<key=int32,descriptor=answers,value=float32[P]>`, or without descriptor if the server answers. Its state is
+      `aggregation_context`: β is no part of the computation.
     """
     form, classes = parameters.metric, model.num_classes
+    context, context_type = aggregation_context(parameters, images), tff.TensorType(np.float64)
     if parameters.answered_by == "clients":
         return RelatednessMeanFactory(
-            lambda _, uploads: related(uploads["descriptor"], parameters.threshold, form, classes),
-            context_type=NO_CONTEXT_TYPE,
-            context=NO_CONTEXT,
+            lambda threshold, uploads: related(uploads["descriptor"], threshold, form, classes),
+            context_type=context_type,
+            context=context,
         )
     answer, kind = build_answer(model, soft=parameters.soft), answers_type(model, len(images), soft=parameters.soft)
 
     def relate(context, uploads):
         answers = tf.map_fn(
-            lambda vector: tf.ensure_shape(answer(vector, context), kind.shape),
+            lambda vector: tf.ensure_shape(answer(vector, context["images"]), kind.shape),
             uploads["value"],
             fn_output_signature=tf.TensorSpec(kind.shape, kind.dtype),
             parallel_iterations=1,
         )
-        return related(answers, parameters.threshold, form, classes)
+        return related(answers, context["threshold"], form, classes)
 
-    return RelatednessMeanFactory(relate, context_type=tff.TensorType(images.dtype, images.shape), context=images)
+    held = collections.OrderedDict(threshold=context_type, images=tff.TensorType(images.dtype, images.shape))
+    return RelatednessMeanFactory(relate, context_type=tff.to_type(held), context=context)
 
 
 @built_once
@@ -137,11 +147,13 @@ class FLISDC(Choosing):
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: FLISDCParameters, images: np.ndarray):
         super().__init__(model, parameters.protocol)
         self._initial, self._images = model.initial[np.newaxis], images
-        self._round = build_joint_round(model, training, parameters, images)
+        # Methods that differ in β only share one round: it is traced once for all points of a sweep.
+        self._round = build_joint_round(model, training, dataclasses.replace(parameters, threshold=0.0), images)
+        self._aggregators = collections.OrderedDict(trained=aggregation_context(parameters, images))
         self.joining = Traffic.of(self._round.once)
 
     def initialize(self, population: Population) -> ClusteredState:
-        return self.start(population, self._initial, self._round.initial_aggregators)
+        return self.start(population, self._initial, self._aggregators)
 
     def next(self, state: ClusteredState, cohort: Cohort):
         places = np.arange(len(cohort.client_ids), dtype=np.int32)
@@ -160,7 +172,7 @@ class FLISDC(Choosing):
     def exports(self) -> Exports:
         first = {"models": self._initial, "images": self._images}
         return Exports(
-            lambda: round_computations(self._round, first),
+            lambda: round_computations(self._round, first, self._aggregators),
             server_values=lambda state: {"models": state.models, "images": self._images},
         )
 

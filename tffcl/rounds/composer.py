@@ -99,16 +99,18 @@ class Round:
         """The same with what clients keep as a value at CLIENTS; None where they keep nothing."""
         return self._build_next(self.client_update, kept=True) if self.work.kept is not None else None
 
-    def process(self, initial: Mapping[str, np.ndarray]) -> tff.templates.IterativeProcess:
-        """Returns the round as `tff.templates.IterativeProcess`.
+    def process(self, initial: Mapping, aggregators: Mapping | None = None) -> tff.templates.IterativeProcess:
+        """Returns the round as `tff.templates.IterativeProcess`; arguments as in `build_initialize`."""
+        first = self.build_initialize(initial, aggregators)
+        return tff.templates.IterativeProcess(first, self.deployed, next_is_multi_arg=True)
+
+    def build_initialize(self, initial: Mapping, aggregators: Mapping | None = None) -> tff.Computation:
+        """Builds `( -> state@SERVER)`.
 
         Args:
           initial: The server's first values, broadcast and private, by name.
+          aggregators: First states of aggregation processes by upload name, where they are not those of the processes themselves.
         """
-        return tff.templates.IterativeProcess(self.build_initialize(initial), self.deployed, next_is_multi_arg=True)
-
-    def build_initialize(self, initial: Mapping[str, np.ndarray]) -> tff.Computation:
-        """Builds `( -> state@SERVER)` of the first values, broadcast and private, by name."""
         types = {**self.server.values, **self.server.private}
 
         @tff.tensorflow.computation
@@ -122,7 +124,7 @@ class Round:
             if types:
                 first = tff.federated_eval(first_values, tff.SERVER)
                 fields.update((name, first[name]) for name in types)
-            return _zip({**fields, "aggregators": self._initial_aggregators()})
+            return _zip({**fields, "aggregators": self._initial_aggregators(aggregators)})
 
         return initialize
 
@@ -218,8 +220,14 @@ class Round:
 
         return client_update
 
-    def _initial_aggregators(self):
-        return _zip({name: process.initialize() for name, process in self.aggregators.items()})
+    def _initial_aggregators(self, given: Mapping | None = None):
+        def begin(name, process):
+            if name not in (given or {}):
+                return process.initialize()
+            kind = process.initialize.type_signature.result.member
+            return tff.federated_eval(tff.tensorflow.computation(lambda: _first(given[name], kind)), tff.SERVER)
+
+        return _zip({name: begin(name, process) for name, process in self.aggregators.items()})
 
     def _build_next(self, client_update: tff.Computation, *, kept: bool, aggregations=None) -> tff.Computation:
         aggregations = aggregations or {name: process.next for name, process in self.aggregators.items()}

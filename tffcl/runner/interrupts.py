@@ -6,6 +6,7 @@ or a callback from C++ it is printed or dropped, and the program goes on as if n
 
 import contextlib
 import signal
+import sys
 import threading
 
 
@@ -34,8 +35,9 @@ class Interrupts:
 def watch_for_interrupts():
     """Yields an `Interrupts` that knows of each Ctrl-C inside the block.
 
-    It stays unasked where Python has not its own handler (a background job that ignores SIGINT, a program with a handler of
-    its own) and outside the main thread, where no handler can be set.
+    One that Python loses in a destructor is not printed with a traceback: it is remembered, and not lost. It stays unasked
+    where Python has not its own handler (a background job that ignores SIGINT, a program with a handler of its own) and
+    outside the main thread, where no handler can be set.
     """
     interrupts = Interrupts()
     own = (
@@ -44,8 +46,11 @@ def watch_for_interrupts():
     if not own:
         yield interrupts
         return
+    before = sys.unraisablehook
     signal.signal(signal.SIGINT, interrupts.handle)
+    sys.unraisablehook = lambda lost: None if issubclass(lost.exc_type, KeyboardInterrupt) else before(lost)
     try:
         yield interrupts
     finally:
+        sys.unraisablehook = before
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -97,14 +97,14 @@ def build_inference(
     )
 
 
-def related(answers, beta: float, form: str, num_classes: int):
+def related(answers, beta, form: str, num_classes: int):
     """Relates clients by their answers, on the aggregator: Γ of FLIS Alg. 2 line 4.
 
     The same similarity as `clustering.inference.inference_similarity`, in TensorFlow. A client is always related to itself.
 
     Args:
       answers: `int32 [m, n]` or `float32 [m, n, C]`.
-      beta: Pairs with a similarity from it on are related.
+      beta: Pairs with a similarity from it on are related; a number or a float64 tensor.
       form: A name in `clustering.inference.FORMS`.
       num_classes: C.
 
@@ -119,5 +119,8 @@ def related(answers, beta: float, form: str, num_classes: int):
     else:
         products = tf.matmul(flat, flat, transpose_b=True)
     similarity = products / (norms[:, tf.newaxis] * norms[tf.newaxis, :])
-    near = tf.cast(similarity >= beta - 1e-6, tf.float32)  # rounding of a share must not part equal answers
+    least = tf.cast(
+        tf.convert_to_tensor(beta, tf.float64) - 1e-6, tf.float32
+    )  # rounding of a share must not part equal answers
+    near = tf.cast(similarity >= least, tf.float32)
     return tf.linalg.set_diag(near, tf.ones(tf.shape(near)[:1]))
