@@ -39,9 +39,7 @@ def pool(
     return together, tuple(moved[transform, id(index)] for index, transform in zip(held, transforms, strict=True))
 
 
-def _by_class(
-    transforms: Sequence[Transform], num_classes: int
-) -> tuple[dict[Transform, int], dict[Transform, np.ndarray]]:
+def _by_class(transforms: Sequence[Transform], num_classes: int) -> tuple[dict[Transform, int], dict[Transform, np.ndarray]]:
     """Returns numbers of all that is done to the examples of a class, and for each transform the number of each class."""
     numbers: dict[Transform, int] = {}
     of_class = {}
