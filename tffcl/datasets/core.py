@@ -7,6 +7,8 @@ import numpy as np
 from tffcl.datasets import pictures
 from tffcl.errors import UserError
 
+_TOLD = 10  # changes of labels that are told of a transform
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Images:
@@ -98,6 +100,18 @@ class Transform:
         if self.classes is not None and label not in self.classes:
             return Transform(label_shift=(to - label) % num_classes)
         return Transform(self.quarter_turns, (to - label) % num_classes, self.degrees, self.tone)
+
+    def in_words(self) -> str:
+        """Says what changes, e.g. "images of classes 2, 7 turned by 90 degrees"; "" for nothing."""
+        degrees = (90 * self.quarter_turns + self.degrees) % 360
+        done = [f"turned by {degrees} degrees"] if degrees else []
+        done += [f"made {self.tone}"] if self.tone else []
+        which = "images" if self.classes is None else f"images of classes {', '.join(map(str, self.classes))}"
+        words = [f"{which} {' and '.join(done)}"] if done else []
+        words += [f"labels shifted by {self.label_shift}"] if self.label_shift else []
+        moved = [f"{label} to {to}" for label, to in enumerate(self.labels) if label != to]
+        words += [f"labels changed: {', '.join(moved[:_TOLD])}{' ...' if len(moved) > _TOLD else ''}"] if moved else []
+        return "; ".join(words)
 
     def _changed(self, images: Images) -> np.ndarray:
         x, degrees = images.x, 90 * self.quarter_turns + self.degrees
@@ -227,6 +241,7 @@ class FederatedDataset:
       note: What a reader of results should know; else "".
       server: The server's own images, as they are before any client's transform, or None. Methods may look at
         the pictures only; the labels are for those who check the balance.
+      transforms: What has been done to each client's examples, to be told to readers; None for nothing.
     """
 
     name: str
@@ -241,6 +256,7 @@ class FederatedDataset:
     class_names: tuple[str, ...] | None = None
     note: str = ""
     server: Images | None = None
+    transforms: tuple[Transform, ...] | None = None
 
     @property
     def num_clients(self) -> int:

@@ -107,11 +107,16 @@ def shift_labels(
     starts = [number * classes // groups for number in range(groups if held < classes else 1)]
     of_group = [ring[np.arange(start, start + held) % classes] for start in starts]
     of_client = _blocks(clients, len(of_group))
-    owners = [[client for client in range(clients) if label in of_group[of_client[client]]] for label in range(classes)]
-    examples = by_class(dataset.train.y, classes)
-    for label, holders in enumerate(owners):
-        enough(len(holders), len(examples[label]), f"examples of class {label}")
-    train = share_classes(examples, owners, clients, np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    # In random order: the larger parts of a class, by one example, are then not always with the same clients.
+    owners = [
+        rng.permutation([client for client in range(clients) if label in of_group[of_client[client]]])
+        for label in range(classes)
+    ]
+    train = share_classes(by_class(dataset.train.y, classes), owners, clients, rng)
+    for client, index in enumerate(train):
+        if not len(index):
+            raise UserError(f"shift_labels leaves client {client} without examples; use fewer clients")
     # Everything is in one domain for "share", so that no two clients share a test image.
     own = [np.flatnonzero(np.isin(dataset.test.y, group)) for group in of_group]
     domains = Domains(of_client, own) if test == "all" else None
