@@ -41,7 +41,8 @@ def test_the_samples_are_what_a_run_trains_on(tmp_path):
     task = resolved("demo_digits", 3)
     trained = prepare.load_data(task)
     shown = load_federated(task.dataset, task.partition, seed=stream(3, "partition"))
-    rows, titles = _samples(shown)
+    rows, titles, labels = _samples(shown)
+    assert [each.tolist() for each in labels] == [list(range(10))] * 4
     assert titles == [f"group {group}" for group in range(4)]
     for group, row in enumerate(rows):
         clients = np.flatnonzero(trained.true_groups == group)
@@ -55,7 +56,8 @@ def test_without_groups_there_are_clients(tmp_path):
     text = show(resolved(path, 0), tmp_path)
     assert "14 clients, one true group" in text and "group 0" not in text
     federated = load_federated({"name": "digits"}, {"name": "quantity_skew", "clients": 14}, seed=stream(0, "partition"))
-    rows, titles = _samples(federated)
+    rows, titles, labels = _samples(federated)
+    assert list(map(len, labels)) == list(map(len, rows))
     assert titles == [f"client {client}" for client in range(10)]
     assert all(1 <= len(row) <= 10 for row in rows)
 

@@ -250,7 +250,16 @@ def test_sample_pictures_keep_their_pixels(channels):
         for place, picture in enumerate(row):
             left = place * (height + 1)
             np.testing.assert_array_equal(image[:, left : left + height], np.broadcast_to(picture, (height, height, 3)))
-        assert axes.get_ylabel() == title
+        assert axes.get_ylabel() == title and not axes.get_xticklabels()
+    drawn(figure)
+
+
+def test_sample_pictures_have_labels_below():
+    rows = [np.zeros((m, 6, 6, 1), np.uint8) for m in (3, 5)]
+    figure = figures.sample_pictures(rows, ["first", "second"], [[7, 8, 9], range(5)])
+    for axes, words in zip(figure.axes, (["7", "8", "9"], list("01234")), strict=True):
+        assert [each.get_text() for each in axes.get_xticklabels()] == words
+        assert np.allclose(axes.get_xticks(), 7 * np.arange(len(words)) + 2.5)
     drawn(figure)
 
 

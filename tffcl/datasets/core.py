@@ -4,7 +4,10 @@ import dataclasses
 
 import numpy as np
 
+from tffcl.datasets import pictures
 from tffcl.errors import UserError
+
+_TOLD = 10  # changes of labels that are told of a transform
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -56,24 +59,72 @@ class Transform:
 
     Attributes:
       quarter_turns: How often the image is turned by 90 degrees counter-clockwise (`np.rot90`).
-      label_shift: Added to the label, modulo the number of classes.
+      label_shift: Added to the label, modulo the number of classes, before `labels`.
+      degrees: The image is turned further by this angle, counter-clockwise, see `pictures.turned`.
+      tone: What becomes of the image's colours or grey values, see `pictures.toned`.
+      labels: Label y becomes `labels[y]`, one entry per class; empty for no change.
+      classes: The classes, before labels change, of which the images are changed; None for all.
     """
 
     quarter_turns: int = 0
     label_shift: int = 0
+    degrees: int = 0
+    tone: str = ""
+    labels: tuple[int, ...] = ()
+    classes: tuple[int, ...] | None = None
 
     def apply(self, images: Images, num_classes: int) -> Images:
-        """Returns the images after the transform (the same object if it changes nothing)."""
+        """Returns the images after the transform (the same object if it changes nothing).
+
+        Args:
+          images: Any number of them.
+          num_classes: How many labels there are.
+
+        Raises:
+          UserError: If examples that are no images are to be turned or toned.
+        """
         if self == Transform():
             return images
-        x, y = images.x, images.y
-        if self.quarter_turns % 4:
-            if not images.are_images:
-                raise UserError(f"examples of {x.dtype} {list(x.shape[1:])} are no images, which could be turned")
-            x = np.ascontiguousarray(np.rot90(x, self.quarter_turns, axes=(1, 2)))
+        if self.classes is None:
+            return Images(self._changed(images), self._relabelled(images.y, num_classes))
+        x, which = images.x.copy(), np.flatnonzero(np.isin(images.y, self.classes))
+        x[which] = self._changed(images.take(which))
+        return Images(x, self._relabelled(images.y, num_classes))
+
+    def of_class(self, label: int, num_classes: int) -> "Transform":
+        """Returns what happens to the examples of one class, as a transform without `labels` and `classes`.
+
+        Transforms that do the same to a class give equal results here, whatever they do to others.
+        """
+        to = int(self._relabelled(np.array([label], np.int32), num_classes)[0])
+        if self.classes is not None and label not in self.classes:
+            return Transform(label_shift=(to - label) % num_classes)
+        return Transform(self.quarter_turns, (to - label) % num_classes, self.degrees, self.tone)
+
+    def in_words(self) -> str:
+        """Says what changes, e.g. "images of classes 2, 7 turned by 90 degrees"; "" for nothing."""
+        degrees = (90 * self.quarter_turns + self.degrees) % 360
+        done = [f"turned by {degrees} degrees"] if degrees else []
+        done += [f"made {self.tone}"] if self.tone else []
+        which = "images" if self.classes is None else f"images of classes {', '.join(map(str, self.classes))}"
+        words = [f"{which} {' and '.join(done)}"] if done else []
+        words += [f"labels shifted by {self.label_shift}"] if self.label_shift else []
+        moved = [f"{label} to {to}" for label, to in enumerate(self.labels) if label != to]
+        words += [f"labels changed: {', '.join(moved[:_TOLD])}{' ...' if len(moved) > _TOLD else ''}"] if moved else []
+        return "; ".join(words)
+
+    def _changed(self, images: Images) -> np.ndarray:
+        x, degrees = images.x, 90 * self.quarter_turns + self.degrees
+        if not images.are_images and (degrees % 360 or self.tone):
+            raise UserError(f"examples of {x.dtype} {list(x.shape[1:])} are no images, which could be turned or tinted")
+        if degrees % 360:
+            x = pictures.turned(x, degrees)
+        return pictures.toned(x, self.tone)
+
+    def _relabelled(self, y: np.ndarray, num_classes: int) -> np.ndarray:
         if self.label_shift:
             y = ((y + self.label_shift) % num_classes).astype(np.int32)
-        return Images(x, y)
+        return np.asarray(self.labels, np.int32)[y] if self.labels else y
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -190,6 +241,7 @@ class FederatedDataset:
       note: What a reader of results should know; else "".
       server: The server's own images, as they are before any client's transform, or None. Methods may look at
         the pictures only; the labels are for those who check the balance.
+      transforms: What has been done to each client's examples, to be told to readers; None for nothing.
     """
 
     name: str
@@ -204,6 +256,7 @@ class FederatedDataset:
     class_names: tuple[str, ...] | None = None
     note: str = ""
     server: Images | None = None
+    transforms: tuple[Transform, ...] | None = None
 
     @property
     def num_clients(self) -> int:

@@ -142,4 +142,5 @@ def federated(dataset: Dataset, partition: Partition, name: str, server: Images 
         class_names=dataset.class_names,
         note=dataset.note,
         server=server,
+        transforms=partition.transforms,
     )

@@ -85,6 +85,22 @@ PARTITIONS: Mapping[str, Entry] = {
         f"{_RULES}.transformed:rotated",
     ),
     "shifted": Entry("groups of clients whose labels are shifted (StoCFL)", f"{_RULES}.transformed:shifted"),
+    "shift_features": Entry(
+        "P(X), level 1 to 8: groups of clients whose images are turned and tinted (FLUX, ANDA)",
+        f"{_RULES}.shifts:shift_features",
+    ),
+    "shift_labels": Entry(
+        "P(Y), level 1 to 8: groups of clients hold fewer and fewer classes (FLUX, ANDA)",
+        f"{_RULES}.shifts:shift_labels",
+    ),
+    "shift_concept": Entry(
+        "P(Y|X), level 1 to 8: groups of clients whose labels are swapped (FLUX, ANDA)",
+        f"{_RULES}.shifts:shift_concept",
+    ),
+    "shift_class_features": Entry(
+        "P(X|Y), level 1 to 8: groups of clients in which the images of some classes are turned (FLUX, ANDA)",
+        f"{_RULES}.shifts:shift_class_features",
+    ),
     "hybrid": Entry(
         "a group of clients per data set, labels in common (StoCFL: MNIST and Fashion-MNIST)",
         f"{_RULES}.mixed:hybrid",

@@ -1,16 +1,17 @@
 """Who holds what of a task, before anything is trained: pictures and a few lines. Needs no TensorFlow."""
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from tffcl.clients.sampling import stream
-from tffcl.datasets.core import FederatedDataset
+from tffcl.datasets.core import FederatedDataset, Transform
 from tffcl.datasets.federated import load_federated
 from tffcl.experiments.config import RunConfig
 
-_MOST_ROWS = 10
+_MOST_CLIENTS = 10
+_MOST_GROUPS = 16
 _PICTURES = 10
 
 
@@ -19,7 +20,7 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
 
     Writes into `out`: `labels.png` (the labels of each client), `sizes.png` (how many clients have how many
     examples) and `samples.png` (training images of each group, or of the first clients where there are none),
-    all as the clients hold them: parted by the run's seed, after rotations and shifts of labels.
+    all as the clients hold them: parted by the run's seed, after rotations, tints and changes of labels.
 
     Args:
       config: The task; method and model do not matter.
@@ -46,18 +47,18 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
     return "\n".join([*_lines(config, federated), f"written: {', '.join(written)}"])
 
 
-def _samples(federated: FederatedDataset) -> tuple[list[np.ndarray], list[str]]:
-    """Rows of pictures uint8 [m, h, w, c] and their titles: of every group, or else of the first clients."""
-    held, images = _holders(federated), federated.train
-    chosen = [_over_classes(index, images.y[index]) for index in list(held.values())[:_MOST_ROWS]]
-    return [images.x[index] for index in chosen], list(held)[:_MOST_ROWS]
+def _samples(federated: FederatedDataset) -> tuple[list[np.ndarray], list[str], list[np.ndarray]]:
+    """Rows of pictures uint8 [m, h, w, c], their titles and their labels: of every group, or else of the first clients."""
+    held, images = dict(list(_holders(federated).items())[:_MOST_GROUPS]), federated.train
+    chosen = [_over_classes(index, images.y[index]) for index in held.values()]
+    return [images.x[index] for index in chosen], list(held), [images.y[index] for index in chosen]
 
 
 def _holders(federated: FederatedDataset) -> dict[str, np.ndarray]:
     """Training indices by name of the group; of the first clients where there are not two groups."""
     parts, groups = federated.train_indices, federated.true_groups
     if groups is None or not np.any(groups != groups[0]):
-        return {f"client {client}": index for client, index in enumerate(parts[:_MOST_ROWS])}
+        return {f"client {client}": index for client, index in enumerate(parts[:_MOST_CLIENTS])}
     members = {f"group {group}": np.flatnonzero(groups == group) for group in np.unique(groups)}
     return {name: np.unique(np.concatenate([parts[each] for each in own])) for name, own in members.items()}
 
@@ -81,7 +82,7 @@ def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
     tests = np.array([len(index) for index in federated.test_indices])
     yield f"  test examples of a client: {_spread(tests)}; {len(federated.test):,} different ones"
     yield f"  classes of a client: {_spread((counts > 0).sum(axis=1))}; {federated.num_classes} in all"
-    yield from _group_lines(counts, federated.true_groups)
+    yield from _group_lines(counts, federated.true_groups, federated.transforms)
     if federated.note:
         yield f"  note: {federated.note}"
 
@@ -102,14 +103,18 @@ def _groups_in_words(groups: np.ndarray | None) -> str:
     return f"{len(sizes)} true groups of {_spread(sizes)} clients" if len(sizes) > 1 else "one true group"
 
 
-def _group_lines(counts: np.ndarray, groups: np.ndarray | None) -> Iterator[str]:
+def _group_lines(counts: np.ndarray, groups: np.ndarray | None, transforms: Sequence[Transform] | None) -> Iterator[str]:
     names = [] if groups is None else np.unique(groups)
-    for group in names[:_MOST_ROWS] if len(names) > 1 else []:
-        own = counts[groups == group]
+    for group in names[:_MOST_GROUPS] if len(names) > 1 else []:
+        members = np.flatnonzero(groups == group)
+        own = counts[members]
         held = _ranges(np.flatnonzero(own.sum(axis=0)))
-        yield f"  group {group}: {len(own):,} clients, {own.sum():,} training examples, labels {held}"
-    if len(names) > _MOST_ROWS:
-        yield f"  and {len(names) - _MOST_ROWS} more groups"
+        # Of partitions of one's own a group may have several.
+        changes = dict.fromkeys(transforms[client].in_words() for client in members) if transforms else {}
+        told = f"; {next(iter(changes))}" if len(changes) == 1 and "" not in changes else ""
+        yield f"  group {group}: {len(own):,} clients, {own.sum():,} training examples, labels {held}{told}"
+    if len(names) > _MOST_GROUPS:
+        yield f"  and {len(names) - _MOST_GROUPS} more groups"
 
 
 def _ranges(numbers: np.ndarray) -> str:

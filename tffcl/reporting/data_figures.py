@@ -68,19 +68,26 @@ def label_map(
     return figure
 
 
-def sample_pictures(images: Sequence[np.ndarray], row_titles: Sequence[str]) -> ReportFigure:
+def sample_pictures(
+    images: Sequence[np.ndarray], row_titles: Sequence[str], labels: Sequence[Sequence] | None = None
+) -> ReportFigure:
     """Draws rows of pictures.
 
     Args:
       images: For each row uint8 [m, h, w, c] with c = 1 or 3; the rows may differ in all of m, h and w.
       row_titles: What stands beside each row.
+      labels: For each row what stands below its pictures, m of them; None for nothing.
     """
     most = max(len(row) for row in images)
-    figure = style.new_figure(1.5 + 0.85 * max(most, 4), 0.3 + 0.9 * len(images))
+    figure = style.new_figure(1.5 + 0.85 * max(most, 4), 0.3 + (0.9 if labels is None else 1.1) * len(images))
     all_axes = figure.subplots(len(images), 1, squeeze=False)[:, 0]
-    for axes, row, title in zip(all_axes, images, row_titles, strict=True):
+    below = [[]] * len(images) if labels is None else labels
+    for axes, row, title, words in zip(all_axes, images, row_titles, below, strict=True):
         axes.imshow(_beside(np.asarray(row), most), interpolation="nearest")
-        axes.set(xticks=[], yticks=[])
+        width = np.shape(row)[2]
+        axes.set(yticks=[])
+        axes.set_xticks([place * (width + 1) + (width - 1) / 2 for place in range(len(words))], list(map(str, words)))
+        axes.tick_params(axis="x", length=0, pad=1)
         axes.spines[:].set_visible(False)
         axes.set_ylabel(style.shorten(title, 24), rotation=0, ha="right", va="center", labelpad=6)
     return figure

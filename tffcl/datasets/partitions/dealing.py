@@ -58,6 +58,11 @@ def block_groups(clients: int, groups: int, what: str) -> np.ndarray:
     return np.repeat(np.arange(groups, dtype=np.int32), clients // groups)
 
 
+def near_blocks(clients: int, groups: int) -> np.ndarray:
+    """Returns int32 [clients]: the group of each client, blocks of consecutive clients whose sizes differ by one at most."""
+    return (np.arange(clients) * groups // clients).astype(np.int32)
+
+
 def enough(clients: int, examples: int, what: str = "training examples", each: int = 1):
     """Raises UserError if `clients` clients cannot have `each` of `examples` examples."""
     if clients * each > examples:
