@@ -21,6 +21,7 @@ _SHOWN = {
     "flis_dc": ("build_flis_dc", "FLISDCParameters"),
     "flis_hc": ("build_flis_hc", "FLISHCParameters"),
     "flt": ("build_flt", "FLTParameters"),
+    "flux": ("build_flux", "FLUXParameters"),
     "ifca": ("build_ifca", "IFCAParameters"),
     "method": ("CentreMap", "ClusteredState", "Exports", "Method", "MetricView", "Moves", "Views"),
     "one_shot": ("OneShotClustering", "build_one_shot"),

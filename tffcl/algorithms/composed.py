@@ -24,6 +24,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.references import is_reference, load_reference, named, registered
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.answers import build_inference, check_images
+from tffcl.signatures.descriptors import build_descriptors
 from tffcl.signatures.embedding import build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.partial_weights import build_partial_weights
@@ -120,6 +121,10 @@ def _anchor_gradient(model: FlatModel, *, training, seed, form: str = "gradient"
     return build_anchor_gradient(model, form=form, local=training, projection=projection, seed=seed)
 
 
+def _descriptors(model: FlatModel):
+    return build_descriptors(model)
+
+
 def _partial_weights(
     model: FlatModel, *, training: LocalTraining, seed, warm_up_epochs: Count = 5, layers: Sequence[str] | None = None
 ):
@@ -134,6 +139,7 @@ SIGNATURES = {
     "embedding": SignatureKind(_embedding, client_relatedness.DISTANCES, centre_distances, "distance of centres"),
     "anchor_gradient": SignatureKind(_anchor_gradient, {"cosine": VECTOR_METRICS["cosine"]}, unit="1 - cosine"),
     "partial_weights": SignatureKind(_partial_weights),
+    "descriptors": SignatureKind(_descriptors),
     "label_histogram": SignatureKind(build_label_histogram),
 }
 GIVEN = ("training", "seed", "server_images", "find_encoder")  # what a run gives to a signature's builder that takes it

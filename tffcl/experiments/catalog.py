@@ -120,6 +120,12 @@ ALGORITHMS = {
         "CLoVEParameters",
         needs=("seed",),
     ),
+    "flux": Entry(
+        "FLUX: clusters by descriptors of the data under a warmed-up model; newcomers need no labels (NeurIPS 2025)",
+        "tffcl.algorithms.flux",
+        "build_flux",
+        "FLUXParameters",
+    ),
     "stocfl": Entry(
         "StoCFL: clusters merge by gradients at an anchor as clients become known, models held near a global one (2023)",
         "tffcl.algorithms.stocfl",
@@ -173,6 +179,7 @@ COMPOSED_SIGNATURES = {
     "pca_centres": "k-means centres of PCA projections (FLT's baseline); by distances of centres",
     "embedding": "k-means centres of an encoder's embeddings (FLT); by distances of centres",
     "anchor_gradient": "the gradient at the initial model (StoCFL); by cosines",
+    "descriptors": "moments of the model's outputs, over all data and by class (FLUX)",
     "partial_weights": "the last layer's weights after a local warm-up (FedClust)",
     "label_histogram": "the shares of the labels",
 }

@@ -1,0 +1,132 @@
+"""FLUX: clusters by descriptors of the data under a warmed-up model (Fenoglio et al., NeurIPS 2025, arXiv:2511.22305).
+
+Some rounds of FedAvg give a model; all clients describe their data with it; the server groups them by density, which finds the number
+of clusters; every cluster trains on from that model. A newcomer without labels is placed by the descriptors that need none.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
+from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView, Views
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.arrivals import check_newcomers, extended, joined_order
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
+from tffcl.clustering import density, hierarchical
+from tffcl.models.flat import FlatModel
+from tffcl.rounds.asking import ask_all, build_collection, signature_transfer
+from tffcl.rounds.traffic import Traffic
+from tffcl.signatures.descriptors import build_descriptors
+from tffcl.validation import Count, Parameters, Positive
+
+
+@dataclasses.dataclass(frozen=True)
+class FLUXParameters(Parameters):
+    """When and how FLUX groups clients.
+
+    Attributes:
+      warm_up_rounds: Rounds of FedAvg before clients are grouped (the authors' code waits until the accuracy rises no more).
+      eps_scale: What the distance at the knee is multiplied by (the authors' code: 1).
+    """
+
+    warm_up_rounds: Count = 5
+    eps_scale: Positive = 1.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FLUXState(ClusteredState):
+    """Beside `ClusteredState`, once clients are grouped: their descriptors by name, rows are clients, what each kind was divided by, and
+    the `eps` of the grouping."""
+
+    descriptors: Mapping[str, np.ndarray] | None = None
+    spreads: Mapping[str, float] | None = None
+    eps: np.ndarray | None = None
+
+
+class FLUX(EngineMethod):
+    """FLUX, see `build_flux`."""
+
+    state_class = FLUXState
+
+    def __init__(self, engine: ClusteredTraining, parameters: FLUXParameters):
+        super().__init__("flux", engine)
+        signature = build_descriptors(engine.model)
+        self._how, self._collection = parameters, build_collection(signature)
+        self.joining = Traffic.of(signature_transfer(signature))
+
+    def initialize(self, population: Population) -> FLUXState:
+        return FLUXState(**self.engine.start(population, np.zeros(len(population), np.int32)))
+
+    def next(self, state: FLUXState, cohort: Cohort):
+        asked = 0
+        if state.descriptors is None and cohort.seed[1] > self._how.warm_up_rounds:
+            state, asked = self._grouped(state, cohort.population), len(cohort.population)
+        state, metrics = self.engine.next(state, cohort)
+        return state, metrics.with_signatures(self.joining * asked)
+
+    def _described(self, state: FLUXState, population: Population) -> dict[str, np.ndarray]:
+        return dict(ask_all(self._collection, state.models[0], population, population.examples))
+
+    def _grouped(self, state: FLUXState, population: Population) -> FLUXState:
+        """All clients describe their data; every cluster starts from the warmed-up model."""
+        described = self._described(state, population)
+        points, spreads = density.scaled(described)
+        labels, _, eps = density.dense_groups(points, self._how.eps_scale)
+        grown = self.engine.grown(state, labels.max())
+        grown["models"] = np.repeat(state.models, labels.max() + 1, axis=0)
+        return dataclasses.replace(
+            state, assignment=labels, descriptors=described, spreads=spreads, eps=np.float64(eps), **grown
+        )
+
+    def admit(self, state: FLUXState, newcomers: Population) -> FLUXState:
+        """A newcomer joins the cluster whose mean descriptor of P(X) is nearest to its own: nothing is asked of its labels."""
+        check_newcomers(state, newcomers)
+        if state.descriptors is None:
+            return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
+        described = self._described(state, newcomers)
+        known, new = (
+            density.scaled({"marginal": each["marginal"]}, state.spreads)[0] for each in (state.descriptors, described)
+        )
+        clusters = np.unique(state.assignment)
+        centres = np.stack([known[state.assignment == cluster].mean(axis=0) for cluster in clusters])
+        nearest = ((new[:, np.newaxis] - centres[np.newaxis]) ** 2).sum(axis=2).argmin(axis=1)
+        order = joined_order(state, newcomers)
+        together = {name: np.concatenate([state.descriptors[name], described[name]])[order] for name in described}
+        return dataclasses.replace(state, descriptors=together, **extended(state, newcomers, clusters[nearest]))
+
+    def views(self, state: FLUXState) -> Views:
+        if state.descriptors is None:
+            return super().views(state)
+        _, apart, _ = density.dense_groups(density.scaled(state.descriptors, state.spreads)[0])
+        merges = hierarchical.build_dendrogram(apart, "single").merges
+        metric = MetricView(apart, "scaled descriptors", "euclidean", merges, float(state.eps), "single")
+        return Views(state.client_ids, state.assignment, metric=metric)
+
+    def exports(self) -> Exports:
+        return self.engine.exports(build=lambda: {"signature": self._collection})
+
+
+def build_flux(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: FLUXParameters = FLUXParameters(),
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds FLUX.
+
+    From the paper: descriptors of P(X) and of each class under a warmed-up global model, DBSCAN with a distance of its own finding, points
+    near to nobody as clusters of their own, cluster models that start from the global one, label-free newcomers. Ours: the model's
+    outputs in the place of its latent layer, a fixed number of warm-up rounds, and no noise on the descriptors.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      parameters: When and how clients are grouped.
+      aggregation: Of the updates inside each cluster, see `aggregators.clustered_mean.keyed_factory`.
+    """
+    return FLUX(build_clustered_training(model, training, aggregation=aggregation), parameters)
