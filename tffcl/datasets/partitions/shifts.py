@@ -1,8 +1,9 @@
 """The four-shift suite of clustered federated learning: P(X), P(Y), P(Y|X) and P(X|Y), each at a level from 1 to 8.
 
-What a level is, is said nowhere but in code: FLUX (Fenoglio et al., NeurIPS 2025, arXiv 2511.22305) compares on "levels of
-heterogeneity" 1 to 8, and its repository (github.com/dariofenoglio98/FLUX, commit 43aadbe, public/generate_datasets.py, the
-static branch) turns each into arguments of the data generator ANDA (github.com/alfredoLimo/ANDA, split_fn.py and utils.py):
+The levels are taken from code, not from the text of a paper: FLUX (Fenoglio et al., NeurIPS 2025, arXiv 2511.22305) compares
+at heterogeneity levels 1 to 8, and its repository (github.com/dariofenoglio98/FLUX, commit 43aadbe,
+public/generate_datasets.py, the static branch) turns each into arguments of the data generator ANDA
+(github.com/alfredoLimo/ANDA, split_fn.py and utils.py):
 
 | partition | ANDA's split | what level L sets there, 10 classes |
 |---|---|---|
@@ -129,7 +130,7 @@ def shift_concept(
 ) -> Partition:
     """Makes groups of clients with labels of their own for the same images: a shift of P(Y|X).
 
-    In the first group labels are what they are; in each other one, level x K / 10 of the K labels are swapped (the source: FLUX's
+    In the first group labels stay; in each other one, level x K / 10 of the K labels are swapped (the source: FLUX's
     generate_datasets.py, a pool of `level` of ten labels; ANDA's split_label_condition_skew). The source has one pool for all
     clients, and each permutes it at random, some labels to themselves. Here each group has a pool of its own, and its labels
     move round in a ring: all of them change, in two labels by swapping them.
@@ -171,7 +172,7 @@ def shift_class_features(
 
     The images of level x K / 10 of the K classes are changed, of the same classes in every group, and all others stay (the
     source: FLUX's generate_datasets.py, `level` of ten classes, four rotations, no colours; ANDA's
-    split_feature_condition_skew_strict, where a group is a rotation; FLUX's own split draws one for each client and class, which
+    split_feature_condition_skew_strict, where a group is a rotation; FLUX's own split draws one for each client and class, and
     leaves no groups). The four groups turn them by 0, 90, 180 and 270 degrees.
 
     Args:
@@ -216,7 +217,7 @@ def _patterns(dataset: Dataset, partition: str, rotations: int, tones: bool) -> 
 
 
 def _label_maps(classes: int, swapped: int, groups: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """Returns one new label for each label, for each group: the first as they are, the others with `swapped` labels in a ring."""
+    """Returns one new label for each label, for each group: the first unchanged, the others with `swapped` labels in a ring."""
     maps = [tuple(range(classes))]
     while len(maps) < groups:
         # Of one draw for a group a longer ring takes more, so that a higher level changes what a lower one does, too.
