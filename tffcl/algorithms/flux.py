@@ -1,7 +1,7 @@
 """FLUX: clusters by descriptors of the data under a warmed-up model (Fenoglio et al., NeurIPS 2025, arXiv:2511.22305).
 
-Some rounds of FedAvg give a model; all clients describe their data with it; the server groups them by density, which finds the number
-of clusters; every cluster trains on from that model. A newcomer without labels is placed by the descriptors that need none.
+After some rounds of FedAvg all clients describe their data with its model; the server groups them by density, which finds the
+number of clusters; every cluster trains on. A newcomer without labels is placed by the descriptors that need none.
 """
 
 import dataclasses
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import tensorflow_federated as tff
+from scipy.spatial import distance
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView, Views
@@ -21,7 +22,7 @@ from tffcl.models.flat import FlatModel
 from tffcl.rounds.asking import ask_all, build_collection, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.descriptors import build_descriptors
-from tffcl.validation import Count, Parameters, Positive
+from tffcl.validation import Count, Parameters, Positive, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,21 +31,24 @@ class FLUXParameters(Parameters):
 
     Attributes:
       warm_up_rounds: Rounds of FedAvg before clients are grouped (the authors' code waits until the accuracy rises no more).
-      eps_scale: What the distance at the knee is multiplied by (the authors' code: 1).
+      neighbourhood: A name in `density.NEIGHBOURHOODS`: from which distance on clients are no neighbours, "knee" or "gap".
+      eps_scale: What that distance is multiplied by (the authors' code: 1).
     """
 
     warm_up_rounds: Count = 5
+    neighbourhood: one_of(density.NEIGHBOURHOODS) = "knee"
     eps_scale: Positive = 1.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FLUXState(ClusteredState):
-    """Beside `ClusteredState`, once clients are grouped: their descriptors by name, rows are clients, what each kind was divided by, and
-    the `eps` of the grouping."""
+    """Adds, once clients are grouped: descriptors by name, rows are clients; what each kind was divided by; eps of the grouping; and the
+    model `float32 [P]` that clients describe their data with."""
 
     descriptors: Mapping[str, np.ndarray] | None = None
     spreads: Mapping[str, float] | None = None
     eps: np.ndarray | None = None
+    described_by: np.ndarray | None = None
 
 
 class FLUX(EngineMethod):
@@ -68,40 +72,31 @@ class FLUX(EngineMethod):
         state, metrics = self.engine.next(state, cohort)
         return state, metrics.with_signatures(self.joining * asked)
 
-    def _described(self, state: FLUXState, population: Population) -> dict[str, np.ndarray]:
-        return dict(ask_all(self._collection, state.models[0], population, population.examples))
-
     def _grouped(self, state: FLUXState, population: Population) -> FLUXState:
         """All clients describe their data; every cluster starts from the warmed-up model."""
-        described = self._described(state, population)
+        described = ask_all(self._collection, state.models[0], population, population.examples)
         points, spreads = density.scaled(described)
-        labels, _, eps = density.dense_groups(points, self._how.eps_scale)
+        labels, eps = density.dense_groups(points, self._how.neighbourhood, self._how.eps_scale)
         grown = self.engine.grown(state, labels.max())
         grown["models"] = np.repeat(state.models, labels.max() + 1, axis=0)
-        return dataclasses.replace(
-            state, assignment=labels, descriptors=described, spreads=spreads, eps=np.float64(eps), **grown
-        )
+        found = {"descriptors": described, "spreads": spreads, "eps": np.float64(eps), "described_by": state.models[0]}
+        return dataclasses.replace(state, assignment=labels, **found, **grown)
 
     def admit(self, state: FLUXState, newcomers: Population) -> FLUXState:
         """A newcomer joins the cluster whose mean descriptor of P(X) is nearest to its own: nothing is asked of its labels."""
         check_newcomers(state, newcomers)
         if state.descriptors is None:
             return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
-        described = self._described(state, newcomers)
-        known, new = (
-            density.scaled({"marginal": each["marginal"]}, state.spreads)[0] for each in (state.descriptors, described)
-        )
-        clusters = np.unique(state.assignment)
-        centres = np.stack([known[state.assignment == cluster].mean(axis=0) for cluster in clusters])
-        nearest = ((new[:, np.newaxis] - centres[np.newaxis]) ** 2).sum(axis=2).argmin(axis=1)
+        described = ask_all(self._collection, state.described_by, newcomers, newcomers.examples)
+        nearest = density.nearest_groups(state.descriptors["marginal"], state.assignment, described["marginal"])
         order = joined_order(state, newcomers)
         together = {name: np.concatenate([state.descriptors[name], described[name]])[order] for name in described}
-        return dataclasses.replace(state, descriptors=together, **extended(state, newcomers, clusters[nearest]))
+        return dataclasses.replace(state, descriptors=together, **extended(state, newcomers, nearest))
 
     def views(self, state: FLUXState) -> Views:
         if state.descriptors is None:
             return super().views(state)
-        _, apart, _ = density.dense_groups(density.scaled(state.descriptors, state.spreads)[0])
+        apart = distance.squareform(distance.pdist(density.scaled(state.descriptors, state.spreads)[0])).astype(np.float32)
         merges = hierarchical.build_dendrogram(apart, "single").merges
         metric = MetricView(apart, "scaled descriptors", "euclidean", merges, float(state.eps), "single")
         return Views(state.client_ids, state.assignment, metric=metric)

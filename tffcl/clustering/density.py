@@ -6,6 +6,8 @@ import numpy as np
 from scipy.spatial import distance
 from sklearn.cluster import DBSCAN
 
+from tffcl.clustering import hierarchical
+
 _LEAST_SPREAD = 1e-12  # of a descriptor, below which it says nothing
 
 
@@ -41,24 +43,44 @@ def knee_distance(apart: np.ndarray) -> float:
     return float(nearest[below.argmax()])
 
 
-def dense_groups(points: np.ndarray, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray, float]:
+def gap_distance(apart: np.ndarray) -> float:
+    """Returns where the tree of single linkage is cut by `hierarchical.suggest_threshold`."""
+    return hierarchical.suggest_threshold(hierarchical.build_dendrogram(apart, "single")).threshold
+
+
+def nearest_groups(known: np.ndarray, labels: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Returns for each of the points `[M, d]` the group, of `labels [N]` of `known [N, d]`, whose mean is nearest, `int32 [M]`."""
+    groups = np.unique(labels)
+    centres = np.stack([known[labels == group].mean(axis=0) for group in groups])
+    return groups[distance.cdist(points, centres).argmin(axis=1)].astype(np.int32)
+
+
+NEIGHBOURHOODS = {
+    "knee": "the distance to the nearest neighbour at which the clients' sorted ones bend upwards most (the authors' code)",
+    "gap": "where the tree of single linkage has its largest relative gap, as in the other methods that cut a tree",
+}
+
+
+def dense_groups(points: np.ndarray, neighbourhood: str = "knee", scale: float = 1.0) -> tuple[np.ndarray, float]:
     """Groups points whose neighbours are near; one that is near to nobody is a group of its own.
 
     DBSCAN with two points to a neighbourhood: the connected parts of "nearer than eps", as single linkage cut at eps.
 
     Args:
       points: `float [N, d]`.
-      scale: What the knee of the nearest distances is multiplied by for eps.
+      neighbourhood: A name in `NEIGHBOURHOODS`: how eps is found.
+      scale: What that distance is multiplied by for eps.
 
     Returns:
-      `(labels int32 [N], distances float32 [N, N], eps)`.
+      `(labels int32 [N], eps)`.
     """
     apart = distance.squareform(distance.pdist(points))
     if len(points) < 2:
-        return np.zeros(len(points), np.int32), apart.astype(np.float32), 0.0
-    eps = scale * knee_distance(apart)
+        return np.zeros(len(points), np.int32), 0.0
+    found = knee_distance(apart) if neighbourhood == "knee" else gap_distance(apart)
+    eps = scale * found
     # Of equal points the distance is 0, and eps must be above it.
     labels = DBSCAN(eps=max(eps, np.finfo(float).tiny), min_samples=2, metric="precomputed").fit_predict(apart)
     alone = labels < 0
     labels[alone] = labels.max() + 1 + np.arange(alone.sum())
-    return labels.astype(np.int32), apart.astype(np.float32), eps
+    return labels.astype(np.int32), eps

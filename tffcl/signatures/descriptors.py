@@ -43,7 +43,7 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None) -> Sig
             part = model.logits(tensors, model.preprocess(x[start : start + _BATCH]), None)
             return start + _BATCH, tf.concat([found, tf.ensure_shape(part, [None, classes])], 0)
 
-        shapes = [tf.TensorShape([]), tf.TensorShape([None, classes])]
+        shapes = (tf.TensorShape([]), tf.TensorShape([None, classes]))
         start = (0, tf.zeros([0, classes]))
         return tf.while_loop(lambda start, _: start < n, add, start, shape_invariants=shapes, parallel_iterations=1)[1]
 

@@ -1,0 +1,78 @@
+"""FLUX: its descriptors against NumPy, its groups, newcomers without labels, and its limit."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.algorithms.conftest import PAIRS, same_groups
+from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
+from tffcl.algorithms.flux import FLUXParameters, build_flux
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.population import population_of
+from tffcl.models.mlp import build_mlp
+from tffcl.signatures.descriptors import build_descriptors
+
+WARM = LocalTraining(epochs=3, batch_size=10, learning_rate=0.1)
+
+
+@pytest.fixture(scope="module")
+def flux():
+    wide = build_mlp((8, 8, 1), 10, hidden=32, normalization=(0.3, 0.4), seed=3)
+    return build_flux(wide, WARM, FLUXParameters(warm_up_rounds=2, neighbourhood="gap"))
+
+
+@pytest.fixture(scope="module")
+def found(flux, grouped, worker):
+    worker.use_local_worker()
+    state = flux.initialize(grouped)
+    signatures = []
+    for number in (1, 2, 3):
+        state, metrics = flux.next(state, cohort_of(grouped, grouped.client_ids, number))
+        signatures.append((metrics.signatures.down, metrics.signatures.up))
+    return state, signatures
+
+
+def test_descriptors_are_moments_of_the_outputs(tff_worker, model, population):
+    signature = build_descriptors(model)
+    for client in (0, 4):
+        examples = next(iter(population.examples(client).batch(1000)))
+        outputs = model.logits(model.unravel(model.initial), model.preprocess(examples["x"]), None).numpy()
+        found = signature.computation(model.initial, population.examples(client))
+        np.testing.assert_allclose(found["marginal"], np.concatenate([outputs.mean(0), outputs.std(0)]), atol=1e-5)
+        for label, row in enumerate(found["conditional"]):
+            own = outputs[examples["y"].numpy() == label]
+            expected = np.concatenate([own.mean(0), own.std(0)]) if len(own) else np.zeros(20)
+            np.testing.assert_allclose(row, expected, atol=1e-5)
+
+
+def test_descriptors_of_many_examples_are_taken_in_batches(tff_worker, model, digit_clients):
+    clients = digit_clients([700])
+    found = build_descriptors(model).computation(model.initial, clients.examples(0))
+    x = next(iter(clients.examples(0).batch(1000)))["x"]
+    outputs = model.logits(model.unravel(model.initial), model.preprocess(x), None).numpy()
+    np.testing.assert_allclose(found["marginal"][:10], outputs.mean(0), atol=1e-5)
+
+
+def test_it_finds_the_groups_and_how_many_there_are(flux, found):
+    state, signatures = found
+    assert same_groups(state.assignment) and len(state.models) == 3
+    vector = 4 * flux.model.size
+    assert signatures == [(0, 0), (0, 0), (9 * vector, 9 * 4 * (20 + 10 * 20))]  # asked once, all clients
+    assert flux.views(state).metric.proximity.shape == (9, 9)
+
+
+def test_newcomers_are_placed_without_their_labels(flux, found, digits, tff_worker):
+    state, _ = found
+    x, y = digits
+    for group, pair in enumerate(PAIRS):
+        images = x[np.isin(y, pair)][:60]
+        wrong = np.full(60, 9, np.int32)
+        stranger = population_of({9: tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=images, y=wrong))})
+        assert flux.admit(state, stranger).assignment[-1] == state.assignment[group]
+
+
+def test_before_the_groups_it_is_fedavg(tff_worker, model, population, reference):
+    method = build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=9))
+    assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])
