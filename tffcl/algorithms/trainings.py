@@ -7,6 +7,8 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training
 from tffcl.algorithms.fedprox import FedProxParameters, build_proximal_training
+from tffcl.algorithms.lg_fedavg import LGFedAvgParameters, build_partly_shared_training
+from tffcl.algorithms.per_fedavg import PerFedAvgParameters, build_meta_training
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
@@ -32,6 +34,8 @@ class TrainingKind:
 TRAININGS: Mapping[str, TrainingKind] = {
     "sgd": TrainingKind("plain SGD (FedAvg's)", build_clustered_training),
     "proximal": TrainingKind("held near the cluster's model (FedProx's)", build_proximal_training, FedProxParameters),
+    "lg_fedavg": TrainingKind("some layers kept, the others shared", build_partly_shared_training, LGFedAvgParameters),
+    "per_fedavg": TrainingKind("a start for one step of adaptation", build_meta_training, PerFedAvgParameters),
 }
 
 

@@ -119,6 +119,18 @@ ALGORITHMS = {
         "build_fedprox",
         "FedProxParameters",
     ),
+    "lg_fedavg": Entry(
+        "LG-FedAvg: clients keep their first layers and share the last ones (2020)",
+        "tffcl.algorithms.lg_fedavg",
+        "build_lg_fedavg",
+        "LGFedAvgParameters",
+    ),
+    "per_fedavg": Entry(
+        "Per-FedAvg: a model from which one local step makes a good one (NeurIPS 2020)",
+        "tffcl.algorithms.per_fedavg",
+        "build_per_fedavg",
+        "PerFedAvgParameters",
+    ),
     "ditto": Entry(
         "Ditto: a personal model for every client, held near the global one (ICML 2021)",
         "tffcl.algorithms.ditto",
