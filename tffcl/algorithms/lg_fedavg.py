@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import tensorflow_federated as tff
 
@@ -21,6 +23,8 @@ from tffcl.rounds.server_steps import keyed_server, models_type, own_row
 from tffcl.validation import Parameters, Whole, one_of
 
 ALL_BUT_FOUR = "all_but_four_tensors"
+_ALLOWED = f"a whole number from 0, a list of names of layers, or {ALL_BUT_FOUR}"
+LocalLayers = Annotated[Whole | list[str] | one_of([ALL_BUT_FOUR]) | None, msgspec.Meta(description=_ALLOWED)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +40,7 @@ class LGFedAvgParameters(Parameters):
         model that was trained so, the paper and PACFL from the initial one.
     """
 
-    local_layers: Whole | list[str] | one_of([ALL_BUT_FOUR]) | None = None
+    local_layers: LocalLayers = None
     weighting: one_of(WEIGHTINGS) = "examples"
     fedavg_rounds: Whole = 0
 
