@@ -25,7 +25,7 @@ TWO_WORKERS = {"pacfl", "flis_dc", "stocfl", "ditto"}
 TASK = pathlib.Path(__file__).parent / "digits.toml"
 
 # What suits few clients, for every method that has such a parameter.
-SMALL = {"warm_up_rounds": 1, "num_clusters": 2, "num_neighbors": 3, "projection": 256}
+SMALL = {"warm_up_rounds": 1, "num_clusters": 2, "num_neighbors": 3, "projection": 256, "beta": 0.1}
 # What the parameters say of things that a builder needs; server images are in the task, a seed is the run's.
 NEEDED = {"encoder": {"encoder": "digits", "encoder_epochs": 1, "encoder_examples": 200, "fine_tune_epochs": 1}}
 

@@ -18,7 +18,7 @@ LACKING = {"pca_km_hc": {"signature": ["SelfAdjointEigV2"]}}
 ANEW = {"clove"}
 # Methods whose server is known to do with sums, and such as are known to need each client's upload.
 SUMMED, NOT_SUMMED = (
-    {"fedavg", "fedprox", "flis_hc", "ifca", "pca_km_hc", "pacfl", "ditto"},
+    {"fedavg", "fedprox", "flis_hc", "ifca", "pca_km_hc", "pacfl", "ditto", "lg_fedavg", "per_fedavg"},
     {"flis_dc", "stocfl", "solo", "fedsem"},
 )
 

@@ -118,27 +118,31 @@ class ClusteredTraining:
         """Runs one round; see `Method.next`."""
         clusters = state.clusters(cohort.client_ids)
         rows, keys = np.unique(clusters, return_inverse=True) if self.compact else (np.arange(len(state.models)), clusters)
-        everything = self.server_values(state)
+        everything = self.broadcast(state)
         fields = {"key": keys.astype(np.int32)}
         if self.flags:
             fields["changed"] = self.flags(state, cohort)
         if state.kept is not None:
-            fields["kept"] = state.kept.of(cohort.client_ids)
+            fields["kept"] = self.kept_by(state, cohort.client_ids)
         sent = tf.nest.map_structure(lambda leaf: leaf[rows], everything)
         result = run_round(self.round_for(len(state.models)), cohort, sent, state.aggregators, **fields)
         moved = tf.nest.map_structure(lambda old, new: _with_rows(old, rows, new), everything, dict(result.values))
         moved.pop("members", None)
-        changes = {"models": moved.pop("models"), "server": moved, "aggregators": result.aggregators}
+        changes = {"models": moved.pop("models"), "server": {**state.server, **moved}, "aggregators": result.aggregators}
         if state.kept is not None:
             changes["kept"] = state.kept.updated(cohort.client_ids, result.kept)
         return dataclasses.replace(state, **changes), result.metrics(cohort, clusters)
 
-    def server_values(self, state: ClusteredState) -> dict:
-        """Returns what the server of the round has, rows by cluster, by name."""
+    def broadcast(self, state: ClusteredState) -> dict:
+        """Returns the server's values of a round by name, the broadcast and the private ones, rows by model."""
         values = {"models": state.models, **state.server}
         if self.counts_members:
             values["members"] = np.bincount(state.assignment, minlength=len(state.models)).astype(np.float32)
         return values
+
+    def kept_by(self, state: ClusteredState, client_ids) -> list:
+        """Returns what each of the clients brings to a round of what it keeps."""
+        return state.kept.of(client_ids)
 
     def exports(self, **more) -> Exports:
         """Returns what can be deployed; `more` are further fields of `Exports`, `build` adds to the computations."""
@@ -152,15 +156,14 @@ class ClusteredTraining:
 
         return Exports(
             build_for,
-            server_values=self.server_values,
+            server_values=self.broadcast,
             summed=summed_form(self.round) if self.round else None,
             build_for=None if self.round else build_for,
             **more,
         )
 
-    @staticmethod
-    def models_for(state: ClusteredState, client_ids) -> tuple[np.ndarray, np.ndarray]:
-        """See `Method.models_for`."""
+    def models_for(self, state: ClusteredState, client_ids) -> tuple[np.ndarray, np.ndarray]:
+        """See `Method.models_for`; an engine whose clients have more than their row of `models` says so here."""
         return state.models, state.clusters(client_ids)
 
 
@@ -199,35 +202,44 @@ def _with_rows(old, rows, new):
     return changed
 
 
-def build_clustered_training(
-    model: FlatModel, training: LocalTraining, *, aggregation=None, optimizer=None, flags=None
+def build_engine(
+    model: FlatModel, build_round: Callable[..., Round], aggregation=None, rows=None, *, kind=ClusteredTraining, **more
 ) -> ClusteredTraining:
-    """Builds the engine; arguments as in `build_clustered_round`, flags as in `ClusteredTraining`."""
-
-    def build_round(aggregation):
-        return build_clustered_round(model, training, aggregation=aggregation, optimizer=optimizer, flags=flags is not None)
-
-    def rows(count: int):
-        return {"optimizer": initial_optimizer_state(optimizer, model.size, count)} if optimizer else {}
-
-    return build_engine(model, build_round, aggregation, rows=rows, flags=flags)
-
-
-def build_engine(model: FlatModel, build_round: Callable[..., Round], aggregation, **more) -> ClusteredTraining:
-    """Builds the engine of a round whose updates may be aggregated in other ways.
+    """Builds an engine of rounds of one's own, whatever the aggregation needs to know before it can be created.
 
     Args:
       model: What is trained.
-      build_round: `(aggregation) -> Round`, of a factory over keyed updates or None.
+      build_round: `(aggregation) -> Round`, whose keyed uploads go through `keyed_factory(aggregation)`.
       aggregation: Of the updates, see `keyed_factory`.
-      **more: Further fields of `ClusteredTraining`.
+      rows: As in `ClusteredTraining`.
+      kind: `ClusteredTraining`, or a class that derives from it.
+      **more: Further fields of that class.
+
+    Raises:
+      UserError: If `aggregation` is no aggregation factory.
     """
     factory = keyed_factory(aggregation)
+    more["rows"] = rows or (lambda count: {})
     if not getattr(factory, "waits_for_clusters", False):
-        return ClusteredTraining(model, build_round(aggregation), aggregation is None, **more)
+        return kind(model, build_round(aggregation), aggregation is None, **more)
 
     @functools.lru_cache(maxsize=2)
     def round_of(clusters: int) -> Round:
         return build_round(factory.with_clusters(clusters))
 
-    return ClusteredTraining(model, None, False, round_of=round_of, **more)
+    return kind(model, None, False, round_of=round_of, **more)
+
+
+def build_clustered_training(
+    model: FlatModel, training: LocalTraining, *, aggregation=None, optimizer=None, flags=None
+) -> ClusteredTraining:
+    """Builds the engine; arguments as in `build_clustered_round`, flags as in `ClusteredTraining`."""
+
+    def build_round(aggregation) -> Round:
+        options = {"optimizer": optimizer, "flags": flags is not None}
+        return build_clustered_round(model, training, aggregation=aggregation, **options)
+
+    def rows(count: int):
+        return {"optimizer": initial_optimizer_state(optimizer, model.size, count)} if optimizer else {}
+
+    return build_engine(model, build_round, aggregation, rows, flags=flags)

@@ -15,11 +15,9 @@ from tffcl.client_work.control_variates import OPTIONS, build_controlled_work
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.composer import Round, Server, by_examples, compose, uniform
+from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
 from tffcl.rounds.server_steps import models_type
 from tffcl.validation import Parameters, Positive, one_of
-
-WEIGHTINGS = {"uniform": uniform, "examples": by_examples}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,8 @@ import tensorflow_federated as tff
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training
 from tffcl.algorithms.fednova import FedNovaParameters, build_normalized_training
 from tffcl.algorithms.fedprox import FedProxParameters, build_proximal_training
+from tffcl.algorithms.lg_fedavg import LGFedAvgParameters, build_partly_shared_training
+from tffcl.algorithms.per_fedavg import PerFedAvgParameters, build_meta_training
 from tffcl.algorithms.scaffold import ScaffoldParameters, build_controlled_training
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError, unknown
@@ -34,6 +36,8 @@ TRAININGS: Mapping[str, TrainingKind] = {
     "proximal": TrainingKind(build_proximal_training, FedProxParameters),
     "fednova": TrainingKind(build_normalized_training, FedNovaParameters),
     "scaffold": TrainingKind(build_controlled_training, ScaffoldParameters),
+    "lg_fedavg": TrainingKind(build_partly_shared_training, LGFedAvgParameters),
+    "per_fedavg": TrainingKind(build_meta_training, PerFedAvgParameters),
 }
 
 

@@ -18,12 +18,15 @@ FLAG = {"changed": np.int32}  # the field of a client that tells whether its dat
 CHOOSE = np.int32(-1)  # a client's `forced` row: none, it chooses itself
 
 
-def build_train_and_report(model: FlatModel, training: LocalTraining):
+def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_sgd=None, adapt=None):
     """Builds the tf.function that trains one model and reports on it.
 
     Args:
       model: What is trained.
       training: Hyper-parameters.
+      local_sgd: Trains in the place of `build_local_sgd(model, training)`, with the same arguments, but for `correction`, and results.
+      adapt: `(vector float32[P], x, y, seed) -> vector float32[P]`, what the client makes of its trained model with its
+        training examples before it tests it; None for nothing.
 
     Returns:
       A tf.function `(vector float32[P], client, centre=None, correction=None) -> (vector float32[P], report)`; `client` as in
@@ -32,18 +35,26 @@ def build_train_and_report(model: FlatModel, training: LocalTraining):
       examples, mean training loss over the last epoch, whether the trained model is finite, the local test if the client
       brings test examples, and its flag of change if it brings one.
     """
-    local_sgd = build_local_sgd(model, training)
+    local_sgd = local_sgd or build_local_sgd(model, training)
     count_correct = build_count_correct(model)
+
+    def tested(vector, local, test, seed):
+        """The model that the local test is of; where nothing is tested nobody waits for an adaptation."""
+        if adapt is None:
+            return vector
+        return tf.cond(tf.size(test["y"]) > 0, lambda: adapt(vector, local["x"], local["y"], seed), lambda: vector)
 
     @tf.function
     def train_and_report(vector, client, centre=None, correction=None):
         local = stack(client["examples"])
-        trained, loss = local_sgd(vector, local["x"], local["y"], client["seed"], centre, correction)
+        more = {"correction": correction} if correction is not None else {}
+        trained, loss = local_sgd(vector, local["x"], local["y"], client["seed"], centre, **more)
         finite = tf.reduce_all(tf.math.is_finite(trained))
         report = collections.OrderedDict(examples=tf.shape(local["y"])[0], loss=loss, finite=finite)
         if "test_examples" in client:
             test = stack(client["test_examples"])
-            report["test_correct"] = count_correct(trained, test["x"], test["y"])
+            own = tested(trained, local, test, client["seed"])
+            report["test_correct"] = count_correct(own, test["x"], test["y"])
             report["test_examples"] = tf.size(test["y"])
         if "changed" in client:
             report["changed"] = client["changed"]
@@ -52,18 +63,19 @@ def build_train_and_report(model: FlatModel, training: LocalTraining):
     return train_and_report
 
 
-def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool = False) -> ClientWork:
+def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool = False, **own) -> ClientWork:
     """Builds clustered training: the client trains the model it receives and uploads the difference under its key.
 
     Args:
       model: What is trained.
       training: Hyper-parameters.
       flags: Whether the client tells that its data have changed.
+      **own: `local_sgd` and `adapt` of `build_train_and_report`.
 
     Returns:
       Work that receives `<model=float32[P]>`, with the field `key` and the upload `update=<key=int32,value=float32[P]>`.
     """
-    train_and_report = build_train_and_report(model, training)
+    train_and_report = build_train_and_report(model, training, **own)
 
     def compute(received, client):
         trained, report = train_and_report(received["model"], client)

@@ -152,6 +152,18 @@ ALGORITHMS = {
         "build_scaffold",
         "ScaffoldParameters",
     ),
+    "lg_fedavg": Entry(
+        "LG-FedAvg: clients keep their first layers and share the last ones (2020)",
+        "tffcl.algorithms.lg_fedavg",
+        "build_lg_fedavg",
+        "LGFedAvgParameters",
+    ),
+    "per_fedavg": Entry(
+        "Per-FedAvg: a model from which one local step makes a good one (NeurIPS 2020)",
+        "tffcl.algorithms.per_fedavg",
+        "build_per_fedavg",
+        "PerFedAvgParameters",
+    ),
     "ditto": Entry(
         "Ditto: a personal model for every client, held near the global one (ICML 2021)",
         "tffcl.algorithms.ditto",
@@ -190,6 +202,8 @@ TRAININGS = {
     "proximal": "held near the cluster's model (FedProx's)",
     "fednova": "updates are averaged per step's worth of training (FedNova's)",
     "scaffold": "steps are corrected by control variates (SCAFFOLD's)",
+    "lg_fedavg": "some layers stay with the client, the others are shared (LG-FedAvg's)",
+    "per_fedavg": "a start from which one step of adaptation makes a good model (Per-FedAvg's)",
 }
 
 # How the updates inside a cluster are aggregated; each builds a factory, or None for the plain mean.

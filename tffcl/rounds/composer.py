@@ -61,6 +61,9 @@ def uniform(report) -> tf.Tensor:
     return tf.ones_like(report["examples"], tf.float32)
 
 
+WEIGHTINGS = {"examples": by_examples, "uniform": uniform}  # as a task names them
+
+
 class Round:
     """A composed round; its forms are built when they are first needed, and once.
 

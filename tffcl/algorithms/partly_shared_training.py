@@ -1,0 +1,107 @@
+"""The engine of clusters whose members share a part of their model only, and keep the rest."""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from tffcl.algorithms.clustered_training import ClusteredTraining
+from tffcl.algorithms.method import ClusteredState, Exports
+from tffcl.client_work.partly_shared import LayerParts
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.kept import KeptStates
+from tffcl.clients.population import Population
+from tffcl.errors import UserError
+from tffcl.rounds.traffic import RoundMetrics, Traffic
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PartlySharedTraining(ClusteredTraining):
+    """Rounds on a state whose `models float32 [K, G]` are the global parts, and `server["local"] float32 [K, L]` the local parts
+    that a cluster's members start from; `kept` holds the local part of each client that has trained.
+
+    During the first rounds, if they share the whole model, the models are whole, `[K, P]`, and there is no `server["local"]`.
+
+    Attributes:
+      parts: What is local and what is global.
+      whole_rounds: How many first rounds share the whole model.
+      whole: The engine of these; None for none.
+    """
+
+    parts: LayerParts | None = None
+    whole_rounds: int = 0
+    whole: ClusteredTraining | None = None
+
+    @functools.cached_property
+    def initial(self) -> np.ndarray:
+        """`float32 [G]`, the global part that every cluster starts from."""
+        return self.model.initial[~self.parts.is_local]
+
+    def _is_whole(self, state: ClusteredState) -> bool:
+        return "local" not in state.server
+
+    def start(self, population: Population, assignment: np.ndarray) -> dict:
+        if self.whole:
+            return {**self.whole.start(population, assignment), "kept": KeptStates(self.kept)}
+        start = super().start(population, assignment)
+        return {**start, "server": {"local": self._first_local(len(start["models"]))}}
+
+    def _first_local(self, count: int) -> np.ndarray:
+        return np.repeat(self.model.initial[np.newaxis, self.parts.is_local], count, axis=0)
+
+    def grown(self, state: ClusteredState, count: int) -> dict:
+        if self._is_whole(state):
+            return self.whole.grown(state, count)
+        grown = super().grown(dataclasses.replace(state, server={}), count)
+        return {**grown, "server": {"local": np.concatenate([state.server["local"], self._first_local(count)])}}
+
+    def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
+        if self._is_whole(state):
+            return self._next_whole(state, cohort)
+        after, metrics = super().next(state, cohort)
+        if self.whole:  # the local layers to start from were learned, and come to a client before its first round
+            fresh = int((~state.kept.has(cohort.client_ids)).sum())
+            sent = Traffic(down=self.kept.nbytes) * fresh
+            metrics = dataclasses.replace(metrics, traffic=metrics.traffic + sent)
+        return after, metrics
+
+    def _next_whole(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
+        """A round that shares the whole model; the last of them leaves its two parts."""
+        after, metrics = self.whole.next(dataclasses.replace(state, kept=None), cohort)
+        after = dataclasses.replace(after, kept=state.kept)
+        if cohort.seed[1] < self.whole_rounds:
+            return after, metrics
+        local, shared = after.models[:, self.parts.is_local], after.models[:, ~self.parts.is_local]
+        aggregators = self.round_for(len(shared)).initial_aggregators
+        return dataclasses.replace(after, models=shared, server={"local": local}, aggregators=aggregators), metrics
+
+    def broadcast(self, state: ClusteredState) -> dict:
+        """The global parts alone; `server["local"]` is for clients that have none of their own yet."""
+        return {"models": state.models}
+
+    def kept_by(self, state: ClusteredState, client_ids) -> list:
+        """The client's own local part, or that of its cluster for who has none."""
+        own, starts = state.kept.has(client_ids), state.server["local"][state.clusters(client_ids)]
+        kept = iter(state.kept.of(np.asarray(client_ids)[own]))
+        return [next(kept) if has else start for has, start in zip(own, starts)]
+
+    def models_for(self, state: ClusteredState, client_ids) -> tuple[np.ndarray, np.ndarray]:
+        """A row for each client that has local layers of its own, and one for the others of each cluster."""
+        if self._is_whole(state):
+            return self.whole.models_for(state, client_ids)
+        clusters, own = state.clusters(client_ids), state.kept.has(client_ids)
+        common, place = np.unique(clusters[~own], return_inverse=True)
+        rows = np.empty(len(clusters), np.int32)
+        rows[~own], rows[own] = place, len(common) + np.arange(own.sum())
+        kept = np.reshape(state.kept.of(np.asarray(client_ids)[own]), [own.sum(), self.parts.local_size])
+        local = np.concatenate([state.server["local"][common], kept])
+        return self.parts.joined(local, state.models[np.concatenate([common, clusters[own]])]), rows
+
+    def exports(self, **more) -> Exports:
+        def values(state: ClusteredState) -> dict:
+            if self._is_whole(state):
+                told = f"the first {self.whole_rounds} rounds share the whole model (fedavg_rounds), and the run ended in them"
+                raise UserError(f"{told}; export one that trained longer")
+            return self.broadcast(state)
+
+        return dataclasses.replace(super().exports(**more), server_values=values)

@@ -1,0 +1,92 @@
+"""Per-FedAvg (Fallah et al., NeurIPS 2020, arXiv:2002.07948, Alg. 1): a start from which one local step makes a good model."""
+
+import dataclasses
+import functools
+
+import tensorflow_federated as tff
+
+from tffcl.aggregators.clustered_mean import keyed_factory
+from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
+from tffcl.algorithms.fedavg import OneModel
+from tffcl.algorithms.method import Method
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.meta_sgd import GRADIENTS, VELOCITIES, MetaSteps, build_adapt, build_meta_sgd
+from tffcl.client_work.training import build_update_work
+from tffcl.kept_builds import built_once
+from tffcl.models.flat import FlatModel
+from tffcl.rounds.composer import WEIGHTINGS, Round, compose
+from tffcl.rounds.server_steps import keyed_server
+from tffcl.validation import NonNegative, Parameters, Positive, Whole, one_of
+
+
+@dataclasses.dataclass(frozen=True)
+class PerFedAvgParameters(Parameters):
+    """The meta-steps, and what is made of their result.
+
+    Attributes:
+      alpha: α, rate of the step that adapts, in training and before the local test.
+      beta: β, rate of the step that is kept, in the place of the task's learning_rate.
+      gradient: How the gradient through the adaptation is taken: first_order leaves its Hessian out, hessian_free takes a difference
+        of gradients for it, with a third batch a step.
+      delta: δ of that difference.
+      velocity: What the task's momentum is of: outer, the steps that are kept; shared, both steps through one velocity, as in the
+        code of PACFL and FLIS. The paper has no momentum.
+      adaptation_steps: Steps with α, over all training examples of a client, before its own model is tested: 1 in the paper; 0 in
+        the code of PACFL and FLIS.
+      weighting: Of clients in the mean: uniform as in the paper, or by examples as in the code of PACFL and FLIS.
+    """
+
+    alpha: NonNegative = 0.01
+    beta: Positive = 0.001
+    gradient: one_of(GRADIENTS) = "first_order"
+    delta: Positive = 0.001
+    velocity: one_of(VELOCITIES) = "outer"
+    adaptation_steps: Whole = 1
+    weighting: one_of(WEIGHTINGS) = "uniform"
+
+
+@built_once
+def build_meta_round(model: FlatModel, training: LocalTraining, parameters: PerFedAvgParameters, aggregation) -> Round:
+    """Builds a round of clustered training whose clients take meta-steps; types as in `build_clustered_round`."""
+    p = parameters
+    steps = MetaSteps(p.alpha, p.beta, p.delta, p.gradient, p.velocity)
+    adapt = build_adapt(model, training, rate=p.alpha, steps=p.adaptation_steps) if p.adaptation_steps else None
+    work = build_update_work(model, training, local_sgd=build_meta_sgd(model, training, steps), adapt=adapt)
+    return compose(work, {"update": keyed_factory(aggregation)}, keyed_server(model.size), weighting=WEIGHTINGS[p.weighting])
+
+
+def build_meta_training(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: PerFedAvgParameters = PerFedAvgParameters(),
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> ClusteredTraining:
+    """Builds the engine whose clients take meta-steps; arguments as in `build_per_fedavg`."""
+    return build_engine(model, functools.partial(build_meta_round, model, training, parameters), aggregation)
+
+
+def build_per_fedavg(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: PerFedAvgParameters = PerFedAvgParameters(),
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds Per-FedAvg.
+
+    The accuracy `local` is of a client's model after the round's meta-steps and the adaptation that follows them, `cluster` and
+    `global` of the start without any. With α = 0 and weights by examples it is FedAvg on the second batch of each step. The
+    steps of an epoch are as in the code of PACFL and FLIS, pairs of batches that follow each other; the paper draws every
+    batch anew.
+
+    Args:
+      model: What is trained.
+      training: Epochs, batch size, momentum and weight decay of the local training; its learning rate is not used.
+      parameters: The steps.
+      aggregation: Of the updates inside each cluster, or over keyed updates; see `aggregators.clustered_mean.keyed_factory`.
+
+    Raises:
+      UserError: If `training` has a proximal term.
+    """
+    return OneModel("per_fedavg", build_meta_training(model, training, parameters, aggregation=aggregation))
