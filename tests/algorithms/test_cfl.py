@@ -140,3 +140,20 @@ def test_it_finds_the_four_rotations(tmp_path):
 
     result = tffcl.run(tffcl.resolve("flis_rotated_mnist", "cfl"), tmp_path / "run", show_progress=False)
     assert result.summary["clusters"]["count"] == 4 and result.summary["clusters"]["ari"] == 1
+
+
+def test_relative_norms_are_shares_of_the_first_rounds_longest(tff_worker, model, turned):
+    relative = build_cfl(model, TRAINING, CFLParameters(0.9, 0.2, relative=True, first_rounds=2))
+    state = train(relative, turned, 4)
+    unit = float(state.unit)
+    absolute = build_cfl(model, TRAINING, CFLParameters(0.9 * unit, 0.2 * unit, first_rounds=2))
+    assert 0.1 < unit < 10 and len(state.splits)
+    np.testing.assert_array_equal(train(absolute, turned, 4).splits, state.splits)
+
+
+def test_norms_that_are_the_wrong_way_round_are_told(model, population):
+    odd = build_cfl(model, TRAINING, CFLParameters(stationary_norm=1.0, progress_norm=0.5))
+    (note,) = odd.views(odd.initialize(population)).notes
+    assert note == "progress_norm 0.5 is not above stationary_norm 1.0: members that agree are split too"
+    right = build_cfl(model, TRAINING, CFLParameters())
+    assert right.views(right.initialize(population)).notes == ()

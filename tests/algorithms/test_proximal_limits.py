@@ -81,7 +81,7 @@ def test_a_client_without_a_personal_model_has_the_global_one(tff_worker, model,
     models, keys = ditto.models_for(admitted, [0, 3, 4])
     assert keys[0] > 0 and keys[1:].tolist() == [0, 0]
     np.testing.assert_array_equal(models[0], ditto.views(state).global_model)
-    assert len(np.unique(admitted.assignment)) == 5
+    assert len(np.unique(ditto.views(admitted).clusters)) == 5
 
 
 def test_ditto_sends_what_fedavg_sends(tff_worker, model, population):

@@ -12,19 +12,19 @@ from tffcl.algorithms.method import ClusteredState, Views
 from tffcl.clients.arrivals import check_newcomers, extended
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
-from tffcl.clustering import hierarchical
+from tffcl.clustering.bipartition import bipartition, nearer_second
 from tffcl.clustering.model_centres import weighted_means
-from tffcl.clustering.stochastic import cosine_distances
 from tffcl.validation import Fraction, Parameters, Positive, Whole, one_of
 
 
 @dataclasses.dataclass(frozen=True)
 class CFLParameters(Parameters):
-    """When CFL splits a cluster, and how. The two norms are absolute, so they depend on the model and on local training.
+    """When CFL splits a cluster, and how. The two norms depend on the model and on local training unless they are relative.
 
     Attributes:
       stationary_norm: ε₁, a cluster is split when its mean update is shorter than this (authors' notebook: 0.4).
       progress_norm: ε₂, and when a member's update is longer than this (authors' notebook: 1.6).
+      relative: Whether both norms are shares of the longest update of the first round.
       first_rounds: No split in so many first rounds (authors' notebook: 20).
       gate: γ, split only if sqrt((1 - α) / 2) is above it, α the largest cosine across the halves; default no gate.
       linkage: "single" makes that cosine as small as it can be (the paper's bipartition); "complete": the authors' notebook.
@@ -32,6 +32,7 @@ class CFLParameters(Parameters):
 
     stationary_norm: Positive = 0.4
     progress_norm: Positive = 1.6
+    relative: bool = False
     first_rounds: Whole = 20
     gate: Fraction | None = None
     linkage: one_of(("single", "complete")) = "single"
@@ -39,12 +40,13 @@ class CFLParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CFLState(ClusteredState):
-    """Adds the clients' last updates; of each split `(round, cluster, founded cluster)`; and of each in `tree` the model before
-    it `float32 [P]` and its halves' updates `float32 [m, P]` each."""
+    """Adds the clients' last updates; of each split `(round, cluster, founded cluster)`; of each in `tree` the model before it
+    `float32 [P]` and its halves' updates `float32 [m, P]` each; and the unit of norms, where they are relative."""
 
     updates: KeptStates | None = None
     splits: np.ndarray | None = None
     tree: tuple = ()
+    unit: np.ndarray | None = None
 
 
 class CFL(CollectedTraining):
@@ -63,10 +65,12 @@ class CFL(CollectedTraining):
         before = state.models
         updates, result = self.updates(before[present], keys, cohort)
         means = weighted_means(np.zeros_like(before), updates, clusters, result.reports["examples"])
-        state = dataclasses.replace(state, models=before + means, updates=state.updates.updated(ids, list(updates)))
+        unit = np.linalg.norm(updates, axis=1).max() if self.parameters.relative else 1.0
+        unit = np.float32(unit) if state.unit is None else state.unit
+        state = dataclasses.replace(state, models=before + means, updates=state.updates.updated(ids, list(updates)), unit=unit)
         for cluster in present:
             members = clusters == cluster
-            if self._is_due(means[cluster], updates[members], number):
+            if self._is_due(means[cluster] / unit, updates[members] / unit, number):
                 state = self._split(state, cluster, ids[members], updates[members], before[cluster], number)
         return state, result.metrics(cohort, clusters)
 
@@ -77,15 +81,14 @@ class CFL(CollectedTraining):
 
     def _split(self, state: CFLState, cluster: int, ids: np.ndarray, updates: np.ndarray, model: np.ndarray, number: int):
         """Members that are absent go with the half that has the update most like their last one; without one they stay."""
-        apart = cosine_distances(updates)
-        second = hierarchical.cut(hierarchical.build_dendrogram(apart, self.parameters.linkage), num_clusters=2) == 1
-        if self.parameters.gate is not None and np.sqrt(apart[second][:, ~second].min() / 2) <= self.parameters.gate:
+        second = bipartition(updates, self.parameters.linkage, self.parameters.gate)
+        if second is None:
             return state
         halves, founded = (updates[~second], updates[second]), len(state.models)
         absent = [
             each for each in np.setdiff1d(state.client_ids[state.assignment == cluster], ids) if state.updates.has([each])
         ]
-        moved = [client for client, update in zip(absent, state.updates.of(absent)) if _nearer_second(update, halves)]
+        moved = [client for client, update in zip(absent, state.updates.of(absent)) if nearer_second(update, halves)]
         assignment = state.assignment.copy()
         assignment[state.index([*ids[second], *moved])] = founded
         models = np.concatenate([state.models, state.models[[cluster]]])
@@ -101,16 +104,14 @@ class CFL(CollectedTraining):
             for here in np.flatnonzero(joined == cluster):
                 one = Cohort(newcomers, newcomers.client_ids[[here]], (0, int(founded)))
                 (update,), _ = self.updates(model[np.newaxis], [0], one)
-                joined[here] = founded if _nearer_second(update, halves) else cluster
+                joined[here] = founded if nearer_second(update, halves) else cluster
         return dataclasses.replace(state, **extended(state, newcomers, joined))
 
     def views(self, state: CFLState) -> Views:
-        return Views(state.client_ids, state.assignment, splits=state.splits)
-
-
-def _nearer_second(update: np.ndarray, halves) -> bool:
-    first, second = (cosine_distances(update[np.newaxis], half).min() for half in halves)
-    return second < first
+        how = self.parameters
+        odd = f"progress_norm {how.progress_norm} is not above stationary_norm {how.stationary_norm}: members that agree are split too"
+        notes = (odd,) if how.progress_norm <= how.stationary_norm else ()
+        return Views(state.client_ids, state.assignment, splits=state.splits, notes=notes)
 
 
 def build_cfl(model, training, parameters: CFLParameters = CFLParameters()) -> CFL:

@@ -1,23 +1,20 @@
-"""Ditto (Li et al., ICML 2021, arXiv:2012.04221, Alg. 1): a personal model for every client, held near the global one."""
+"""Ditto (Li et al., ICML 2021, arXiv:2012.04221, Alg. 1): a personal model for every client, held near the shared one."""
 
-import collections
 import dataclasses
 
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_round, build_engine
+from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
-from tffcl.algorithms.solo import Personal
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_own_work
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.kept import KeptStates
-from tffcl.clients.population import Population
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.server_steps import models_type, own_row
 from tffcl.rounds.simulation import run_round
 from tffcl.validation import NonNegative, Parameters
 
@@ -27,7 +24,7 @@ class DittoParameters(Parameters):
     """How personal models are trained.
 
     Attributes:
-      proximal_weight: λ; a personal model minimises the client's loss plus λ/2 times the squared distance to the global
+      proximal_weight: λ; a personal model minimises the client's loss plus λ/2 times the squared distance to the shared
         model as it was broadcast in the round (Eq. Obj).
     """
 
@@ -36,48 +33,61 @@ class DittoParameters(Parameters):
 
 @built_once
 def build_personal_round(model: FlatModel, training: LocalTraining) -> Round:
-    """Builds a round in which every client trains the model that it keeps towards the server's `global_model float32[P]`."""
-
-    def receive(values, client):
-        del client
-        return collections.OrderedDict(global_model=tf.identity(values["global_model"]))
-
-    values = {"global_model": tff.TensorType(np.float32, [model.size])}
-    return compose(build_own_work(model, training, towards="global_model"), {}, Server(values, receive))
+    """Builds a round in which every client trains the model that it keeps towards row `key` of the server's `models float32[?,P]`."""
+    work = build_own_work(model, training, towards="model")
+    return compose(work, {}, Server({"models": models_type(model.size)}, own_row))
 
 
-class Ditto(Personal):
-    """Ditto, see `build_ditto`."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class PersonalTraining(ClusteredTraining):
+    """Rounds in which every client also trains a model of its own, which it keeps, towards that of its cluster.
 
-    name = "ditto"
+    Attributes:
+      personal: The round of these, which sends nothing.
+    """
 
-    def __init__(self, model: FlatModel, training: LocalTraining, parameters: DittoParameters, aggregation):
-        self.model, self._initial = model, model.initial
-        self._engine = build_clustered_training(model, training, aggregation=aggregation)
-        proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
-        self._personal = build_personal_round(model, proximal)
-
-    def initialize(self, population: Population) -> ClusteredState:
-        start = self._engine.start(population, np.zeros(len(population), np.int32))
-        alone = np.arange(len(population), dtype=np.int32)
-        return ClusteredState(**{**start, "assignment": alone, "kept": KeptStates(self._initial)})
+    personal: Round | None = None
 
     def next(self, state: ClusteredState, cohort: Cohort):
-        """One round: the personal models first, towards the global model as it was, then the global one by FedAvg."""
-        values, kept = {"global_model": state.models[0]}, state.kept.of(cohort.client_ids)
-        result = run_round(self._personal, cohort, values, kept=kept)
-        everyone = dataclasses.replace(state, assignment=np.zeros_like(state.assignment), kept=None)
-        averaged, sent = self._engine.next(everyone, dataclasses.replace(cohort, local_test=None))
-        metrics = result.metrics(cohort, state.clusters(cohort.client_ids))
-        kept = state.kept.updated(cohort.client_ids, result.kept)
-        state = dataclasses.replace(averaged, assignment=state.assignment, kept=kept)
-        return state, dataclasses.replace(metrics, traffic=sent.traffic)
+        """One round: the personal models first, towards the clusters' as they were, then the clusters' by FedAvg."""
+        clusters = state.clusters(cohort.client_ids)
+        rows, keys = np.unique(clusters, return_inverse=True)
+        kept = state.kept.of(cohort.client_ids)
+        result = run_round(self.personal, cohort, {"models": state.models[rows]}, kept=kept, key=keys.astype(np.int32))
+        after, sent = super().next(dataclasses.replace(state, kept=None), dataclasses.replace(cohort, local_test=None))
+        metrics = dataclasses.replace(result.metrics(cohort, clusters), traffic=sent.traffic)
+        return dataclasses.replace(after, kept=state.kept.updated(cohort.client_ids, result.kept)), metrics
+
+    def models_for(self, state: ClusteredState, client_ids):
+        """The client's own model, or that of its cluster for who has not trained yet."""
+        own = state.kept.has(client_ids)
+        rows = np.where(own, len(state.models) - 1 + np.cumsum(own), state.clusters(client_ids)).astype(np.int32)
+        kept = state.kept.of(np.asarray(client_ids)[own])
+        return np.concatenate([state.models, *(model[np.newaxis] for model in kept)]), rows
+
+    def exports(self, **more) -> Exports:
+        build = more.pop("build", dict)
+        return super().exports(build=lambda: {**build(), "personal_training": self.personal.deployed_with_kept}, **more)
+
+
+class Ditto(OneModel):
+    """Ditto, see `build_ditto`; a client's cluster is itself."""
 
     def views(self, state: ClusteredState) -> Views:
-        return Views(state.client_ids, state.assignment, global_model=state.models[0])
+        return Views(state.client_ids, state.client_ids, global_model=state.models[0])
 
-    def exports(self) -> Exports:
-        return self._engine.exports(build=lambda: {"personal_training": self._personal.deployed_with_kept})
+
+def build_personal_training(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: DittoParameters = DittoParameters(),
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> PersonalTraining:
+    """Builds the engine of Ditto's rounds; arguments as in `build_ditto`."""
+    proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
+    own = {"kind": PersonalTraining, "kept": model.initial, "personal": build_personal_round(model, proximal)}
+    return build_engine(model, lambda factory: build_clustered_round(model, training, aggregation=factory), aggregation, **own)
 
 
 def build_ditto(
@@ -102,4 +112,4 @@ def build_ditto(
     Returns:
       The method. The only row of the state's models is the global model.
     """
-    return Ditto(model, training, parameters, aggregation)
+    return Ditto("ditto", build_personal_training(model, training, parameters, aggregation=aggregation))

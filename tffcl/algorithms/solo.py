@@ -23,13 +23,25 @@ def build_own_round(model: FlatModel, training: LocalTraining) -> Round:
     return compose(build_own_work(model, training), {}, Server())
 
 
-class Personal(Method):
-    """A method whose clients keep a model each; a client's cluster is itself.
+class Solo(Method):
+    """SOLO, see `build_solo`; a client's cluster is itself. Row 0 of the state's models is that of clients which have not trained yet."""
 
-    Row 0 of the state's models is that of clients which have not trained yet.
-    """
+    name, state_class = "solo", ClusteredState
 
-    state_class = ClusteredState
+    def __init__(self, model: FlatModel, training: LocalTraining):
+        self.model, self._initial, self._round = model, model.initial, build_own_round(model, training)
+
+    def initialize(self, population: Population) -> ClusteredState:
+        alone = np.arange(len(population), dtype=np.int32)
+        return ClusteredState(population.client_ids, alone, self._initial[np.newaxis], (), kept=KeptStates(self._initial))
+
+    def next(self, state: ClusteredState, cohort: Cohort):
+        result = run_round(self._round, cohort, kept=state.kept.of(cohort.client_ids))
+        kept = state.kept.updated(cohort.client_ids, result.kept)
+        return dataclasses.replace(state, kept=kept), result.metrics(cohort, state.clusters(cohort.client_ids))
+
+    def exports(self) -> Exports:
+        return Exports(lambda: {"training_with_kept": self._round.deployed_with_kept})
 
     def models_for(self, state: ClusteredState, client_ids):
         """Row 0 for who has no model of its own, and a row for each of the others."""
@@ -47,27 +59,6 @@ class Personal(Method):
 
     def views(self, state: ClusteredState) -> Views:
         return Views(state.client_ids, state.assignment)
-
-
-class Solo(Personal):
-    """SOLO, see `build_solo`."""
-
-    name = "solo"
-
-    def __init__(self, model: FlatModel, training: LocalTraining):
-        self.model, self._initial, self._round = model, model.initial, build_own_round(model, training)
-
-    def initialize(self, population: Population) -> ClusteredState:
-        alone = np.arange(len(population), dtype=np.int32)
-        return ClusteredState(population.client_ids, alone, self._initial[np.newaxis], (), kept=KeptStates(self._initial))
-
-    def next(self, state: ClusteredState, cohort: Cohort):
-        result = run_round(self._round, cohort, kept=state.kept.of(cohort.client_ids))
-        kept = state.kept.updated(cohort.client_ids, result.kept)
-        return dataclasses.replace(state, kept=kept), result.metrics(cohort, state.clusters(cohort.client_ids))
-
-    def exports(self) -> Exports:
-        return Exports(lambda: {"training_with_kept": self._round.deployed_with_kept})
 
 
 def build_solo(model: FlatModel, training: LocalTraining) -> Method:

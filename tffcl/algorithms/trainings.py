@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training
+from tffcl.algorithms.ditto import DittoParameters, build_personal_training
 from tffcl.algorithms.fednova import FedNovaParameters, build_normalized_training
 from tffcl.algorithms.fedprox import FedProxParameters, build_proximal_training
 from tffcl.algorithms.lg_fedavg import LGFedAvgParameters, build_partly_shared_training
@@ -36,6 +37,7 @@ TRAININGS: Mapping[str, TrainingKind] = {
     "proximal": TrainingKind(build_proximal_training, FedProxParameters),
     "fednova": TrainingKind(build_normalized_training, FedNovaParameters),
     "scaffold": TrainingKind(build_controlled_training, ScaffoldParameters),
+    "ditto": TrainingKind(build_personal_training, DittoParameters),
     "lg_fedavg": TrainingKind(build_partly_shared_training, LGFedAvgParameters),
     "per_fedavg": TrainingKind(build_meta_training, PerFedAvgParameters),
 }

@@ -206,7 +206,7 @@ def build_own_work(model: FlatModel, training: LocalTraining, *, towards: str | 
       towards: Name of the received model that is the centre of the proximal term; default the own model as it starts.
 
     Returns:
-      Work that keeps `float32[P]`.
+      Work that keeps `float32[P]`; with `towards` it has the field `key`.
     """
     train_and_report = build_train_and_report(model, training)
 
@@ -215,4 +215,5 @@ def build_own_work(model: FlatModel, training: LocalTraining, *, towards: str | 
         trained, report = train_and_report(client["kept"], client, *centre)
         return ClientResult({}, report, trained)
 
-    return ClientWork(model.example_spec, compute, kept=tff.TensorType(np.float32, [model.size]))
+    fields = {"key": np.int32} if towards else {}
+    return ClientWork(model.example_spec, compute, fields, tff.TensorType(np.float32, [model.size]))

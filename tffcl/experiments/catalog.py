@@ -202,6 +202,7 @@ TRAININGS = {
     "proximal": "held near the cluster's model (FedProx's)",
     "fednova": "updates are averaged per step's worth of training (FedNova's)",
     "scaffold": "steps are corrected by control variates (SCAFFOLD's)",
+    "ditto": "a model of the client's own beside the cluster's, held near it (Ditto's)",
     "lg_fedavg": "some layers stay with the client, the others are shared (LG-FedAvg's)",
     "per_fedavg": "a start from which one step of adaptation makes a good model (Per-FedAvg's)",
 }

@@ -12,6 +12,7 @@ from tffcl.reporting.projection_figure import projection_figure
 from tffcl.reporting.relatedness_figures import centres_figure, relatedness_figure
 from tffcl.reporting.representation_figure import representations_figure, settings_figure
 from tffcl.reporting.rounds_figures import accuracy_figure, merging_figure, progress_figure
+from tffcl.reporting.splits_figure import splits_figure
 from tffcl.reporting.style import save
 from tffcl.reporting.sweep_figure import sweep_figure
 
@@ -34,6 +35,7 @@ __all__ = [
     "sample_pictures",
     "save",
     "settings_figure",
+    "splits_figure",
     "sweep_figure",
     "titled_pictures",
 ]

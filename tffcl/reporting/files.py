@@ -24,6 +24,7 @@ CLIENT_COLUMNS = (
     "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",
     "local_accuracy",
 )  # fmt: skip
+SPLIT_COLUMNS = ("round", "cluster", "founded")
 NO_CLUSTER = -1
 
 
@@ -122,6 +123,8 @@ class RunFiles:
       representations: `representations.npz`; None for methods without.
       history: `history/*.npy`, int[N] by round: the clusters of the rows of `clients.csv`, where they changed;
         `NO_CLUSTER` for those who were not there yet.
+      splits: `splits.csv`, int[S, 3]: in which round which cluster was split, and the cluster that this founded; None for methods
+        that split none.
     """
 
     path: pathlib.Path
@@ -133,6 +136,7 @@ class RunFiles:
     clustering: Clustering | None
     representations: Representations | None = None
     history: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
+    splits: np.ndarray | None = None
 
     @property
     def task(self) -> str:
@@ -227,7 +231,21 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
         clustering=_read_arrays(clustering, _clustering) if clustering.exists() else None,
         representations=_read_arrays(representations, _representations) if representations.exists() else None,
         history=_read_history(path / "history", clients.client_id),
+        splits=_read_splits(path / "splits.csv") if (path / "splits.csv").exists() else None,
     )
+
+
+def _read_splits(path: pathlib.Path) -> np.ndarray:
+    table = columns.read_table(path, SPLIT_COLUMNS)
+    splits = (
+        np.stack([table.integers(name, empty=NO_CLUSTER) for name in SPLIT_COLUMNS], axis=1)
+        if table.rows
+        else np.zeros([0, 3], int)
+    )
+    known = {0, *splits[:, 2].tolist()}
+    if not set(splits[:, 1].tolist()) <= known or len(known) != len(splits) + 1:
+        raise columns.damaged(path, "a cluster is split that was never founded, or founded twice")
+    return splits
 
 
 def _read_history(directory: pathlib.Path, client_ids: np.ndarray) -> dict[int, np.ndarray]:

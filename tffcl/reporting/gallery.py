@@ -170,6 +170,16 @@ def _of_one(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
         )
     if run.clustering is not None:
         yield from _of_clustering(run, suffix, prefix)
+    if run.splits is not None and len(run.splits):
+        yield _picture(
+            f"splits{suffix}",
+            CLUSTERS,
+            "which cluster was split when",
+            "A line is a cluster, from the round in which it was founded; a dot is a split, in which the clients at the end of the "
+            "vertical line left. At the right the clients that each has in the end.",
+            figures.splits_figure(run),
+            prefix,
+        )
     if run.representations is not None and run.history:
         truth = run.clients.true_cluster
         last = int(max(run.rounds["round"], default=max(run.history)))

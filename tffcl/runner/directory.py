@@ -15,7 +15,7 @@ _DIRECTORIES = (CHECKPOINTS, KEPT, "tensorboard", "figures", "history")
 # What a run and the commands on it leave behind, beside directories.
 _FILES = (
     "config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "report.html", "newcomers.csv",
-    "newcomers.json", "representations.npz",
+    "newcomers.json", "representations.npz", "splits.csv",
 )  # fmt: skip
 
 

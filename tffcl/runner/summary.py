@@ -162,6 +162,12 @@ def write_representations(out: pathlib.Path, views: Views, population: Populatio
     np.savez_compressed(out / "representations.npz", client_ids=population.shown_ids[known], places=known, points=points)
 
 
+def write_splits(out: pathlib.Path, views: Views):
+    """Writes splits.csv for methods whose clusters are split, a row for each split."""
+    with open(out / "splits.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("round", "cluster", "founded"), *np.asarray(views.splits).tolist()])
+
+
 def write_clustering(out: pathlib.Path, views: Views, population: Population):
     """Writes clustering.npz for methods with a metric: matrix, merges, threshold, labels, and what they mean.
 

@@ -334,6 +334,8 @@ def _finish(job: _Run, out: pathlib.Path, about: dict, state, accuracy: dict) ->
         summary.write_clustering(out, views, population)
     if views.representations is not None:
         summary.write_representations(out, views, population, sampling.stream(about["seed"], "map"))
+    if views.splits is not None:
+        summary.write_splits(out, views)
     columns = summary.client_table(population, views, accuracy, job.progress)
     summary.write_clients(out, columns)
     told = changes.notes(job.stages, about["rounds"], views)
