@@ -11,6 +11,7 @@ from tests.short_runs import TRAINING, assert_close, cohort_of
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.algorithms.clustered_training import build_clustered_round
 from tffcl.algorithms.solo import build_solo
+from tffcl.client_work.examples import stack
 from tffcl.client_work.training import build_update_work
 from tffcl.client_work.work import ClientResult, ClientWork, keyed
 from tffcl.errors import UserError
@@ -48,7 +49,7 @@ def faulty(model) -> ClientWork:
         value = tf.cast(client["client_id"], tf.float32)
         broken = tf.equal(client["client_id"], 1)
         value = tf.where(broken, np.float32(np.nan), value)
-        count = client["examples"].reduce(0, lambda total, _: total + 1)
+        count = tf.shape(stack(client["examples"])["y"])[0]
         report = collections.OrderedDict(examples=count, loss=value, finite=tf.math.logical_not(broken))
         return ClientResult(
             {"update": keyed(tf.constant(0), tf.stack([value, value])), "mean": tf.stack([value, value])}, report
@@ -68,7 +69,7 @@ def test_a_client_whose_training_is_not_finite_has_no_weight(tff_worker, model, 
     composed = compose(faulty(model), uploads, server, weighting=weighting)
     first = {"keyed": np.zeros([0, 2], np.float32), "mean": np.zeros(2, np.float32), "weight": np.zeros(0, np.float32)}
     cohort, aggregators = cohort_of(population, [0, 1, 2], 1), composed.initial_aggregators
-    after, told = composed.simulated({**first, "aggregators": aggregators}, cohort.inputs())
+    after, told = composed.simulated({**first, "aggregators": aggregators}, cohort.inputs(stacked=True))
     one, _, other = WEIGHTS[weighting]
     expected = np.full(2, (one * 0 + other * 2) / (one + other))
     np.testing.assert_allclose(after["keyed"], [expected], rtol=1e-6)

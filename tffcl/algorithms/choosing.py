@@ -117,4 +117,4 @@ class Choosing(Method):
         """Returns the field of examples that the clients of a round choose on, if it is not their training examples."""
         if self.protocol != "authors":
             return {}
-        return {_TRIED: [cohort.population.test_examples(int(client)) for client in cohort.client_ids]}
+        return {_TRIED: [cohort.population.stacked_tests(int(client)) for client in cohort.client_ids]}

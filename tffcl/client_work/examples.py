@@ -1,5 +1,7 @@
 """From a client's example store to tensors."""
 
+import collections
+
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -13,15 +15,25 @@ def sequence_type(example_spec) -> tff.SequenceType:
     return tff.SequenceType(tff.types.tensorflow_to_type(example_spec))
 
 
-def stack(examples: tf.data.Dataset):
+def stacked_type(sequence: tff.SequenceType) -> tff.StructType:
+    """Returns the TFF type of the same examples stacked: tensors `[?, ...]`, as simulations have them."""
+    fields = tff.structure.iter_elements(sequence.element)
+    return tff.to_type(
+        collections.OrderedDict((name, tff.TensorType(kind.dtype, [None, *kind.shape])) for name, kind in fields)
+    )
+
+
+def stack(examples):
     """Stacks a sequence of single examples into one structure of tensors `[n, ...]`.
 
     Args:
-      examples: A finite data set of unbatched examples; may be empty.
+      examples: A finite data set of unbatched examples, may be empty; or tensors that are stacked already, which come back as they are.
 
     Returns:
       The same structure with a leading dimension n (0 if there are none).
     """
+    if not isinstance(examples, tf.data.Dataset):
+        return examples
 
     def nothing(spec):
         return tf.zeros([0, *spec.shape], spec.dtype)

@@ -30,7 +30,8 @@ class ClientWork:
     Attributes:
       example_spec: `tf.TensorSpec` structure of a single example.
       compute: `(received, client) -> ClientResult` in TensorFlow. `received` has by name what the server sends to this client.
-        `client` has `examples` (a data set of single examples), `client_id`, `seed int32 [2]`, `test_examples` if the
+        `client` has `examples` (deployed, a data set of single examples; in simulation the same as stacked tensors: `examples.stack`
+        makes tensors of either), `client_id`, `seed int32 [2]`, `test_examples` if the
         client is to test its own model, the `fields`, and `kept` if the client keeps something.
       fields: What else a client knows of itself, or is told by the coordinator: name to TFF type.
       kept: TFF type of what a client keeps between rounds; None for nothing.

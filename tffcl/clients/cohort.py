@@ -42,28 +42,36 @@ class Cohort:
             tested = None if self.local_test is None else self.local_test[part]
             yield part, dataclasses.replace(self, client_ids=self.client_ids[part], local_test=tested)
 
-    def inputs(self, **fields: Sequence) -> list[collections.OrderedDict]:
+    def inputs(self, *, stacked: bool = False, **fields: Sequence) -> list[collections.OrderedDict]:
         """Makes the clients' inputs of a round, largest client first, so that no core waits at the end for a large one.
 
         Args:
+          stacked: Whether examples are arrays `<x, y>` of all of a client's, as in simulations, and not data sets of single ones.
           **fields: What a client knows of itself beside its examples: name to a value for each client, in the cohort's order.
 
         Returns:
           A structure `<examples, test_examples, client_id, seed, ...fields>` for each client.
         """
-        population = self.population
         order = np.argsort(-self.sizes, kind="stable")
         tested = self.local_test if self.local_test is not None else np.zeros(len(self.client_ids), bool)
         inputs = []
         for i in order:
             client = int(self.client_ids[i])
-            test = population.test_examples(client)
             given = collections.OrderedDict(
-                examples=population.examples(client),
-                test_examples=test if tested[i] else empty_like(test),
+                examples=self._examples(client, stacked),
+                test_examples=self._test_examples(client, stacked, tested[i]),
                 client_id=np.int32(client),
                 seed=self.client_seed(client),
             )
             given.update((name, values[i]) for name, values in fields.items())
             inputs.append(given)
         return inputs
+
+    def _examples(self, client: int, stacked: bool):
+        return self.population.stacked(client) if stacked else self.population.examples(client)
+
+    def _test_examples(self, client: int, stacked: bool, tested: bool):
+        if stacked:
+            return self.population.stacked_tests(client, nothing=not tested)
+        examples = self.population.test_examples(client)
+        return examples if tested else empty_like(examples)

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import weakref
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -45,6 +46,8 @@ class Population:
       note: What a reader of results should know of the data; else "".
       names: What each client is called in files and messages, where that is not its ID.
       largest_labels: `int32 [N]`, the largest label that each client holds, test examples included; None where not known.
+      arrays: Client ID to its training examples as arrays `(x [n, ...], y [n])`; by default they are read from `examples`.
+      test_arrays: The same for its test examples.
     """
 
     client_ids: np.ndarray
@@ -58,6 +61,8 @@ class Population:
     note: str = ""
     names: np.ndarray | None = None
     largest_labels: np.ndarray | None = None
+    arrays: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
+    test_arrays: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
 
     def __post_init__(self):
         if self.versions is None:
@@ -103,6 +108,20 @@ class Population:
     def shown_ids(self) -> np.ndarray:
         """What the clients are called: their names, or their IDs."""
         return self.client_ids if self.names is None else self.names
+
+    def stacked(self, client_id: int) -> collections.OrderedDict:
+        """Returns all training examples of a client, `<x [n, ...], y [n]>`."""
+        if self.arrays is None:
+            return _read(self.examples(client_id))
+        return collections.OrderedDict(zip("xy", self.arrays(client_id), strict=True))
+
+    def stacked_tests(self, client_id: int, *, nothing: bool = False) -> collections.OrderedDict:
+        """Returns all test examples of a client, `<x [n, ...], y [n]>`, or arrays of the same kind with none of them."""
+        if self.test_arrays is None:
+            examples = self.test_examples(client_id)
+            return _none_of(str(examples.element_spec), examples.element_spec) if nothing else _read(examples)
+        found = collections.OrderedDict(zip("xy", self.test_arrays(client_id), strict=True))
+        return collections.OrderedDict((name, value[:0]) for name, value in found.items()) if nothing else found
 
     @classmethod
     def from_arrays(
@@ -159,6 +178,32 @@ def index_of(known: np.ndarray, client_ids) -> np.ndarray:
     return rows
 
 
+_READ: "weakref.WeakKeyDictionary[tf.data.Dataset, collections.OrderedDict]" = weakref.WeakKeyDictionary()
+
+
+def _read(examples: tf.data.Dataset) -> collections.OrderedDict:
+    """The examples of a data set as arrays, read once: reading one anew in every round costs more than training on few examples."""
+    if examples not in _READ:
+        found = next(iter(examples.batch(2**30)), None)
+        spec = examples.element_spec
+        _READ[examples] = (
+            _none_of(str(spec), spec)
+            if found is None
+            else collections.OrderedDict((name, np.asarray(found[name])) for name in "xy")
+        )
+    return _READ[examples]
+
+
+def _none_of(kind: str, spec) -> collections.OrderedDict:
+    """Arrays of no example of a kind."""
+    if kind not in _NOTHING:
+        _NOTHING[kind] = collections.OrderedDict(
+            (name, np.zeros([0, *spec[name].shape], spec[name].dtype.as_numpy_dtype)) for name in "xy"
+        )
+    return _NOTHING[kind]
+
+
+_NOTHING: dict[str, collections.OrderedDict] = {}
 _EMPTY: dict[str, tf.data.Dataset] = {}
 
 

@@ -65,6 +65,8 @@ def from_arrays(
         tests=pool,
         label_counts=_label_counts([y for _, y in data.values()]),
         names=np.array(shown) if isinstance(shown[0], str) else None,
+        arrays=lambda client: data[by_id[client]],
+        test_arrays=lambda client: tests.get(by_id[client], none),
         largest_labels=np.array(
             [max(y.max(initial=0), tested.max(initial=0)) for (_, y), (_, tested) in zip(data.values(), held)], np.int32
         ),

@@ -25,17 +25,24 @@ def build_population(federated: FederatedDataset, clients=None, *, changed=()) -
     ids = np.arange(federated.num_clients) if clients is None else np.sort(np.asarray(clients))
     sizes = np.array([len(federated.train_indices[client]) for client in ids], np.int32)
 
+    def arrays(client):
+        indices = federated.train_indices[client]
+        return federated.train.x[indices], federated.train.y[indices]
+
+    def test_arrays(client):
+        indices = federated.test_indices[client]
+        return federated.test.x[indices], federated.test.y[indices]
+
     @functools.cache
     def examples(client):
-        indices = federated.train_indices[client]
-        return as_examples(federated.train.x[indices], federated.train.y[indices])
+        return as_examples(*arrays(client))
 
     shared = {}  # clients with the same test set hold the same array of indices: one data set serves them all
 
     def test_examples(client):
         indices = federated.test_indices[client]
         if id(indices) not in shared:
-            shared[id(indices)] = as_examples(federated.test.x[indices], federated.test.y[indices])
+            shared[id(indices)] = as_examples(*test_arrays(client))
         return shared[id(indices)]
 
     return Population(
@@ -48,6 +55,8 @@ def build_population(federated: FederatedDataset, clients=None, *, changed=()) -
         label_counts=federated.label_counts()[ids],
         groups=None if federated.true_groups is None else federated.true_groups[ids],
         note=federated.note,
+        arrays=arrays,
+        test_arrays=test_arrays,
     )
 
 

@@ -107,7 +107,7 @@ def run_round(
 def _run(composed: Round, cohort: Cohort, values, aggregators, fields) -> RoundResult:
     state = collections.OrderedDict({**values, "aggregators": aggregators})
     names = [*composed.work.fields, *(["kept"] if composed.work.kept is not None else [])]
-    inputs = cohort.inputs(**{name: fields[name] for name in names})  # in the order of the client's type
+    inputs = cohort.inputs(stacked=True, **{name: fields[name] for name in names})  # in the order of the client's type
     state, told, *held = composed.simulated(state, inputs)
     rows = by_client(told["reports"], cohort.client_ids)
     reports, collected = (rows.pop("report"), rows) if "report" in rows else (rows, {})
