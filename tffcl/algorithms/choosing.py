@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.method import ClusteredState, Method, Views
 from tffcl.client_work.choice import build_choose
-from tffcl.client_work.examples import sequence_type, stack
+from tffcl.client_work.examples import sequence_type, stack, stacked_type
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_choose_and_train
 from tffcl.clients.arrivals import check_newcomers, extended
@@ -49,19 +49,26 @@ def _build_choice(model: FlatModel, criterion: str) -> tff.Computation:
         tried = stack(examples)
         return choose(models, tried["x"], tried["y"])[0]
 
-    return build_asking(models_type(model.size), sequence_type(model.example_spec), choose_one)
+    return build_asking(models_type(model.size), stacked_type(sequence_type(model.example_spec)), choose_one)
 
 
 @built_once
-def build_trying(model: FlatModel, num_clusters: int) -> tff.Computation:
-    """Builds the computation that collects every client's losses `float32[K]` under all models `float32[K,P]`."""
+def build_trying(model: FlatModel, num_clusters: int, *, stacked: bool = False) -> tff.Computation:
+    """Builds the computation that collects every client's losses `float32[K]` under all models `float32[K,P]`.
+
+    Args:
+      model: Their architecture.
+      num_clusters: K.
+      stacked: Whether clients bring their examples as tensors, as in simulations.
+    """
+    sequence = sequence_type(model.example_spec)
     choose = build_choose(model, "loss")
 
     def try_all(models, examples):
         tried = stack(examples)
         return tf.ensure_shape(choose(models, tried["x"], tried["y"])[1], [num_clusters])
 
-    return build_asking(models_type(model.size, num_clusters), sequence_type(model.example_spec), try_all)
+    return build_asking(models_type(model.size, num_clusters), stacked_type(sequence) if stacked else sequence, try_all)
 
 
 class Choosing(Method):
@@ -79,7 +86,7 @@ class Choosing(Method):
 
     def chosen_rows(self, models: np.ndarray, population: Population) -> np.ndarray:
         """Asks every client of a population which row of `models float32 [K, P]` it chooses, `int32 [N]`."""
-        tried = population.test_examples if self.protocol == "authors" else population.examples
+        tried = population.stacked_tests if self.protocol == "authors" else population.stacked
         return ask_all(self._choice, models, population, tried).astype(np.int32)
 
     def choose(self, state: ClusteredState, population: Population) -> ClusteredState:

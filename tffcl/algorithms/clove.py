@@ -43,7 +43,7 @@ class CLoVE(EngineMethod):
     def __init__(self, engine: ClusteredTraining, parameters: CLoVEParameters, seed: int):
         super().__init__("clove", engine)
         self._how, self._seed = parameters, seed
-        self._trying = build_trying(engine.model, parameters.num_clusters)
+        self._trying = build_trying(engine.model, parameters.num_clusters, stacked=True)
         if parameters.num_clusters > 1:
             self.joining = Traffic(parameters.num_clusters * self.model.initial.nbytes, 4 * parameters.num_clusters)
 
@@ -68,7 +68,7 @@ class CLoVE(EngineMethod):
 
     def _grouped(self, state: ClusteredState, population: Population, number: int) -> ClusteredState:
         """The state after the clients of a population were clustered by their losses."""
-        losses = ask_all(self._trying, state.models, population, population.examples)
+        losses = ask_all(self._trying, state.models, population, population.stacked)
         assignment = state.assignment.copy()
         where = state.index(population.client_ids)
         assignment[where] = group_by_losses(losses, square_root=self._how.square_root, seed=self._seed + number)
@@ -85,12 +85,12 @@ class CLoVE(EngineMethod):
         check_newcomers(state, newcomers)
         found = np.zeros(len(newcomers), np.int32)
         if self._how.num_clusters > 1:
-            found = ask_all(self._trying, state.models, newcomers, newcomers.examples).argmin(axis=1).astype(np.int32)
+            found = ask_all(self._trying, state.models, newcomers, newcomers.stacked).argmin(axis=1).astype(np.int32)
         return dataclasses.replace(state, **extended(state, newcomers, found))
 
     def exports(self) -> Exports:
-        more = {"losses": self._trying} if self._how.num_clusters > 1 else {}
-        return self.engine.exports(build=lambda: more)
+        clusters = self._how.num_clusters
+        return self.engine.exports(build=lambda: {"losses": build_trying(self.model, clusters)} if clusters > 1 else {})
 
 
 def build_clove(

@@ -19,7 +19,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering import density, hierarchical
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.asking import ask_all, build_collection, signature_transfer
+from tffcl.rounds.asking import ask_all, build_collection, build_stacked_collection, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.descriptors import build_descriptors
 from tffcl.validation import Count, Parameters, Positive, one_of
@@ -59,7 +59,7 @@ class FLUX(EngineMethod):
     def __init__(self, engine: ClusteredTraining, parameters: FLUXParameters):
         super().__init__("flux", engine)
         signature = build_descriptors(engine.model)
-        self._how, self._collection = parameters, build_collection(signature)
+        self._how, self._collection, self._asked = parameters, build_collection(signature), build_stacked_collection(signature)
         self.joining = Traffic.of(signature_transfer(signature))
 
     def initialize(self, population: Population) -> FLUXState:
@@ -74,7 +74,7 @@ class FLUX(EngineMethod):
 
     def _grouped(self, state: FLUXState, population: Population) -> FLUXState:
         """All clients describe their data; every cluster starts from the warmed-up model."""
-        described = ask_all(self._collection, state.models[0], population, population.examples)
+        described = ask_all(self._asked, state.models[0], population, population.stacked)
         points, spreads = density.scaled(described)
         labels, eps = density.dense_groups(points, self._how.neighbourhood, self._how.eps_scale)
         grown = self.engine.grown(state, labels.max())
@@ -87,7 +87,7 @@ class FLUX(EngineMethod):
         check_newcomers(state, newcomers)
         if state.descriptors is None:
             return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
-        described = ask_all(self._collection, state.described_by, newcomers, newcomers.examples)
+        described = ask_all(self._asked, state.described_by, newcomers, newcomers.stacked)
         nearest = density.nearest_groups(state.descriptors["marginal"], state.assignment, described["marginal"])
         order = joined_order(state, newcomers)
         together = {name: np.concatenate([state.descriptors[name], described[name]])[order] for name in described}

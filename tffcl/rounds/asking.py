@@ -23,7 +23,7 @@ def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, comput
 
     Args:
       context_type: C, what the server broadcasts.
-      examples_type: E*, of a client's examples.
+      examples_type: E*, of a client's examples, a sequence; or the struct of tensors that they are in simulations.
       compute: `(context, examples) -> value` in TensorFlow, or a `tff.Computation`.
 
     Returns:
@@ -49,14 +49,14 @@ def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, comput
     return ask
 
 
-def ask_all(asking: tff.Computation, context, population: Population, examples: Callable[[int], tf.data.Dataset]):
+def ask_all(asking: tff.Computation, context, population: Population, examples: Callable[[int], object]):
     """Asks all clients of a population, a bounded number at a time.
 
     Args:
       asking: From `build_asking`.
       context: What the server broadcasts.
       population: The clients to ask.
-      examples: Client ID to the examples that it is asked about.
+      examples: Client ID to the examples that it is asked about, of the type that the computation takes.
 
     Returns:
       The value structure with NumPy rows `[N, ...]` in the order of the population's IDs.
@@ -81,8 +81,16 @@ def _build_collection(context_type: tff.Type, computation: tff.Computation) -> t
 
 def build_signing(signature: Signature) -> Callable[[Population], object]:
     """Builds `sign(population) -> value structure with NumPy rows [N, ...]` in the order of the population's IDs."""
-    collection = build_collection(signature)
-    return lambda population: ask_all(collection, signature.context, population, population.examples)
+    if signature.stacked is None:
+        collection = build_collection(signature)
+        return lambda population: ask_all(collection, signature.context, population, population.examples)
+    collection = build_stacked_collection(signature)
+    return lambda population: ask_all(collection, signature.context, population, population.stacked)
+
+
+def build_stacked_collection(signature: Signature) -> tff.Computation:
+    """Builds the computation that collects signatures of clients who bring their examples as tensors, as simulations do."""
+    return _build_collection(signature.context_type, signature.stacked())
 
 
 def signature_transfer(signature: Signature) -> Transfer:

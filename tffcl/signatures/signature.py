@@ -1,12 +1,13 @@
 """The contract of a signature: what a client tells the server about its data or its model, once."""
 
 import dataclasses
-from collections.abc import Hashable
+import functools
+from collections.abc import Callable, Hashable
 
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.client_work.examples import sequence_type
+from tffcl.client_work.examples import sequence_type, stacked_type
 from tffcl.errors import UserError
 from tffcl.kept_builds import KeptBuilds
 
@@ -21,6 +22,8 @@ class Signature:
       value_type: V, tensors of fixed shape; a mask says what is padding.
       computation: `(<context=C,examples=E*> -> V)`, runs on the client.
       context: The value to broadcast.
+      stacked: `() -> (<context=C,examples=<x[?,...],y[?,...]>> -> V)`, the same of stacked examples, for simulations; None: they take
+        `computation`.
     """
 
     name: str
@@ -28,6 +31,7 @@ class Signature:
     value_type: tff.Type
     computation: tff.Computation
     context: object
+    stacked: Callable[[], tff.Computation] | None = None
 
 
 NO_CONTEXT = np.int32(0)
@@ -52,19 +56,24 @@ def build_signature(
         other.
     """
 
-    def trace():
-        @tff.tensorflow.computation(context_type, sequence_type(example_spec))
-        def computation(context, examples):
-            return compute(context, examples)
+    def traced(examples_type):
+        def trace():
+            @tff.tensorflow.computation(context_type, examples_type)
+            def computation(context, examples):
+                return compute(context, examples)
 
-        return computation
+            return computation
 
-    known = (name, str(context_type), str(example_spec), key)
-    computation = trace() if key is None else _TRACED.find(known, trace)
+        known = (name, str(context_type), str(examples_type), key)
+        return trace() if key is None else _TRACED.find(known, trace)
+
+    deployed = sequence_type(example_spec)
+    computation = traced(deployed)
     value_type = computation.type_signature.result
     if not tff.types.contains_only(value_type, _is_fixed):
         raise UserError(f"signature {name} gives {value_type}; every dimension must be known: tf.ensure_shape(value, [...])")
-    return Signature(name, context_type, computation.type_signature.result, computation, context)
+    stacked = functools.cache(lambda: traced(stacked_type(deployed)))
+    return Signature(name, context_type, value_type, computation, context, stacked)
 
 
 def _is_fixed(kind: tff.Type) -> bool:
