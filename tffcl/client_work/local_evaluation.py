@@ -1,5 +1,7 @@
 """Local evaluation: what a model that is one vector answers on a client's examples."""
 
+import functools
+
 import tensorflow as tf
 
 from tffcl.models.flat import FlatModel
@@ -8,21 +10,31 @@ _BATCH = 250  # small enough that a LeNet's activations stay in the cache
 
 
 def _build_inference(model: FlatModel, finish, dtype, shape=()):
-    """Builds `(vector, x [n, ...]) -> dtype[n, *shape]`, `finish` of the model's outputs, batch by batch."""
+    """Builds `(vector, x [n, ...]) -> dtype[n, *shape]`, `finish` of the model's outputs, batch by batch.
 
-    @tf.function
-    def infer(vector, x):
-        tensors = model.unravel(vector)
-        n = tf.shape(x)[0]
+    What fits in one batch is not padded: 30 examples of a small client would cost as much as 250.
+    """
+
+    def of_batch(tensors, batch):
+        return finish(model.logits(tensors, model.preprocess(batch), None))
+
+    def in_batches(tensors, x, n):
         batches = (n + _BATCH - 1) // _BATCH
         padded = tf.pad(x, [[0, batches * _BATCH - n]] + [[0, 0]] * len(model.input_shape))
         padded = tf.reshape(padded, [batches, _BATCH, *model.input_shape])
-
-        def answer(batch):
-            return finish(model.logits(tensors, model.preprocess(batch), None))
-
-        answers = tf.map_fn(answer, padded, fn_output_signature=dtype, parallel_iterations=1)
+        one = functools.partial(of_batch, tensors)
+        answers = tf.map_fn(one, padded, fn_output_signature=dtype, parallel_iterations=1)
         return tf.reshape(answers, [-1, *shape])[:n]
+
+    @tf.function
+    def infer(vector, x):
+        tensors, n = model.unravel(vector), tf.shape(x)[0]
+        known = x.shape[0]
+        if known is not None:
+            # TensorFlow's optimizer aborts the process over a loop that it finds out to be dead.
+            return of_batch(tensors, x) if 0 < known <= _BATCH else in_batches(tensors, x, n)
+        small = tf.logical_and(n > 0, n <= _BATCH)
+        return tf.cond(small, lambda: of_batch(tensors, x), lambda: in_batches(tensors, x, n))
 
     return infer
 
