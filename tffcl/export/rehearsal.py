@@ -10,8 +10,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
+from tffcl.client_work.examples import stacked_type
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population
+from tffcl.clients.population import Population, as_examples
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 
@@ -53,14 +54,6 @@ def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], tf.da
         return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x, y=y))
 
     return examples
-
-
-def _random(rng: np.random.Generator, spec: tf.TensorSpec, classes: int) -> np.ndarray:
-    """Random examples: pixels, normal numbers, or other whole numbers below the number of classes (characters)."""
-    shape, kind = [_EXAMPLES, *spec.shape], spec.dtype.as_numpy_dtype
-    if np.issubdtype(kind, np.floating):
-        return rng.standard_normal(shape).astype(kind)
-    return rng.integers(0, 256 if kind is np.uint8 else classes, shape).astype(kind)
 
 
 def rehearse(
@@ -129,15 +122,28 @@ def _covers(given: tff.Type, wanted: tff.Type) -> bool:
         return wanted.is_assignable_from(given)
     names = set(tff.structure.name_list(wanted.member))
     return names <= set(tff.structure.name_list(given.member)) and all(
-        wanted.member[each].is_assignable_from(given.member[each]) for each in names
+        _fits(wanted.member[each], given.member[each]) for each in names
     )
+
+
+def _fits(wanted: tff.Type, given: tff.Type) -> bool:
+    """Whether values of a type are those of another; a simulation has tensors where a deployed client has a sequence."""
+    if isinstance(wanted, tff.SequenceType) and not isinstance(given, tff.SequenceType):
+        return stacked_type(wanted).is_assignable_from(given)
+    return wanted.is_assignable_from(given)
 
 
 def _project(value, wanted: tff.FederatedType):
     if wanted.placement is tff.SERVER:
         return value
-    names = tff.structure.name_list(wanted.member)
-    return [collections.OrderedDict((name, client[name]) for name in names) for client in value]
+    kinds = list(tff.structure.iter_elements(wanted.member))
+    return [collections.OrderedDict((name, _as_deployed(client[name], kind)) for name, kind in kinds) for client in value]
+
+
+def _as_deployed(value, kind: tff.Type):
+    """A simulation's tensors as the sequence that a deployed client has."""
+    stacked = isinstance(kind, tff.SequenceType) and not isinstance(value, tf.data.Dataset)
+    return as_examples(value["x"], value["y"]) if stacked else value
 
 
 @dataclasses.dataclass(frozen=True)
