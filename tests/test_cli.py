@@ -251,6 +251,7 @@ def test_doctor_finds_the_worker(capsys):
     assert "worker_binary" in said and "6 (right)" in said and "0.87.0" in said
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_line_in_a_process_of_its_own(tmp_path):
     """Also what libraries say while the interpreter ends would be seen here."""
     command = [sys.executable, "-m", "tffcl", "run", "demo_digits", "--algorithm", "pacfl", "--out", str(tmp_path / "out")]

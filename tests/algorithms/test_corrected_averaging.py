@@ -41,7 +41,7 @@ def by_hand(model, population, data):
             return batch_rows(population, cohort_of(population, FIVE[number - 1], number), client)
 
         return method(
-            model.functional.initial_weights[0], COHORTS, data, batches, training.learning_rate, training.momentum, **more
+            model.functional.initial_weights[0], FIVE, data, batches, training.learning_rate, training.momentum, **more
         )
 
     return run

@@ -103,6 +103,7 @@ def test_every_run_of_a_comparison_has_a_fresh_worker(compared):
     assert after.settings == before.settings and after.pid != before.pid and not alive(before.pid)
 
 
+@pytest.mark.slow  # that of a method of one's own runs always
 def test_kill_minus_nine_and_resume(finished, tmp_path):
     """Killed in the middle, resumed: the same summary but for times, the same rows in rounds.csv."""
     out, uninterrupted = finished

@@ -11,7 +11,7 @@ from typing import ClassVar
 import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
-from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShotClustering, build_one_shot, check_cut
+from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical
 from tffcl.clustering.vector_metrics import VECTOR_METRICS, vector_distances
@@ -56,16 +56,9 @@ def build_clustering(model: FlatModel, training: LocalTraining, how: FedClustPar
       seed: Decides in which order clients visit their examples in the warm-up.
     """
     warm_up = dataclasses.replace(training, epochs=how.warm_up_epochs)
-    return OneShotClustering(
-        build_partial_weights(model, training=warm_up, layers=how.layers, seed=seed),
-        lambda first, second: vector_distances(how.metric, first, second),
-        unit="distance of weights" if how.metric == "euclidean" else "1 - cosine",
-        metric=how.metric,
-        linkage=how.linkage,
-        threshold=how.threshold,
-        setting=THRESHOLD,
-        num_clusters=how.num_clusters,
-    )
+    signature = build_partial_weights(model, training=warm_up, layers=how.layers, seed=seed)
+    unit = "distance of weights" if how.metric == "euclidean" else "1 - cosine"
+    return grouped_as(how, signature, vector_distances, unit)
 
 
 def build_fedclust(

@@ -4,6 +4,7 @@ PACFL, FLIS (HC) and PCA+kM+HC are this with different signatures.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -80,6 +81,31 @@ class OneShotClustering:
         """What the grouping's numbers mean, for an export's manifest."""
         described = {"unit": self.unit, "metric": self.metric, "linkage": self.linkage}
         return described if self.tree_unit is None else {**described, "tree_unit": self.tree_unit}
+
+
+def grouped_as(
+    how, signature: Signature, distances: Callable[[str, Mapping, Mapping | None], np.ndarray], unit: str, **more
+) -> OneShotClustering:
+    """Makes a grouping of parameters that have `metric`, `linkage`, `threshold` and `num_clusters`.
+
+    Args:
+      how: The parameters.
+      signature: What every client sends.
+      distances: `(metric, first, second or None) -> float32 [N, M]`.
+      unit: Of the proximity, for reports.
+      **more: Further fields of `OneShotClustering`.
+    """
+    return OneShotClustering(
+        signature,
+        functools.partial(distances, how.metric),
+        unit=unit,
+        metric=how.metric,
+        linkage=how.linkage,
+        threshold=how.threshold,
+        num_clusters=how.num_clusters,
+        setting=THRESHOLD,
+        **more,
+    )
 
 
 def check_cut(parameters):

@@ -5,13 +5,12 @@ between all pairs (Eq. 2 or 3), clusters them hierarchically, and every cluster 
 """
 
 import dataclasses
-import functools
 from typing import ClassVar
 
 import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
-from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShotClustering, build_one_shot, check_cut
+from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical, proximity
 from tffcl.clustering.signature_distances import subspace_angles
@@ -77,17 +76,8 @@ def build_clustering(model: FlatModel, training: LocalTraining, how: PACFLParame
       how: Metric and cut.
     """
     del training
-    return OneShotClustering(
-        build_data_signature(model, how),
-        functools.partial(subspace_angles, how.metric),
-        unit="degrees",
-        metric=how.metric,
-        linkage=how.linkage,
-        threshold=how.threshold,
-        setting=THRESHOLD,
-        num_clusters=how.num_clusters,
-        device_signature=build_data_signature(model, how, "power"),
-    )
+    on_device = build_data_signature(model, how, "power")
+    return grouped_as(how, build_data_signature(model, how), subspace_angles, "degrees", device_signature=on_device)
 
 
 def build_pacfl(

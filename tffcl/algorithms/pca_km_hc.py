@@ -8,13 +8,12 @@ with its map. Here the distances are clustered: in the projections' own unit one
 """
 
 import dataclasses
-import functools
 from typing import ClassVar
 
 import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
-from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShotClustering, build_one_shot, check_cut
+from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import client_relatedness, hierarchical
 from tffcl.clustering.signature_distances import centre_distances
@@ -60,16 +59,8 @@ def build_clustering(model: FlatModel, training: LocalTraining, how: PCAKMHCPara
       seed: Of the clients' k-means.
     """
     del training
-    return OneShotClustering(
-        build_pca_centres(model.example_spec, num_components=how.num_components, num_centres=how.num_centres, seed=seed),
-        functools.partial(centre_distances, how.metric),
-        unit="distance of centres",
-        metric=how.metric,
-        linkage=how.linkage,
-        threshold=how.threshold,
-        setting=THRESHOLD,
-        num_clusters=how.num_clusters,
-    )
+    signature = build_pca_centres(model.example_spec, num_components=how.num_components, num_centres=how.num_centres, seed=seed)
+    return grouped_as(how, signature, centre_distances, "distance of centres")
 
 
 def build_pca_km_hc(
