@@ -205,7 +205,7 @@ def test_a_rule_that_is_about_no_single_key_has_no_table():
 
 
 def test_an_old_key_is_taken_and_told_once(capsys):
-    validation._tell_once.cache_clear()
+    validation.tell_once.cache_clear()
     assert from_table(Settings, {"measure": "accuracy", "count": 3}, "algorithms.pacfl").metric == "accuracy"
     from_table(Settings, {"measure": "loss"}, "algorithms.pacfl")
     told = capsys.readouterr()

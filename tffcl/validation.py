@@ -228,7 +228,7 @@ def _current_keys(values: Mapping, renamed: Mapping[str, str], where: str) -> di
             if today in values:
                 both = f"{where}.{key} is now called {today}, and both are given; give {today} alone"
                 raise UserError(both, table=where, key=key)
-            _tell_once(f"{where}.{key} is now called {today}")
+            tell_once(f"{where}.{key} is now called {today}")
         if today in written:
             both = f"{where}.{key} and {where}.{written[today]} are both old names of {today}; give {today} alone"
             raise UserError(both, table=where, key=key)
@@ -237,7 +237,8 @@ def _current_keys(values: Mapping, renamed: Mapping[str, str], where: str) -> di
 
 
 @functools.cache
-def _tell_once(hint: str):
+def tell_once(hint: str):
+    """Writes a line to standard error, the first time that it is asked to."""
     print(hint, file=sys.stderr)
 
 

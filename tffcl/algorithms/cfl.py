@@ -14,7 +14,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clustering.bipartition import bipartition, nearer_second
 from tffcl.clustering.model_centres import weighted_means
-from tffcl.validation import Fraction, Parameters, Positive, Whole, one_of
+from tffcl.validation import Fraction, Parameters, Positive, Whole, one_of, tell_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,11 @@ class CFLParameters(Parameters):
     first_rounds: Whole = 20
     gate: Fraction | None = None
     linkage: one_of(("single", "complete")) = "single"
+
+    def check(self):
+        if self.progress_norm <= self.stationary_norm:
+            norms = f"progress_norm {self.progress_norm} is not above stationary_norm {self.stationary_norm}"
+            tell_once(f"{norms}: members that agree are split, too")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,9 +90,8 @@ class CFL(CollectedTraining):
         if second is None:
             return state
         halves, founded = (updates[~second], updates[second]), len(state.models)
-        absent = [
-            each for each in np.setdiff1d(state.client_ids[state.assignment == cluster], ids) if state.updates.has([each])
-        ]
+        absent = np.setdiff1d(state.client_ids[state.assignment == cluster], ids)
+        absent = absent[state.updates.has(absent)]
         moved = [client for client, update in zip(absent, state.updates.of(absent)) if nearer_second(update, halves)]
         assignment = state.assignment.copy()
         assignment[state.index([*ids[second], *moved])] = founded
@@ -108,10 +112,7 @@ class CFL(CollectedTraining):
         return dataclasses.replace(state, **extended(state, newcomers, joined))
 
     def views(self, state: CFLState) -> Views:
-        how = self.parameters
-        odd = f"progress_norm {how.progress_norm} is not above stationary_norm {how.stationary_norm}: members that agree are split too"
-        notes = (odd,) if how.progress_norm <= how.stationary_norm else ()
-        return Views(state.client_ids, state.assignment, splits=state.splits, notes=notes)
+        return Views(state.client_ids, state.assignment, splits=state.splits)
 
 
 def build_cfl(model, training, parameters: CFLParameters = CFLParameters()) -> CFL:
