@@ -1,11 +1,13 @@
 """The command line. Nothing heavy is imported before a command needs it: `--help` and `list` answer at once."""
 
 import argparse
+import contextlib
 import os
 import pathlib
 import sys
 
 from tffcl.errors import UserError, unknown
+from tffcl.runtime import memory
 
 _LISTS = ("algorithms", "tasks", "datasets", "partitions", "models", "signatures", "trainings", "aggregations")
 _DEMO = ("pacfl", "fedavg", "solo")
@@ -53,6 +55,9 @@ def _add_out_options(parser):
 
 
 def _add_worker_options(parser):
+    parser.add_argument(
+        "--memory", metavar="4GB", help="what the clients of a round may take at a time (default: up to half of what is free)"
+    )
     parser.add_argument(
         "--workers", metavar="H:P,...", help="share each round's clients among these running workers (see tffcl worker)"
     )
@@ -185,7 +190,8 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     options = build_parser().parse_args(arguments)
     try:
-        options.function(options)
+        with _memory(options):
+            options.function(options)
     except UserError as error:
         print(f"tffcl: {error}", file=sys.stderr)
         return 130 if type(error).__name__ == "Interrupted" else 2
@@ -202,6 +208,11 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
         return 0
     return 0
+
+
+def _memory(options):
+    given = getattr(options, "memory", None)
+    return contextlib.nullcontext() if given is None else memory.budget(memory.parse_bytes(given))
 
 
 def _overrides(options) -> dict:
