@@ -180,12 +180,12 @@ def main(arguments: list[str] | None = None) -> int:
       arguments: Of the command line; default `sys.argv[1:]`.
 
     Returns:
-      0; 2 for what the user can mend, said in one line; 130 after Ctrl-C.
+      0; 1 if a run of a comparison failed; 2 for what the user can mend, said in one line; 130 after Ctrl-C.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     options = build_parser().parse_args(arguments)
     try:
-        options.function(options)
+        return options.function(options) or 0
     except UserError as error:
         print(f"tffcl: {error}", file=sys.stderr)
         return 130 if type(error).__name__ == "Interrupted" else 2
@@ -201,7 +201,6 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `tffcl ... | head`: nobody reads on
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
         return 0
-    return 0
 
 
 def _overrides(options) -> dict:
@@ -284,10 +283,11 @@ def _compare(options):
     seeds = _seeds(options)
     configs = [config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
     out = options.out or f"runs/{_task_name(options.task)}"
-    compare.compare(
+    summaries = compare.compare(
         configs, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite, workers=_workers(options)
     )
     _print_report(out)
+    return 1 if None in summaries else 0
 
 
 def _sweep(options):
@@ -300,8 +300,9 @@ def _sweep(options):
     planned = sweep.plan(options.task, options.algorithm, axes, seeds=_seeds(options), overrides=_overrides(options))
     names = "-".join(axis.name for axis in axes)
     out = options.out or f"runs/{_task_name(options.task)}/sweep-{options.algorithm}-{names}"
-    sweep.sweep(planned, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
+    summaries = sweep.sweep(planned, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
     _print_report(out)
+    return 1 if None in summaries else 0
 
 
 def _newcomers(options):
@@ -316,16 +317,20 @@ def _report(options):
 
 def _print_report(out):
     from tffcl.reporting import report, sweeps, tables
-    from tffcl.reporting.files import find_runs, unfinished_runs
+    from tffcl.reporting.files import unfinished_runs
 
-    page = report.write_report(out)
     if sweeps.is_sweep(out):
-        print(sweeps.to_text(sweeps.read_sweep(out)))
+        found = sweeps.read_sweep(out)
+        text, runs = sweeps.to_text(found), len(found.runs)
     else:
-        print(tables.to_text(tables.comparison_rows(find_runs(out))))
-        for each in unfinished_runs(out):
-            print(f"\nnot finished, and left out: {each}", file=sys.stderr)
-    print(f"\nreport: {page}")
+        rows = tables.directory_rows(out)
+        text, runs = tables.to_text(rows), sum(len(row.seeds) for row in rows)
+    page = report.write_report(out) if runs else None  # of runs that all failed there are no pictures
+    print(text)
+    for each in unfinished_runs(out):
+        print(f"\nnot finished, and left out: {each}", file=sys.stderr)
+    if page:
+        print(f"\nreport: {page}")
 
 
 def _similarity(options):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tffcl.aggregators.collect import by_client
 from tffcl.clients.cohort import Cohort
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.rounds.composer import Round, plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.runtime import MESSAGE_BYTES
@@ -126,10 +126,10 @@ def _run(composed: Round, cohort: Cohort, values, aggregators, fields) -> RoundR
 
 
 def _check_finite(reports, cohort: Cohort):
-    """Raises UserError if a client's trained model is not finite."""
+    """Raises Diverged if a client's trained model is not finite."""
     if not np.all(reports["finite"]):
         bad = np.flatnonzero(~reports["finite"])[0]
-        raise UserError(
+        raise Diverged(
             f"client {cohort.population.name_of(cohort.client_ids[bad])} trained a model that is not finite (loss {reports['loss'][bad]:g}) in round "
             f"{cohort.seed[1]}; a lower learning_rate or momentum helps, or its data hold NaN"
         )

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from tffcl.algorithms.method import Views
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import Traffic
 
@@ -51,7 +51,7 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
 
 
 def check_models(name: str, models, rows, clients: int, size: int):
-    """Raises UserError if what `models_for` returned for so many clients is not `(float32 [K, P], int [n])`, finite."""
+    """Raises UserError if what `models_for` returned for so many clients is not `(float32 [K, P], int [n])`; Diverged if not finite."""
     models, rows = np.asarray(models), np.asarray(rows)
     if models.dtype != np.float32 or models.ndim != 2 or models.shape[1] != size:
         raise UserError(f"{name}: models_for gives models {_shape(models)}; they must be float32 [K, {size}]")
@@ -62,7 +62,7 @@ def check_models(name: str, models, rows, clients: int, size: int):
     used = np.unique(rows)
     bad = used[~np.isfinite(models[used]).all(axis=1)]
     if len(bad):
-        raise UserError(f"{name}: model {bad[0]} is not finite; a lower learning_rate helps, or the data hold NaN")
+        raise Diverged(f"{name}: model {bad[0]} is not finite; a lower learning_rate helps, or the data hold NaN")
 
 
 def check_views(name: str, views, client_ids: np.ndarray, size: int):
