@@ -6,8 +6,9 @@ import pathlib
 import sys
 
 from tffcl.errors import UserError, unknown
+from tffcl.experiments import study_command
 
-_LISTS = ("algorithms", "tasks", "datasets", "partitions", "models", "signatures", "trainings", "aggregations")
+_LISTS = ("algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations")
 _DEMO = ("pacfl", "fedavg", "solo")
 
 
@@ -100,6 +101,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_worker_options(compare)
 
     _add_sweep(commands)
+    study_command.add_study(_command(commands, "study", _study, "a paper's table: its cells run, beside the published numbers"))
+    study_command.add_results(_command(commands, "results", _results, "RESULTS.md from the kept results of studies"))
 
     similarity = _command(commands, "similarity", _similarity, "no training: how alike the clients' data are")
     _add_run_options(similarity)
@@ -204,12 +207,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _overrides(options) -> dict:
-    from tffcl.experiments import config
-
     pairs = list(options.set)
     if getattr(options, "rounds", None) is not None:
         pairs.append(f"train.rounds={options.rounds}")
-    return config.parse_overrides(pairs)
+    return _overrides_of(pairs)
+
+
+def _overrides_of(pairs: list[str]) -> dict:
+    from tffcl.experiments import config
+
+    return config.parse_overrides(pairs) if pairs else {}
 
 
 def _workers(options):
@@ -305,6 +312,14 @@ def _sweep(options):
     return 1 if None in summaries else 0
 
 
+def _study(options):
+    return study_command.study(options, _overrides_of(options.set))
+
+
+def _results(options):
+    study_command.results(options)
+
+
 def _newcomers(options):
     from tffcl.experiments import joining as newcomers
 
@@ -380,7 +395,7 @@ def _angles(options):
 
 def _list(options):
     from tffcl.datasets import registry as data
-    from tffcl.experiments import catalog, tasks
+    from tffcl.experiments import catalog, study_files, tasks
     from tffcl.references import registered
 
     if options.name:
@@ -391,6 +406,7 @@ def _list(options):
     described = {
         "algorithms": {name: entry.description for name, entry in catalog.ALGORITHMS.items()},
         "tasks": tasks.task_descriptions(),
+        "studies": study_files.study_titles(),
         "datasets": {name: entry.summary for name, entry in data.DATASETS.items()},
         "partitions": {name: entry.summary for name, entry in data.PARTITIONS.items()},
         "models": {name: entry.description for name, entry in catalog.MODELS.items()},
