@@ -2,6 +2,7 @@
 
 import dataclasses
 import fnmatch
+import functools
 import pathlib
 import re
 import tomllib
@@ -39,6 +40,7 @@ _TOP = (
     "set",
     "columns",
     "rows",
+    "cells",
     "published_is",
     "parameters",
     "transfers",
@@ -168,7 +170,16 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
                 others = set(table.get(key, {})) - set(rows if kind == "columns" else columns)
                 if others:
                     raise UserError(f"{path.name}, [{kind}.{name}]: {key} names {min(others)!r}, which the study has not")
-    cells = [_cell(path, base, column, columns[column], row, rows[row]) for column in columns for row in rows]
+    own = contents.get("cells", {})
+    for name, table in own.items():
+        _check_keys(table, _OF_CELLS, f"{path.name}, [cells.{name!r}]")
+        if name not in (names := [f"{column}/{row}" for column in columns for row in rows]):
+            raise unknown(f"cell of {path.name}:", name, names)
+    cells = []
+    for column in columns:
+        for row in rows:
+            tables = (columns[column], rows[row], own.get(f"{column}/{row}", {}))
+            cells.append(_cell(f"{path.name}, {column}/{row}", path.parent, base, (column, row), tables))
     return Study(
         name=path.stem,
         title=str(contents.get("title", path.stem)),
@@ -188,15 +199,16 @@ def _check_keys(table: Mapping, known: Sequence[str], where: str):
             raise unknown(f"key of {where}", key, known)
 
 
-def _cell(path: pathlib.Path, base: Mapping, column: str, own: Mapping, row: str, other: Mapping) -> Cell | None:
-    """The cell of a column and a row, whose table wins; None where the paper leaves it out."""
-    missing = _of_cell(other.get("missing"), column) or _of_cell(own.get("missing"), row) or ""
-    published = _of_cell(other.get("published"), column)
-    published = _of_cell(own.get("published"), row) if published is None else published
+def _cell(where: str, directory: pathlib.Path, base: Mapping, names: tuple[str, str], tables: Sequence[Mapping]) -> Cell | None:
+    """The cell of a column and a row by the tables of the column, the row and the cell; later ones win. None: the paper has none."""
+    (column, row), (of_column, of_row, own) = names, tables
+    missing = _first(own.get("missing"), _of_cell(of_row.get("missing"), column), _of_cell(of_column.get("missing"), row)) or ""
+    published = _first(
+        own.get("published"), _of_cell(of_row.get("published"), column), _of_cell(of_column.get("published"), row)
+    )
     if published == "none":
         return None
-    both = merged(merged(base, {key: own[key] for key in own if key in _OF_CELLS}), {key: other[key] for key in other})
-    where = f"{path.name}, {column}/{row}"
+    both = functools.reduce(merged, tables, base)
     measure, accuracy = both.get("measure", "local"), both.get("accuracy", "local")
     if measure not in MEASURES:
         raise unknown(f"measure of {where}:", measure, MEASURES)
@@ -212,7 +224,7 @@ def _cell(path: pathlib.Path, base: Mapping, column: str, own: Mapping, row: str
                 raise UserError(f"{where} has no {key}; name it in the column or the row, or say why it is missing")
     task = str(both.get("task", ""))
     if task.endswith(".toml"):
-        task = str(path.parent / task)
+        task = str(directory / task)
     elif task and task not in task_names():
         raise unknown(f"task of {where}:", task, task_names())
     return Cell(
@@ -228,6 +240,10 @@ def _cell(path: pathlib.Path, base: Mapping, column: str, own: Mapping, row: str
         missing=str(missing),
         overrides=both.get("set", {}),
     )
+
+
+def _first(*values):
+    return next((value for value in values if value is not None), None)
 
 
 def _of_cell(value, key: str):
