@@ -69,6 +69,15 @@ class StudyPlan:
     rounds: float
     runs: tuple[StudyRun, ...]
 
+    @property
+    def missing(self) -> dict[str, list[str]]:
+        """The cells that cannot be run, by why."""
+        reasons: dict[str, list[str]] = {}
+        for cell in self.cells:
+            if cell.missing:
+                reasons.setdefault(cell.missing, []).append(cell.name)
+        return reasons
+
 
 def plan(
     study: Study, *, only: Sequence[str] = (), seeds: Sequence[int] = (), rounds: float = 1, overrides: Mapping | None = None
@@ -280,7 +289,7 @@ class _Clock:
 
     def __init__(self, planned: StudyPlan, out: pathlib.Path, data_dir: str | None, show: bool):
         self._out, self._show = out, show
-        self._runs, self._seeds = planned.runs, planned.seeds
+        self._runs, self._seeds, self._missing = planned.runs, planned.seeds, planned.missing
         self._known = study_pace.earlier_runs([tasks.task_directory() / "results", out / RESULTS])
         self._paces = self._tried(data_dir)
         self._ratios: list[float] = []
@@ -325,6 +334,8 @@ class _Clock:
         estimates = {each: 0.0 if self._ended(each) else self._estimate(each) for each in self._runs}
         order = sorted(self._runs, key=lambda each: (self._seeds.index(each.config.seed), self._estimate(each)))
         self._left = {each: estimates[each] for each in order}
+        for reason, names in self._missing.items():
+            self._say(f"not available: {', '.join(names)}: {reason}")
         begun = sum(not self._ended(each) for each in order)
         self._say(
             f"{len(order)} runs, {begun} to do: about {human_time(sum(self._left.values()))} on this machine as it is now"

@@ -1,7 +1,6 @@
 """`tffcl study` and `tffcl results`: their options and what they print."""
 
 import pathlib
-import sys
 
 from tffcl.errors import UserError
 
@@ -37,9 +36,7 @@ def study(options, overrides: dict) -> int:
         from tffcl.experiments import study as studies
 
         seeds = _seeds(options.seeds) if options.seeds else ()
-        only = [each for pattern in options.only for each in pattern.split(",")]
-        planned = studies.plan(found, only=only, seeds=seeds, rounds=options.rounds, overrides=overrides)
-        _print_missing(planned)
+        planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)
         failed = studies.run_study(
             planned,
             out,
@@ -60,15 +57,6 @@ def _seeds(text: str) -> list[int]:
         return [int(seed) for seed in text.split(",")]
     except ValueError:
         raise UserError(f"--seeds {text!r} must be whole numbers with commas between, e.g. 0,1,2") from None
-
-
-def _print_missing(planned):
-    reasons: dict[str, list[str]] = {}
-    for cell in planned.cells:
-        if cell.missing:
-            reasons.setdefault(cell.missing, []).append(cell.name)
-    for reason, names in reasons.items():
-        print(f"not available: {', '.join(names)}: {reason}", file=sys.stderr)
 
 
 def write_tables(out: pathlib.Path):

@@ -266,7 +266,7 @@ def chosen(study: Study, only: Sequence[str]) -> list[Cell]:
 
     Args:
       study: The study.
-      only: Patterns COLUMN/ROW, COLUMN or */ROW with * and ?, in any case.
+      only: Patterns COLUMN/ROW, COLUMN or */ROW with * and ?, in any case; one text may have several with commas between.
 
     Raises:
       UserError: If a pattern fits no cell.
@@ -274,16 +274,19 @@ def chosen(study: Study, only: Sequence[str]) -> list[Cell]:
     if not only:
         return list(study.cells)
     found: set[str] = set()
-    for pattern in only:
-        full = (pattern if "/" in pattern else f"{pattern}/*").lower()
-        own = {cell.name for cell in study.cells if _fits(cell, full)}
-        if not own:
-            raise unknown(f"cell of {study.name}", pattern, [cell.name for cell in study.cells])
-        found |= own
+    for given in only:
+        # Names may have commas in them; between patterns they part.
+        patterns = [given] if any(_fits(cell, given) for cell in study.cells) else given.split(",")
+        for pattern in map(str.strip, patterns):
+            own = {cell.name for cell in study.cells if _fits(cell, pattern)}
+            if not own:
+                raise unknown(f"cell of {study.name}", pattern, [cell.name for cell in study.cells])
+            found |= own
     return [cell for cell in study.cells if cell.name in found]
 
 
 def _fits(cell: Cell, pattern: str) -> bool:
+    pattern = (pattern if "/" in pattern else f"{pattern}/*").lower()
     names = (cell.name.lower(), f"{slug(cell.column)}/{slug(cell.row)}")
     # Brackets, as in "FLIS (DC)" or "FLT [C = 2]", mean themselves.
     return any(name == pattern or fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")) for name in names)
