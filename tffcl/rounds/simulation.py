@@ -9,9 +9,13 @@ import numpy as np
 
 from tffcl.aggregators.collect import by_client
 from tffcl.clients.cohort import Cohort
+<<<<<<< HEAD
 from tffcl.clients.kept import KeptStates
 from tffcl.errors import UserError
 from tffcl.rounds import blocks
+=======
+from tffcl.errors import Diverged, UserError
+>>>>>>> ad9f7221d85db140c65aae7acabf3927c4ddb90f
 from tffcl.rounds.composer import Round, plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 
@@ -126,10 +130,10 @@ def _run_in_blocks(composed: Round, cohort: Cohort, values, aggregators, fields,
 
 
 def _check_finite(reports, cohort: Cohort):
-    """Raises UserError if a client's trained model is not finite."""
+    """Raises Diverged if a client's trained model is not finite."""
     if not np.all(reports["finite"]):
         bad = np.flatnonzero(~reports["finite"])[0]
-        raise UserError(
+        raise Diverged(
             f"client {cohort.population.name_of(cohort.client_ids[bad])} trained a model that is not finite (loss {reports['loss'][bad]:g}) in round "
             f"{cohort.seed[1]}; a lower learning_rate or momentum helps, or its data hold NaN"
         )

@@ -15,7 +15,7 @@ from tffcl.clients import kept, sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.rounds import blocks
 from tffcl.runner import changes, checks, directory, summary
 from tffcl.runner.checkpoints import Checkpoints
@@ -246,7 +246,8 @@ def _rounds(job: _Run, state, done: int, checkpoints: Checkpoints, metrics: Metr
     except UserError as error:
         if done > saved:
             checkpoints.save(done, state, job.progress)
-        raise UserError(f"{error} (rounds 1 to {done} are saved)" if done else str(error)) from None
+        kind = Diverged if isinstance(error, Diverged) else UserError
+        raise kind(f"{error} (rounds 1 to {done} are saved)" if done else str(error)) from None
     return (state, accuracy) if accuracy else _evaluate(job, state)
 
 
