@@ -19,6 +19,7 @@ import threading
 import time
 
 from tffcl.errors import UserError
+from tffcl.runtime.compiling import compile_once
 
 MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
 CHANNEL_OPTIONS = [
@@ -305,7 +306,7 @@ def context_options(stub, check=lambda: None) -> dict:
 
     return dict(
         executor_fn=tff.framework.ResourceManagingExecutorFactory(stack),
-        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+        compiler_fn=compile_once,
         transform_args=tff.tensorflow.transform_args,
         transform_result=tff.tensorflow.transform_result,
     )
