@@ -19,6 +19,7 @@ import threading
 import time
 
 from tffcl.errors import UserError
+from tffcl.runtime.compiling import compile_once
 
 MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
 CHANNEL_OPTIONS = [
@@ -26,7 +27,7 @@ CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
 ]
-_START_SECONDS = 60.0
+_START_SECONDS = 240.0  # it takes one, and on a machine that does much else a minute
 
 # Runs between fork and exec of the worker, in a fresh interpreter: `preexec_fn` is not safe in a process that has threads,
 # and TensorFlow has many. If the parent died before the signal was asked for, the launcher is an orphan and must not exec.
@@ -306,7 +307,7 @@ def context_options(stub, check=lambda: None) -> dict:
 
     return dict(
         executor_fn=tff.framework.ResourceManagingExecutorFactory(stack),
-        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+        compiler_fn=compile_once,
         transform_args=tff.tensorflow.transform_args,
         transform_result=tff.tensorflow.transform_result,
     )
