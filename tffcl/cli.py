@@ -7,11 +7,8 @@ import pathlib
 import sys
 
 from tffcl.errors import UserError, unknown
-<<<<<<< HEAD
-from tffcl.runtime import memory
-=======
 from tffcl.experiments import study_command
->>>>>>> ad9f7221d85db140c65aae7acabf3927c4ddb90f
+from tffcl.runtime import memory
 
 _LISTS = ("algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations")
 _DEMO = ("pacfl", "fedavg", "solo")
@@ -196,12 +193,8 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     options = build_parser().parse_args(arguments)
     try:
-<<<<<<< HEAD
         with _memory(options):
-            options.function(options)
-=======
-        return options.function(options) or 0
->>>>>>> ad9f7221d85db140c65aae7acabf3927c4ddb90f
+            return options.function(options) or 0
     except UserError as error:
         print(f"tffcl: {error}", file=sys.stderr)
         return 130 if type(error).__name__ == "Interrupted" else 2

@@ -9,13 +9,9 @@ import numpy as np
 
 from tffcl.aggregators.collect import by_client
 from tffcl.clients.cohort import Cohort
-<<<<<<< HEAD
 from tffcl.clients.kept import KeptStates
-from tffcl.errors import UserError
+from tffcl.errors import Diverged
 from tffcl.rounds import blocks
-=======
-from tffcl.errors import Diverged, UserError
->>>>>>> ad9f7221d85db140c65aae7acabf3927c4ddb90f
 from tffcl.rounds.composer import Round, plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 
