@@ -198,7 +198,7 @@ class IFCA(Choosing):
 
     def next(self, state: ClusteredState, cohort: Cohort):
         clients, clusters = len(cohort.client_ids), self._parameters.num_clusters
-        if clusters > clients:
+        if clusters > clients and cohort.rate is None:  # a Poisson cohort may be small by chance
             raise UserError(f"num_clusters is {clusters}; it must be at most the clients of a round, {clients}")
         forced = _forced(self._parameters, cohort, self._seed)
         values = {"models": state.models}

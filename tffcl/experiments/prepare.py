@@ -1,6 +1,7 @@
 """From a configuration to the parts of a run: data, model, method."""
 
 import functools
+import inspect
 import json
 
 import numpy as np
@@ -16,6 +17,7 @@ from tffcl.experiments.catalog import AGGREGATIONS, MODELS, find_aggregation, fi
 from tffcl.experiments.config import RunConfig, TrainSettings
 from tffcl.models.flat import FlatModel
 from tffcl.references import made_by
+from tffcl.validation import from_table
 
 
 @functools.lru_cache(maxsize=1)  # the runs of a comparison share it; two at a time could be too much memory
@@ -96,10 +98,12 @@ def _encoder(method, federated, data_dir: str | None):
 def build_method(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> Method:
     """Builds the configured method; FLT's encoder is looked for, and kept, in the data directory."""
     given = _given(config, federated, data_dir)
-    return config.method_source.build(model, local_training(config.train), config.method, given, build_aggregation(config))
+    return config.method_source.build(
+        model, local_training(config.train), config.method, given, build_aggregation(config, model)
+    )
 
 
-def build_aggregation(config: RunConfig):
+def build_aggregation(config: RunConfig, model: FlatModel | None = None):
     """Builds the factory that [aggregation] means; None for the method's own mean.
 
     Raises:
@@ -108,10 +112,18 @@ def build_aggregation(config: RunConfig):
     if not config.aggregation:
         return None
     name, build, options = find_aggregation(config.aggregation)
+    if name in AGGREGATIONS:
+        given = {"seed": stream(config.seed, "aggregation"), "layers": None if model is None else layer_sizes(model)}
+        taken = {key: value for key, value in given.items() if key in inspect.signature(build).parameters}
+        return build(from_table(AGGREGATIONS[name].parameter_class(), options, "aggregation"), **taken)
     factory = made_by("aggregation", name, build, None, **options)
-    if name not in AGGREGATIONS:
-        keyed_factory(factory)  # says what is wrong with what it is not
+    keyed_factory(factory)  # says what is wrong with what it is not
     return factory
+
+
+def layer_sizes(model: FlatModel) -> tuple[int, ...]:
+    """Returns how many of the model's parameters each of its layers has, in order."""
+    return tuple(part.stop - part.start for part in model.layer_slices.values())
 
 
 def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> OneShotClustering:

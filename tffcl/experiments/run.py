@@ -59,4 +59,6 @@ def run(
         overwrite=overwrite,
         show_progress=show_progress,
         workers=workers,
+        sample=protocol.sampling,
+        privacy=config.privacy,
     )

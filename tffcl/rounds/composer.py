@@ -176,7 +176,8 @@ class Round:
         result = self.client_update.type_signature.result
         weights = [result["weight"] for factory in self.uploads.values() if isinstance(factory, Weighted)]
         reports = [result["client_id"], result["report"]] if self.reports else []
-        sent = tff.StructType([result["uploads"], *weights, *reports])
+        uploads = [_sent(factory, result["uploads"][name]) for name, factory in self.uploads.items()]
+        sent = tff.StructType([*uploads, *weights, *reports])
         received = [(name, kind) for name, kind in _fields(self._received_type) if name not in self.server.once]
         return Transfer(tff.StructType(received), sent)
 
@@ -357,6 +358,11 @@ def plain_containers(value):
     if isinstance(value, Mapping):
         return collections.OrderedDict((name, plain_containers(each)) for name, each in value.items())
     return type(value)(map(plain_containers, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _sent(factory, value_type: tff.Type) -> tff.Type:
+    """What travels of an upload: the factory says so where it sends something else than the value."""
+    return factory.uploaded_type(value_type) if hasattr(factory, "uploaded_type") else value_type
 
 
 def _first(value, kind: tff.Type):

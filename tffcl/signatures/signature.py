@@ -24,6 +24,7 @@ class Signature:
       context: The value to broadcast.
       stacked: `() -> (<context=C,examples=<x[?,...],y[?,...]>> -> V)`, the same of stacked examples, for simulations; None: they take
         `computation`.
+      noise_multiplier: z of the Gaussian mechanism that a client's signature is, when the client is left out; 0: not private.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Signature:
     computation: tff.Computation
     context: object
     stacked: Callable[[], tff.Computation] | None = None
+    noise_multiplier: float = 0.0
 
 
 NO_CONTEXT = np.int32(0)
