@@ -11,6 +11,7 @@ import msgspec
 from tffcl.clients.sampling import KINDS
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import tasks
+from tffcl.experiments.attacks import AttackSettings
 from tffcl.experiments.catalog import AGGREGATIONS, GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
 from tffcl.references import load_reference, references_in
@@ -152,6 +153,7 @@ class RunConfig:
       newcomers: Who joins later.
       drift: Whose data change in the middle.
       privacy: What private releases may cost.
+      attack: Which clients are malicious.
       aggregation: Name and options of how updates are aggregated inside each cluster; empty for the plain mean.
       base: What the method is, where that is not its label: a name in the catalog, or a builder "module:function".
       directory: Where modules of builders are looked for, the task file's; "" where there are none.
@@ -172,6 +174,7 @@ class RunConfig:
     newcomers: NewcomerSettings = NewcomerSettings()
     drift: DriftSettings = DriftSettings()
     privacy: PrivacySettings = PrivacySettings()
+    attack: AttackSettings = AttackSettings()
     aggregation: Mapping = dataclasses.field(default_factory=dict)
     base: str = ""
     directory: str = ""
@@ -186,11 +189,8 @@ class RunConfig:
         values = _without_none(dataclasses.asdict(self))
         if self.train.sampling == "fixed":
             del values["train"]["sampling"]  # as runs of earlier versions have it
-        for name, is_there in (
-            ("newcomers", self.newcomers.any),
-            ("drift", self.drift.clients),
-            ("privacy", values["privacy"]),
-        ):
+        there = {"newcomers": self.newcomers.any, "drift": self.drift.clients, "attack": self.attack.share}
+        for name, is_there in {**there, "privacy": values["privacy"]}.items():
             if not is_there:
                 del values[name]
         for name in ("aggregation", "base", "directory"):
@@ -367,6 +367,7 @@ def _resolved(name: str, contents: Mapping, source: MethodSource, seed: int, ove
         newcomers=from_table(NewcomerSettings, contents.get("newcomers", {}), "newcomers"),
         drift=from_table(DriftSettings, contents.get("drift", {}), "drift"),
         privacy=from_table(PrivacySettings, contents.get("privacy", {}), "privacy"),
+        attack=from_table(AttackSettings, contents.get("attack", {}), "attack"),
         aggregation=contents.get("aggregation", {}),
         base="" if source.base == label else source.base,
         directory=source.directory,
@@ -420,7 +421,7 @@ def _written(values: dict) -> RunConfig:
     named = {"builder": base} if ":" in base else {"method": base} if base else {}
     source = find_method(values["algorithm"], {**values.get("method", {}), **named}, values.get("directory", ""))
     kinds = {"train": TrainSettings, "evaluation": EvaluationSettings, "checkpoint": CheckpointSettings}
-    kinds |= {"newcomers": NewcomerSettings, "drift": DriftSettings, "privacy": PrivacySettings}
+    kinds |= {"newcomers": NewcomerSettings, "drift": DriftSettings, "privacy": PrivacySettings, "attack": AttackSettings}
     tables = {name: from_table(kind, values.get(name, {}), name) for name, kind in kinds.items()}
     method = _method_parameters(source, values.get("method", {}))
     plain = {name: values[name] for name in ("task", "algorithm", "seed", "description", "source")}

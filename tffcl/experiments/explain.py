@@ -56,6 +56,7 @@ def _task(name: str) -> Iterator[str]:
         ("newcomers", config.NewcomerSettings),
         ("drift", config.DriftSettings),
         ("privacy", config.PrivacySettings),
+        ("attack", config.AttackSettings),
     ):
         yield from _settings(table, settings)
 

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 
+from tffcl.aggregators.attacked import AttackedFactory
 from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import OneShotClustering
@@ -95,16 +96,29 @@ def _encoder(method, federated, data_dir: str | None):
     )
 
 
-def build_method(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> Method:
-    """Builds the configured method; FLT's encoder is looked for, and kept, in the data directory."""
+def build_method(
+    config: RunConfig, model: FlatModel, federated, data_dir: str | None = None, *, simulated: bool = False
+) -> Method:
+    """Builds the configured method; FLT's encoder is looked for, and kept, in the data directory.
+
+    Args:
+      config: The run.
+      model: What is trained.
+      federated: Its data.
+      data_dir: Where data sets are.
+      simulated: For a run, whose noise repeats with its seed and whose malicious clients attack. Else the method as it would be
+        deployed: with fresh noise, and clients that are what they are.
+    """
     given = _given(config, federated, data_dir)
-    return config.method_source.build(
-        model, local_training(config.train), config.method, given, build_aggregation(config, model)
-    )
+    aggregation = build_aggregation(config, model, simulated=simulated)
+    malicious = config.attack.malicious(federated.num_clients, config.seed)
+    if simulated and len(malicious) and config.attack.kind != "label_flip":
+        aggregation = AttackedFactory(aggregation, config.attack.kind, malicious, config.attack.strength)
+    return config.method_source.build(model, local_training(config.train), config.method, given, aggregation)
 
 
-def build_aggregation(config: RunConfig, model: FlatModel | None = None):
-    """Builds the factory that [aggregation] means; None for the method's own mean.
+def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simulated: bool = False):
+    """Builds the factory that [aggregation] means; None for the method's own mean. In simulations its noise repeats with the seed.
 
     Raises:
       UserError: If a builder of the user's gives no aggregation factory.
@@ -113,7 +127,10 @@ def build_aggregation(config: RunConfig, model: FlatModel | None = None):
         return None
     name, build, options = find_aggregation(config.aggregation)
     if name in AGGREGATIONS:
-        given = {"seed": stream(config.seed, "aggregation"), "layers": None if model is None else layer_sizes(model)}
+        given = {
+            "seed": stream(config.seed, "aggregation") if simulated else None,
+            "layers": None if model is None else layer_sizes(model),
+        }
         taken = {key: value for key, value in given.items() if key in inspect.signature(build).parameters}
         return build(from_table(AGGREGATIONS[name].parameter_class(), options, "aggregation"), **taken)
     factory = made_by("aggregation", name, build, None, **options)
@@ -123,7 +140,7 @@ def build_aggregation(config: RunConfig, model: FlatModel | None = None):
 
 def layer_sizes(model: FlatModel) -> tuple[int, ...]:
     """Returns how many of the model's parameters each of its layers has, in order."""
-    return tuple(part.stop - part.start for part in model.layer_slices.values())
+    return tuple(part.stop - part.start for part in model.layer_slices().values())
 
 
 def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> OneShotClustering:

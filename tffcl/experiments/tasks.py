@@ -12,7 +12,7 @@ from tffcl.errors import UserError, unknown
 
 SECTIONS = (
     "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "newcomers",
-    "drift", "privacy", "aggregation", "algorithms",
+    "drift", "privacy", "attack", "aggregation", "algorithms",
 )  # fmt: skip
 _TEXTS = ("extends", "description", "source")
 _COHORT_SIZES = ("clients_per_round", "participation")

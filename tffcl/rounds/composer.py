@@ -230,6 +230,9 @@ class Round:
             for name in uploads:
                 if name not in self.server.told:
                     uploads[name] = tf.nest.map_structure(silenced, uploads[name])
+            for name, factory in self.uploads.items():
+                if getattr(factory, "takes_client_ids", False):
+                    uploads[name] = collections.OrderedDict(client_id=client["client_id"], upload=uploads[name])
             output = collections.OrderedDict(
                 uploads=uploads,
                 weight=tf.where(finite, self.weighting(result.report), 0.0),
