@@ -64,7 +64,7 @@ def test_everyone_taking_part_is_the_gaussian_mechanism():
 def test_a_release_without_noise_costs_everything_and_no_budget_allows_it():
     ledger = ledger_of([Release("a round", 1, 10, 100, 0.1), Release("the signatures", 0, 100, 100)])
     assert ledger.epsilon == float("inf") and not ledger.is_private and ledger.summary() is None
-    with pytest.raises(UserError, match="privacy.epsilon is 5, and the signatures"):
+    with pytest.raises(UserError, match="privacy.epsilon is 5, and there is no noise on the signatures"):
         ledger_of([Release("the signatures", 0, 100, 100)], epsilon=5)
 
 
@@ -146,7 +146,7 @@ def test_what_is_not_private_meets_no_budget(model, population, tmp_path):
     for aggregation, upload in ((None, "update"), (tffcl.aggregation("dp", noise_multiplier=0), "update")):
         method = build_fedavg(model, TRAINING, aggregation=aggregation)
         with pytest.raises(
-            UserError, match=f"privacy.epsilon is 5, and the upload '{upload}' has no noise; an .aggregation. dp"
+            UserError, match=f"privacy.epsilon is 5, and there is no noise on the upload '{upload}'; an .aggregation. dp"
         ):
             tffcl.train(
                 method, population, rounds=1, clients_per_round=2, out=tmp_path / "run", privacy=budget, show_progress=False,

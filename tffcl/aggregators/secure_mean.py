@@ -19,8 +19,9 @@ class SecureClusteredMeanFactory(PerClusterFactory):
     A mean is off by less than `bound · 2⁻³⁰ · largest_weight / (mean weight of the members)` in every coordinate, for each
     client of the cohort's members, and clipped to `bound`. The row of a cluster without members is exactly zero.
 
-    The only aggregation is `tff.federated_secure_sum_bitwidth`, so that a round has a MapReduceForm and a
-    DistributeAggregateForm.
+    The only aggregation is `tff.federated_secure_sum_bitwidth`: a round has a MapReduceForm, and without clients' reports
+    (`rounds.composer.compose`) a DistributeAggregateForm. What a method uploads beside its updates (SCAFFOLD's control variates, FedNova's
+    steps, StoCFL's global model) is summed as the method has it.
     """
 
     def __init__(self, how: SecureSumParameters = SecureSumParameters(), *, num_clusters: int | None = None):

@@ -5,6 +5,7 @@ trains its own model: PACFL, FLIS (HC) and PCA+kM+HC are points of this space.
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
@@ -31,7 +32,7 @@ from tffcl.signatures.partial_weights import build_partial_weights
 from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.signatures.signature import Signature
 from tffcl.signatures.subspace import build_subspace
-from tffcl.validation import Count, NonNegative, Parameters, check_options, one_of
+from tffcl.validation import Count, NonNegative, Parameters, Positive, check_options, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,17 +88,16 @@ class SignatureKind:
     build_device: Callable[..., Signature] | None = None
 
 
-def _subspace(model: FlatModel, *, num_vectors: Count = 3, per_class: bool = False, max_classes: Count | None = None):
-    return _subspace_by("gram", model, num_vectors, per_class, max_classes)
+def _subspace(
+    model: FlatModel, *, num_vectors: Count = 3, per_class: bool = False, max_classes: Count | None = None,
+    noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
+):  # fmt: skip
+    private = {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
+    return _subspace_by("gram", model, num_vectors=num_vectors, per_class=per_class, max_classes=max_classes, **private)
 
 
-def _device_subspace(model: FlatModel, *, num_vectors: int = 3, per_class: bool = False, max_classes: int | None = None):
-    return _subspace_by("power", model, num_vectors, per_class, max_classes)
-
-
-def _subspace_by(method: str, model: FlatModel, num_vectors: int, per_class: bool, max_classes: int | None) -> Signature:
-    options = {"per_class": per_class, "num_classes": model.num_classes, "max_classes": max_classes}
-    return build_subspace(model.example_spec, num_vectors, method=method, **options)
+def _subspace_by(method: str, model: FlatModel, *, num_vectors: int = 3, **options) -> Signature:
+    return build_subspace(model.example_spec, num_vectors, method=method, num_classes=model.num_classes, **options)
 
 
 def _inference(model: FlatModel, *, training, server_images, seed, soft: bool = False):
@@ -117,8 +117,12 @@ def _embedding(
     return build_embedding(autoencoder, vector, model.example_spec, **options)
 
 
-def _anchor_gradient(model: FlatModel, *, training, seed, form: str = "gradient", projection: int = 4096):
-    return build_anchor_gradient(model, form=form, local=training, projection=projection, seed=seed)
+def _anchor_gradient(
+    model: FlatModel, *, training, seed, form: str = "gradient", projection: int = 4096,
+    noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
+):  # fmt: skip
+    private = {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
+    return build_anchor_gradient(model, form=form, local=training, projection=projection, seed=seed, **private)
 
 
 def _descriptors(model: FlatModel):
@@ -133,7 +137,9 @@ def _partial_weights(
 
 
 SIGNATURES = {
-    "subspace": SignatureKind(_subspace, proximity.METRICS, subspace_angles, "degrees", _device_subspace),
+    "subspace": SignatureKind(
+        _subspace, proximity.METRICS, subspace_angles, "degrees", functools.partial(_subspace_by, "power")
+    ),
     "inference": SignatureKind(_inference, inference_similarity.FORMS, answer_dissimilarities, "dissimilarity"),
     "pca_centres": SignatureKind(_pca_centres, client_relatedness.DISTANCES, centre_distances, "distance of centres"),
     "embedding": SignatureKind(_embedding, client_relatedness.DISTANCES, centre_distances, "distance of centres"),
@@ -142,7 +148,13 @@ SIGNATURES = {
     "descriptors": SignatureKind(_descriptors),
     "label_histogram": SignatureKind(build_label_histogram),
 }
-GIVEN = ("training", "seed", "server_images", "find_encoder")  # what a run gives to a signature's builder that takes it
+GIVEN = (
+    "training",
+    "seed",
+    "server_images",
+    "find_encoder",
+    "noise_seed",
+)  # what a run gives to a signature's builder that takes it
 
 
 def build_clustering(
@@ -175,6 +187,7 @@ def build_composed(
     seed: int = 0,
     server_images: np.ndarray | None = None,
     find_encoder: Callable | None = None,
+    noise_seed: int | None = None,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
     """Builds a method of a signature, a metric, a linkage and a local training.
@@ -186,9 +199,10 @@ def build_composed(
       seed: Of the signature.
       server_images: For the signature "inference": what models are compared on.
       find_encoder: For "embedding": `(name, epochs=, examples=) -> (autoencoder, vector)`.
+      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
       aggregation: Of the updates inside each cluster, or over keyed updates; see `aggregators.clustered_mean.keyed_factory`.
     """
-    given = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder}
+    given = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder, "noise_seed": noise_seed}
     clustering = build_clustering(model, training, parameters, **given)
     engine = build_training(parameters.training, model, training, aggregation=aggregation)
     return OneShot("composed", engine, clustering)

@@ -51,7 +51,7 @@ ALGORITHMS = {
         "tffcl.algorithms.composed",
         "build_composed",
         "ComposedParameters",
-        needs=("seed", "server_images", "find_encoder"),
+        needs=("seed", "server_images", "find_encoder", "noise_seed"),
         clustering="build_clustering",
     ),
     "flis_dc": Entry(

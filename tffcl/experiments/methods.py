@@ -11,7 +11,14 @@ from tffcl.experiments.catalog import ALGORITHMS
 from tffcl.references import load_reference, references_in, registered
 from tffcl.validation import Parameters, types_of
 
-GIVEN = ("seed", "server_images", "encoder", "find_encoder", "aggregation")  # what a run gives to a builder that takes it
+GIVEN = (
+    "seed",
+    "server_images",
+    "encoder",
+    "find_encoder",
+    "noise_seed",
+    "aggregation",
+)  # what a run gives to a builder that takes it
 # Why a method takes no other aggregation.
 _NO_MEAN = "its server needs each client's upload, or has an aggregation of its own"
 _NO_MEANS = {

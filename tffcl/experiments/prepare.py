@@ -65,7 +65,7 @@ def local_training(train: TrainSettings) -> LocalTraining:
     )
 
 
-def _given(config: RunConfig, federated, data_dir: str | None) -> dict:
+def _given(config: RunConfig, federated, data_dir: str | None, *, simulated: bool = True) -> dict:
     """What the method's builders need beside model, training and parameters."""
     server = federated.server
     values = {
@@ -73,6 +73,7 @@ def _given(config: RunConfig, federated, data_dir: str | None) -> dict:
         "seed": lambda: stream(config.seed, config.base or config.algorithm),
         "encoder": lambda: _encoder(config.method, federated, data_dir),
         "find_encoder": lambda: _encoder_finder(federated, data_dir),
+        "noise_seed": lambda: stream(config.seed, "signature noise") if simulated else None,
         "aggregation": lambda: None,
     }
     return {name: values[name]() for name in config.method_source.needs}
@@ -109,7 +110,7 @@ def build_method(
       simulated: For a run, whose noise repeats with its seed and whose malicious clients attack. Else the method as it would be
         deployed: with fresh noise, and clients that are what they are.
     """
-    given = _given(config, federated, data_dir)
+    given = _given(config, federated, data_dir, simulated=simulated)
     aggregation = build_aggregation(config, model, simulated=simulated)
     malicious = config.attack.malicious(federated.num_clients, config.seed)
     if simulated and len(malicious) and config.attack.kind != "label_flip":

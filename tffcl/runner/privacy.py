@@ -103,7 +103,7 @@ class Ledger:
     def _check(self, release: Release, after):
         if not release.noise_multiplier:
             raise UserError(
-                f"privacy.epsilon is {self.budget:g}, and {release.what} has no noise; an [aggregation] dp with a noise_multiplier "
+                f"privacy.epsilon is {self.budget:g}, and there is no noise on {release.what}; an [aggregation] dp with a noise_multiplier "
                 "above 0 would be, for methods that send nothing else",
                 table="privacy",
                 key="epsilon",

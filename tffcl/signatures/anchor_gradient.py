@@ -10,6 +10,7 @@ from tffcl.client_work.examples import stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
+from tffcl.signatures.private_noise import clipped, noised
 from tffcl.signatures.signature import Signature, build_signature
 
 FORMS = {
@@ -89,6 +90,9 @@ def build_anchor_gradient(
     local: LocalTraining = LocalTraining(epochs=10, batch_size=0),
     projection: int = 4096,
     seed: int = 0,
+    noise_multiplier: float = 0.0,
+    clip: float = 1.0,
+    noise_seed: int | None = None,
 ) -> Signature:
     """Builds the signature `V = float32[d]`; clients whose data are alike have vectors of like direction.
 
@@ -103,6 +107,10 @@ def build_anchor_gradient(
       projection: Dimensions to which each client projects its vector, see `sketch`; 0, or as many as the model has
         parameters, is none.
       seed: Decides the projection, and with "displacement" the order of examples.
+      noise_multiplier: z: the vector, after projection, is scaled to norm `clip` at most, and in units of it gets Gaussian noise of this
+        standard deviation in every dimension: with fewer dimensions more of the direction is left. 0 is none, and no clip.
+      clip: See there.
+      noise_seed: See `private_noise.noised`.
 
     Returns:
       The signature; its context is `<anchor=float32[P],seed=int32[2]>`.
@@ -124,11 +132,20 @@ def build_anchor_gradient(
             direction = anchor - local_sgd(anchor, data["x"], data["y"], seed)[0]
         if size < model.size:
             direction = sketch(direction, size, tf.random.experimental.stateless_fold_in(seed, _SKETCH_STREAM))
+        if noise_multiplier:
+            direction = noised(clipped(direction, clip), noise_multiplier, noise_seed)
         return tf.ensure_shape(direction, [size])
 
     context_type = collections.OrderedDict(anchor=tff.TensorType(np.float32, [model.size]), seed=tff.TensorType(np.int32, [2]))
     context = collections.OrderedDict(anchor=model.initial, seed=np.array([seed % 2**31, 0], np.int32))
-    key = None if model.key is None else (model.key, form, local, size)
+    private = (noise_multiplier, clip, noise_seed)
+    key = None if model.key is None else (model.key, form, local, size, private)
     return build_signature(
-        "anchor_gradient", model.example_spec, compute, context_type=tff.to_type(context_type), context=context, key=key
+        "anchor_gradient",
+        model.example_spec,
+        compute,
+        context_type=tff.to_type(context_type),
+        context=context,
+        key=key,
+        noise_multiplier=noise_multiplier,
     )

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tffcl.client_work.examples import as_features, stack
 from tffcl.errors import UserError, unknown
 from tffcl.signatures.jacobi import symmetric_eigenpairs
+from tffcl.signatures.private_noise import noised
 from tffcl.signatures.signature import Signature, build_signature
 
 METHODS = ("gram", "svd", "power")
@@ -117,6 +118,7 @@ def _largest_by_power(gram, count):
     return tf.sqrt(tf.maximum(squares, 0)), vectors[: tf.shape(gram)[0]]
 
 
+_PAIRS = {"gram": _largest, "svd": _largest, "power": _largest_by_power}
 _BY = {"gram": _by_gram, "svd": _by_svd, "power": _by_power}
 
 
@@ -140,10 +142,8 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram"):
     missing = num_vectors - tf.shape(values)[0]
     values, basis = tf.pad(values, [[0, missing]]), tf.pad(basis, [[0, 0], [0, missing]])
     mask = values > _RANK_TOLERANCE * tf.reduce_max(tf.pad(values, [[0, 1]]))
-    peak = tf.gather(tf.transpose(basis), tf.argmax(tf.abs(basis), axis=0), axis=1, batch_dims=1)
-    basis = tf.where(mask, tf.where(peak < 0, -basis, basis), tf.zeros_like(basis))
-    basis = tf.ensure_shape(basis, [data.shape[0], num_vectors])
-    return tf.cast(basis, tf.float32), tf.ensure_shape(mask, [num_vectors])
+    basis = _with_signs(tf.where(mask, basis, tf.zeros_like(basis)))
+    return tf.ensure_shape(basis, [data.shape[0], num_vectors]), tf.ensure_shape(mask, [num_vectors])
 
 
 @tf.function
@@ -175,6 +175,22 @@ def class_singular_vectors(data, labels, num_vectors: int, num_classes: int, max
     return basis, tf.reshape(masks, [max_classes * num_vectors])
 
 
+def _noised_gram(data, clip: float, noise_multiplier: float, seed: int | None):
+    """The mean of x x' `float64 [d, d]` with symmetric noise, shifted so that no eigenvalue is below zero."""
+    data = tf.cast(data, tf.float64)
+    scaled = data / tf.maximum(tf.norm(data, axis=0, keepdims=True), tf.cast(clip, tf.float64))
+    gram = tf.math.divide_no_nan(tf.matmul(scaled, scaled, transpose_b=True), tf.cast(tf.shape(data)[1], tf.float64))
+    upper = tf.linalg.band_part(noised(gram, noise_multiplier, seed), 0, -1)  # an entry of the lower half tells nothing more
+    symmetric = upper + tf.linalg.matrix_transpose(upper) - tf.linalg.diag(tf.linalg.diag_part(upper))
+    return symmetric + tf.norm(symmetric) * tf.eye(tf.shape(gram)[0], dtype=gram.dtype)
+
+
+def _with_signs(basis):
+    """The columns `float32`, each with the sign that makes its entry of largest magnitude positive."""
+    peak = tf.gather(tf.transpose(basis), tf.argmax(tf.abs(basis), axis=0), axis=1, batch_dims=1)
+    return tf.cast(tf.where(peak < 0, -basis, basis), tf.float32)
+
+
 def build_subspace(
     example_spec,
     num_vectors: int = 3,
@@ -184,6 +200,9 @@ def build_subspace(
     max_classes: int | None = None,
     preprocess=None,
     method: str = "gram",
+    noise_multiplier: float = 0.0,
+    clip: float = 1.0,
+    noise_seed: int | None = None,
 ) -> Signature:
     """Builds the signature `V = <basis=float32[d,q],mask=bool[q]>` of a client's data subspace.
 
@@ -195,6 +214,12 @@ def build_subspace(
       max_classes: Room for so many classes; default `num_classes`. What is not used is padding that is sent all the same.
       preprocess: Raw examples to features; default raw pixels divided by 255, other numbers as they are, uncentred as in the authors' code.
       method: A name in `METHODS`.
+      noise_multiplier: z: the vectors are those of the noised Gram matrix (Dwork et al. 2014, "Analyze Gauss"), the mean of x x' over
+        the examples, each scaled to norm `clip` at most, in units of clip². Its norm is 1 at most, and each of its coordinates gets
+        Gaussian noise of this standard deviation, symmetrically. That hides the whole client; with d features noise has singular
+        values of about 2 z √d. 0 is none, and no clip.
+      clip: See there.
+      noise_seed: See `private_noise.noised`.
 
     Raises:
       UserError: If p is below 1 or above the number of features, or the class counts are missing or contradictory.
@@ -208,6 +233,8 @@ def build_subspace(
         raise UserError("per_class needs one label for each example; these have a sequence of labels")
     if per_class and not num_classes:
         raise UserError("per_class needs num_classes, the number of labels")
+    if noise_multiplier and per_class:
+        raise UserError("noise_multiplier is of the subspace of all data; with per_class it must be 0")
     max_classes = max_classes or num_classes
     if per_class and not 1 <= max_classes <= num_classes:
         raise UserError(f"max_classes is {max_classes}; it must be from 1 to the number of classes, {num_classes}")
@@ -218,11 +245,19 @@ def build_subspace(
         local = stack(examples)
         x = (preprocess or as_features)(local["x"])
         data = tf.transpose(tf.reshape(x, [-1, features]))
-        if per_class:
+        if noise_multiplier:
+            gram = _noised_gram(data, clip, noise_multiplier, noise_seed)
+            # Its eigenvectors of largest eigenvalues: shifted, they are the left singular vectors of a matrix.
+            _, vectors = _PAIRS[method](gram, num_vectors)
+            basis = tf.ensure_shape(_with_signs(vectors), [features, num_vectors])
+            mask = tf.ones([num_vectors], tf.bool)
+        elif per_class:
             basis, mask = class_singular_vectors(data, local["y"], num_vectors, num_classes, max_classes, method)
         else:
             basis, mask = left_singular_vectors(data, num_vectors, method)
         return collections.OrderedDict(basis=basis, mask=mask)
 
     key = None if preprocess else (num_vectors, per_class, num_classes, max_classes, method)
-    return build_signature("subspace", example_spec, compute, key=key)
+    if noise_multiplier:
+        key = None
+    return build_signature("subspace", example_spec, compute, key=key, noise_multiplier=noise_multiplier)
