@@ -7,7 +7,7 @@ import sys
 
 from tffcl.errors import UserError, unknown
 
-_LISTS = ("algorithms", "tasks", "datasets", "partitions", "models", "signatures", "trainings", "aggregations")
+_LISTS = ("algorithms", "tasks", "datasets", "partitions", "models", "signatures", "trainings", "aggregations", "encoders")
 _DEMO = ("pacfl", "fedavg", "solo")
 
 
@@ -376,6 +376,7 @@ def _angles(options):
 def _list(options):
     from tffcl.datasets import registry as data
     from tffcl.experiments import catalog, tasks
+    from tffcl.experiments.encoder_data import ENCODERS
     from tffcl.references import registered
 
     if options.name:
@@ -392,6 +393,7 @@ def _list(options):
         "signatures": catalog.COMPOSED_SIGNATURES,
         "trainings": catalog.TRAININGS,
         "aggregations": {name: entry.description for name, entry in catalog.AGGREGATIONS.items()},
+        "encoders": {name: description for name, (_, description) in ENCODERS.items()},
     }
     for kind, known in described.items():
         others = registered(kind.removesuffix("s")).items()

@@ -42,7 +42,7 @@ class ComposedParameters(Parameters):
       signature: A name in `SIGNATURES`, one that a package has registered, a builder "module:function" `(model, *, ...) -> Signature`, or a table of one of them with its
         parameters: {name = "subspace", num_vectors = 5}.
       metric: How far two clients are apart: one of the signature's own, "euclidean" or "cosine"; default the signature's first.
-      linkage: A name in `hierarchical.LINKAGES`.
+      linkage: A name in `hierarchical.WITH_WARD`.
       threshold: Merges up to this distance are made.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
       training: A name in `TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight = 0.1}.
@@ -52,7 +52,7 @@ class ComposedParameters(Parameters):
 
     signature: str | dict = "subspace"
     metric: str | None = None
-    linkage: one_of(hierarchical.LINKAGES) = "average"
+    linkage: one_of(hierarchical.WITH_WARD) = "average"
     threshold: NonNegative | None = None
     num_clusters: Count | None = None
     training: str | dict = "sgd"

@@ -134,7 +134,7 @@ def build_normalized_work(model: FlatModel, training: LocalTraining) -> ClientWo
     return ClientWork(model.example_spec, compute, {"key": np.int32})
 
 
-def build_bilevel_work(model: FlatModel, training: LocalTraining, global_training: LocalTraining) -> ClientWork:
+def build_bilevel_work(model: FlatModel, training: LocalTraining, global_training: LocalTraining | None) -> ClientWork:
     """Builds bi-level training (StoCFL Eq. 3, Alg. 1 lines 27 to 30).
 
     Both models start from what this round broadcast: the cluster's is pulled towards the broadcast global model by
@@ -144,18 +144,20 @@ def build_bilevel_work(model: FlatModel, training: LocalTraining, global_trainin
     Args:
       model: What is trained.
       training: Of the cluster model; its `proximal_weight` is λ.
-      global_training: Of the global model.
+      global_training: Of the global model; None: it is trained elsewhere, and not uploaded.
 
     Returns:
       Work that receives `<model=float32[P],global_model=float32[P]>`, with the field `key` and the uploads
       `update=<key=int32,value=float32[P]>` and `global_update=float32[P]`: the two differences.
     """
     train_and_report = build_train_and_report(model, training)
-    global_sgd = build_local_sgd(model, global_training)
+    global_sgd = None if global_training is None else build_local_sgd(model, global_training)
 
     def compute(received, client):
         start, global_model = received["model"], received["global_model"]
         trained, report = train_and_report(start, client, global_model)
+        if global_sgd is None:
+            return ClientResult({"update": keyed(client["key"], trained - start)}, report)
         local = stack(client["examples"])
         moved, _ = global_sgd(global_model, local["x"], local["y"], client["seed"])
         report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(moved)))

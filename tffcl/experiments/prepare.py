@@ -89,8 +89,9 @@ def _encoder(method, federated, data_dir: str | None):
 
     shape = federated.train.x.shape[1:]
     return find_encoder(
-        method.encoder, shape, epochs=method.encoder_epochs, examples=method.encoder_examples, data_dir=data_dir
-    )
+        method.encoder, shape, epochs=method.encoder_epochs, examples=method.encoder_examples, latent=method.latent,
+        data_dir=data_dir,
+    )  # fmt: skip
 
 
 def build_method(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> Method:
