@@ -1,13 +1,18 @@
 """The command line. Nothing heavy is imported before a command needs it: `--help` and `list` answer at once."""
 
 import argparse
+import contextlib
 import os
 import pathlib
 import sys
 
 from tffcl.errors import UserError, unknown
+from tffcl.experiments import study_command
+from tffcl.runtime import memory
 
-_LISTS = ("algorithms", "tasks", "datasets", "partitions", "models", "signatures", "trainings", "aggregations", "encoders")
+_LISTS = (
+    "algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations", "encoders",
+)  # fmt: skip
 _DEMO = ("pacfl", "fedavg", "solo")
 
 
@@ -53,6 +58,9 @@ def _add_out_options(parser):
 
 
 def _add_worker_options(parser):
+    parser.add_argument(
+        "--memory", metavar="4GB", help="what the clients of a round may take at a time (default: up to half of what is free)"
+    )
     parser.add_argument(
         "--workers", metavar="H:P,...", help="share each round's clients among these running workers (see tffcl worker)"
     )
@@ -100,6 +108,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_worker_options(compare)
 
     _add_sweep(commands)
+    study_command.add_study(_command(commands, "study", _study, "a paper's table: its cells run, beside the published numbers"))
+    study_command.add_results(_command(commands, "results", _results, "RESULTS.md from the kept results of studies"))
 
     similarity = _command(commands, "similarity", _similarity, "no training: how alike the clients' data are")
     _add_run_options(similarity)
@@ -180,12 +190,13 @@ def main(arguments: list[str] | None = None) -> int:
       arguments: Of the command line; default `sys.argv[1:]`.
 
     Returns:
-      0; 2 for what the user can mend, said in one line; 130 after Ctrl-C.
+      0; 1 if a run of a comparison failed; 2 for what the user can mend, said in one line; 130 after Ctrl-C.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     options = build_parser().parse_args(arguments)
     try:
-        options.function(options)
+        with _memory(options):
+            return options.function(options) or 0
     except UserError as error:
         print(f"tffcl: {error}", file=sys.stderr)
         return 130 if type(error).__name__ == "Interrupted" else 2
@@ -201,16 +212,24 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `tffcl ... | head`: nobody reads on
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
         return 0
-    return 0
+
+
+def _memory(options):
+    given = getattr(options, "memory", None)
+    return contextlib.nullcontext() if given is None else memory.budget(memory.parse_bytes(given))
 
 
 def _overrides(options) -> dict:
-    from tffcl.experiments import config
-
     pairs = list(options.set)
     if getattr(options, "rounds", None) is not None:
         pairs.append(f"train.rounds={options.rounds}")
-    return config.parse_overrides(pairs)
+    return _overrides_of(pairs)
+
+
+def _overrides_of(pairs: list[str]) -> dict:
+    from tffcl.experiments import config
+
+    return config.parse_overrides(pairs) if pairs else {}
 
 
 def _workers(options):
@@ -284,10 +303,11 @@ def _compare(options):
     seeds = _seeds(options)
     configs = [config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
     out = options.out or f"runs/{_task_name(options.task)}"
-    compare.compare(
+    summaries = compare.compare(
         configs, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite, workers=_workers(options)
     )
     _print_report(out)
+    return 1 if None in summaries else 0
 
 
 def _sweep(options):
@@ -300,8 +320,17 @@ def _sweep(options):
     planned = sweep.plan(options.task, options.algorithm, axes, seeds=_seeds(options), overrides=_overrides(options))
     names = "-".join(axis.name for axis in axes)
     out = options.out or f"runs/{_task_name(options.task)}/sweep-{options.algorithm}-{names}"
-    sweep.sweep(planned, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
+    summaries = sweep.sweep(planned, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
     _print_report(out)
+    return 1 if None in summaries else 0
+
+
+def _study(options):
+    return study_command.study(options, _overrides_of(options.set))
+
+
+def _results(options):
+    study_command.results(options)
 
 
 def _newcomers(options):
@@ -316,16 +345,20 @@ def _report(options):
 
 def _print_report(out):
     from tffcl.reporting import report, sweeps, tables
-    from tffcl.reporting.files import find_runs, unfinished_runs
+    from tffcl.reporting.files import unfinished_runs
 
-    page = report.write_report(out)
     if sweeps.is_sweep(out):
-        print(sweeps.to_text(sweeps.read_sweep(out)))
+        found = sweeps.read_sweep(out)
+        text, runs = sweeps.to_text(found), len(found.runs)
     else:
-        print(tables.to_text(tables.comparison_rows(find_runs(out))))
-        for each in unfinished_runs(out):
-            print(f"\nnot finished, and left out: {each}", file=sys.stderr)
-    print(f"\nreport: {page}")
+        rows = tables.directory_rows(out)
+        text, runs = tables.to_text(rows), sum(len(row.seeds) for row in rows)
+    page = report.write_report(out) if runs else None  # of runs that all failed there are no pictures
+    print(text)
+    for each in unfinished_runs(out):
+        print(f"\nnot finished, and left out: {each}", file=sys.stderr)
+    if page:
+        print(f"\nreport: {page}")
 
 
 def _similarity(options):
@@ -375,7 +408,7 @@ def _angles(options):
 
 def _list(options):
     from tffcl.datasets import registry as data
-    from tffcl.experiments import catalog, tasks
+    from tffcl.experiments import catalog, study_files, tasks
     from tffcl.experiments.encoder_data import ENCODERS
     from tffcl.references import registered
 
@@ -387,6 +420,7 @@ def _list(options):
     described = {
         "algorithms": {name: entry.description for name, entry in catalog.ALGORITHMS.items()},
         "tasks": tasks.task_descriptions(),
+        "studies": study_files.study_titles(),
         "datasets": {name: entry.summary for name, entry in data.DATASETS.items()},
         "partitions": {name: entry.summary for name, entry in data.PARTITIONS.items()},
         "models": {name: entry.description for name, entry in catalog.MODELS.items()},

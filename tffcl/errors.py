@@ -18,6 +18,10 @@ class UserError(ValueError):
         self.key = key
 
 
+class Diverged(UserError):
+    """Training has left the finite numbers; the same run would do so again, whatever is resumed."""
+
+
 def unknown(
     kind: str, name: object, allowed: Iterable[object], *, table: str | None = None, key: str | None = None
 ) -> UserError:

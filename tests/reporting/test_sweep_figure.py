@@ -208,7 +208,6 @@ def test_the_page(with_errors):
         ("keys =", "kees =", "sweep.toml is damaged: there is no 'keys'"),
         ("values = [\n    1,\n]", "values = []", "sweep.toml is damaged: a point has 0 values for 1 keys"),
         ("[[points]]", "[[points", "sweep.toml is damaged"),
-        ('"point-1"', '"point-7"', "config.toml is missing"),
     ],
 )
 def test_damage_is_one_line(tmp_path, make_run, old, new, message):

@@ -23,8 +23,6 @@ from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.simulation import run_round
 from tffcl.signatures.embedding import FineTuning, build_embed
 
-_CLIENTS_AT_A_TIME = 50  # bounds the data in flight
-
 
 @built_once
 def build_refining_round(autoencoder: FlatAutoencoder, example_spec, num_centres: int, fine_tuning: FineTuning) -> Round:
@@ -85,9 +83,6 @@ class RefinedEncoders:
         """
         fine_tuning = dataclasses.replace(self.fine_tuning, epochs=epochs)
         refining = build_refining_round(self.autoencoder, self.example_spec, self.num_centres, fine_tuning)
-        parts = []
-        for _, few in Cohort(population, population.client_ids, (self.seed, round_number)).parts(_CLIENTS_AT_A_TIME):
-            result = run_round(refining, few, kept=encoders.of(few.client_ids))
-            encoders = encoders.updated(few.client_ids, result.kept)
-            parts.append(result.collected["centres"])
-        return tf.nest.map_structure(lambda *rows: np.concatenate(rows), *parts), encoders
+        cohort = Cohort(population, population.client_ids, (self.seed, round_number))
+        result = run_round(refining, cohort, kept=encoders)
+        return result.collected["centres"], result.kept

@@ -3,13 +3,17 @@
 import json
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import tomli_w
 
 from tffcl import runtime
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.run import run
-from tffcl.runner.directory import check_claim
+from tffcl.reporting import report
+from tffcl.reporting.comparisons import COMPARISON, read_order
+from tffcl.runner.directory import FAILED, check_claim
 from tffcl.runtime import RemoteWorkers
 
 
@@ -22,11 +26,11 @@ def compare(
     overwrite: bool = False,
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
-) -> list[dict]:
-    """Runs every configuration into `OUT/<algorithm>/seed-<n>/`.
+) -> list[dict | None]:
+    """Runs every configuration into `OUT/<algorithm>/seed-<n>/`, and writes `OUT/table.csv` anew after each.
 
     Args:
-      configs: What to run; distinct in algorithm or seed.
+      configs: What to run; distinct in algorithm or seed. Tables have the methods in this order.
       out: Directory of the comparison.
       data_dir: As in `run.run`.
       resume: Finished runs are kept, a started one goes on.
@@ -35,18 +39,33 @@ def compare(
       workers: As in `run.run`.
 
     Returns:
-      The summaries in the order of `configs`.
+      The summaries in the order of `configs`; None for a run that diverged.
 
     Raises:
-      UserError: If two configurations are the same run, or one of them fails; what is finished stays.
+      UserError: As `run_all`, or if two configurations are the same run.
     """
     out = pathlib.Path(out)
     places = [out / config.algorithm / f"seed-{config.seed}" for config in configs]
     if len(set(places)) < len(places):
         raise UserError("a comparison needs each algorithm and each seed once")
     return run_all(
-        configs, places, data_dir=data_dir, resume=resume, overwrite=overwrite, show_progress=show_progress, workers=workers
+        configs,
+        places,
+        data_dir=data_dir,
+        resume=resume,
+        overwrite=overwrite,
+        show_progress=show_progress,
+        workers=workers,
+        begun=lambda: _write_order(out, configs),
+        after_each=lambda: report.write_table(out),
     )
+
+
+def _write_order(out: pathlib.Path, configs: Sequence[RunConfig]):
+    """Writes which methods were asked for, those of an earlier command in this directory behind them."""
+    asked = dict.fromkeys([*(config.algorithm for config in configs), *read_order(out)])
+    out.mkdir(parents=True, exist_ok=True)
+    (out / COMPARISON).write_text(tomli_w.dumps({"algorithms": list(asked)}), encoding="utf-8")
 
 
 def run_all(
@@ -59,29 +78,36 @@ def run_all(
     overwrite: bool = False,
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
-) -> list[dict]:
+    begun: Callable[[], None] = lambda: None,
+    after_each: Callable[[], None] = lambda: None,
+) -> list[dict | None]:
     """Runs every configuration into its place, one after the other.
+
+    A run that diverges leaves `failed.json` with the reason, and the others go on; it is not met again when the runs are
+    resumed.
 
     Args:
       configs: What to run.
       places: A directory for each.
       titles: With `show_progress`, a line for each on standard error before its bar, which does not say all.
-      workers: As in `run.run`.
       data_dir: As in `run.run`.
       resume: Finished runs are kept, a started one goes on.
       overwrite: Runs that are there are deleted.
       show_progress: A bar a run.
       workers: As in `run.run`.
+      begun: Called when all places have been found free, before the first run.
+      after_each: Called after each run.
 
     Returns:
-      The summaries in the order of `configs`.
+      The summaries in the order of `configs`; None for a run that diverged.
 
     Raises:
-      UserError: If a place holds a run that may not be touched, which is found before anything runs, or a run
-        fails; what is finished stays.
+      UserError: If a place holds a run that may not be touched, which is found before anything runs, or a run fails
+        otherwise than by diverging; what is finished stays.
     """
     for config, place in zip(configs, places, strict=True):  # after hours of work would be too late
         check_claim(place, config.as_dict(), resume=resume, overwrite=overwrite)
+    begun()
     options = {
         "data_dir": data_dir,
         "resume": resume,
@@ -91,16 +117,38 @@ def run_all(
     }
     summaries, ran = [], False
     for number, (config, place) in enumerate(zip(configs, places, strict=True)):
-        finished = place / "summary.json"
-        kept = resume and finished.is_file()
+        known = resume and ended(place)
         if titles and show_progress:
-            state = ": finished before" if kept else ""
+            state = f": {known} before" if known else ""
             print(f"[{number + 1}/{len(configs)}] {titles[number]}{state}", file=sys.stderr)
-        if kept:
-            summaries.append(json.loads(finished.read_text(encoding="utf-8")))
-        else:
+        if not known:
             if ran and not workers:
                 runtime.renew_local_worker()
-            summaries.append(run(config, place, **options).summary)
+            run_or_note(config, place, **options)
             ran = True
+            after_each()
+        summaries.append(read_summary(place))
     return summaries
+
+
+def ended(place: pathlib.Path) -> str:
+    """Says how the run in a directory has ended, "finished" or "diverged"; "" if it has not."""
+    if (place / "summary.json").is_file():
+        return "finished"
+    return "diverged" if (place / FAILED).is_file() else ""
+
+
+def read_summary(place: pathlib.Path) -> dict | None:
+    """Reads the summary of the run in a directory; None if it has none."""
+    file = place / "summary.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+
+
+def run_or_note(config: RunConfig, place: pathlib.Path, **options):
+    """Runs a configuration into its place with the options of `run.run`; if it diverges, says so in failed.json."""
+    try:
+        run(config, place, **options)
+    except Diverged as error:
+        about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "reason": str(error)}
+        (place / FAILED).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        print(f"tffcl: {config.algorithm} seed {config.seed} diverged: {error}", file=sys.stderr)

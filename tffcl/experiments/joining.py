@@ -11,6 +11,7 @@ from tffcl.algorithms.method import Views
 from tffcl.algorithms.solo import build_own_round
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.experiments import prepare
@@ -108,7 +109,7 @@ def _personalised(
     with progress_bar(len(arrivals), "newcomers train", "client", show=show_progress) as bar:
         everyone = Cohort(arrivals, arrivals.client_ids, seed, np.ones(len(arrivals), bool))
         for part, few in everyone.parts(_AT_A_TIME):
-            reports = run_round(own_round, few, kept=models[rows[part]]).reports
+            reports = run_round(own_round, few, kept=KeptStates(models[0]), brought=models[rows[part]]).reports
             tested = np.maximum(reports["test_examples"], 1)
             accuracies.append(np.where(reports["test_examples"] > 0, reports["test_correct"] / tested, np.nan))
             bar.update(len(few.client_ids))

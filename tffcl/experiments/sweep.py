@@ -13,6 +13,7 @@ from tffcl.experiments import compare, tasks
 from tffcl.experiments import config as configs
 from tffcl.experiments.config import RunConfig, TrainSettings
 from tffcl.experiments.methods import MethodSource, find_method
+from tffcl.reporting import report
 from tffcl.reporting.units import show_value
 from tffcl.validation import with_todays_keys
 
@@ -229,8 +230,10 @@ def sweep(
     resume: bool = False,
     overwrite: bool = False,
     show_progress: bool = True,
-) -> list[dict]:
-    """Runs every point into `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`, and writes `OUT/sweep.toml`.
+) -> list[dict | None]:
+    """Runs every point into `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`.
+
+    `OUT/sweep.toml` says before the first run what there will be, and `OUT/sweep.csv` is written anew after each.
 
     Args:
       planned: What to run.
@@ -241,7 +244,7 @@ def sweep(
       show_progress: A line and a bar a run.
 
     Returns:
-      The summaries, point by point and of each point seed by seed.
+      The summaries, point by point and of each point seed by seed; None for a run that diverged.
 
     Raises:
       UserError: As `compare.run_all`.
@@ -254,14 +257,14 @@ def sweep(
     places = [out / point.directory / f"seed-{planned.seeds[number]}" for number, point in order]
     titles = [f"{describe(planned.axes, point.values)}, seed {planned.seeds[number]}" for number, point in order]
     options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
+    options |= {"begun": lambda: _write_plan(out, planned), "after_each": lambda: report.write_table(out)}
     summaries = compare.run_all([point.runs[number] for number, point in order], places, titles=titles, **options)
-    (out / "sweep.toml").write_text(tomli_w.dumps(_contents(planned)), encoding="utf-8")
     points = len(planned.points)
     return [summaries[number * points + place] for place in range(points) for number in range(len(planned.seeds))]
 
 
-def _contents(planned: Plan) -> dict:
-    return {
+def _write_plan(out: pathlib.Path, planned: Plan):
+    contents = {
         "task": planned.task,
         "algorithm": planned.algorithm,
         "seeds": list(planned.seeds),
@@ -269,3 +272,5 @@ def _contents(planned: Plan) -> dict:
         "labels": [axis.label for axis in planned.axes],
         "points": [{"values": list(point.values), "directory": point.directory.as_posix()} for point in planned.points],
     }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "sweep.toml").write_text(tomli_w.dumps(contents), encoding="utf-8")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from tffcl.errors import UserError
-from tffcl.reporting import columns
+from tffcl.reporting import columns, comparisons
 
 ROUND_COLUMNS = (
     "round", "seconds", "train_loss", "clusters", "ari", "cluster_accuracy", "local_accuracy", "local_share",
@@ -179,7 +179,7 @@ def is_run(path: str | pathlib.Path) -> bool:
 
 
 def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
-    """Reads a run, or all finished runs of a comparison (`<algorithm>/seed-<n>/`), by method and seed.
+    """Reads a run, or all finished runs of a comparison (`<algorithm>/seed-<n>/`), in the order that was asked for.
 
     Raises:
       UserError: If the directory holds no finished run, or a file of a run is missing or damaged.
@@ -190,20 +190,25 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
     if is_run(path):
         return [read_run(path)]
     seeds = [(each, re.fullmatch(r"seed-(\d+)", each.name)) for each in path.glob("*/seed-*") if each.is_dir()]
-    found = sorted((each.parent.name, int(match[1]), each) for each, match in seeds if match)
+    found = [(each.parent.name, int(match[1]), each) for each, match in seeds if match]
     if not found:
         raise UserError(f"{path} holds no run: there is neither config.toml nor <algorithm>/seed-<n>/ in it")
+    methods = comparisons.in_order(path, [method for method, _, _ in found])
+    found.sort(key=lambda each: (methods.index(each[0]), *each[1:]))
     unfinished = unfinished_runs(path)
-    finished = [(method, each) for method, _, each in found if each not in unfinished]
+    finished = [(method, each) for method, _, each in found if (each / "summary.json").is_file()]
     if not finished:
+        failures = comparisons.find_failures(path)
+        if failures and not unfinished:
+            raise UserError(f"no run in {path} is finished: {failures[0]}")
         raise UserError(f"no run in {path} is finished: summary.json is missing in {unfinished[0]}; --resume goes on with it")
     return [read_run(each, method=method) for method, each in finished]
 
 
 def unfinished_runs(path: str | pathlib.Path) -> list[pathlib.Path]:
-    """The runs of a comparison that have been started, but have no summary yet."""
+    """The runs of a comparison that have been started, but have neither a summary nor failed yet."""
     started = sorted(each.parent for each in pathlib.Path(path).glob("*/seed-*/config.toml"))
-    return [each for each in started if not (each / "summary.json").is_file()]
+    return [each for each in started if not any((each / name).is_file() for name in ("summary.json", comparisons.FAILED))]
 
 
 def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:

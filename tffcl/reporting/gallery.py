@@ -68,7 +68,7 @@ def sweep_pictures(sweep: Sweep) -> list[Picture]:
             "sweep",
             SWEEP,
             f"accuracy and clusters against {sweep.labels[0]}",
-            f"{caption}{seeds if len(sweep.points[0].runs) > 1 else ''}",
+            f"{caption}{seeds if max(len(point.runs) for point in sweep.points) > 1 else ''}",
             figures.sweep_figure(sweep),
         ),
         *_maps_of(sweep),
@@ -77,7 +77,7 @@ def sweep_pictures(sweep: Sweep) -> list[Picture]:
 
 def _maps_of(sweep: Sweep) -> Iterator[Picture]:
     """The clusters of the first seed at each point, for methods whose clients sent vectors."""
-    firsts = {f"{sweep.title} {point.name}": point.runs[0] for point in sweep.points}
+    firsts = {f"{sweep.title} {point.name}": point.runs[0] for point in sweep.points if point.runs}
     if all(run.representations is not None and run.history for run in firsts.values()):
         truth = next(iter(firsts.values())).clients.true_cluster
         yield _picture(
@@ -85,7 +85,7 @@ def _maps_of(sweep: Sweep) -> Iterator[Picture]:
             SWEEP,
             f"the clusters against {sweep.labels[0]}",
             "A dot is a client; near dots have sent vectors of a like direction. The colours are the clusters after the last "
-            f"round, of seed {sweep.points[0].runs[0].seed}. Grey dots are clusters of one client.",
+            f"round, of seed {next(iter(firsts.values())).seed}. Grey dots are clusters of one client.",
             figures.settings_figure(firsts, truth if np.any(truth != "") else None),
         )
 

@@ -49,12 +49,12 @@ def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.
     source = importlib.resources.files("tffcl.reporting").joinpath("report.html.j2").read_text(encoding="utf-8")
     environment.filters["base64"] = lambda data: base64.b64encode(data).decode("ascii")
     page = environment.from_string(source)
-    return page.render(_of_runs(runs, root) | _of_sweep(sweep) | {"sections": _sections(pictures)})
+    rows = tables.comparison_rows(runs) if sweep else tables.directory_rows(root)
+    return page.render(_of_runs(runs, root, rows) | _of_sweep(sweep) | {"sections": _sections(pictures)})
 
 
-def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path) -> dict:
+def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[tables.Row]) -> dict:
     """What the page says of the runs."""
-    rows = tables.comparison_rows(runs)
     comparison = runs[0].path != root
     methods, differing = settings.differing(runs)
     return {
@@ -67,6 +67,7 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path) -> dict:
         "seconds": tables.to_html(rows, tables.TIME_GROUPS),
         "legend": tables.LEGEND,
         "caution": tables.CAUTION,
+        "failures": [str(each) for row in rows for each in row.failures],
         "shared": _Table(("setting", "value"), settings.shared(runs)),
         "differing": _Table(("setting", *methods), differing),
         "versions": _Table(("software", "version"), settings.versions(runs)),
@@ -82,6 +83,7 @@ def _of_sweep(sweep: Sweep | None) -> dict:
     if sweep is None:
         return {}
     rows = tables.comparison_rows(sweep.runs)
+    failures = [str(each) for point in sweep.points for each in point.failures]
     facts = [fact for fact in _facts(sweep.runs) if not fact[0].startswith("method")]
     values = [
         (label, ", ".join(dict.fromkeys(show_value(point.values[place]) for point in sweep.points)))
@@ -94,6 +96,7 @@ def _of_sweep(sweep: Sweep | None) -> dict:
         "traffic": tables.to_html(rows, tables.TRAFFIC_GROUPS, first=sweep.title),
         "seconds": tables.to_html(rows, tables.TIME_GROUPS, first=sweep.title),
         "legend": sweeps.legend(sweep),
+        "failures": failures,
         "clients": None,  # two columns for each point are too many
     }
 

@@ -34,11 +34,24 @@ def write_report(path: str | pathlib.Path) -> pathlib.Path:
     return path / "report.html"
 
 
+def write_table(path: str | pathlib.Path):
+    """Writes the table of a comparison or a sweep, as far as its runs are finished, and nothing else.
+
+    Raises:
+      UserError: If a file of a run is missing or damaged.
+    """
+    path = pathlib.Path(path)
+    if sweeps.is_sweep(path):
+        (path / "sweep.csv").write_text(sweeps.to_csv(sweeps.read_sweep(path)), encoding="utf-8")
+    else:
+        (path / "table.csv").write_text(tables.to_csv(tables.directory_rows(path)), encoding="utf-8")
+
+
 def _of_runs(path: pathlib.Path) -> tuple[list[Picture], dict[str, str]]:
     runs = files.find_runs(path)
     alone = files.is_run(path)
     pictures = gallery.run_pictures(runs[0]) if alone else gallery.comparison_pictures(runs)
-    table = {} if alone else {"table.csv": tables.to_csv(tables.comparison_rows(runs))}
+    table = {} if alone else {"table.csv": tables.to_csv(tables.directory_rows(path))}
     return pictures, {**table, "report.html": html.render(runs, pictures, path)}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tffcl.errors import UserError
 from tffcl.reporting import columns, files, tables
+from tffcl.reporting.comparisons import Failure, read_failure
 from tffcl.reporting.files import RunFiles
 from tffcl.reporting.tables import COLUMNS, LEGEND, Column, Row
 from tffcl.reporting.units import Stat, show_number, show_value
@@ -57,17 +58,20 @@ class Point:
 
     Attributes:
       values: One a setting.
-      runs: One a seed; `RunFiles.method` is the values as text.
+      runs: One for each seed that has finished; `RunFiles.method` is the values as text.
       stats: For the key of each of `SWEEP_COLUMNS` the statistics over the seeds.
+      failures: The seeds that failed, and why.
     """
 
     values: tuple
     runs: Sequence[RunFiles]
     stats: dict[str, Stat]
+    failures: tuple[Failure, ...] = ()
 
     @property
     def name(self) -> str:
-        return self.runs[0].method
+        """The values as text."""
+        return ", ".join(map(show_value, self.values))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,15 +105,15 @@ class Sweep:
 
 
 def is_sweep(path: str | pathlib.Path) -> bool:
-    """Says whether a directory is that of a sweep that has finished."""
+    """Says whether a directory is that of a sweep."""
     return (pathlib.Path(path) / "sweep.toml").is_file()
 
 
 def read_sweep(path: str | pathlib.Path) -> Sweep:
-    """Reads a sweep and its runs.
+    """Reads a sweep and those of its runs that have finished.
 
     Raises:
-      UserError: If a file is missing or damaged; the message names it.
+      UserError: If none has, or a file is missing or damaged; the message names it.
     """
     path = pathlib.Path(path)
     file = path / "sweep.toml"
@@ -119,6 +123,8 @@ def read_sweep(path: str | pathlib.Path) -> Sweep:
         points = [_read_point(path, each, noted["seeds"], len(keys)) for each in noted["points"]]
         if len(keys) not in (1, 2) or len(labels) != len(keys) or not points:
             raise columns.damaged(file, "it must have one or two keys, a label for each, and points")
+        if not any(point.runs or point.failures for point in points):
+            raise UserError(f"no run in {path} is finished; --resume goes on with the sweep")
         return Sweep(path, str(noted["task"]), str(noted["algorithm"]), keys, labels, points)
     except UserError:
         raise
@@ -134,15 +140,19 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
         raise ValueError(f"a point has {len(values)} values for {settings} keys")
     name = ", ".join(map(show_value, values))
     # Proximity matrices of many runs at once could be too much memory, and nothing here needs them.
+    places = [path / noted["directory"] / f"seed-{seed}" for seed in seeds]
     runs = [
-        dataclasses.replace(files.read_run(path / noted["directory"] / f"seed-{seed}", name), clustering=None) for seed in seeds
+        dataclasses.replace(files.read_run(place, name), clustering=None)
+        for place in places
+        if (place / "summary.json").is_file()
     ]
-    return Point(values, runs, {each.key: Stat.of(each.read(run) for run in runs) for each in SWEEP_COLUMNS})
+    failures = tuple(each for each in (read_failure(place, name) for place in places) if each)
+    return Point(values, runs, {each.key: Stat.of(each.read(run) for run in runs) for each in SWEEP_COLUMNS}, failures)
 
 
 def sweep_rows(sweep: Sweep) -> list[Row]:
     """Returns one row a point."""
-    return [Row(point.name, tuple(run.seed for run in point.runs), point.stats) for point in sweep.points]
+    return [Row(point.name, tuple(run.seed for run in point.runs), point.stats, point.failures) for point in sweep.points]
 
 
 def measured_groups(sweep: Sweep) -> list[str]:

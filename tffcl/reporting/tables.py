@@ -5,11 +5,14 @@ import dataclasses
 import functools
 import io
 import math
+import pathlib
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from markupsafe import Markup, escape
 
+from tffcl.reporting import comparisons, files
+from tffcl.reporting.comparisons import Failure
 from tffcl.reporting.files import RunFiles
 from tffcl.reporting.units import Stat, show_bytes, show_count, show_number, show_seconds
 
@@ -66,11 +69,19 @@ class Row:
       algorithm: Its name.
       seeds: The seeds that it ran with.
       stats: For each `Column.key` the statistics over these seeds.
+      failures: The seeds that failed, and why.
     """
 
     algorithm: str
     seeds: tuple[int, ...]
     stats: Mapping[str, Stat]
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def shown_seeds(self) -> str:
+        """How many seeds, "2 of 3" where some failed."""
+        known = len(self.seeds)
+        return f"{known} of {known + len(self.failures)}" if self.failures else str(known)
 
 
 def _decimals(count: int) -> Callable[[Stat], str]:
@@ -128,22 +139,36 @@ TIME_GROUPS = ("seconds", "of which")
 TEXT_GROUPS = (*ACCURACY_GROUPS, *TRAFFIC_GROUPS, "seconds")
 
 
-def comparison_rows(runs: Sequence[RunFiles]) -> list[Row]:
-    """Returns one row a method, in the order in which the methods first appear.
+def comparison_rows(runs: Sequence[RunFiles], failures: Sequence[Failure] = ()) -> list[Row]:
+    """Returns one row a method, in the order in which the methods first appear; those of which all runs failed come last.
 
     Accuracies are in percent. Deviations are sample standard deviations (ddof=1) over seeds.
     """
-    methods: dict[str, list[RunFiles]] = {}
+    methods: dict[str, list[RunFiles]] = {run.method: [] for run in runs} | {each.method: [] for each in failures}
     for run in runs:
-        methods.setdefault(run.method, []).append(run)
+        methods[run.method].append(run)
     return [
         Row(
             name,
             tuple(run.seed for run in own),
             {each.key: Stat.of(each.read(run) for run in own) for each in COLUMNS},
+            tuple(each for each in failures if each.method == name),
         )
         for name, own in methods.items()
     ]
+
+
+def directory_rows(path: str | pathlib.Path) -> list[Row]:
+    """Returns the rows of the run or the comparison in a directory, with those that failed, in the order that was asked for.
+
+    Raises:
+      UserError: As `files.find_runs`, but not where all runs failed.
+    """
+    failures = [] if files.is_run(path) else comparisons.find_failures(path)
+    finished = not failures or any(pathlib.Path(path).glob("*/seed-*/summary.json"))
+    rows = comparison_rows(files.find_runs(path) if finished else [], failures)
+    order = comparisons.in_order(pathlib.Path(path), [row.algorithm for row in rows]) if failures else []
+    return sorted(rows, key=lambda row: order.index(row.algorithm)) if order else rows
 
 
 def to_text(
@@ -166,7 +191,7 @@ def to_text(
       first: Title of the names of the rows.
     """
     names = _align(["", first, *(row.algorithm for row in rows)], left=True)
-    seeds = _align(["", "seeds", *(str(len(row.seeds)) for row in rows)])
+    seeds = _align(["", "seeds", *(row.shown_seeds for row in rows)])
     name = [f"{method}  {count}" for method, count in zip(names, seeds, strict=True)]
     blocks = [list(name)]
     for group in groups:
@@ -174,7 +199,9 @@ def to_text(
         if blocks[-1] != name and len(blocks[-1][0]) + 3 + len(lines[0]) > width:
             blocks.append(list(name))
         blocks[-1] = [f"{old}   {new}" for old, new in zip(blocks[-1], lines, strict=True)]
-    return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks)
+    text = ["\n".join(line.rstrip() for line in block) for block in blocks]
+    failures = [textwrap.fill(str(each), width, subsequent_indent="  ") for row in rows for each in row.failures]
+    return "\n\n".join([*text, *(["\n".join(failures)] if failures else [])])
 
 
 def legend_text(width: int = 120) -> str:
@@ -192,6 +219,8 @@ def to_csv(
 ) -> str:
     """Returns the table for programs: for each column its mean and `<column>_std`, empty where there is none.
 
+    The last column, `failed`, says which seeds failed and why.
+
     Args:
       rows: What `comparison_rows` gave.
       columns: Which columns.
@@ -201,10 +230,11 @@ def to_csv(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     keys = [each.key for each in columns]
-    writer.writerow([*first, "seeds", *(name for key in keys for name in (key, f"{key}_std"))])
+    writer.writerow([*first, "seeds", *(name for key in keys for name in (key, f"{key}_std")), "failed"])
     for row, own in zip(rows, names or [(row.algorithm,) for row in rows], strict=True):
         cells = [_plain(value) for key in keys for value in (row.stats[key].mean, row.stats[key].std)]
-        writer.writerow([*own, len(row.seeds), *cells])
+        failed = "; ".join(f"seed {each.seed}: {each.reason}" for each in row.failures)
+        writer.writerow([*own, len(row.seeds), *cells, failed])
     return text.getvalue()
 
 
@@ -231,7 +261,7 @@ def to_html(
 
 def _html_row(row: Row, columns: Sequence[Column]) -> Markup:
     cells = Markup("").join(Markup("<td>{}</td>").format(each.show(row.stats[each.key])) for each in columns)
-    return Markup('<tr><th scope="row">{}</th><td>{}</td>{}</tr>').format(escape(row.algorithm), len(row.seeds), cells)
+    return Markup('<tr><th scope="row">{}</th><td>{}</td>{}</tr>').format(escape(row.algorithm), row.shown_seeds, cells)
 
 
 def _text_group(rows: Sequence[Row], group: str, columns: Sequence[Column]) -> list[str]:

@@ -11,11 +11,12 @@ import tomli_w
 from tffcl.errors import UserError
 
 CHECKPOINTS, KEPT = "checkpoints", "kept"
+FAILED = "failed.json"  # why a run of a comparison has none of the files of a finished one
 _DIRECTORIES = (CHECKPOINTS, KEPT, "tensorboard", "figures", "history")
 # What a run and the commands on it leave behind, beside directories.
 _FILES = (
     "config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "report.html", "newcomers.csv",
-    "newcomers.json", "representations.npz", "splits.csv",
+    "newcomers.json", "representations.npz", "splits.csv", FAILED,
 )  # fmt: skip
 
 
@@ -27,7 +28,7 @@ def check_claim(out: pathlib.Path, settings: Mapping, *, resume: bool, overwrite
     """
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out must be a directory")
-    begun = (out / "summary.json").is_file() or any((out / CHECKPOINTS).glob("round_*.npz"))
+    begun = any((out / name).is_file() for name in ("summary.json", FAILED)) or any((out / CHECKPOINTS).glob("round_*.npz"))
     if overwrite or not begun:  # one that failed before its first checkpoint has left nothing
         return
     if resume:

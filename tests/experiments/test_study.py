@@ -1,0 +1,255 @@
+"""Studies: files that are read and refused, plans, and one of digits that is run, killed and resumed."""
+
+import csv
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.test_cli import fails
+from tffcl.cli import main
+from tffcl.errors import UserError
+from tffcl.experiments import study, study_files
+from tffcl.reporting import study_table
+
+SHORT = ["--rounds", "2", "--set", "train.clients_per_round=4", "--set", "train.local_epochs=1", "--set", "evaluation.every=1"]
+MINE = """
+title = "Mine"
+paper = "A paper"
+table = "Table 9"
+note = "A note."
+seeds = [3]
+
+[columns.digits]
+task = "demo_digits"
+
+[columns."to target"]
+task = "demo_digits"
+measure = "rounds_to"
+accuracy = "local"
+target = 5
+
+[rows.FedAvg]
+method = "fedavg"
+measure = "global"
+published = {digits = [80.5, 0.5], "to target" = "none"}
+
+[rows.SOLO]
+method = "solo"
+published = {digits = 70, "to target" = 1}
+
+[rows.Another]
+method = "another"
+missing = "no code of it is known"
+published = {digits = 90, "to target" = "none"}
+
+[rows.Wild]
+method = "fedavg"
+set = {train = {learning_rate = 1e30}}
+published = {digits = 10, "to target" = "none"}
+
+[cells."to target/SOLO"]
+measure = "rounds_to"
+"""
+
+
+def rows_of(file):
+    with open(file, newline="", encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """The study above after a run of each cell: `(directory, exit code, standard error)`; its tests leave it as it is."""
+    place = tmp_path_factory.mktemp("study")
+    (place / "mine.toml").write_text(MINE, encoding="utf-8")
+    command = [sys.executable, "-m", "tffcl", "study", str(place / "mine.toml"), *SHORT, "--out", str(place / "out")]
+    # Killed where the second run has begun, and again after the first checkpoint of it: the same command goes on.
+    errors = (place / "errors").open("w+")
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+    until = time.monotonic() + 300
+    while process.poll() is None and len(list((place / "out" / "runs").glob("*/*/seed-3/config.toml"))) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = sorted((place / "out" / "runs").glob("*/*/seed-3/summary.json"))
+    written = [file.stat().st_mtime_ns for file in finished]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert [file.stat().st_mtime_ns for file in finished] == written  # what had finished was not run again
+    return place / "out", again.returncode, again.stderr
+
+
+def test_every_cell_of_every_study_can_be_planned():
+    """Methods, tasks, keys and values are known, and no cell takes part in two runs of one setting."""
+    for name in study_files.study_names():
+        planned = study.plan(study_files.load_study(name), rounds=0.25)
+        assert planned.runs and len(planned.cells) == len(planned.study.cells)
+        for cell, place in zip(planned.cells, planned.places, strict=True):
+            assert (place is None) == bool(cell.missing), cell.name
+
+
+def test_published_numbers_are_read():
+    cells = {cell.name: cell for cell in study_files.load_study("pacfl_table_1").cells}
+    assert len(cells) == 40
+    assert cells["FMNIST/PACFL"].published == (97.54, 0.08) and cells["FMNIST/PACFL"].measure == "local"
+    assert cells["SVHN/FedAvg"].published == (80.2, 0.8) and cells["SVHN/FedAvg"].measure == "global"
+    assert cells["CIFAR-100/CFL"].task == "pacfl_cifar100_label_skew_20"
+    unseen = {cell.name: cell for cell in study_files.load_study("stocfl_table_4").cells}
+    assert unseen["unseen/StoCFL"].measure == "unseen_cluster" and unseen["unseen/StoCFL"].published == (91.06, 0.05)
+    lacking = [cell for cell in study_files.load_study("pacfl_table_8").cells if cell.missing]
+    assert [cell.name for cell in lacking] == ["CIFAR-100/LG-FedAvg"] and "not printed" in lacking[0].missing
+
+
+def test_the_authors_megabits_are_theirs():
+    """PACFL Table 8 prints 79.36 Mb for FedAvg on FMNIST: 200 rounds; 11.30 for IFCA: 19; 1.26 for LG-FedAvg: 18."""
+    cells = {cell.name: cell for cell in study_files.load_study("pacfl_table_8").cells}
+    for name, rounds in (("FMNIST/FedAvg", 200), ("FMNIST/IFCA", 19), ("FMNIST/LG-FedAvg", 18), ("CIFAR-100/PACFL", 47)):
+        assert rounds * cells[name].megabits_a_round == pytest.approx(cells[name].published[0], rel=0.01), name
+
+
+@pytest.mark.parametrize(
+    ("rounds", "found"), [(1, 30), (0.25, 8), (0.01, 1), (7, 7)], ids=["all", "a quarter", "at least one", "a number"]
+)
+def test_a_share_of_the_rounds(rounds, found):
+    planned = study.plan(study_files.load_study("demo_digits"), rounds=rounds)
+    assert {each.config.train.rounds for each in planned.runs} == {found}
+
+
+def test_only_some_cells_and_cells_of_one_setting_share_runs():
+    found = study_files.load_study("demo_digits")
+    assert [cell.name for cell in study_files.chosen(found, ["*/pacfl"])] == ["digits/PACFL"]
+    assert [cell.name for cell in study_files.chosen(found, ["DIGITS", "digits_v*/*"])] == [cell.name for cell in found.cells]
+    assert [cell.name for cell in study_files.chosen(study_files.load_study("flis_table_2"), ["FMNIST/FLIS (DC)"])]
+    assert [cell.name for cell in study_files.chosen(found, ["*/fedavg,*/pacfl"])] == ["digits/FedAvg", "digits/PACFL"]
+    assert [cell.name for cell in study_files.chosen(found, ["digits, variance"])] == ["digits, variance/SOLO, clients"]
+    planned = study.plan(found)
+    assert len(planned.cells) == 4 and len(planned.runs) == 3  # SOLO's accuracy and variance are of one run
+    assert planned.places[2] == planned.places[3]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"demo_digits"', '"demo_digit"', "unknown task of mine.toml, digits/FedAvg: 'demo_digit'; did you mean 'demo_digits'"),
+        ('"rounds_to"', '"rounds_till"', "unknown measure of mine.toml"),
+        ("target = 5", "", "rounds_to needs a target"),
+        ("[80.5, 0.5]", "[80.5, 0.5, 1]", "published is [80.5, 0.5, 1]; it must be a number"),
+        ("{digits = 70,", "{digit = 70,", "published names 'digit', which the study has not"),
+        ('method = "solo"', "", "mine.toml, digits/SOLO has no method"),
+        ('title = "Mine"', 'titel = "Mine"', "unknown key of mine.toml 'titel'; did you mean 'title'"),
+        ('[cells."to target/SOLO"]', '[cells."to target/SOL"]', "did you mean 'to target/SOLO'"),
+        ('title = "Mine"', "title = ", "mine.toml is no TOML"),
+    ],
+)
+def test_a_wrong_file_is_one_line(mine, old, new, message):
+    text = mine.read_text()
+    assert old in text
+    mine.write_text(text.replace(old, new))
+    with pytest.raises(UserError) as caught:
+        study_files.load_study(mine)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pacfl_table_l"], "unknown study 'pacfl_table_l'; did you mean 'pacfl_table_"),
+        (["demo_digits", "--only", "digits/FedAv"], "unknown cell of demo_digits 'digits/FedAv'; did you mean 'digits/FedAvg'"),
+        (["demo_digits", "--rounds", "0"], "--rounds 0 must be a share of each task's rounds"),
+        (["demo_digits", "--rounds", "1.5"], "--rounds 1.5 must be"),
+        (["demo_digits", "--seeds", "a"], "--seeds 'a' must be whole numbers"),
+        (["demo_digits", "--seeds", "0,0"], "--seeds names a seed twice"),
+        (["demo_digits", "--table-only"], "holds no results of a study"),
+    ],
+)
+def test_a_wrong_command_is_one_line(capsys, tmp_path, arguments, message):
+    assert message in fails(capsys, "study", *arguments, "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_killed_study_goes_on_and_says_how_long(done):
+    out, code, errors = done
+    assert code == 1  # Wild diverges
+    assert "finished before" in errors or "diverged before" in errors
+    assert "not available: digits/Another: no code of it is known" in errors
+    assert "3 runs, " in errors and "on this machine as it is now" in errors
+    assert "[1/3] " in errors and "all that is left: " in errors
+    assert len(list((out / "results").glob("*/*/seed-3/summary.json"))) == 2
+
+
+def test_the_results_are_small_and_those_of_the_runs(done):
+    out, _, _ = done
+    for file in (out / "runs").glob("*/*/seed-3/summary.json"):
+        copied = out / "results" / file.relative_to(out / "runs")
+        assert copied.read_bytes() == file.read_bytes()
+        assert not (file.parent / "checkpoints").exists()
+    assert sum(file.stat().st_size for file in (out / "results").rglob("*") if file.is_file()) < 60_000
+
+
+def test_the_table_has_published_numbers_and_differences(done):
+    out, _, _ = done
+    rows = {(row["column"], row["row"]): row for row in rows_of(out / "results" / "table.csv")}
+    assert list(rows) == [("digits", each) for each in ("FedAvg", "SOLO", "Another", "Wild")] + [("to target", "SOLO")]
+    summary = json.loads((out / "results" / "digits" / "fedavg" / "seed-3" / "summary.json").read_text())
+    here = 100 * summary["accuracy"]["global"]["mean"]
+    fedavg = rows["digits", "FedAvg"]
+    assert float(fedavg["here"]) == pytest.approx(here)
+    assert (float(fedavg["paper"]), float(fedavg["paper_spread"])) == (80.5, 0.5)
+    assert float(fedavg["difference"]) == pytest.approx(here - 80.5)
+    assert rows["digits", "Another"]["missing"] == "no code of it is known" and rows["digits", "Another"]["here"] == ""
+    assert "not finite" in rows["digits", "Wild"]["failed"] and rows["digits", "Wild"]["seeds"] == "0"
+    read = rows_of(out / "results" / "digits" / "solo" / "seed-3" / "rounds.csv")
+    reached = [int(row["round"]) for row in read if 100 * float(row["local_accuracy"] or 0) >= 5]
+    assert float(rows["to target", "SOLO"]["here"]) == reached[0]
+
+
+def test_the_table_is_made_again_and_goes_into_the_page(done, tmp_path, capsys):
+    import shutil
+
+    out, _, _ = done
+    table = out / "results" / "table.csv"
+    before = table.read_bytes()
+    table.unlink()
+    study_file = next(out.parent.glob("mine.toml"))
+    assert main(["study", str(study_file), "--table-only", "--out", str(out)]) == 0
+    assert table.read_bytes() == before
+    text = capsys.readouterr().out
+    assert "Mine (A paper, Table 9)" in text and "2 of 30" in text and "Another: not available: no code of it" in text
+    kept = tmp_path / "kept"
+    shutil.copytree(out / "results", kept / "mine")
+    (kept / "NOTES.md").write_text("What I think.\n")
+    assert main(["results", str(kept)]) == 0
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert page.startswith("# What the studies give") and page.rstrip().endswith("What I think.")
+    assert "| FedAvg | global |" in page and "80.50 ± 0.50" in page
+    assert "no code of it is known" in page
+
+
+def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_path):
+    import shutil
+
+    out = tmp_path / "copy"
+    shutil.copytree(done[0], out)
+    study_file = str(done[0].parent / "mine.toml")
+    message = fails(capsys, "study", study_file, *SHORT, "--set", "train.momentum=0.1", "--out", str(out))
+    assert "holds another run: its train.momentum is 0.5, not 0.1" in message
+    assert "holds the study mine, not demo_digits" in fails(capsys, "study", "demo_digits", "--out", str(out))
+    more = ["study", study_file, *SHORT, "--only", "digits/SOLO", "--seeds", "4", "--out", str(out)]
+    assert main(more) == 0
+    capsys.readouterr()
+    read = study_table.read_study(out / "results")
+    assert [result.here.count for result in read.results] == [1, 2, 0, 0, 2]
+    assert read.noted["seeds"] == [3, 4] and pathlib.Path(read.path).name == "results"

@@ -1,0 +1,82 @@
+"""`tffcl study` and `tffcl results`: their options and what they print."""
+
+import pathlib
+
+from tffcl.errors import UserError
+
+
+def add_study(parser):
+    """Adds the options of `tffcl study`."""
+    parser.add_argument("name", metavar="NAME", help="a study from `tffcl list studies`, or a study file (.toml)")
+    parser.add_argument("--only", action="append", default=[], metavar="COLUMN/ROW", help="some cells, e.g. FMNIST, */PACFL")
+    parser.add_argument("--seeds", metavar="0,1,2", help="default: the study's")
+    parser.add_argument("--rounds", type=float, default=1.0, metavar="R", help="a share of each task's rounds, or their number")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value of all tasks")
+    parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/studies/)")
+    parser.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+    parser.add_argument("--overwrite", action="store_true", help="run anew what has been run; default: go on")
+    parser.add_argument("--keep-checkpoints", action="store_true", help="of finished runs, for `tffcl export`")
+    parser.add_argument("--table-only", action="store_true", help="run nothing: the table of what has been run")
+
+
+def add_results(parser):
+    """Adds the options of `tffcl results`."""
+    parser.add_argument("directory", nargs="?", metavar="DIR", help="results of studies (default: tasks/results)")
+    parser.add_argument("--to", metavar="FILE", help="default: RESULTS.md beside DIR")
+
+
+def study(options, overrides: dict) -> int:
+    """Runs a study, or makes its table again; returns 1 if a run failed."""
+    from tffcl.experiments import study_files
+
+    found = study_files.load_study(options.name)
+    out = pathlib.Path(options.out or _default_out(found.name, options.rounds))
+    failed = 0
+    if not options.table_only:
+        from tffcl.experiments import study as studies
+
+        seeds = _seeds(options.seeds) if options.seeds else ()
+        planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)
+        failed = studies.run_study(
+            planned,
+            out,
+            data_dir=options.data_dir,
+            overwrite=options.overwrite,
+            keep_checkpoints=options.keep_checkpoints,
+        )
+    write_tables(out)
+    return 1 if failed else 0
+
+
+def _default_out(name: str, rounds: float) -> str:
+    return f"runs/studies/{name}" + ("" if rounds == 1 else f"-rounds-{rounds:g}")
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        return [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds {text!r} must be whole numbers with commas between, e.g. 0,1,2") from None
+
+
+def write_tables(out: pathlib.Path):
+    """Writes the table of a study as CSV and Markdown, and prints it."""
+    from tffcl.reporting import study_table
+
+    results = out if (out / study_table.CONTENTS).is_file() else out / "results"
+    read = study_table.read_study(results)
+    (results / "table.csv").write_text(study_table.to_csv(read), encoding="utf-8")
+    (results / "table.md").write_text(study_table.to_markdown(read), encoding="utf-8")
+    print(study_table.to_text(read))
+    print(f"\nresults: {results}")
+
+
+def results(options):
+    """Writes the page of all studies that have been kept."""
+    from tffcl.experiments.tasks import task_directory
+    from tffcl.reporting.results_page import results_page
+
+    directory = pathlib.Path(options.directory) if options.directory else task_directory() / "results"
+    target = pathlib.Path(options.to) if options.to else directory.parent / "RESULTS.md"
+    target.write_text(results_page(directory), encoding="utf-8")
+    print(f"written: {target}")

@@ -1,0 +1,297 @@
+"""Study files: a paper's table or figure as data, read and checked without running anything."""
+
+import dataclasses
+import fnmatch
+import functools
+import pathlib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+
+from tffcl.errors import UserError, unknown
+from tffcl.experiments.tasks import merged, task_directory, task_names
+
+# What a cell compares with the published number, and what it means.
+MEASURES = {
+    "cluster": "accuracy %, the assigned model before local training",
+    "local": "accuracy %, the client's own model after its last local training",
+    "global": "accuracy %, one model on all test data",
+    "cluster_variance": "variance over clients of the cluster accuracy, %²",
+    "local_variance": "variance over clients of the local accuracy, %²",
+    "unseen_cluster": "accuracy % of newcomers, the model that they are given",
+    "unseen_local": "accuracy % of newcomers after their own epochs",
+    "clusters": "number of clusters",
+    "ari": "adjusted Rand index",
+    "clustering_error": "clients wrongly joined or parted, mean over the rounds",
+    "rounds_to": "rounds to a target accuracy",
+    "megabits_to": "Mb to a target accuracy by the formula of PACFL's and FLIS's authors",
+}
+ACCURACIES = ("cluster", "local", "global")
+_TOP = (
+    "title",
+    "paper",
+    "table",
+    "page",
+    "note",
+    "seeds",
+    "measure",
+    "accuracy",
+    "target",
+    "set",
+    "columns",
+    "rows",
+    "cells",
+    "published_is",
+    "parameters",
+    "transfers",
+)
+_OF_CELLS = ("task", "method", "measure", "accuracy", "target", "set", "missing", "published", "parameters", "transfers")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A number of a published table.
+
+    Attributes:
+      column: Its heading, as the paper has it.
+      row: Its row, as the paper has it.
+      task: The task that gives it; "" if there is none.
+      method: The label of the method in that task.
+      measure: One of `MEASURES`.
+      accuracy: With "rounds_to" and "megabits_to", which accuracy must reach the target.
+      target: And what it must reach, in percent.
+      megabits_a_round: With "megabits_to", by the authors' formula: a tenth of the clients, 32 bit for each of `parameters`,
+        `transfers` times.
+      published: `(mean, spread)`, each None where the paper has none.
+      missing: Why it cannot be run; "" if it can.
+      overrides: Nested tables over those of the task.
+    """
+
+    column: str
+    row: str
+    task: str
+    method: str
+    measure: str
+    accuracy: str
+    target: float | None
+    megabits_a_round: float | None
+    published: tuple[float | None, float | None]
+    missing: str
+    overrides: Mapping
+
+    @property
+    def name(self) -> str:
+        """As `--only` takes it: COLUMN/ROW."""
+        return f"{self.column}/{self.row}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A paper's table or figure.
+
+    Attributes:
+      name: Of the study: the file's name without its ending.
+      title: What it shows.
+      paper: Whose it is.
+      table: Which table or figure.
+      page: Where it stands; 0 where the text at hand has no pages.
+      note: What a reader must know to compare.
+      published_is: What the number behind ± is in the paper.
+      seeds: Of the runs, where the command names none.
+      cells: Column by column.
+    """
+
+    name: str
+    title: str
+    paper: str
+    table: str
+    page: int
+    note: str
+    published_is: str
+    seeds: tuple[int, ...]
+    cells: tuple[Cell, ...]
+
+
+def study_directory() -> pathlib.Path:
+    """Where the studies that come with tffcl are."""
+    return task_directory() / "studies"
+
+
+def study_names() -> list[str]:
+    """Names of the studies that come with tffcl."""
+    return sorted(path.stem for path in study_directory().glob("*.toml"))
+
+
+def study_titles() -> dict[str, str]:
+    """The title of every study, with how many of its cells can be run, by name."""
+    titles = {}
+    for name in study_names():
+        study = load_study(name)
+        able = sum(not cell.missing for cell in study.cells)
+        titles[name] = f"{study.title} ({able} of {len(study.cells)} cells)"
+    return titles
+
+
+def load_study(name: str | pathlib.Path) -> Study:
+    """Reads a study.
+
+    Args:
+      name: A name in `tasks/studies/`, or a path that ends in .toml.
+
+    Raises:
+      UserError: If there is no such study, or its file has wrong keys or values, by name.
+    """
+    path = pathlib.Path(name)
+    if path.suffix != ".toml":
+        path = study_directory() / f"{name}.toml"
+        if not path.is_file():
+            raise unknown("study", str(name), study_names())
+    try:
+        contents = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"there is no study file {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path.name} is no TOML: {error}") from None
+    return _study(path, contents)
+
+
+def _study(path: pathlib.Path, contents: Mapping) -> Study:
+    _check_keys(contents, _TOP, path.name)
+    columns, rows = contents.get("columns", {}), contents.get("rows", {})
+    if not columns or not rows:
+        raise UserError(f"{path.name} needs [columns.NAME] and [rows.NAME], at least one of each")
+    base = {
+        key: contents[key] for key in ("measure", "accuracy", "target", "set", "parameters", "transfers") if key in contents
+    }
+    for kind, tables in (("columns", columns), ("rows", rows)):
+        for name, table in tables.items():
+            _check_keys(table, _OF_CELLS, f"{path.name}, [{kind}.{name}]")
+            for key in ("published", *(["missing"] if isinstance(table.get("missing"), Mapping) else [])):
+                others = set(table.get(key, {})) - set(rows if kind == "columns" else columns)
+                if others:
+                    raise UserError(f"{path.name}, [{kind}.{name}]: {key} names {min(others)!r}, which the study has not")
+    own = contents.get("cells", {})
+    for name, table in own.items():
+        _check_keys(table, _OF_CELLS, f"{path.name}, [cells.{name!r}]")
+        if name not in (names := [f"{column}/{row}" for column in columns for row in rows]):
+            raise unknown(f"cell of {path.name}:", name, names)
+    cells = []
+    for column in columns:
+        for row in rows:
+            tables = (columns[column], rows[row], own.get(f"{column}/{row}", {}))
+            cells.append(_cell(f"{path.name}, {column}/{row}", path.parent, base, (column, row), tables))
+    return Study(
+        name=path.stem,
+        title=str(contents.get("title", path.stem)),
+        paper=str(contents.get("paper", "")),
+        table=str(contents.get("table", "")),
+        page=int(contents.get("page", 0)),
+        note=" ".join(str(contents.get("note", "")).split()),
+        published_is=str(contents.get("published_is", "standard deviation over runs")),
+        seeds=tuple(contents.get("seeds", [0])),
+        cells=tuple(each for each in cells if each is not None),
+    )
+
+
+def _check_keys(table: Mapping, known: Sequence[str], where: str):
+    for key in table:
+        if key not in known:
+            raise unknown(f"key of {where}", key, known)
+
+
+def _cell(where: str, directory: pathlib.Path, base: Mapping, names: tuple[str, str], tables: Sequence[Mapping]) -> Cell | None:
+    """The cell of a column and a row by the tables of the column, the row and the cell; later ones win. None: the paper has none."""
+    (column, row), (of_column, of_row, own) = names, tables
+    missing = _first(own.get("missing"), _of_cell(of_row.get("missing"), column), _of_cell(of_column.get("missing"), row)) or ""
+    published = _first(
+        own.get("published"), _of_cell(of_row.get("published"), column), _of_cell(of_column.get("published"), row)
+    )
+    if published == "none":
+        return None
+    both = functools.reduce(merged, tables, base)
+    measure, accuracy = both.get("measure", "local"), both.get("accuracy", "local")
+    if measure not in MEASURES:
+        raise unknown(f"measure of {where}:", measure, MEASURES)
+    if accuracy not in ACCURACIES:
+        raise unknown(f"accuracy of {where}:", accuracy, ACCURACIES)
+    if measure.endswith("_to") and "target" not in both:
+        raise UserError(f"{where}: {measure} needs a target, the accuracy in percent")
+    if measure == "megabits_to" and not {"parameters", "transfers"} <= set(both):
+        raise UserError(f"{where}: megabits_to needs parameters and transfers, how many there are and how often they travel")
+    if not missing:
+        for key in ("task", "method"):
+            if not both.get(key):
+                raise UserError(f"{where} has no {key}; name it in the column or the row, or say why it is missing")
+    task = str(both.get("task", ""))
+    if task.endswith(".toml"):
+        task = str(directory / task)
+    elif task and task not in task_names():
+        raise unknown(f"task of {where}:", task, task_names())
+    return Cell(
+        column=column,
+        row=row,
+        task=task,
+        method=str(both.get("method", "")),
+        measure=measure,
+        accuracy=accuracy,
+        target=both.get("target"),
+        megabits_a_round=0.1 * 32e-6 * both["parameters"] * both["transfers"] if measure == "megabits_to" else None,
+        published=_number(published, where),
+        missing=str(missing),
+        overrides=both.get("set", {}),
+    )
+
+
+def _first(*values):
+    return next((value for value in values if value is not None), None)
+
+
+def _of_cell(value, key: str):
+    return value.get(key) if isinstance(value, Mapping) else value
+
+
+def _number(value, where: str) -> tuple[float | None, float | None]:
+    """A published number: 95.2, [95.2, 0.1], or "-" for what the paper did not reach."""
+    if value is None or value == "-":
+        return None, None
+    listed = value if isinstance(value, list) else [value]
+    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in listed)
+    if not numbers or len(listed) not in (1, 2):
+        raise UserError(f'{where}: published is {value!r}; it must be a number, [mean, spread], "-" or "none"')
+    return float(listed[0]), float(listed[1]) if len(listed) == 2 else None
+
+
+def chosen(study: Study, only: Sequence[str]) -> list[Cell]:
+    """Returns the cells that `--only` means, all if it is empty.
+
+    Args:
+      study: The study.
+      only: Patterns COLUMN/ROW, COLUMN or */ROW with * and ?, in any case; one text may have several with commas between.
+
+    Raises:
+      UserError: If a pattern fits no cell.
+    """
+    if not only:
+        return list(study.cells)
+    found: set[str] = set()
+    for given in only:
+        # Names may have commas in them; between patterns they part.
+        patterns = [given] if any(_fits(cell, given) for cell in study.cells) else given.split(",")
+        for pattern in map(str.strip, patterns):
+            own = {cell.name for cell in study.cells if _fits(cell, pattern)}
+            if not own:
+                raise unknown(f"cell of {study.name}", pattern, [cell.name for cell in study.cells])
+            found |= own
+    return [cell for cell in study.cells if cell.name in found]
+
+
+def _fits(cell: Cell, pattern: str) -> bool:
+    pattern = (pattern if "/" in pattern else f"{pattern}/*").lower()
+    names = (cell.name.lower(), f"{slug(cell.column)}/{slug(cell.row)}")
+    # Brackets, as in "FLIS (DC)" or "FLT [C = 2]", mean themselves.
+    return any(name == pattern or fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")) for name in names)
+
+
+def slug(name: str) -> str:
+    """Returns a name as directories have it."""
+    return re.sub(r"[^a-z0-9.+-]+", "_", name.lower()).strip("_") or "_"

@@ -1,0 +1,39 @@
+"""RESULTS.md: the tables of all studies that have been kept, and the notes beside them."""
+
+import pathlib
+
+from tffcl.errors import UserError
+from tffcl.reporting import study_table
+
+NOTES = "NOTES.md"
+_HEAD = """# What the studies give, next to the papers
+
+Made by `tffcl results {directory}` from the small files that `tffcl study NAME` writes; do not edit this page, but
+`{directory}/NOTES.md`, which follows the tables. `here` is what tffcl gives, `paper` what is printed there, `compared` which
+of the accuracies the paper's number is; cluster, local and global are the README's, in percent.
+"""
+
+
+def results_page(directory: str | pathlib.Path) -> str:
+    """Makes the page.
+
+    Args:
+      directory: It has a directory of results for each study, and may have `NOTES.md`, which is put at the end.
+
+    Returns:
+      Markdown.
+
+    Raises:
+      UserError: If there is neither a study nor notes, or a file is damaged.
+    """
+    directory = pathlib.Path(directory)
+    found = sorted(file.parent for file in directory.glob(f"*/{study_table.CONTENTS}"))
+    notes = directory / NOTES
+    if not found and not notes.is_file():
+        raise UserError(f"{directory} holds no results: neither NAME/{study_table.CONTENTS} nor {NOTES}")
+    sections = [study_table.to_markdown(study_table.read_study(each)) for each in found]
+    shown = f"{directory.parent.name}/{directory.name}" if directory.is_absolute() else directory.as_posix()
+    parts = [_HEAD.format(directory=shown), *sections]
+    if notes.is_file():
+        parts.append(notes.read_text(encoding="utf-8"))
+    return "\n".join(parts)
