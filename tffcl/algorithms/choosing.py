@@ -34,7 +34,7 @@ def build_chooser(model: FlatModel, training: LocalTraining, choose_by: str):
     Returns:
       `(choose_and_train, fields)`: the fields are what the client work needs for it.
     """
-    fields = {"forced": np.int32}
+    fields = training.fields(forced=np.int32)
     if choose_by == "test_accuracy":
         fields[_TRIED] = sequence_type(model.example_spec)
     tried = _TRIED if choose_by == "test_accuracy" else "examples"

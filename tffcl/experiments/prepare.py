@@ -57,6 +57,7 @@ def local_training(train: TrainSettings) -> LocalTraining:
         epochs=train.local_epochs,
         batch_size=train.batch_size,
         learning_rate=train.learning_rate,
+        learning_rate_decay=train.learning_rate_decay,
         momentum=train.momentum,
         weight_decay=train.weight_decay,
     )
