@@ -9,7 +9,7 @@ from tests.short_runs import TRAINING, assert_close, cohort_of, models_of
 from tffcl.aggregators.by_name import build_uniform_mean
 from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.fednova import build_fednova
+from tffcl.algorithms.fednova import FedNovaParameters, build_fednova
 from tffcl.algorithms.fedprox import build_fedprox
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg
@@ -56,7 +56,7 @@ def test_what_has_rates_of_its_own_is_refused(model):
     with pytest.raises(UserError, match="which learning_rate_decay does not change"):
         build_per_fedavg(model, decaying)
     with pytest.raises(UserError, match="learning_rate_decay and proximal_weight together"):
-        build_fednova(model, dataclasses.replace(decaying, proximal_weight=0.1))
+        build_fednova(model, decaying, FedNovaParameters(proximal_weight=0.1))
 
 
 def test_every_client_counts_the_same_in_a_uniform_mean(tff_worker, model, population):

@@ -78,6 +78,13 @@ def test_the_signature_is_what_the_trained_model_answers(tff_worker, model, imag
     np.testing.assert_allclose(soft.sum(axis=1), 1, rtol=1e-5)
 
 
+def test_clients_of_the_same_examples_warm_up_in_orders_of_their_own(tff_worker, model, images, population):
+    signature = build_inference(model, TRAINING, images, soft=True, seed=4)
+    clients = [collections.OrderedDict(examples=population.examples(0), client_id=np.int32(each)) for each in (0, 1)]
+    first, second = build_collection(signature)(signature.context, clients)[1]["value"]
+    assert np.abs(first - second).max() > 1e-4
+
+
 @pytest.mark.parametrize("soft", [False, True])
 def test_hc_finds_the_rotations(tff_worker, model, images, population, hc, soft):
     how = FLISHCParameters(num_clusters=3, soft=True)

@@ -147,7 +147,7 @@ def test_newcomers_are_held_against_the_map_that_they_are_placed_in(tff_worker, 
     here, there = method.admit(state, newcomers), method.admit(elsewhere, newcomers)
     for key in ("points", "proximity", "relatedness"):
         np.testing.assert_array_equal(getattr(there, key), getattr(here, key), err_msg=key)
-    assert same_groups(there.relatedness.argmax(axis=1))
+    assert same_groups(there.assignment)
 
 
 def test_the_map_has_the_dimensions_and_the_density_that_are_asked_for(tff_worker, model, encoder, grouped):

@@ -6,6 +6,7 @@ the encoder stays with it between formations, and never counts as traffic.
 
 import collections
 import dataclasses
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -17,14 +18,12 @@ from tffcl.client_work.work import ClientResult, ClientWork
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
-from tffcl.kept_builds import built_once
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.simulation import run_round
 from tffcl.signatures.embedding import FineTuning, build_embed
 
 
-@built_once
 def build_refining_round(autoencoder: FlatAutoencoder, example_spec, num_centres: int, fine_tuning: FineTuning) -> Round:
     """Builds the round in which clients fine-tune the encoder that they keep, and send the centres of their codes.
 
@@ -81,8 +80,12 @@ class RefinedEncoders:
         Returns:
           `centres float32 [N, k, e]` and `mask bool [N, k]` by name, and the encoders that the clients have now.
         """
-        fine_tuning = dataclasses.replace(self.fine_tuning, epochs=epochs)
-        refining = build_refining_round(self.autoencoder, self.example_spec, self.num_centres, fine_tuning)
         cohort = Cohort(population, population.client_ids, (self.seed, round_number))
-        result = run_round(refining, cohort, kept=encoders)
+        result = run_round(_refining(self, epochs), cohort, kept=encoders)
         return result.collected["centres"], result.kept
+
+
+@functools.lru_cache(maxsize=4)  # the modes of one method
+def _refining(encoders: RefinedEncoders, epochs: int) -> Round:
+    fine_tuning = dataclasses.replace(encoders.fine_tuning, epochs=epochs)
+    return build_refining_round(encoders.autoencoder, encoders.example_spec, encoders.num_centres, fine_tuning)

@@ -128,12 +128,8 @@ def build_bilevel_round(
     def step(state, results, measurements):
         del measurements
         models = state["models"] + pad_rows(results["update"], tf.shape(state["models"])[0])
-        global_model = state["global_model"]
-        return {
-            **state,
-            "models": models,
-            "global_model": global_model + results.get("global_update", tf.zeros_like(global_model)),
-        }
+        moved = {} if global_training is None else {"global_model": state["global_model"] + results["global_update"]}
+        return {**state, "models": models, **moved}
 
     uploads = {"update": _of_changing_clusters(aggregation)}
     if global_training is not None:
