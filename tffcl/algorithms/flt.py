@@ -280,7 +280,7 @@ class FLT(Method):
         check_newcomers(state, newcomers)
         if not np.array_equal(state.encoder, self._encoder):
             raise UserError("the clients' centres are of another encoder: newcomers need the file or data directory of then")
-        signed, encoders = self._signed_by(newcomers, state.encoders, self._parameters.fine_tune_epochs, 0)
+        signed, _ = self._signed_by(newcomers, None, 0, 0)  # they keep an encoder from the next formation on
         points, apart = self._relations.place(state, signed["centres"], signed["mask"])
         labels = fcr.assign_to_nearest(signed["centres"], signed["mask"], state.centres, state.mask, state.assignment)
         known, gamma = len(state.client_ids), float(state.gamma)
@@ -297,7 +297,6 @@ class FLT(Method):
             rows = np.concatenate([state.rows, len(state.models) + np.arange(len(given), dtype=np.int32)])
             changes |= {"rows": rows[order], "models": np.concatenate([state.models, given])}
         if self._triggers:
-            changes["encoders"] = encoders
             changes["flags"] = state.flags.with_arrivals(newcomers.versions, order)
         return dataclasses.replace(state, **changes, **members)
 

@@ -193,13 +193,15 @@ def find_attracting(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IFCAState(ClusteredState):
-    """Beside `ClusteredState`, what was exchanged to find the initial models.
+    """Beside `ClusteredState`, how the start gets on.
 
     Attributes:
       tries: `int64`, how often a client was sent K models and told its choice, until the first round counts it.
+      averaging: `int64`, rounds of FedAvg that are left; -1 when the models have parted.
     """
 
     tries: np.ndarray | None = None
+    averaging: np.ndarray | None = None
 
 
 class IFCA(Choosing):
@@ -225,13 +227,15 @@ class IFCA(Choosing):
             models, tries = find_attracting(self.model, how, self._seed, self.chosen_rows, population)
         elif self._fedavg_rounds:
             models = np.repeat(self.model.initial[np.newaxis], how.num_clusters, axis=0)
-        return IFCAState(**vars(self.start(population, models, self._round.initial_aggregators)), tries=np.int64(tries))
+        start = vars(self.start(population, models, self._round.initial_aggregators))
+        left = self._fedavg_rounds if self._fedavg_rounds else -1
+        return IFCAState(**start, tries=np.int64(tries), averaging=np.int64(left))
 
     def next(self, state: IFCAState, cohort: Cohort):
-        if cohort.seed[1] <= self._fedavg_rounds:
+        if state.averaging > 0:
             return self._average(state, cohort)
-        if cohort.seed[1] == self._fedavg_rounds + 1 and self._fedavg_rounds:
-            state = dataclasses.replace(state, models=self._apart(state.models))
+        if state.averaging == 0:
+            state = dataclasses.replace(state, models=self._apart(state.models), averaging=np.int64(-1))
         state, metrics = self._choose_and_train(state, cohort)
         metrics = metrics.with_signatures(self._trying * int(state.tries))
         return dataclasses.replace(state, tries=np.int64(0)), metrics
@@ -242,7 +246,8 @@ class IFCA(Choosing):
         one = ClusteredState(state.client_ids, everyone, state.models[:1], engine.round.initial_aggregators)
         one, metrics = engine.next(one, cohort)
         models = np.repeat(one.models, self._parameters.num_clusters, axis=0)
-        return dataclasses.replace(state, assignment=everyone, models=models), metrics
+        left = np.int64(state.averaging - 1)
+        return dataclasses.replace(state, assignment=everyone, models=models, averaging=left), metrics
 
     def _apart(self, models: np.ndarray) -> np.ndarray:
         """FedAvg's model with the last layers of the drawn ones."""
