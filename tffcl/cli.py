@@ -10,7 +10,9 @@ from tffcl.errors import UserError, unknown
 from tffcl.experiments import study_command
 from tffcl.runtime import memory
 
-_LISTS = ("algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations")
+_LISTS = (
+    "algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations", "encoders",
+)  # fmt: skip
 _DEMO = ("pacfl", "fedavg", "solo")
 
 
@@ -407,6 +409,7 @@ def _angles(options):
 def _list(options):
     from tffcl.datasets import registry as data
     from tffcl.experiments import catalog, study_files, tasks
+    from tffcl.experiments.encoder_data import ENCODERS
     from tffcl.references import registered
 
     if options.name:
@@ -424,6 +427,7 @@ def _list(options):
         "signatures": catalog.COMPOSED_SIGNATURES,
         "trainings": catalog.TRAININGS,
         "aggregations": {name: entry.description for name, entry in catalog.AGGREGATIONS.items()},
+        "encoders": {name: description for name, (_, description) in ENCODERS.items()},
     }
     for kind, known in described.items():
         others = registered(kind.removesuffix("s")).items()

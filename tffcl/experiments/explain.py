@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tffcl.datasets import federated
 from tffcl.datasets import registry as data
 from tffcl.experiments import catalog, config, tasks
+from tffcl.experiments.encoder_data import ENCODERS, training_sets
 from tffcl.validation import describe, keys_of, types_of
 
 _NEEDED = (inspect.Parameter.empty, dataclasses.MISSING)
@@ -103,9 +104,23 @@ def _aggregation(name: str) -> Iterator[str]:
     yield from _function("aggregation", entry.builder())
 
 
+def _encoder(name: str) -> Iterator[str]:
+    trained_on, description = data.find("encoder", ENCODERS, name)
+    yield description
+    yield f'the same as algorithms.flt.encoder = "{trained_on}"'
+    from tffcl.experiments.encoders import kept_encoders
+
+    for path, told in kept_encoders():
+        told_sets = [told["dataset"].get("name")] if "name" in told["dataset"] else told["dataset"]["names"]
+        classes = told.get("classes") or [[]] * len(told_sets)
+        if training_sets(name) == [(each, tuple(own)) for each, own in zip(told_sets, classes)]:
+            size = f"{told['examples']:,} images, {told['epochs']} epochs, codes of {told['latent']}"
+            yield f"kept: {path} ({size}, loss {told['loss']:.4f})"
+
+
 _EXPLAINERS = {
     "algorithms": _algorithm, "tasks": _task, "datasets": _dataset, "partitions": _partition, "models": _model,
-    "signatures": _signature, "trainings": _training, "aggregations": _aggregation,
+    "signatures": _signature, "trainings": _training, "aggregations": _aggregation, "encoders": _encoder,
 }  # fmt: skip
 
 
