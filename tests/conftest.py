@@ -1,11 +1,24 @@
 """Fixtures: real data and the real TFF runtime."""
 
 import collections
+import gc
 import os
 import pathlib
 import signal
+import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+# Where Python is told to keep no compiled modules, each process would compile TensorFlow anew for 8 s. Those of the suite share
+# what they compile, in pytest's cache and not beside the sources; the test processes and their children inherit it.
+if sys.dont_write_bytecode:
+    sys.pycache_prefix = str(pathlib.Path(__file__).resolve().parents[1] / ".pytest_cache" / "bytecode")
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
+
+# Traced graphs are many objects that live long; with Python's thresholds an eighth of the time goes into looking through them.
+gc.set_threshold(50_000, 10, 10)
 
 # TFF ends the worker of its test context by SIGINT and waits; started in the background of a script, we and our children
 # would ignore it, and wait for ever.

@@ -1,12 +1,14 @@
 """The command line. Nothing heavy is imported before a command needs it: `--help` and `list` answer at once."""
 
 import argparse
+import contextlib
 import os
 import pathlib
 import sys
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import study_command
+from tffcl.runtime import memory
 
 _LISTS = ("algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations")
 _DEMO = ("pacfl", "fedavg", "solo")
@@ -54,6 +56,9 @@ def _add_out_options(parser):
 
 
 def _add_worker_options(parser):
+    parser.add_argument(
+        "--memory", metavar="4GB", help="what the clients of a round may take at a time (default: up to half of what is free)"
+    )
     parser.add_argument(
         "--workers", metavar="H:P,...", help="share each round's clients among these running workers (see tffcl worker)"
     )
@@ -188,7 +193,8 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     options = build_parser().parse_args(arguments)
     try:
-        return options.function(options) or 0
+        with _memory(options):
+            return options.function(options) or 0
     except UserError as error:
         print(f"tffcl: {error}", file=sys.stderr)
         return 130 if type(error).__name__ == "Interrupted" else 2
@@ -204,6 +210,11 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `tffcl ... | head`: nobody reads on
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
         return 0
+
+
+def _memory(options):
+    given = getattr(options, "memory", None)
+    return contextlib.nullcontext() if given is None else memory.budget(memory.parse_bytes(given))
 
 
 def _overrides(options) -> dict:

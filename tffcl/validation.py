@@ -36,6 +36,7 @@ Whole = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 _SHOWN = 100  # characters of a wrong value in a message
 

@@ -71,8 +71,11 @@ def test_secure_sums_are_simulated_and_exported_as_they_are(tff_worker, model, p
     "build",
     [
         lambda model, factory: build_ifca(model, TRAINING, IFCAParameters(num_clusters=2), aggregation=factory),
-        lambda model, factory: build_composed(
-            model, TRAINING, ComposedParameters(signature="label_histogram", num_clusters=2), aggregation=factory
+        pytest.param(
+            lambda model, factory: build_composed(
+                model, TRAINING, ComposedParameters(signature="label_histogram", num_clusters=2), aggregation=factory
+            ),
+            marks=pytest.mark.slow,  # a run of PACFL in test_own_parts has one too
         ),
     ],
     ids=["ifca", "composed"],

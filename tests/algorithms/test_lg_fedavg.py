@@ -129,6 +129,7 @@ def test_a_warm_start_is_fedavg_first_and_everyone_goes_on_from_there(tff_worker
     assert method.next(after, cohort_of(population, COHORTS[2], 4))[1].traffic == plain.traffic
 
 
+@pytest.mark.slow  # test_composed has each training with a grouping
 def test_any_grouping_takes_it(tff_worker, model, grouped):
     def composed(training, aggregation=None):
         how = ComposedParameters(signature="subspace", num_clusters=3, training=training)

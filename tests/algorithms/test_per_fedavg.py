@@ -65,10 +65,11 @@ def test_rounds_are_those_of_numpy(tff_worker, model, population, gradient):
     np.testing.assert_allclose(state.models[0], expected, rtol=0, atol=1e-4)
 
 
-def test_the_local_test_is_after_the_adaptation(tff_worker, model, population):
+@pytest.mark.parametrize("tried", [(0, 3), pytest.param((0, 1, 3), marks=pytest.mark.slow)])
+def test_the_local_test_is_after_the_adaptation(tff_worker, model, population, tried):
     """With a step that changes answers; the model of a round of one client is that client's."""
     correct = {}
-    for steps in (0, 1, 3):
+    for steps in tried:
         how = dataclasses.replace(HOW, alpha=1.5, adaptation_steps=steps)
         method = build_per_fedavg(model, TRAINING, how)
         cohort = cohort_of(population, [3], 1, local_test=np.ones(1, bool))
@@ -79,9 +80,10 @@ def test_the_local_test_is_after_the_adaptation(tff_worker, model, population):
         assert metrics.test_correct[0] == build_count_correct(model)(own, test["x"], test["y"])
         correct[steps] = int(metrics.test_correct[0])
         assert_close(state.models, correct.setdefault("models", state.models))  # the adaptation is not sent
-    assert len({correct[0], correct[1], correct[3]}) > 1
+    assert len({correct[steps] for steps in tried}) > 1
 
 
+@pytest.mark.slow  # test_composed has each training with a grouping
 def test_any_grouping_takes_it(tff_worker, model, population):
     own = {"name": "per_fedavg", "alpha": 0.2, "beta": 0.1}
     composed = build_composed(model, TRAINING, ComposedParameters(num_clusters=1, training=own))

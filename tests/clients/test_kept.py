@@ -204,7 +204,7 @@ def test_a_damaged_file_is_one_line_that_names_it(run, damage):
         loaded = run.load(2)
         assert numbers(loaded, [0]) == [0]  # the others do not need it
         with pytest.raises(UserError, match=f"{client}.{version}.npz, what client 3 kept, cannot be read") as raised:
-            loaded.of([3])
+            list(loaded.of([3]))
     assert "\n" not in str(raised.value)
 
 

@@ -21,6 +21,7 @@ from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.export import forms
 from tffcl.export.rehearsal import difference
+from tffcl.rounds import blocks
 from tffcl.rounds.traffic import RoundMetrics, Traffic, type_bytes
 from tffcl.runner import state_arrays
 from tffcl.runner.checks import check_method, check_state
@@ -109,15 +110,42 @@ def check_two_workers(subject: Subject):
     alone = [each for each in (subject.first, subject.second, subject.third) if each is not None]
     with subject.two_workers() as workers:
         before = [each.received_bytes for each in workers]
-        state, together = subject.method.initialize(subject.population), []
-        for number, _ in enumerate(alone, 1):
-            together.append(subject.run(state, number))
-            state = together[-1].state
+        state, together = _rounds_anew(subject, len(alone))
         assert all(each.received_bytes > start + 1000 for each, start in zip(workers, before))
         if subject.third is None:
             with pytest.raises(UserError):
                 subject.run(state, 3)
-    for ours, theirs in zip(together, alone):
+    _assert_close_rounds(subject, together, alone)
+
+
+def check_blocks(subject: Subject):
+    """Rounds whose clients compute in blocks are the same rounds, up to the order of sums."""
+    cut = []
+
+    def in_pairs(composed, cohort, values):
+        del composed, values
+        cut.append(-(-len(cohort.client_ids) // 2))
+        return blocks.Plan(blocks=cut[-1], in_flight=2)
+
+    with mock.patch.object(blocks, "plan", in_pairs):
+        _, together = _rounds_anew(subject, 2)
+    if not cut:
+        raise DoesNotApply("its rounds are not composed")
+    assert max(cut) > 2
+    _assert_close_rounds(subject, together, [subject.first, subject.second])
+
+
+def _rounds_anew(subject: Subject, rounds: int):
+    """Runs the first rounds again; returns the last state and what came of each."""
+    state, found = subject.method.initialize(subject.population), []
+    for number in range(1, rounds + 1):
+        found.append(subject.run(state, number))
+        state = found[-1].state
+    return state, found
+
+
+def _assert_close_rounds(subject: Subject, ours: list, theirs: list):
+    for ours, theirs in zip(ours, theirs):
         first, second = (subject.method.views(each.state).clusters for each in (ours, theirs))
         np.testing.assert_array_equal(first, second)
         np.testing.assert_allclose(subject.models(ours.state), subject.models(theirs.state), rtol=0, atol=3e-6)
@@ -296,6 +324,7 @@ CHECKS = (
     check_resume,
     check_states_do_not_change,
     check_two_workers,
+    check_blocks,
     check_missed_clusters,
     check_forms,
     check_traffic,

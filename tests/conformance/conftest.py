@@ -22,9 +22,13 @@ from tffcl.export.export_run import export_run
 
 # Methods whose rounds two workers share in the suite, one of each kind of aggregation; the others do so with `-m slow`.
 TWO_WORKERS = {"pacfl", "flis_dc", "stocfl", "ditto"}
+# The same of rounds whose clients compute in blocks: by the coordinator's mixes, two uploads, kept values, and choices.
+IN_BLOCKS = {"flt", "stocfl", "scaffold", "ifca"}
 # Methods whose exported round, or signature, is that of another method here, but for what is checked without an export; their exports
 # are checked with `-m slow`.
-LIKE_OTHERS = {"fedprox", "composed", "flis_hc", "pca_km_hc", "fedclust", "fednova", "per_fedavg"}
+LIKE_OTHERS = {
+    "fedprox", "composed", "flis_hc", "pca_km_hc", "flt", "fedclust", "clove", "flux", "fednova", "per_fedavg",
+}  # fmt: skip
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}
 TASK = pathlib.Path(__file__).parent / "digits.toml"
 
@@ -52,6 +56,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         given = item.callspec.params if hasattr(item, "callspec") else {}
         if given.get("check") is checks.check_two_workers and given["name"] not in TWO_WORKERS:
+            item.add_marker(pytest.mark.slow)
+        if given.get("check") is checks.check_blocks and given["name"] not in IN_BLOCKS:
             item.add_marker(pytest.mark.slow)
         if given.get("name") in LIKE_OTHERS and given.get("check", checks.check_forms) in OF_EXPORTS:
             item.add_marker(pytest.mark.slow)

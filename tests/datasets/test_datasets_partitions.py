@@ -232,6 +232,17 @@ def test_rotated_with_reuse_gives_every_group_everything(rotations, seed):
             np.testing.assert_array_equal(np.sort(held), np.arange(900))
 
 
+def test_shifted_gives_each_client_as_many_examples_of_its_part_as_are_asked_for():
+    whole = shifted(labelled(balanced(800)), seed=0, clients=8)
+    split = shifted(labelled(balanced(800)), seed=0, clients=8, examples_per_client=320)
+    held = {len(part) for part in whole.train}
+    assert len(held) == 1 and held.pop() > 320 and {len(part) for part in split.train} == {320}
+    assert all(set(few) <= set(all_of_it) for few, all_of_it in zip(split.train, whole.train))
+    assert sum(map(len, split.test)) == sum(map(len, whole.test))
+    with pytest.raises(UserError, match=f"examples_per_client is 9999; a client's part has {len(whole.train[0])}"):
+        shifted(labelled(balanced(800)), seed=0, clients=8, examples_per_client=9999)
+
+
 def test_shifted_moves_labels_by_group():
     split = shifted(labelled(balanced(800)), seed=0, clients=8)
     assert [each.label_shift for each in split.transforms] == [0, 0, 3, 3, 6, 6, 9, 9]

@@ -306,9 +306,8 @@ def test_the_suite_is_for_every_image_set(name, kind):
     assert len(np.unique(held.true_groups)) == {"features": 15, "labels": 5}.get(kind, 4)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("shift_features_mnist_small", marks=pytest.mark.slow), "shift_concept_mnist_small"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shift_features_mnist_small", "shift_concept_mnist_small"])
 def test_a_small_task_runs(name, tmp_path, capsys):
     need("mnist")
     out = tmp_path / "out"

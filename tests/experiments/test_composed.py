@@ -47,10 +47,10 @@ def tff_worker_of_module(worker):
 
 
 def _pairs():
-    """All; what is neither of the two plain trainings nor of the cheapest signature only in long runs."""
+    """All; what is neither of the plain training nor of the cheapest signature only in long runs."""
     for signature in SIGNATURES:
         for training in TRAININGS:
-            quick = training in ("sgd", "proximal") or signature == "label_histogram"
+            quick = training == "sgd" or signature == "label_histogram"
             yield pytest.param(signature, training, marks=() if quick else pytest.mark.slow)
 
 

@@ -83,6 +83,7 @@ def test_newcomers_join_it(compared):
     assert found["newcomers"] == 2 and sum(found["clusters"]["joined"].values()) == 2
 
 
+@pytest.mark.slow  # the conformance suite rehearses it, and a run with parts of a user's own is exported in test_own_parts
 def test_it_is_exported_and_checked(compared, tmp_path):
     export_run(compared / "mine" / "seed-0", tmp_path / "to")
     lines = check_export(tmp_path / "to")

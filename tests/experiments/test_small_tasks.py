@@ -13,9 +13,8 @@ from tffcl.cli import main
 from tffcl.experiments import tasks
 
 SMALL = [name for name in tasks.task_names() if name.endswith("_small")]
-# Two runs are in the suite, of tasks that are trained and clustered differently; the others are a matter of many minutes.
+# One run is in the suite; the others are a matter of many minutes.
 QUICK = {"pacfl_fmnist_label_skew_20_small"}
-STOCFL_QUICK = ("threshold_mnist", "stocfl")
 WHERE = {"emnist_letters": "emnist/letters", "femnist": "emnist_all.sqlite", "usps": "usps.npz", "digits": "."}
 
 
@@ -70,13 +69,10 @@ def test_flis_and_ifca_run_on_flis_tasks(name, algorithm, tmp_path, capsys):
     check_run(tmp_path / "out")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["stocfl", "fedprox", "ditto", "ifca"])
 @pytest.mark.parametrize(
-    "name, algorithm",
-    [
-        pytest.param(f"stocfl_{n}_small", algorithm, marks=[] if (n, algorithm) == STOCFL_QUICK else [pytest.mark.slow])
-        for n in ("threshold_mnist", "femnist", "rotated_cifar10", "rotated_mnist_4800")
-        for algorithm in ("stocfl", "fedprox", "ditto", "ifca")
-    ],
+    "name", [f"stocfl_{task}_small" for task in ("threshold_mnist", "femnist", "rotated_cifar10", "rotated_mnist_4800")]
 )
 def test_stocfl_and_what_it_is_compared_with_run_on_stocfl_tasks(name, algorithm, tmp_path, capsys):
     absent = missing(name)

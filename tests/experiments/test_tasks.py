@@ -111,3 +111,35 @@ def test_every_task_resolves_for_every_method_it_names():
 def test_every_method_that_a_task_names_resolves(name):
     for algorithm in tasks.named_algorithms(name):
         assert config.resolve(name, algorithm).algorithm == algorithm
+
+
+@pytest.mark.parametrize(
+    "base, over, size",
+    [
+        ("clients_per_round = 3", "participation = 0.25", 10),
+        ("participation = 0.25", "clients_per_round = 3", 3),
+        ("participation = 0.25", "", 10),
+        ("", "participation = 1", 40),
+    ],
+)
+def test_the_size_of_a_cohort_is_what_was_said_last(tmp_path, base, over, size):
+    write(tmp_path, BASE.replace("momentum = 0.5", base))
+    child = write(tmp_path, f'extends = "base.toml"\n[train]\n{over}\n', "child")
+    assert config.resolve(child, "pacfl").train.cohort_size(40) == size
+    own = write(tmp_path, f'extends = "base.toml"\n[algorithms.pacfl]\n{over}\n', "own")
+    assert config.resolve(own, "pacfl").train.cohort_size(40) == size
+    if over:
+        said = config.parse_overrides([f"train.{over.replace(' ', '')}"])
+        assert config.resolve(tmp_path / "base.toml", "fedavg", overrides=said).train.cohort_size(40) == size
+
+
+def test_who_joins_later_may_be_said_as_a_share_and_written_down(tmp_path):
+    path = write(tmp_path, BASE + "[newcomers]\nclients = 2\n")
+    share = config.parse_overrides(["newcomers.share=0.3"])
+    found = config.resolve(path, "pacfl", overrides=share)
+    assert (found.newcomers.count(10), found.as_dict()["newcomers"]["share"]) == (3, 0.3)
+    assert config.resolve(path, "pacfl").newcomers.count(10) == 2
+    with pytest.raises(UserError, match="newcomers.share is 1.5; it must be"):
+        config.resolve(path, "pacfl", overrides=config.parse_overrides(["newcomers.share=1.5"]))
+    with pytest.raises(UserError, match="train.participation is 0; it must be"):
+        config.resolve(path, "pacfl", overrides=config.parse_overrides(["train.participation=0"]))

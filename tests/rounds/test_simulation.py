@@ -12,7 +12,8 @@ from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_evaluation import build_count_correct
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
-from tffcl.rounds import simulation
+from tffcl.rounds import blocks
+from tffcl.runtime import memory
 
 
 def test_a_model_that_is_not_finite_names_the_client_and_changes_nothing(tff_worker, model, digit_clients):
@@ -37,9 +38,9 @@ def test_an_unknown_client_is_named(tff_worker, model, digit_clients):
 
 
 def test_models_that_are_too_large_for_one_message_are_refused(tff_worker, model, population, monkeypatch):
-    monkeypatch.setattr(simulation, "MESSAGE_BYTES", 4 * model.size - 1)
+    monkeypatch.setattr(blocks, "_MESSAGE_ROOM", 4 * model.size - 1)
     method = build_fedavg(model, TRAINING)
-    with pytest.raises(UserError, match=f"the models of round 3 take {4 * model.size:,} bytes"):
+    with pytest.raises(UserError, match="the models of round 3 take .* bytes; one message"):
         method.next(method.initialize(population), cohort_of(population, [0, 1], 3))
 
 
@@ -54,24 +55,32 @@ def test_the_local_test_is_of_the_clients_own_trained_model(tff_worker, model, p
     assert metrics.test_examples.tolist() == [50, 0]
 
 
-def test_a_cohort_that_trains_in_parts_trains_the_same(tff_worker, model, population, monkeypatch):
-    method, run = build_ditto(model, TRAINING, DittoParameters(0.3)), simulation._run
+@pytest.mark.parametrize(
+    "build", [lambda model: build_ditto(model, TRAINING, DittoParameters(0.3)), lambda model: build_solo(model, TRAINING)]
+)
+def test_a_cohort_in_blocks_trains_the_same(tff_worker, model, population, build):
+    method = build(model)
     cohort = cohort_of(population, [3, 0, 4, 1], 1, local_test=np.array([True, False, True, True]))
-    sizes = []
-
-    def counted(composed, few, *given):
-        sizes.append((bool(composed.uploads), len(few.client_ids)))
-        return run(composed, few, *given)
-
-    monkeypatch.setattr(simulation, "_run", counted)
     whole, told = method.next(method.initialize(population), cohort)
-    monkeypatch.setattr(simulation, "_KEPT_BYTES_AT_A_TIME", 3 * 4 * model.size)
-    parts, again = method.next(method.initialize(population), cohort)
-    assert sizes == [(False, 4), (True, 4), (False, 3), (False, 1), (True, 4)]
-    np.testing.assert_array_equal(parts.models, whole.models)
-    np.testing.assert_array_equal(parts.kept.of(cohort.client_ids), whole.kept.of(cohort.client_ids))
+    lines, moved = [], []
+    # A client takes some seven models of memory here, in each of two blocks that are under way.
+    watch = blocks.Watch(lines.append, lambda done, clients: moved.append((done, clients)))
+    with memory.budget(25 * 4 * model.size), blocks.watched(watch):
+        parts, again = method.next(method.initialize(population), cohort)
+    assert lines and all("4 clients of a round compute in" in line for line in lines)
+    assert moved[-1] == (4, 4) and len(moved) > 1
+    assert_close(parts.models, whole.models)
+    for ours, theirs in zip(parts.kept.of(cohort.client_ids), whole.kept.of(cohort.client_ids)):
+        np.testing.assert_array_equal(ours, theirs)
     for name in ("test_examples", "test_correct", "losses", "examples"):
         np.testing.assert_array_equal(getattr(again, name), getattr(told, name))
+
+
+def test_a_budget_below_one_client_is_refused(tff_worker, model, population):
+    method = build_fedavg(model, TRAINING)
+    state = method.initialize(population)
+    with memory.budget(4 * model.size), pytest.raises(UserError, match=r"memory is .*; one client of a round takes about"):
+        method.next(state, cohort_of(population, [0, 1], 3))
 
 
 def test_what_clients_keep_is_never_traffic(tff_worker, model, population):

@@ -62,7 +62,11 @@ DATA = {
 QUICK = {
     ("perceptron", "fedavg"), ("cnn", "pacfl"), ("letters", "stocfl"), ("functional", "pacfl"), ("client_data", "ifca"),
 }  # fmt: skip
-DEPLOYED = {"letters", "client_data"}  # the most unlike: sequences under a key, and data of TFF with a choice
+# Tests in which each kind of data trains anew: the most unlike, sequences and data of TFF.
+FEW = {
+    "test_computations_on_own_data_are_deployed": {"letters", "client_data"},
+    "test_newcomers_with_text_ids_take_part_from_a_round_on": {"letters", "client_data"},
+}
 
 
 def pytest_generate_tests(metafunc):
@@ -74,7 +78,7 @@ def pytest_generate_tests(metafunc):
         ]
         metafunc.parametrize("own, finished", combinations, indirect=True, scope="module")
     elif "own" in metafunc.fixturenames:
-        quick = DEPLOYED if metafunc.definition.name == "test_computations_on_own_data_are_deployed" else DATA
+        quick = FEW.get(metafunc.definition.name, DATA)
         kinds = [pytest.param(data, marks=[] if data in quick else [pytest.mark.slow]) for data in DATA]
         metafunc.parametrize("own", kinds, indirect=True, scope="module")
 

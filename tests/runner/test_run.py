@@ -137,7 +137,7 @@ def test_ctrl_c_saves_and_leaves_no_worker(tmp_path):
     wait_for(lambda: rows_of(target) >= 2, process)
     workers = children(process.pid)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "the same command with --resume goes on" in errors
     assert "Traceback" not in errors
@@ -216,7 +216,7 @@ def alive(pid):
     return "worker" in name_of(pid)
 
 
-def wait_for(condition, process=None, seconds=120):
+def wait_for(condition, process=None, seconds=300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert process is None or process.poll() is None, "the process ended too early"

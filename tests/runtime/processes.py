@@ -2,7 +2,7 @@
 
 from tffcl import runtime
 
-SILENCE = 3.0
+SILENCE = 60.0  # on a busy machine a worker that lives may be silent for seconds
 
 
 class Processes:

@@ -334,10 +334,10 @@ def test_the_command_runs_a_worker_and_says_who_can_reach_it(tmp_path):
         second = subprocess.run(command, capture_output=True, text=True)
         assert second.returncode == 2
         assert second.stderr == f"tffcl: port {port} can't be used (Address already in use); give another --port\n"
-        runtime.connect(f"localhost:{port}", timeout=20)
+        runtime.connect(f"localhost:{port}")
     finally:
         serving.send_signal(signal.SIGTERM)
-        _, error = serving.communicate(timeout=20)
+        _, error = serving.communicate(timeout=120)
     assert serving.returncode == 0 and not error
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0

@@ -100,6 +100,67 @@ class RelatednessMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
         return tff.templates.AggregationProcess(initialize, next_fn)
 
+    def by_parts(self, state) -> "Mixing":
+        """Returns what takes the cohort's uploads part by part outside of TFF and gives what the process gives, up to the order
+        of sums: for simulations of cohorts whose values together are too large for a message or a worker's memory."""
+        return Mixing(self._relate, tf.nest.map_structure(_tensor, state, _specs(self._context_type)))
+
+
+class Mixing:
+    """The mixes of a cohort whose uploads come in parts, in NumPy."""
+
+    def __init__(self, relate: Callable, state):
+        self._relate, self._state = relate, state
+        self._parts, self._totals, self._shares = [], None, 0.0
+
+    def add(self, uploads, weights: np.ndarray):
+        """Takes the uploads of some clients: the structure of values `[b, ...]`, and `float32 [b]`."""
+        heard = tf.nest.map_structure(lambda rows: np.where(_beside(weights > 0, rows), rows, 0), uploads["value"])
+        part = {**uploads, "value": heard, "weight": weights.astype(np.float32)}
+        if self._relate is by_matrix:  # what is known before all have answered need not be held until then
+            shares = np.asarray(self._state, np.float32)[:, part["key"]] * part["weight"]
+            sums = tf.nest.map_structure(lambda rows: _mixed(shares, rows), part.pop("value"))
+            self._totals = sums if self._totals is None else tf.nest.map_structure(_added, self._totals, sums)
+            self._shares = self._shares + shares.sum(axis=1)
+        self._parts.append(part)
+
+    def finish(self) -> tuple:
+        """Returns the process' next state, its result and its measurements."""
+        rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *self._parts)
+        order = np.argsort(rows["key"], kind="stable")
+        rows = tf.nest.map_structure(lambda leaf: leaf[order], rows)
+        relatedness = np.asarray(self._relate(self._state, tf.nest.map_structure(tf.convert_to_tensor, rows)), np.float32)
+        measured = collections.OrderedDict(key=rows["key"], relatedness=relatedness, weight=rows["weight"])
+        if self._totals is None:
+            shares = relatedness * rows["weight"]
+            self._totals = tf.nest.map_structure(lambda leaf: _mixed(shares, leaf), rows["value"])
+            self._shares = shares.sum(axis=1)
+        weight = np.where(self._shares > 0, self._shares, 1.0)
+        result = tf.nest.map_structure(lambda total: _divided(total, weight), self._totals)
+        return tf.nest.map_structure(np.asarray, self._state), result, measured
+
+
+def _tensor(value, spec) -> tf.Tensor:
+    return tf.convert_to_tensor(value, spec.dtype)
+
+
+def _beside(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+    return rows.reshape([-1] + [1] * (np.ndim(values) - 1))
+
+
+def _mixed(shares: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return (shares.astype(rows.dtype) @ rows.reshape(len(rows), -1)).reshape(len(shares), *rows.shape[1:])
+
+
+def _added(total: np.ndarray, part: np.ndarray) -> np.ndarray:
+    total += part  # in place: there may be a model for each client
+    return total
+
+
+def _divided(total: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    total /= _beside(weight, total).astype(total.dtype)
+    return total
+
 
 def _mix_rows(relatedness, weight, values):
     """Row i: the mean of `values [m, ...]` with weights `relatedness[i] * weight`."""

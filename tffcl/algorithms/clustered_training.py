@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -123,14 +123,14 @@ class ClusteredTraining:
         if self.flags:
             fields["changed"] = self.flags(state, cohort)
         if state.kept is not None:
-            fields["kept"] = self.kept_by(state, cohort.client_ids)
+            fields |= {"kept": state.kept, "brought": self.brought_by(state, cohort.client_ids)}
         sent = tf.nest.map_structure(lambda leaf: leaf[rows], everything)
         result = run_round(self.round_for(len(state.models)), cohort, sent, state.aggregators, **fields)
         moved = tf.nest.map_structure(lambda old, new: _with_rows(old, rows, new), everything, dict(result.values))
         moved.pop("members", None)
         changes = {"models": moved.pop("models"), "server": {**state.server, **moved}, "aggregators": result.aggregators}
         if state.kept is not None:
-            changes["kept"] = state.kept.updated(cohort.client_ids, result.kept)
+            changes["kept"] = result.kept
         return dataclasses.replace(state, **changes), result.metrics(cohort, clusters)
 
     def broadcast(self, state: ClusteredState) -> dict:
@@ -140,7 +140,7 @@ class ClusteredTraining:
             values["members"] = np.bincount(state.assignment, minlength=len(state.models)).astype(np.float32)
         return values
 
-    def kept_by(self, state: ClusteredState, client_ids) -> list:
+    def brought_by(self, state: ClusteredState, client_ids) -> Sequence:
         """Returns what each of the clients brings to a round of what it keeps."""
         return state.kept.of(client_ids)
 

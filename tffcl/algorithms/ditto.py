@@ -13,6 +13,7 @@ from tffcl.client_work.training import build_own_work
 from tffcl.clients.cohort import Cohort
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
+from tffcl.models.model_rows import rows_with_own
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import models_type, own_row
 from tffcl.rounds.simulation import run_round
@@ -52,18 +53,18 @@ class PersonalTraining(ClusteredTraining):
         """One round: the personal models first, towards the clusters' as they were, then the clusters' by FedAvg."""
         clusters = state.clusters(cohort.client_ids)
         rows, keys = np.unique(clusters, return_inverse=True)
-        kept = state.kept.of(cohort.client_ids)
-        result = run_round(self.personal, cohort, {"models": state.models[rows]}, kept=kept, key=keys.astype(np.int32))
+        models = {"models": state.models[rows]}
+        result = run_round(self.personal, cohort, models, kept=state.kept, key=keys.astype(np.int32))
         after, sent = super().next(dataclasses.replace(state, kept=None), dataclasses.replace(cohort, local_test=None))
         metrics = dataclasses.replace(result.metrics(cohort, clusters), traffic=sent.traffic)
-        return dataclasses.replace(after, kept=state.kept.updated(cohort.client_ids, result.kept)), metrics
+        return dataclasses.replace(after, kept=result.kept), metrics
 
     def models_for(self, state: ClusteredState, client_ids):
         """The client's own model, or that of its cluster for who has not trained yet."""
         own = state.kept.has(client_ids)
         rows = np.where(own, len(state.models) - 1 + np.cumsum(own), state.clusters(client_ids)).astype(np.int32)
         kept = state.kept.of(np.asarray(client_ids)[own])
-        return np.concatenate([state.models, *(model[np.newaxis] for model in kept)]), rows
+        return rows_with_own(state.models, kept), rows
 
     def exports(self, **more) -> Exports:
         build = more.pop("build", dict)

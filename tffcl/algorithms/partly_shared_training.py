@@ -12,6 +12,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
+from tffcl.models.model_rows import ModelRows, rows_with_own
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 
 
@@ -79,7 +80,7 @@ class PartlySharedTraining(ClusteredTraining):
         """The global parts alone; `server["local"]` is for clients that have none of their own yet."""
         return {"models": state.models}
 
-    def kept_by(self, state: ClusteredState, client_ids) -> list:
+    def brought_by(self, state: ClusteredState, client_ids) -> list:
         """The client's own local part, or that of its cluster for who has none."""
         own, starts = state.kept.has(client_ids), state.server["local"][state.clusters(client_ids)]
         kept = iter(state.kept.of(np.asarray(client_ids)[own]))
@@ -93,9 +94,13 @@ class PartlySharedTraining(ClusteredTraining):
         common, place = np.unique(clusters[~own], return_inverse=True)
         rows = np.empty(len(clusters), np.int32)
         rows[~own], rows[own] = place, len(common) + np.arange(own.sum())
-        kept = np.reshape(state.kept.of(np.asarray(client_ids)[own]), [own.sum(), self.parts.local_size])
-        local = np.concatenate([state.server["local"][common], kept])
-        return self.parts.joined(local, state.models[np.concatenate([common, clusters[own]])]), rows
+        local = rows_with_own(state.server["local"][common], state.kept.of(np.asarray(client_ids)[own]))
+        shared = np.concatenate([common, clusters[own]])
+
+        def joined(row: int) -> np.ndarray:
+            return self.parts.joined(local[row], state.models[shared[row]])[0]
+
+        return ModelRows(len(local), self.model.size, joined), rows
 
     def exports(self, **more) -> Exports:
         def values(state: ClusteredState) -> dict:

@@ -49,7 +49,8 @@ def build_related_round(model: FlatModel, training: LocalTraining, *, flags: boo
         return {**state, "models": results["trained"]}
 
     work = build_model_work(model, training, flags=flags)
-    return compose(work, {"trained": RelatednessMeanFactory()}, Server({"models": models_type(model.size)}, receive, step))
+    server = Server({"models": models_type(model.size)}, receive, step, by_row={"models": "row"})
+    return compose(work, {"trained": RelatednessMeanFactory()}, server)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
+from tffcl.models.model_rows import rows_with_own
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.simulation import run_round
 
@@ -36,9 +37,8 @@ class Solo(Method):
         return ClusteredState(population.client_ids, alone, self._initial[np.newaxis], (), kept=KeptStates(self._initial))
 
     def next(self, state: ClusteredState, cohort: Cohort):
-        result = run_round(self._round, cohort, kept=state.kept.of(cohort.client_ids))
-        kept = state.kept.updated(cohort.client_ids, result.kept)
-        return dataclasses.replace(state, kept=kept), result.metrics(cohort, state.clusters(cohort.client_ids))
+        result = run_round(self._round, cohort, kept=state.kept)
+        return dataclasses.replace(state, kept=result.kept), result.metrics(cohort, state.clusters(cohort.client_ids))
 
     def exports(self) -> Exports:
         return Exports(lambda: {"training_with_kept": self._round.deployed_with_kept})
@@ -49,7 +49,7 @@ class Solo(Method):
         own = state.kept.has(client_ids)
         rows = np.where(own, np.cumsum(own), 0).astype(np.int32)
         kept = state.kept.of(np.asarray(client_ids)[own])
-        return np.concatenate([state.models[:1], *(model[np.newaxis] for model in kept)]), rows
+        return rows_with_own(state.models[:1], kept), rows
 
     def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
         """Newcomers have no model of their own until they train."""

@@ -58,7 +58,8 @@ class LayerParts:
         return tf.concat(pieces, 0)
 
     def joined(self, local: np.ndarray, shared: np.ndarray) -> np.ndarray:
-        """Joins rows of parts, `float32 [n, L]` and `[n, G]`, to models `float32 [n, P]`."""
+        """Joins rows of parts, `float32 [n, L]` and `[n, G]` or one of each, to models `float32 [n, P]`."""
+        local, shared = np.atleast_2d(local), np.atleast_2d(shared)
         models = np.empty([len(shared), len(self.is_local)], np.float32)
         models[:, self.is_local], models[:, ~self.is_local] = local, shared
         return models

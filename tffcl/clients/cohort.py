@@ -35,12 +35,16 @@ class Cohort:
         words = np.random.SeedSequence([*self.seed, int(client_id)]).generate_state(2)
         return (words >> 1).astype(np.int32)
 
+    def chosen(self, places) -> "Cohort":
+        """Returns the cohort of the clients at some places of this one, in the order of these."""
+        tested = None if self.local_test is None else self.local_test[places]
+        return dataclasses.replace(self, client_ids=self.client_ids[places], local_test=tested)
+
     def parts(self, at_a_time: int):
         """Yields `(slice, Cohort)` of at most so many clients, in order."""
         for start in range(0, len(self.client_ids), at_a_time):
             part = slice(start, start + at_a_time)
-            tested = None if self.local_test is None else self.local_test[part]
-            yield part, dataclasses.replace(self, client_ids=self.client_ids[part], local_test=tested)
+            yield part, self.chosen(part)
 
     def inputs(self, *, stacked: bool = False, **fields: Sequence) -> list[collections.OrderedDict]:
         """Makes the clients' inputs of a round, largest client first, so that no core waits at the end for a large one.

@@ -140,11 +140,12 @@ class KeptStates:
         """Returns `bool [n]`, who has a value of its own."""
         return np.array([int(client) in self._entries for client in client_ids], bool)
 
-    def of(self, client_ids) -> list:
+    def of(self, client_ids) -> "KeptValues":
         """Returns the value of each client, the initial one for who has none."""
-        return [self._value(int(client)) for client in client_ids]
+        return KeptValues(self, client_ids)
 
-    def _value(self, client: int):
+    def value(self, client: int):
+        """Returns the value of a client."""
         entry = self._entries.get(client)
         if entry is None:
             return self.initial
@@ -179,3 +180,18 @@ class KeptStates:
         """The inverse of `saved`, in the store of `stored_in`; values are read when they are asked for."""
         named = zip(clients.tolist(), versions.tolist(), strict=True)
         return cls(initial, {client: _Entry(version=version) for client, version in named})
+
+
+class KeptValues(Sequence):
+    """The values of some clients in order, each read when it is asked for."""
+
+    def __init__(self, states: KeptStates, client_ids):
+        self._states, self._client_ids = states, [int(client) for client in client_ids]
+
+    def __len__(self) -> int:
+        return len(self._client_ids)
+
+    def __getitem__(self, place):
+        if isinstance(place, slice):
+            return KeptValues(self._states, self._client_ids[place])
+        return self._states.value(self._client_ids[place])

@@ -19,6 +19,7 @@ from tffcl.validation import (
     NonNegative,
     Parameters,
     Positive,
+    Share,
     Whole,
     check_options,
     check_value,
@@ -35,6 +36,8 @@ class TrainSettings(Parameters):
     Attributes:
       rounds: Communication rounds.
       clients_per_round: Cohort size, sampled uniformly without replacement.
+      participation: The cohort size as a share of the clients there are before the first round, e.g. 0.1; of this and
+        `clients_per_round` the one that is said last holds.
       local_epochs: Passes over the local data a round.
       batch_size: Examples a step; 0 is all local data.
       learning_rate: Of local SGD.
@@ -44,11 +47,16 @@ class TrainSettings(Parameters):
 
     rounds: Count = 10
     clients_per_round: Count = 10
+    participation: Share | None = None
     local_epochs: Count = 1
     batch_size: Whole = 10
     learning_rate: Positive = 0.01
     momentum: Fraction = 0.0
     weight_decay: NonNegative = 0.0
+
+    def cohort_size(self, clients: int) -> int:
+        """How many of so many clients take part in a round: at least one."""
+        return self.clients_per_round if self.participation is None else max(1, round(self.participation * clients))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,14 +89,25 @@ class NewcomerSettings(Parameters):
 
     Attributes:
       clients: How many of the population are held out of clustering and training; the seed decides which.
+      share: The same as a share of the population, e.g. 0.3; of this and `clients` the one that is said last holds.
       epochs: Passes over its own data with which a newcomer trains the model that it is given; 0 is none. After the last
         round only.
       round: From this round on they take part as all others do; 0: they join after the last (`tffcl newcomers`).
     """
 
     clients: Whole = 0
+    share: Fraction | None = None
     epochs: Whole = 5
     round: Whole = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether somebody is held out."""
+        return bool(self.clients if self.share is None else self.share)
+
+    def count(self, population: int) -> int:
+        """How many of so many clients are held out."""
+        return self.clients if self.share is None else round(self.share * population)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,8 +177,8 @@ class RunConfig:
     def as_dict(self) -> dict:
         """Plain containers without None, as TOML takes them; no table for newcomers or drift where there are none."""
         values = _without_none(dataclasses.asdict(self))
-        for name in ("newcomers", "drift"):
-            if not values[name]["clients"]:
+        for name, is_there in (("newcomers", self.newcomers.any), ("drift", self.drift.clients)):
+            if not is_there:
                 del values[name]
         for name in ("aggregation", "base", "directory"):
             if not values[name]:
@@ -310,10 +329,12 @@ def _resolved(name: str, contents: Mapping, source: MethodSource, seed: int, ove
     label = source.label
     own = {key: value for key, value in contents.get("algorithms", {}).get(label, {}).items() if key not in KEYS}
     train_keys = {field.name for field in dataclasses.fields(TrainSettings)}
-    train = {**contents.get("train", {}), **{key: own[key] for key in own if key in train_keys}}
+    train = tasks.merged(contents.get("train", {}), {key: own[key] for key in own if key in train_keys}, "train")
     # A value given on the command line for all methods wins over the file's value for one of them.
     given = (overrides.get("train", {}), overrides.get("algorithms", {}).get(label, {}))
-    train |= {key: value for table in given for key, value in table.items() if key in train_keys and value is not tasks.UNSET}
+    for table in given:
+        wins = {key: value for key, value in table.items() if key in train_keys and value is not tasks.UNSET}
+        train = tasks.merged(train, wins, "train")
     return RunConfig(
         task=name,
         algorithm=label,

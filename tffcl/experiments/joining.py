@@ -11,12 +11,13 @@ from tffcl.algorithms.method import Views
 from tffcl.algorithms.solo import build_own_round
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.experiments import prepare
 from tffcl.experiments.config import load_run_config
 from tffcl.experiments.finished import TrainedRun, load_run
-from tffcl.experiments.populations import build_population
+from tffcl.experiments.populations import build_population, held_out
 from tffcl.rounds.simulation import run_round
 from tffcl.runner import summary
 from tffcl.runner.evaluator import Evaluator
@@ -69,7 +70,7 @@ def join_newcomers(out: str | pathlib.Path, *, data_dir: str | None = None, show
     """
     out = pathlib.Path(out)
     asked = load_run_config(out).newcomers
-    if not asked.clients:
+    if not asked.any:
         raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")
     if asked.round:
         raise UserError(f"the newcomers of the run in {out} joined it in round {asked.round}; none are left")
@@ -81,7 +82,7 @@ def join_newcomers(out: str | pathlib.Path, *, data_dir: str | None = None, show
 
 def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     config, federated, method = trained.config, trained.federated, trained.method
-    _, ids = sampling.hold_out(federated.num_clients, config.newcomers.clients, config.seed)
+    _, ids = held_out(config, federated)
     arrivals = build_population(federated, ids)
     admitted = method.admit(trained.state, arrivals)
     models, rows = method.models_for(admitted, ids)
@@ -108,7 +109,7 @@ def _personalised(
     with progress_bar(len(arrivals), "newcomers train", "client", show=show_progress) as bar:
         everyone = Cohort(arrivals, arrivals.client_ids, seed, np.ones(len(arrivals), bool))
         for part, few in everyone.parts(_AT_A_TIME):
-            reports = run_round(own_round, few, kept=models[rows[part]]).reports
+            reports = run_round(own_round, few, kept=KeptStates(models[0]), brought=models[rows[part]]).reports
             tested = np.maximum(reports["test_examples"], 1)
             accuracies.append(np.where(reports["test_examples"] > 0, reports["test_correct"] / tested, np.nan))
             bar.update(len(few.client_ids))

@@ -66,8 +66,8 @@ def build_populations(config: RunConfig, federated: FederatedDataset) -> tuple[P
     Returns:
       `(population, {round: population from then on})`.
     """
-    participants, _ = sampling.hold_out(federated.num_clients, config.newcomers.clients, config.seed)
-    changes = {config.newcomers.round if config.newcomers.clients else 0, config.drift.round if config.drift.clients else 0}
+    participants, _ = held_out(config, federated)
+    changes = {config.newcomers.round if config.newcomers.any else 0, config.drift.round if config.drift.clients else 0}
     return build_population(federated, participants), {
         start: population_in(config, federated, start) for start in sorted(changes - {0})
     }
@@ -78,11 +78,16 @@ def population_in(config: RunConfig, federated: FederatedDataset, round_number: 
     joining, drift = config.newcomers, config.drift
     clients, changed = None, ()
     if not 0 < joining.round <= round_number:
-        clients, _ = sampling.hold_out(federated.num_clients, joining.clients, config.seed)
+        clients, _ = held_out(config, federated)
     if drift.clients and drift.round <= round_number:
         changed = drifting(config, federated)
         federated = drifted(federated, changed)
     return build_population(federated, clients, changed=changed)
+
+
+def held_out(config: RunConfig, federated: FederatedDataset) -> tuple[np.ndarray, np.ndarray]:
+    """Returns who takes part from the first round on, and the newcomers, see `sampling.hold_out`."""
+    return sampling.hold_out(federated.num_clients, config.newcomers.count(federated.num_clients), config.seed)
 
 
 def drifting(config: RunConfig, federated: FederatedDataset) -> np.ndarray:

@@ -47,7 +47,7 @@ def run(
         method,
         population,
         rounds=protocol.rounds,
-        clients_per_round=protocol.clients_per_round,
+        clients_per_round=protocol.cohort_size(len(population)),
         seed=config.seed,
         out=out,
         evaluate_every=config.evaluation.every,

@@ -15,6 +15,9 @@ SECTIONS = (
     "drift", "aggregation", "algorithms",
 )  # fmt: skip
 _TEXTS = ("extends", "description", "source")
+_COHORT_SIZES = ("clients_per_round", "participation")
+# Of these keys of a section one stands for all: the one that is said last.
+_ALTERNATIVES = {"train": _COHORT_SIZES, "algorithms": _COHORT_SIZES, "newcomers": ("clients", "share")}
 _SOURCES = ("name", "names", "builder")  # what says where data, partition and model come from
 
 
@@ -109,15 +112,23 @@ class _Unset:
 UNSET = _Unset()
 
 
-def merged(base: Mapping, over: Mapping) -> dict:
-    """`base` with the values of `over`, table by table; `UNSET` takes a key away."""
-    result = dict(base)
+def merged(base: Mapping, over: Mapping, section: str | None = None) -> dict:
+    """`base` with the values of `over`, table by table; `UNSET` takes a key away, and so does a key that stands for it.
+
+    Args:
+      base: Tables of a task, or one table of a `section`.
+      over: What wins.
+      section: Which; None for all of a task.
+    """
+    stands_for = _ALTERNATIVES.get(section, ())
+    given = [key for key in stands_for if over.get(key, UNSET) is not UNSET]
+    result = {key: value for key, value in base.items() if not given or key not in stands_for}
     for key, value in over.items():
         if value is UNSET:
             result.pop(key, None)
             continue
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = merged(result[key], value) if both else value
+        result[key] = merged(result[key], value, section or key) if both else value
     return result
 
 

@@ -189,6 +189,7 @@ def _is_row(leaf) -> bool:
 
 def _write_models(directory: pathlib.Path, trained: TrainedRun):
     models, _ = trained.method.models_for(trained.state, trained.population.client_ids)
+    models = np.asarray(models)
     save_models(directory / "saved_model", trained.method.model, models)
     (directory / "state").mkdir(exist_ok=True)
     np.save(directory / "state" / "models.npy", models)

@@ -39,6 +39,8 @@ class Server:
         out, for a coordinator that decides in Python.
       once: Names in `received` of what never changes, so that a device receives it once and not in every round.
       private: What the server keeps and does not broadcast (the state of its optimizer), name to TFF type.
+      by_row: Values of which a client needs one row only, with the field of the client that names it; `receive` reads nothing else
+        by this field, so that a part of the cohort can be sent the rows that it needs.
       told: Uploads whose results are handed out beside the next state, where there is a step (without one all are). They are not
         silenced: such an upload says itself what a client counts whose training is not finite.
     """
@@ -49,6 +51,7 @@ class Server:
     once: tuple[str, ...] = ()
     private: Mapping[str, tff.Type] = dataclasses.field(default_factory=dict)
     told: tuple[str, ...] = ()
+    by_row: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def by_examples(report) -> tf.Tensor:
@@ -92,8 +95,17 @@ class Round:
 
         Their examples come as stacked tensors: a sequence costs the runtime some 20 ms of a core for each client.
         """
-        aggregations = {name: simulated(process.next) for name, process in self.aggregators.items()}
-        return self._build_next(self._client_update(simulated=True), kept=True, aggregations=aggregations)
+        return self._build_next(self.simulated_update, kept=True, aggregations=self.simulated_aggregations)
+
+    @functools.cached_property
+    def simulated_aggregations(self) -> Mapping[str, tff.Computation]:
+        """The `next` of each aggregation process as a simulation runs it, by upload name."""
+        return {name: simulated(process.next) for name, process in self.aggregators.items()}
+
+    @functools.cached_property
+    def simulated_update(self) -> tff.Computation:
+        """The client's part as `client_update`, of examples as stacked tensors and with test examples."""
+        return self._client_update(simulated=True)
 
     @functools.cached_property
     def deployed(self) -> tff.Computation:
@@ -255,7 +267,7 @@ class Round:
             updated = tff.federated_map(client_update, (tff.federated_broadcast(values), clients))
             # Aggregation.
             outputs = {
-                name: self._aggregate(name, aggregate, state["aggregators"][name], updated)
+                name: self.aggregate(name, aggregate, state["aggregators"][name], updated)
                 for name, aggregate in aggregations.items()
             }
             told = {"reports": self._collect(updated)} if self.reports else {}
@@ -279,7 +291,8 @@ class Round:
 
         return next_fn
 
-    def _aggregate(self, name: str, aggregate: tff.Computation, state, updated):
+    def aggregate(self, name: str, aggregate: tff.Computation, state, updated):
+        """Calls the aggregation of an upload inside a federated computation."""
         weight = (updated["weight"],) if isinstance(self.uploads[name], Weighted) else ()
         return aggregate(state, updated["uploads"][name], *weight)
 

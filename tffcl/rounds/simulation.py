@@ -2,19 +2,18 @@
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tensorflow as tf
 
 from tffcl.aggregators.collect import by_client
 from tffcl.clients.cohort import Cohort
-from tffcl.errors import Diverged, UserError
+from tffcl.clients.kept import KeptStates
+from tffcl.errors import Diverged
+from tffcl.rounds import blocks
 from tffcl.rounds.composer import Round, plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic
-from tffcl.runtime import MESSAGE_BYTES
-
-_KEPT_BYTES_AT_A_TIME = 2**29  # of what clients keep that is on its way to the runtime
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -28,7 +27,7 @@ class RoundResult:
       collected: The rows of uploads that are just collected, by name.
       results: The aggregators' results by name, where the server step is the coordinator's.
       measurements: The aggregators' measurements by name.
-      kept: What each client keeps, `[m]`; empty where they keep nothing.
+      kept: What clients keep after the round; None where they keep nothing.
       traffic: All bytes of the round.
     """
 
@@ -38,7 +37,7 @@ class RoundResult:
     collected: Mapping[str, np.ndarray]
     results: Mapping
     measurements: Mapping
-    kept: Sequence
+    kept: KeptStates | None
     traffic: Traffic
 
     def metrics(self, cohort: Cohort, clusters: np.ndarray, **more) -> RoundMetrics:
@@ -68,61 +67,62 @@ def run_round(
     cohort: Cohort,
     values: Mapping[str, np.ndarray] | None = None,
     aggregators: object = (),
-    kept: Sequence | None = None,
+    kept: KeptStates | None = None,
+    brought: Sequence | None = None,
     **fields: Sequence,
 ) -> RoundResult:
-    """Runs a round.
+    """Runs a round, in blocks of clients where the whole cohort would take more than the memory budget (see `rounds.blocks`).
 
     Args:
       composed: The round.
       cohort: Who takes part.
       values: The server's values by name, broadcast and private ones.
       aggregators: States of the aggregation processes.
-      kept: What each client of the cohort has kept, where the client work keeps something.
+      kept: What clients have kept, where the client work keeps something.
+      brought: What each client of the cohort brings of it; default what it has kept.
       **fields: The client work's fields: name to a value for each client, in the cohort's order.
 
     Raises:
-      UserError: If a client's trained model is not finite, or the values are too large for one message to the runtime.
+      UserError: If a client's trained model is not finite, or a single client takes more than the memory budget.
     """
     values = dict(values or {})
-    size = sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(values))
-    if size > MESSAGE_BYTES:
-        raise UserError(
-            f"the models of round {cohort.seed[1]} take {size:,} bytes; one message to the runtime has room for 2 GB"
-        )
     if kept is not None:
-        fields["kept"] = kept
-    if composed.uploads or kept is None:
-        return _run(composed, cohort, values, aggregators, fields)
-    # Clients that upload nothing do not need each other: a large cohort runs in parts.
-    each = max(1, sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(kept[0])))
-    parts = [
-        _run(composed, few, values, aggregators, {name: given[part] for name, given in fields.items()})
-        for part, few in cohort.parts(max(1, _KEPT_BYTES_AT_A_TIME // each))
-    ]
-    reports = tf.nest.map_structure(lambda *rows: np.concatenate(rows), *(part.reports for part in parts))
-    return dataclasses.replace(parts[0], reports=reports, kept=[value for part in parts for value in part.kept])
+        fields["kept"] = kept.of(cohort.client_ids) if brought is None else brought
+    chosen = blocks.plan(composed, cohort, values)
+    run = _run_whole if chosen.blocks is None else functools.partial(_run_in_blocks, chosen=chosen)
+    told, kept = run(composed, cohort, values, aggregators, fields, kept)
+    rows = dict(told.rows)
+    reports = rows.pop("report")
+    _check_finite(reports, cohort)
+    models = next((len(value) for value in values.values() if np.ndim(value) == 2), None)
+    transfer = composed.transfer
+    traffic = Traffic(transfer.down_bytes(models), transfer.up_bytes()) * len(cohort.client_ids)
+    return RoundResult(
+        told.values, told.aggregators, reports, rows, told.results, told.measurements, kept, traffic,
+    )  # fmt: skip
 
 
-def _run(composed: Round, cohort: Cohort, values, aggregators, fields) -> RoundResult:
+def _run_whole(composed: Round, cohort: Cohort, values, aggregators, fields, kept: KeptStates | None):
     state = collections.OrderedDict({**values, "aggregators": aggregators})
     names = [*composed.work.fields, *(["kept"] if composed.work.kept is not None else [])]
     inputs = cohort.inputs(stacked=True, **{name: fields[name] for name in names})  # in the order of the client's type
     state, told, *held = composed.simulated(state, inputs)
     rows = by_client(told["reports"], cohort.client_ids)
-    reports, collected = (rows.pop("report"), rows) if "report" in rows else (rows, {})
-    _check_finite(reports, cohort)
-    kept = []
+    rows = rows if "report" in rows else {"report": rows}
     if held:
         by_id = {int(each["client_id"]): each["kept"] for each in held[0]}
-        kept = [by_id[int(client)] for client in cohort.client_ids]
-    models = next((len(value) for value in values.values() if np.ndim(value) == 2), None)
-    clients, transfer = len(cohort.client_ids), composed.transfer
-    traffic = Traffic(transfer.down_bytes(models), transfer.up_bytes()) * clients
-    return RoundResult(
-        {name: state[name] for name in values}, plain_containers(state["aggregators"]), reports, collected, told.get("results", {}),
-        told.get("measurements", {}), kept, traffic,
-    )  # fmt: skip
+        kept = kept.updated(cohort.client_ids, [by_id[int(client)] for client in cohort.client_ids])
+    values = {name: state[name] for name in values}
+    aggregators = plain_containers(state["aggregators"])
+    return blocks.Told(values, aggregators, rows, told.get("results", {}), told.get("measurements", {})), kept
+
+
+def _run_in_blocks(composed: Round, cohort: Cohort, values, aggregators, fields, kept: KeptStates | None, chosen: blocks.Plan):
+    def keep(client_ids, brought):
+        nonlocal kept
+        kept = kept.updated(client_ids, brought)
+
+    return blocks.run_in_blocks(composed, chosen, cohort, values, aggregators, fields, keep), kept
 
 
 def _check_finite(reports, cohort: Cohort):

@@ -7,6 +7,7 @@ import numpy as np
 from tffcl.algorithms.method import Views
 from tffcl.errors import Diverged, UserError
 from tffcl.models.flat import FlatModel
+from tffcl.models.model_rows import ModelRows
 from tffcl.rounds.traffic import Traffic
 
 _CALLED = ("initialize", "next", "models_for", "admit", "views", "exports", "choose")
@@ -52,7 +53,7 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
 
 def check_models(name: str, models, rows, clients: int, size: int):
     """Raises UserError if what `models_for` returned for so many clients is not `(float32 [K, P], int [n])`; Diverged if not finite."""
-    models, rows = np.asarray(models), np.asarray(rows)
+    models, rows = models if isinstance(models, ModelRows) else np.asarray(models), np.asarray(rows)
     if models.dtype != np.float32 or models.ndim != 2 or models.shape[1] != size:
         raise UserError(f"{name}: models_for gives models {_shape(models)}; they must be float32 [K, {size}]")
     if rows.shape != (clients,) or not np.issubdtype(rows.dtype, np.integer):
@@ -60,8 +61,8 @@ def check_models(name: str, models, rows, clients: int, size: int):
     if clients and not 0 <= rows.min() <= rows.max() < len(models):
         raise UserError(f"{name}: models_for gives rows {rows.min()} to {rows.max()} of {len(models)} models")
     used = np.unique(rows)
-    bad = used[~np.isfinite(models[used]).all(axis=1)]
-    if len(bad):
+    bad = [row for row in used if not np.isfinite(models[row]).all()]
+    if bad:
         raise Diverged(f"{name}: model {bad[0]} is not finite; a lower learning_rate helps, or the data hold NaN")
 
 

@@ -1,7 +1,7 @@
 """The accuracies `cluster` and `global`: each distinct test image is answered once per model, then gathered per client."""
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -65,27 +65,28 @@ class Evaluator:
     def _tests(self) -> PooledTests:
         return self._population.pooled_tests
 
-    def correct(self, models: np.ndarray, wanted: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def correct(self, models: np.ndarray, wanted: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Answers images by models.
 
         Args:
           models: `float32 [K, P]`.
-          wanted: Per model, which images of the pool.
+          wanted: Row of a model to which images of the pool it is to answer.
 
         Returns:
-          For each model, `float [n]`: the share of labels that is right, of each example of the pool; 0 also where it was not asked.
+          For each of these rows, `float [n]`: the share of labels that is right, of each of its images.
         """
-        result = [np.zeros(len(self._tests.y)) for _ in wanted]
+        result = {row: np.zeros(len(images)) for row, images in wanted.items()}
         pieces = []
-        for row, images in enumerate(wanted):
+        for row, images in wanted.items():
             parts = max(1, -(-len(images) // _IMAGES_AT_A_TIME))
-            pieces += [(row, piece) for piece in np.array_split(images, max(parts, self._slots)) if len(piece)]
+            places = np.array_split(np.arange(len(images)), max(parts, self._slots))
+            pieces += [(row, part, images[part]) for part in places if len(part)]
         for start in range(0, len(pieces), self._slots):
             wave = pieces[start : start + self._slots]
-            for item, answers in self._answer(models, wave):
-                row, images = wave[item]
+            for item, answers in self._answer(models, [(row, images) for row, _, images in wave]):
+                row, places, images = wave[item]
                 right = answers == self._tests.y[images]
-                result[row][images] = right.reshape(len(right), -1).mean(axis=1) if right.ndim > 1 else right
+                result[row][places] = right.reshape(len(right), -1).mean(axis=1) if right.ndim > 1 else right
         return result
 
     def _answer(self, models, wave):
@@ -103,16 +104,16 @@ class Evaluator:
         """Accuracy of each client's assigned model on its own test images.
 
         Args:
-          models: `float32 [K, P]`.
+          models: `float32 [K, P]`, or `ModelRows` that are read one by one.
           keys: `int [N]`, row of `models` per client.
 
         Returns:
           `float64 [N]`; NaN for a client without test images.
         """
-        used, local = np.unique(keys, return_inverse=True)
-        wanted = [_union([self._tests.indices[client] for client in np.flatnonzero(local == row)]) for row in range(len(used))]
-        right = self.correct(models[used], wanted)
-        shares = [right[row][self._tests.indices[client]] for client, row in enumerate(local)]
+        tests = self._tests.indices
+        wanted = {row: _union([tests[client] for client in np.flatnonzero(keys == row)]) for row in np.unique(keys)}
+        right = self.correct(models, wanted)
+        shares = [right[row][np.searchsorted(wanted[row], tests[client])] for client, row in enumerate(keys)]
         return np.array([share.mean() if len(share) else np.nan for share in shares])
 
     def global_accuracy(self, model: np.ndarray) -> float | None:
@@ -120,8 +121,7 @@ class Evaluator:
         everything = _union(self._tests.indices)
         if not len(everything):
             return None
-        (right,) = self.correct(model[np.newaxis], [everything])
-        return float(right[everything].mean())
+        return float(self.correct(model[np.newaxis], {0: everything})[0].mean())
 
 
 def _union(indices):

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import dataclasses
 import pathlib
+import sys
 import time
 from collections.abc import Mapping
 
@@ -15,6 +16,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
 from tffcl.errors import Diverged, UserError
+from tffcl.rounds import blocks
 from tffcl.runner import changes, checks, directory, summary
 from tffcl.runner.checkpoints import Checkpoints
 from tffcl.runner.clustering_error import clustering_error
@@ -25,6 +27,7 @@ from tffcl.runner.result import Result, Trained
 from tffcl.runner.round_metrics import Metrics
 from tffcl.runner.stages import Stage, Stages
 from tffcl.runtime import RemoteWorkers, remote_workers
+from tffcl.runtime.memory import budget, parse_bytes
 
 CLUSTERING, TRAINING, EVALUATION = range(3)  # places in progress["seconds"]
 _BY_CLIENT = ("rounds_trained", "local_correct", "local_total")
@@ -98,6 +101,7 @@ def train(
     overwrite: bool = False,
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
+    memory: str | int | None = None,
 ) -> Result:
     """Trains a method on clients and writes the files of a run but for report and figures.
 
@@ -118,12 +122,15 @@ def train(
       overwrite: Delete the run that is in `out`.
       show_progress: A progress bar with an ETA on standard error.
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
+      memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A larger
+        cohort computes in blocks: the same numbers up to the order of sums.
 
     Raises:
       UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
       Interrupted: After Ctrl-C.
     """
     checks.check_method(method)
+    most = None if memory is None else parse_bytes(memory)
     protocol = Protocol(rounds, clients_per_round, seed, evaluate_every, checkpoint_every, keep_checkpoints)
     settings = settings or _default_settings(method, protocol)
     out = pathlib.Path(out)
@@ -139,7 +146,10 @@ def train(
     directory.claim(out, settings, overwrite=overwrite)  # all that a user may have got wrong is known by now
     title = f"{settings['algorithm']} seed {seed}"
     progress = progress_bar(rounds, title, "round", show=show_progress)
-    with watch_for_interrupts() as interrupts, progress as bar, kept.stored_in(out / directory.KEPT) as store:
+    told = set()
+    watch = blocks.Watch(lambda line: _say_once(progress, line, told), lambda *counts: _show_clients(progress, *counts))
+    files = kept.stored_in(out / directory.KEPT)
+    with watch_for_interrupts() as interrupts, progress as bar, files as store, budget(most), blocks.watched(watch):
         job = _Run(method, protocol, stages, stages.at(0), _no_progress(len(population)), interrupts, title)
         checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints, store)
         round_number, state = _start(job, checkpoints, resume, bar)
@@ -317,6 +327,18 @@ def _accuracy_row(job: _Run, accuracy: dict) -> dict:
         "local_share": float(known.mean()),
         "global_accuracy": accuracy["global"],
     }
+
+
+def _say_once(bar, line: str, told: set):
+    if line not in told and not bar.disable:
+        bar.write(line, file=sys.stderr)
+    told.add(line)
+
+
+def _show_clients(bar, done: int, clients: int):
+    """Says how far a long round has come."""
+    title = bar.desc.split(" (")[0].removesuffix(": ")
+    bar.set_description(title if done == clients else f"{title} ({done}/{clients} clients)")
 
 
 def _show(bar, row: dict, shown: dict):

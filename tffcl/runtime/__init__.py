@@ -9,14 +9,16 @@ from tffcl.runtime.local_worker import (
     WorkerSettings,
     connect,
     context_options,
+    lanes,
     renew_local_worker,
     serve,
     stop_local_worker,
     use_local_worker,
     worker_binary,
+    worker_count,
 )
 
 __all__ = [
-    "CHANNEL_OPTIONS", "MESSAGE_BYTES", "Address", "RemoteWorkers", "Worker", "WorkerSettings", "connect", "context_options",
-    "renew_local_worker", "serve", "stop_local_worker", "use_local_worker", "worker_binary",
+    "CHANNEL_OPTIONS", "MESSAGE_BYTES", "Address", "RemoteWorkers", "Worker", "WorkerSettings", "connect", "context_options", "lanes",
+    "renew_local_worker", "serve", "stop_local_worker", "use_local_worker", "worker_binary", "worker_count",
 ]  # fmt: skip

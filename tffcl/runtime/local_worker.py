@@ -19,6 +19,7 @@ import threading
 import time
 
 from tffcl.errors import UserError
+from tffcl.runtime.compiling import compile_once
 
 MESSAGE_BYTES = 2 * 1000 * 1000 * 1000
 CHANNEL_OPTIONS = [
@@ -26,7 +27,7 @@ CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
 ]
-_START_SECONDS = 60.0
+_START_SECONDS = 240.0  # it takes one, and on a machine that does much else a minute
 
 # Runs between fork and exec of the worker, in a fresh interpreter: `preexec_fn` is not safe in a process that has threads,
 # and TensorFlow has many. If the parent died before the signal was asked for, the launcher is an orphan and must not exec.
@@ -299,13 +300,14 @@ def context_options(stub, check=lambda: None) -> dict:
 
     def stack(cardinalities):
         check()
-        executor = tff.framework.RemoteExecutor(stub)
+        # Values that are done with are given back at once: with the default of twenty at a time several blocks stay.
+        executor = tff.framework.RemoteExecutor(stub, dispose_batch_size=1)
         executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})  # 0: a computation without clients
         return executor
 
     return dict(
         executor_fn=tff.framework.ResourceManagingExecutorFactory(stack),
-        compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+        compiler_fn=compile_once,
         transform_args=tff.tensorflow.transform_args,
         transform_result=tff.tensorflow.transform_result,
     )
@@ -313,6 +315,7 @@ def context_options(stub, check=lambda: None) -> dict:
 
 _local: Worker | None = None
 _context = None
+_second_context = None  # of the same worker: while it computes, the next block's argument is packed
 
 
 def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
@@ -324,7 +327,7 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
     Returns:
       The worker. It ends with this process, or with `stop_local_worker`.
     """
-    global _local, _context
+    global _local, _context, _second_context
     import tensorflow_federated as tff
 
     settings = settings or (_local.settings if _local else WorkerSettings())
@@ -332,13 +335,32 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
         stop_local_worker()
         worker = Worker(settings).start()
         try:
-            _context = build_context(connect(worker.target, alive=worker.alive), alive=worker.alive)
+            stub = connect(worker.target, alive=worker.alive)
+            _context, _second_context = (build_context(stub, alive=worker.alive) for _ in range(2))
         except BaseException:
             worker.stop()
             raise
         _local = worker
     tff.framework.set_default_context(_context)
     return _local
+
+
+def lanes() -> list:
+    """Returns the TFF contexts in which blocks of a round can compute at the same time, in threads: two over the local worker, one
+    for each of several workers, or just the default context where it is none of ours."""
+    import tensorflow_federated as tff
+
+    current = tff.framework.get_context_stack().current
+    if current is _context and _context is not None:
+        return [_context, _second_context]
+    return getattr(current, "lanes", None) or [current]
+
+
+def worker_count() -> int:
+    """Returns how many workers share a round's clients."""
+    import tensorflow_federated as tff
+
+    return len(getattr(tff.framework.get_context_stack().current, "workers", [None]))
 
 
 def renew_local_worker():

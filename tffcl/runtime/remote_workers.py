@@ -240,6 +240,10 @@ class _Share(tff.framework.AsyncContext):
     async def invoke(self, comp, arg):
         if self._is_after_merge(comp.type_signature):
             arg = without_clients(arg, comp.type_signature.parameter)
+        return await self.run(comp, arg)
+
+    async def run(self, comp, arg):
+        """Runs a computation as it is, on a worker that is not lost."""
         while True:
             worker = self._next()
             try:
@@ -270,13 +274,34 @@ class _Share(tff.framework.AsyncContext):
         return worker
 
 
+class _Lane(tff.framework.SyncContext):
+    """Runs whole computations on one worker; on another one, when that one is lost."""
+
+    def __init__(self, share: _Share):
+        self._share = share
+
+    def invoke(self, comp, arg=None):
+        """See `tff.framework.SyncContext`."""
+        return asyncio.run(self._share.run(comp, arg))
+
+
 class WorkersContext(tff.framework.SyncContext):
-    """Parts the clients of every computation among workers."""
+    """Parts the clients of every computation among workers.
+
+    Attributes:
+      workers: In the order of their addresses.
+    """
 
     def __init__(self, workers: list[RemoteWorker]):
         self.workers = workers
         self._shares = [_Share(workers, place) for place in range(len(workers))]
         self._mergeable = tff.backends.native.create_mergeable_comp_execution_context(self._shares)
+
+    @property
+    def lanes(self) -> list[tff.framework.SyncContext]:
+        """A context for each worker, in which a block of a round's clients computes. Lost workers that are back take part again."""
+        self._look_for_lost()
+        return [_Lane(share) for share in self._shares]
 
     def invoke(self, comp, arg=None):
         """See `tff.framework.SyncContext`. Lost workers that are back take part again."""

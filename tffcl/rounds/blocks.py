@@ -1,0 +1,356 @@
+"""A round whose clients compute in blocks: its memory is bounded, whatever the size of the cohort.
+
+The round is cut at its aggregations: every block of clients gives the partial sums of the aggregation processes and the rows
+that are collected; partial sums are merged, the processes finish, the server steps. The numbers are those of the whole round
+up to the order of sums. It is made from the composed round's types, so that every method's round can be cut, also a stranger's.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import itertools
+import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import runtime
+from tffcl.aggregators.collect import by_client, collect
+from tffcl.clients.cohort import Cohort
+from tffcl.errors import UserError
+from tffcl.kept_builds import built_once
+from tffcl.rounds.composer import Round, plain_containers
+from tffcl.rounds.traffic import type_bytes
+from tffcl.runtime import MESSAGE_BYTES, memory
+
+# What a byte of a client's values takes while a block is under way: in the message, in the worker's copy of it and in what TFF
+# makes of that; measured, see tests/benchmarks/blocks.py.
+_INPUT_COPIES, _OUTPUT_COPIES = 3, 4
+_MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
+
+
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """Who wants to know how a round gets on.
+
+    Attributes:
+      chose: Called with a line that says how a cohort is cut.
+      moved: Called with the clients that are done, and all of the round.
+    """
+
+    chose: Callable[[str], None] = lambda line: None
+    moved: Callable[[int, int], None] = lambda done, clients: None
+
+
+_WATCH: contextvars.ContextVar[Watch] = contextvars.ContextVar("watch", default=Watch())
+
+
+@contextlib.contextmanager
+def watched(watch: Watch):
+    """Tells `watch` of the rounds inside the block that run in blocks."""
+    token = _WATCH.set(watch)
+    try:
+        yield
+    finally:
+        _WATCH.reset(token)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a cohort is cut.
+
+    Attributes:
+      blocks: Into how many blocks; None runs the round as it is, in one piece.
+      in_flight: How many of them are under way at a time.
+    """
+
+    blocks: int | None = None
+    in_flight: int = 1
+
+
+def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
+    """Cuts a cohort by the memory budget (see `runtime.memory.budget`), and into a block for each worker at least.
+
+    Args:
+      composed: The round.
+      cohort: Who takes part.
+      values: The server's values by name.
+
+    Raises:
+      UserError: If a single client takes more than the budget, or more than a message has room for.
+    """
+    clients, lanes = len(cohort.client_ids), len(runtime.lanes())
+    shared, each, most = _bytes(composed, cohort, values)
+    if shared + each > _MESSAGE_ROOM:
+        raise UserError(
+            f"the models of round {cohort.seed[1]} take {shared + each:,} bytes; one message to the runtime has room for 2 GB"
+        )
+    budget, parts = memory.budget_bytes(), runtime.worker_count()
+    if (
+        parts == 1
+        and shared + clients * each <= min(budget / _INPUT_COPIES, _MESSAGE_ROOM)
+        and clients * most + shared <= budget
+    ):
+        return Plan()
+    if shared * _INPUT_COPIES + most > budget:
+        needed, given = memory.shown(shared * _INPUT_COPIES + most), memory.shown(budget)
+        raise UserError(
+            f"memory is {given}; one client of a round takes about {needed} of it, with the models that are sent to it"
+        )
+    in_flight = lanes
+    while in_flight > 1 and (shared * _INPUT_COPIES + most) * in_flight > budget:
+        in_flight -= 1
+    room = budget / in_flight - shared * _INPUT_COPIES
+    size = max(1, int(min(room / most, (_MESSAGE_ROOM - shared) / each)))
+    blocks = min(clients, max(-(-clients // size), parts))
+    _WATCH.get().chose(
+        f"{clients} clients of a round compute in {blocks} blocks of {-(-clients // blocks)}, {in_flight} blocks at a time, "
+        f"within {memory.shown(budget)} of memory"
+    )
+    return Plan(blocks, in_flight)
+
+
+def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, float, float]:
+    """The bytes of what goes with every block, of what a client adds to a message at most, and of all that a client takes."""
+    by_row = composed.server.by_row
+    shared = sum(_size(value) for name, value in values.items() if name in composed.server.values and name not in by_row)
+    rows = max((len(value) for value in values.values() if np.ndim(value) == 2), default=1)
+    spec = composed.work.example_spec
+    example = sum(int(np.prod(leaf.shape)) * leaf.dtype.size for leaf in tf.nest.flatten(spec))
+    population = cohort.population
+    held = float(np.mean(cohort.sizes)) * example
+    if cohort.local_test is not None and population.tests is not None:
+        held += float(np.mean([len(each) for each in population.tests.indices])) * example
+    result = composed.simulated_update.type_signature.result
+    uploads, kept = type_bytes(result["uploads"], rows), type_bytes(composed.work.kept, rows)
+    received = composed.transfer.down_bytes(rows) if composed.uploads else 0
+    rows_sent = sum(_size(values[name][0]) for name in by_row)
+    # Sums by key: a client's own slot of them is copied when it is added to.
+    slots = uploads * rows / 8 if composed.aggregators else 0
+    most = _INPUT_COPIES * (held + kept + rows_sent) + _OUTPUT_COPIES * (uploads + kept) + received + slots
+    return shared, max(held + kept + rows_sent, uploads + kept), most
+
+
+def _size(value) -> int:
+    return sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(value))
+
+
+class BlockForm:
+    """A composed round in the parts that blocks need; they are built when they are first needed, and once."""
+
+    def __init__(self, composed: Round):
+        self._round = composed
+
+    @functools.cached_property
+    def in_parts(self) -> tuple[str, ...]:
+        """Uploads that the coordinator aggregates part by part, see `RelatednessMeanFactory.by_parts`."""
+        return tuple(name for name in self._round.aggregators if hasattr(self._round.uploads[name], "by_parts"))
+
+    @functools.cached_property
+    def merged(self) -> tuple[str, ...]:
+        """Uploads whose partial sums are merged."""
+        return tuple(name for name in self._round.aggregators if name not in self.in_parts)
+
+    @functools.cached_property
+    def mergeable(self):
+        """The aggregation processes together, cut before and after their sums; None where there is nothing to merge.
+
+        Raises:
+          UserError: If an aggregation needs the result of another one: then no part of the cohort can go first.
+        """
+        if not self.merged:
+            return None
+        result = self._round.simulated_update.type_signature.result
+
+        @tff.federated_computation(
+            tff.FederatedType(self._states_type, tff.SERVER),
+            tff.FederatedType(result["uploads"], tff.CLIENTS),
+            tff.FederatedType(result["weight"], tff.CLIENTS),
+        )
+        def aggregate(states, uploads, weight):
+            updated = {"uploads": uploads, "weight": weight}
+            outputs = collections.OrderedDict()
+            for name in self.merged:
+                output = self._round.aggregate(name, self._round.simulated_aggregations[name], states[name], updated)
+                parts = collections.OrderedDict(state=output.state, result=output.result, measurements=output.measurements)
+                outputs[name] = tff.federated_zip(parts)
+            return tff.federated_zip(outputs)
+
+        try:
+            return tff.backends.native.compile_to_mergeable_comp_form(aggregate)
+        except ValueError as error:
+            told = str(error).splitlines()[0]
+            raise UserError(
+                f"the clients of a round do not fit into memory together, and this aggregation can't be taken in parts ({told}); "
+                "fewer clients_per_round or more memory would do"
+            ) from None
+
+    @property
+    def _states_type(self) -> tff.Type:
+        processes = self._round.aggregators
+        return tff.to_type(
+            collections.OrderedDict((name, processes[name].initialize.type_signature.result.member) for name in self.merged)
+        )
+
+    @functools.cached_property
+    def block(self) -> tff.Computation:
+        """`(<values, states>@SERVER, clients@CLIENTS) -> <rows@SERVER[, partial@SERVER][, kept@CLIENTS]>`."""
+        composed, form = self._round, self.mergeable
+        values_type, client_type = composed.simulated_update.type_signature.parameter
+        server_type = tff.to_type(collections.OrderedDict(values=values_type, states=self._states_type))
+        in_rows = [name for name in composed.uploads if name not in self.merged]
+
+        @tff.federated_computation(tff.FederatedType(server_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS))
+        def block(server, clients):
+            updated = tff.federated_map(composed.simulated_update, (tff.federated_broadcast(server["values"]), clients))
+            row = collections.OrderedDict(report=updated["report"], weight=updated["weight"])
+            row.update((name, updated["uploads"][name]) for name in in_rows)
+            outputs = collections.OrderedDict(rows=collect(updated["client_id"], tff.federated_zip(row)))
+            if form is not None:
+                outputs["partial"] = form.up_to_merge(server["states"], updated["uploads"], updated["weight"])
+            if composed.work.kept is not None:
+                kept = collections.OrderedDict(client_id=updated["client_id"], kept=updated["kept"])
+                outputs["kept"] = tff.federated_zip(kept)
+            return outputs
+
+        return block
+
+    @functools.cached_property
+    def step(self) -> Callable | None:
+        """The server's step, in this process: what it moves need not go through a message."""
+        step = self._round.server.step
+        return None if step is None else tf.function(step, reduce_retracing=True)
+
+    def inputs(self, cohort: Cohort, values: Mapping, states, fields: Mapping[str, Sequence]) -> tuple:
+        """Returns the arguments of `block` for a block of clients."""
+        by_row, values, fields = self._round.server.by_row, dict(values), dict(fields)
+        for name, field in by_row.items():
+            used, places = np.unique(fields[field], return_inverse=True)
+            values[name], fields[field] = values[name][used], places.astype(np.int32)
+        names = [*self._round.work.fields, *(["kept"] if self._round.work.kept is not None else [])]
+        server = collections.OrderedDict(
+            values=collections.OrderedDict((name, values[name]) for name in self._round.server.values),
+            states=collections.OrderedDict((name, states[name]) for name in self.merged),
+        )
+        return server, cohort.inputs(stacked=True, **{name: fields[name] for name in names})
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What a round told, as the composed round hands it out.
+
+    Attributes:
+      values: The server's next values by name.
+      aggregators: The aggregation processes' next states.
+      rows: The collected rows in the order of the cohort: `report`, and uploads by name.
+      results: The aggregators' results by name, where they are handed out.
+      measurements: The aggregators' measurements by name.
+    """
+
+    values: Mapping
+    aggregators: Mapping
+    rows: Mapping
+    results: Mapping
+    measurements: Mapping
+
+
+@built_once
+def block_form(composed: Round) -> BlockForm:
+    """Returns the parts of a round, the same for the same round."""
+    return BlockForm(composed)
+
+
+def run_in_blocks(
+    composed: Round,
+    chosen: Plan,
+    cohort: Cohort,
+    values: Mapping,
+    states,
+    fields: Mapping[str, Sequence],
+    keep: Callable[[np.ndarray, Sequence], None],
+) -> Told:
+    """Runs a round in blocks.
+
+    Args:
+      composed: The round.
+      chosen: From `plan`.
+      cohort: Who takes part.
+      values: The server's values by name, broadcast and private ones.
+      states: States of the aggregation processes, by upload name.
+      fields: The client work's fields and `kept`, a value for each client of the cohort.
+      keep: Called with client IDs and what these keep, a block at a time.
+    """
+    form = block_form(composed)
+    order = np.argsort(-cohort.sizes, kind="stable")  # dealt out, so that blocks take the same time
+    places = [order[block :: chosen.blocks] for block in range(chosen.blocks)]
+    cohorts = [cohort.chosen(where) for where in places]
+
+    def arguments():
+        for where, few in zip(places, cohorts):
+            yield form.inputs(few, values, states, {name: [given[i] for i in where] for name, given in fields.items()})
+
+    mixings = {name: composed.uploads[name].by_parts(states[name]) for name in form.in_parts}
+    rows, partial, done = [], None, 0
+    for few, out in zip(cohorts, in_lanes(form.block, arguments(), chosen.in_flight)):
+        told = by_client(out["rows"], few.client_ids)
+        for name, mixing in mixings.items():
+            mixing.add(told.pop(name), told["weight"])
+        rows.append(told)
+        if form.mergeable is not None:
+            partial = out["partial"] if partial is None else form.mergeable.merge(partial, out["partial"])
+        if "kept" in out:
+            by_id = {int(each["client_id"]): each["kept"] for each in out["kept"]}
+            keep(few.client_ids, [by_id[int(client)] for client in few.client_ids])
+        done += len(few.client_ids)
+        _WATCH.get().moved(done, len(cohort.client_ids))
+    back = np.argsort(np.concatenate(places), kind="stable")
+    together = tf.nest.map_structure(lambda *parts: np.concatenate(parts)[back], *rows)
+    together.pop("weight")
+    return _finish(form, composed, partial, mixings, values, states, together)
+
+
+def _finish(form: BlockForm, composed: Round, partial, mixings: Mapping, values: Mapping, states, rows: Mapping) -> Told:
+    """What follows the sums: the aggregation processes' ends, then the server's step."""
+    outputs = {name: dict(zip(("state", "result", "measurements"), mixing.finish())) for name, mixing in mixings.items()}
+    if form.mergeable is not None:
+        argument = collections.OrderedDict((name, states[name]) for name in form.merged), [], []
+        outputs.update(form.mergeable.after_merge(argument, partial))
+    outputs = {name: outputs[name] for name in composed.aggregators}
+    results, measurements, aggregators = (
+        collections.OrderedDict((name, output[part]) for name, output in outputs.items())
+        for part in ("result", "measurements", "state")
+    )
+    told = {name: results[name] for name in (composed.server.told if composed.server.step else results)}
+    if form.step is not None:
+        moved = form.step(dict(values), results, measurements)
+        values = {name: tf.nest.map_structure(np.asarray, moved[name]) for name in values}
+    return Told(values, plain_containers(aggregators), rows, told, measurements)
+
+
+def in_lanes(computation: tff.Computation, arguments: Iterator[tuple], in_flight: int) -> Iterator:
+    """Calls a computation with each of the arguments, some at a time; yields what it returns, in order."""
+    lanes = queue.SimpleQueue()
+    for lane in itertools.islice(runtime.lanes(), in_flight):
+        lanes.put(lane)
+
+    def call(argument):
+        lane = lanes.get()
+        try:
+            with tff.framework.get_context_stack().install(lane):
+                return computation(*argument)
+        finally:
+            lanes.put(lane)
+
+    pending = collections.deque()
+    with concurrent.futures.ThreadPoolExecutor(in_flight, "tffcl-block") as pool:
+        for argument in arguments:
+            pending.append(pool.submit(call, argument))
+            if len(pending) == in_flight:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()

@@ -1,0 +1,61 @@
+"""How much memory a round's clients may take at a time. Imports neither TensorFlow nor TFF."""
+
+import contextlib
+import contextvars
+import pathlib
+import re
+
+from tffcl.errors import UserError
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_CGROUP = pathlib.Path("/sys/fs/cgroup")
+
+_BUDGET: contextvars.ContextVar[int | None] = contextvars.ContextVar("memory budget", default=None)
+
+
+def parse_bytes(text: str | int | float) -> int:
+    """Reads "4GB", "500 MB", "2GiB" or a number of bytes.
+
+    Raises:
+      UserError: If it is something else, or not above 0.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([a-z]*)\s*", str(text), re.IGNORECASE)
+    if found is None or found[2].upper() not in _UNITS:
+        raise UserError(f"memory is {text!r}; it is written 4GB, 500MB or 2GiB")
+    size = float(found[1]) * _UNITS[found[2].upper()]
+    if not 1 <= size < 2**63:
+        raise UserError(f"memory is {text!r}; it must be above 0 and possible")
+    return int(size)
+
+
+def free_bytes() -> int:
+    """Returns how much memory can be taken without swapping, of the machine or of what a container may use."""
+    with open("/proc/meminfo", encoding="ascii") as told:
+        available = next(int(line.split()[1]) * 1024 for line in told if line.startswith("MemAvailable"))
+    with contextlib.suppress(OSError, ValueError):  # no limit reads "max"
+        limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        available = min(available, max(limit - used, 0))
+    return available
+
+
+@contextlib.contextmanager
+def budget(size: int | None):
+    """Lets the rounds inside the block take so many bytes for the clients that compute at a time; None is that of the block
+    around this one, or the largest power of two up to half of what is free now: what else runs should rarely decide how sums
+    are ordered."""
+    token = _BUDGET.set(size or budget_bytes())
+    try:
+        yield
+    finally:
+        _BUDGET.reset(token)
+
+
+def budget_bytes() -> int:
+    """Returns the budget; by default see `budget`."""
+    return _BUDGET.get() or 2 ** (free_bytes().bit_length() - 2)
+
+
+def shown(size: float) -> str:
+    """Writes a size for people: "35 MB", "1.5 GB"."""
+    unit = next((unit for unit in ("TB", "GB", "MB", "KB") if size >= _UNITS[unit]), "")
+    return f"{size / _UNITS[unit]:.3g} {unit or 'bytes'}"
