@@ -24,18 +24,20 @@ def spread(values: np.ndarray) -> dict[str, float | None]:
       values: One accuracy a client; NaN where there is none.
 
     Returns:
-      `mean`, `std` and `variance` (of the population of clients, ddof 0) and `worst_decile`, the mean over the tenth of
-      the clients (rounded up) that have it worst; None where no client has a value.
+      `mean`, `std` and `variance` (of the population of clients, ddof 0), `worst_decile`, the mean over the tenth of the
+      clients (rounded up) that have it worst, and `deciles`, below which 10, 20, ... 90 % of them are; None where no client has
+      a value.
     """
     known = np.sort(values[np.isfinite(values)])
     if not known.size:
-        return dict.fromkeys(("mean", "std", "variance", "worst_decile"))
+        return dict.fromkeys(("mean", "std", "variance", "worst_decile", "deciles"))
     worst = known[: -(-len(known) // 10)]
     return {
         "mean": float(known.mean()),
         "std": float(known.std()),
         "variance": float(known.var()),
         "worst_decile": float(worst.mean()),
+        "deciles": np.quantile(known, np.arange(1, 10) / 10).tolist(),
     }
 
 
@@ -43,6 +45,24 @@ def local_accuracies(progress: dict) -> np.ndarray:
     """Accuracy of each client's own model after its last local training, `float64 [N]`, NaN for who never trained."""
     total = progress["local_total"]
     return np.divide(progress["local_correct"], total, out=np.full(len(total), np.nan), where=total > 0)
+
+
+def local_of_all(accuracy: Mapping, progress: dict) -> np.ndarray:
+    """The same, `float64 [N]`, where who never trained counts with the untrained model, as the authors of PACFL and FLIS count."""
+    local = local_accuracies(progress)
+    return np.where((progress["rounds_trained"] > 0) | np.isfinite(local), local, accuracy["untrained"])
+
+
+def participation(accuracy: Mapping, progress: dict) -> dict:
+    """The cluster accuracy of those that took part in a round, of the others, and by how much these are behind.
+
+    Returns:
+      Statistics of the former as `spread`, with their `share` of all clients, the `others` mean and the `gap` between the means.
+    """
+    took_part = progress["rounds_trained"] > 0
+    found, others = spread(accuracy["cluster"][took_part]), spread(accuracy["cluster"][~took_part])["mean"]
+    gap = None if found["mean"] is None or others is None else found["mean"] - others
+    return {**found, "share": float(took_part.mean()), "others": others, "gap": gap}
 
 
 def rand_index(true_groups, assignment) -> float | None:
@@ -92,10 +112,15 @@ def summarize(
         **about,
         "notes": [*([population.note] if population.note else []), *views.notes, *told],
         "accuracy": {
-            "cluster": spread(accuracy["cluster"]),
-            "local": {**spread(local), "share": float(np.isfinite(local).mean())},
+            "cluster": {**spread(accuracy["cluster"]), "participants": participation(accuracy, progress)},
+            "local": {
+                **spread(local),
+                "share": float(np.isfinite(local).mean()),
+                "all": spread(local_of_all(accuracy, progress)),
+            },
             "global": {"mean": accuracy["global"], **whole},
         },
+        **({"validation": _validation(accuracy["validation"])} if "validation" in accuracy else {}),
         "clusters": {"count": numbers.pop("clusters"), "sizes": sizes.tolist(), **numbers},
         "traffic": {key: int(progress[key]) for key in ("down_bytes", "up_bytes", "signature_bytes")},
         "seconds": {
@@ -105,6 +130,10 @@ def summarize(
             "evaluation": evaluation,
         },
     }
+
+
+def _validation(accuracy: Mapping) -> dict:
+    return {"cluster": spread(accuracy["cluster"]), "global": {"mean": accuracy["global"]}}
 
 
 def write_summary(out: pathlib.Path, summary: dict):
