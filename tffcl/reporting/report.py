@@ -3,7 +3,7 @@
 import pathlib
 
 from tffcl.errors import UserError
-from tffcl.reporting import files, gallery, html, sweeps, tables
+from tffcl.reporting import files, gallery, html, sweeps, tables, targets
 from tffcl.reporting.gallery import Picture
 
 
@@ -52,6 +52,9 @@ def _of_runs(path: pathlib.Path) -> tuple[list[Picture], dict[str, str]]:
     alone = files.is_run(path)
     pictures = gallery.run_pictures(runs[0]) if alone else gallery.comparison_pictures(runs)
     table = {} if alone else {"table.csv": tables.to_csv(tables.directory_rows(path))}
+    wanted = [] if alone else targets.read_targets(path)
+    if wanted:
+        table["targets.csv"] = targets.to_csv(targets.reached(runs, wanted))
     return pictures, {**table, "report.html": html.render(runs, pictures, path)}
 
 

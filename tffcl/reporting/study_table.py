@@ -175,9 +175,13 @@ def _measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
 
 
 def rounds_to(path: pathlib.Path, accuracy: str, target: float) -> float:
-    """Returns the first evaluated round of a rounds.csv with at least this accuracy in percent; NaN if there is none."""
+    """Returns the first evaluated round of a rounds.csv with at least this accuracy in percent; NaN if there is none.
+
+    Local accuracy counts those who never trained with their untrained model, as the papers' tables do.
+    """
     table = columns.read_table(path, ["round", f"{accuracy}_accuracy"])
-    reached = np.flatnonzero(100 * table.floats(f"{accuracy}_accuracy") >= target)
+    column = "local_accuracy_all" if accuracy == "local" and "local_accuracy_all" in table.names else f"{accuracy}_accuracy"
+    reached = np.flatnonzero(100 * table.floats(column) >= target)
     return float(table.floats("round")[reached[0]]) if reached.size else math.nan
 
 
