@@ -53,6 +53,13 @@ def _add_out_options(parser):
     parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/)")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     parser.add_argument("--overwrite", action="store_true", help="delete what is in OUT first")
+    _add_format(parser)
+
+
+def _add_format(parser):
+    parser.add_argument(
+        "--format", default="", metavar="csv,md,latex,svg,pdf", help="tables and figures in these formats beside CSV and PNG"
+    )
 
 
 def _add_worker_options(parser):
@@ -136,7 +143,7 @@ def build_parser() -> argparse.ArgumentParser:
     newcomers = _command(
         commands, "newcomers", _newcomers, "clients that a run held out join it: their clusters and accuracies"
     )
-    newcomers.add_argument("out", metavar="OUT", help="what `run` wrote, for a task with newcomers.clients")
+    newcomers.add_argument("out", metavar="OUT", help="what `run` or `compare` wrote, for a task with newcomers.clients")
     newcomers.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
 
     _add_angles(commands)
@@ -157,6 +164,7 @@ def build_parser() -> argparse.ArgumentParser:
         commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison"
     )
     report.add_argument("out", metavar="OUT", help="what `run`, `compare` or `sweep` wrote")
+    _add_format(report)
     return parser
 
 
@@ -279,7 +287,7 @@ def _run(options):
     resolved = config.resolve(options.task, options.algorithm, seed=options.seed, overrides=_overrides(options))
     out = options.out or f"runs/{_task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
     run(resolved, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite, workers=_workers(options))
-    _print_report(out)
+    _print_report(out, options)
 
 
 def _compare(options):
@@ -296,7 +304,7 @@ def _compare(options):
     out = options.out or f"runs/{_task_name(options.task)}"
     how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite}
     summaries = compare.compare(configs, out, **how, workers=_workers(options), targets=wanted)
-    _print_report(out)
+    _print_report(out, options)
     return 1 if None in summaries else 0
 
 
@@ -314,18 +322,23 @@ def _results(options):
 
 def _newcomers(options):
     from tffcl.experiments import joining as newcomers
+    from tffcl.reporting import files, newcomers_table
 
-    print(newcomers.describe(newcomers.join_newcomers(options.out, data_dir=options.data_dir)))
+    if files.is_run(options.out):
+        print(newcomers.describe(newcomers.join_newcomers(options.out, data_dir=options.data_dir)))
+        return
+    newcomers.join_all(options.out, data_dir=options.data_dir)
+    print(newcomers_table.write_table(options.out))
 
 
 def _report(options):
-    _print_report(options.out)
+    _print_report(options.out, options)
 
 
-def _print_report(out):
+def _print_report(out, options=None):
     from tffcl.reporting.terminal import print_report
 
-    print_report(out)
+    print_report(out, getattr(options, "format", ""))
 
 
 def _similarity(options):

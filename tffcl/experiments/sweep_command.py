@@ -52,7 +52,7 @@ def sweep(options, overrides: Mapping) -> int:
     planned = sweep.plan(options.task, options.algorithm, axes, seeds=parse_seeds(options.seeds), overrides=overrides)
     out = options.out or _default_out("sweep", options, axes)
     summaries = sweep.sweep(planned, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
-    print_report(out)
+    print_report(out, options.format)
     return 1 if None in summaries else 0
 
 
