@@ -253,3 +253,22 @@ def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_
     read = study_table.read_study(out / "results")
     assert [result.here.count for result in read.results] == [1, 2, 0, 0, 2]
     assert read.noted["seeds"] == [3, 4] and pathlib.Path(read.path).name == "results"
+
+
+def test_the_page_of_results_is_that_of_the_kept_files():
+    """`tffcl results` makes tasks/RESULTS.md; an edit by hand would be lost."""
+    from tffcl.experiments.tasks import task_directory
+    from tffcl.reporting.results_page import results_page
+
+    directory = task_directory() / "results"
+    assert (task_directory() / "RESULTS.md").read_text(encoding="utf-8") == results_page(directory)
+
+
+def test_a_study_is_listed_with_its_cells(capsys):
+    assert main(["list", "studies", "pacfl_table_8"]) == 0
+    text = capsys.readouterr().out
+    assert "FMNIST/PACFL: megabits_to, 7.53; pacfl on pacfl_fmnist_label_skew_30" in text
+    assert "CIFAR-100/LG-FedAvg: megabits_to, nothing printed; not available: the authors' formula" in text
+    assert main(["list", "studies"]) == 0
+    assert "pacfl_table_8" in capsys.readouterr().out
+    assert "unknown study" in fails(capsys, "list", "studies", "pacfl_table_88")

@@ -208,7 +208,9 @@ def _row(result: Result) -> list[str]:
         here = "not reached" if not result.here.count else f"{here} ({result.missed} not reached)"
     mean, spread = result.published
     paper = MISSING if mean is None else f"{mean:.{decimals}f}{'' if spread is None else f' ± {spread:.{decimals}f}'}"
-    difference = MISSING if result.difference is None else f"{result.difference:+.{decimals}f}"
+    # Nothing is neither above nor below.
+    difference = MISSING if result.difference is None else f"{round(result.difference, decimals) or 0:+.{decimals}f}"
+    difference = difference.lstrip("+") if not difference.strip("+0.") else difference
     seeds = str(max(each.count for each in result.accuracies.values()))
     rounds = MISSING if result.rounds is None else f"{result.rounds} of {noted['paper_rounds']}"
     accuracies = [show_number(result.accuracies[kind], 2) for kind in HEADS[5:9]]
