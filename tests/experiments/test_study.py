@@ -34,27 +34,31 @@ measure = "rounds_to"
 accuracy = "local"
 target = 5
 
+[columns.unseen]
+task = "demo_digits"
+set = {newcomers = {clients = 8, epochs = 1}}
+
 [rows.FedAvg]
 method = "fedavg"
 measure = "global"
-published = {digits = [80.5, 0.5], "to target" = "none"}
+published = {digits = [80.5, 0.5], "to target" = "none", unseen = "none"}
 
 [rows.SOLO]
 method = "solo"
-published = {digits = 70, "to target" = 1}
+published = {digits = 70, "to target" = 1, unseen = 60}
 
 [rows.Another]
 method = "another"
 missing = "no code of it is known"
-published = {digits = 90, "to target" = "none"}
+published = {digits = 90, "to target" = "none", unseen = "none"}
 
 [rows.Wild]
 method = "fedavg"
 set = {train = {learning_rate = 1e30}}
-published = {digits = 10, "to target" = "none"}
+published = {digits = 10, "to target" = "none", unseen = "none"}
 
-[cells."to target/SOLO"]
-measure = "rounds_to"
+[cells."unseen/SOLO"]
+measure = "unseen_local"
 """
 
 
@@ -150,7 +154,7 @@ def test_only_some_cells_and_cells_of_one_setting_share_runs():
         ("{digits = 70,", "{digit = 70,", "published names 'digit', which the study has not"),
         ('method = "solo"', "", "mine.toml, digits/SOLO has no method"),
         ('title = "Mine"', 'titel = "Mine"', "unknown key of mine.toml 'titel'; did you mean 'title'"),
-        ('[cells."to target/SOLO"]', '[cells."to target/SOL"]', "did you mean 'to target/SOLO'"),
+        ('[cells."unseen/SOLO"]', '[cells."unseen/SOL"]', "did you mean 'unseen/SOLO'"),
         ('title = "Mine"', "title = ", "mine.toml is no TOML"),
     ],
 )
@@ -185,9 +189,9 @@ def test_a_killed_study_goes_on_and_says_how_long(done):
     assert code == 1  # Wild diverges
     assert "finished before" in errors or "diverged before" in errors
     assert "not available: digits/Another: no code of it is known" in errors
-    assert "3 runs, " in errors and "on this machine as it is now" in errors
-    assert "[1/3] " in errors and "all that is left: " in errors
-    assert len(list((out / "results").glob("*/*/seed-3/summary.json"))) == 2
+    assert "4 runs, " in errors and "on this machine as it is now" in errors
+    assert "[1/4] " in errors and "all that is left: " in errors
+    assert len(list((out / "results").glob("*/*/seed-3/summary.json"))) == 3
 
 
 def test_the_results_are_small_and_those_of_the_runs(done):
@@ -202,7 +206,10 @@ def test_the_results_are_small_and_those_of_the_runs(done):
 def test_the_table_has_published_numbers_and_differences(done):
     out, _, _ = done
     rows = {(row["column"], row["row"]): row for row in rows_of(out / "results" / "table.csv")}
-    assert list(rows) == [("digits", each) for each in ("FedAvg", "SOLO", "Another", "Wild")] + [("to target", "SOLO")]
+    assert list(rows) == [("digits", each) for each in ("FedAvg", "SOLO", "Another", "Wild")] + [
+        ("to target", "SOLO"),
+        ("unseen", "SOLO"),
+    ]
     summary = json.loads((out / "results" / "digits" / "fedavg" / "seed-3" / "summary.json").read_text())
     here = 100 * summary["accuracy"]["global"]["mean"]
     fedavg = rows["digits", "FedAvg"]
@@ -211,6 +218,8 @@ def test_the_table_has_published_numbers_and_differences(done):
     assert float(fedavg["difference"]) == pytest.approx(here - 80.5)
     assert rows["digits", "Another"]["missing"] == "no code of it is known" and rows["digits", "Another"]["here"] == ""
     assert "not finite" in rows["digits", "Wild"]["failed"] and rows["digits", "Wild"]["seeds"] == "0"
+    joined = json.loads((out / "results" / "unseen" / "solo" / "seed-3" / "newcomers.json").read_text())
+    assert float(rows["unseen", "SOLO"]["here"]) == pytest.approx(100 * joined["accuracy"]["local"]["mean"])
     read = rows_of(out / "results" / "digits" / "solo" / "seed-3" / "rounds.csv")
     reached = [int(row["round"]) for row in read if 100 * float(row["local_accuracy_all"] or 0) >= 5]
     assert float(rows["to target", "SOLO"]["here"]) == reached[0]
@@ -251,7 +260,7 @@ def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_
     assert main(more) == 0
     capsys.readouterr()
     read = study_table.read_study(out / "results")
-    assert [result.here.count for result in read.results] == [1, 2, 0, 0, 2]
+    assert [result.here.count for result in read.results] == [1, 2, 0, 0, 2, 1]
     assert read.noted["seeds"] == [3, 4] and pathlib.Path(read.path).name == "results"
 
 

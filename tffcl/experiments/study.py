@@ -190,7 +190,7 @@ def _run(each: StudyRun, out: pathlib.Path, data_dir: str | None, show_progress:
         if joins and not (place / "newcomers.json").is_file():
             joining.join_newcomers(place, data_dir=data_dir, show_progress=show_progress)
     except Interrupted:
-        raise
+        raise Interrupted(f"stopped in {each.title}; the same command goes on") from None
     except UserError as error:  # of one run, as data that are not there; the study's others go on
         results = out / RESULTS / each.directory
         results.mkdir(parents=True, exist_ok=True)
