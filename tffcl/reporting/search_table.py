@@ -41,10 +41,7 @@ def to_text(found: Mapping) -> str:
                 score = MISSING if point["score"] is None else f"{100 * point['score']:.2f}"
                 lines.append([name, str(rung["rounds"]), score])
                 seen.add(name)
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    text = [
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]) for row in lines
-    ]
+    text = columns.aligned(lines)
     picked = found["picked"]
     seeds = ", ".join(map(str, picked["seeds"]))
     text += ["", f"picked: {title} {_name(picked['values'])}, on test data over the fresh seeds {seeds}:"]

@@ -26,7 +26,6 @@ _MEASURES = {
     "clustering_error": "clustering error",
     "ari": "ARI",
 }
-BAR = "\\|"  # in a cell of a Markdown table
 HEADS = ("", "compared", "here", "paper", "difference", "cluster", "took part", "local", "global", "ARI", "seeds", "rounds")
 
 
@@ -244,10 +243,7 @@ def to_text(study: StudyResults) -> str:
     for heading, lines, notes in _tables(study):
         parts += ["", heading]
         if lines:
-            widths = [max(map(len, cells)) for cells in zip(HEADS, *lines, strict=True)]
-            for cells in (HEADS, *lines):
-                first, *others = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-                parts.append("  ".join([first.strip().ljust(widths[0]), *others]).rstrip())
+            parts += columns.aligned([HEADS, *lines])
         parts += notes
     return "\n".join(parts)
 
@@ -259,8 +255,7 @@ def to_markdown(study: StudyResults, level: int = 2) -> str:
     for heading, lines, notes in _tables(study):
         parts += ["", f"**{heading}**", ""]
         if lines:
-            parts += [f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}"]
-            parts += [f"| {' | '.join(cell.replace('|', BAR) for cell in line)} |" for line in lines]
+            parts += columns.markdown([HEADS, *lines])
         parts += [f"\n{note}" for note in notes]
     return "\n".join(parts) + "\n"
 

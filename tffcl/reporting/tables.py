@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from markupsafe import Markup, escape
 
 from tffcl.reporting import comparisons, files
+from tffcl.reporting.columns import markdown
 from tffcl.reporting.comparisons import Failure
 from tffcl.reporting.files import RunFiles
 from tffcl.reporting.units import Stat, show_bytes, show_count, show_number, show_seconds
@@ -162,7 +163,6 @@ _FIRST_GROUPS = ("accuracy %", "variance", "worst 10 %", "clusters")
 ACCURACY_GROUPS = (*_FIRST_GROUPS, "agreement", "those that took part", "never trained counted")
 TRAFFIC_GROUPS = ("traffic",)
 TIME_GROUPS = ("seconds", "of which")
-_BAR = "\\|"  # in a cell of a Markdown table
 _LATEX = {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "±": r"$\pm$", "–": "--", "{": r"\{", "}": r"\}"}
 _LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "²": r"$^2$"}
 # The parts of the time are for the report; in a terminal they would only make the table longer.
@@ -280,8 +280,7 @@ def to_markdown(
 ) -> str:
     """Returns the table in Markdown, a line for each failed run below it. The arguments are those of `to_text`."""
     heads, lines = _plain_table(rows, groups, columns, first)
-    text = [f"| {' | '.join(each.replace('|', _BAR) for each in line)} |" for line in [heads, *lines]]
-    text.insert(1, f"|---|{'---:|' * (len(heads) - 1)}")
+    text = markdown([heads, *lines])
     return "\n".join([*text, *(f"\n{each}" for row in rows for each in row.failures)]) + "\n"
 
 

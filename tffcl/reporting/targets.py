@@ -147,14 +147,7 @@ def cells(row: Reached) -> list[str]:
 
 def to_text(rows: Sequence[Reached]) -> str:
     """Returns the table for a terminal."""
-    lines = [list(HEADS), *map(cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            [*(c.ljust(w) for c, w in zip(line[:2], widths)), *(c.rjust(w) for c, w in zip(line[2:], widths[2:]))]
-        ).rstrip()
-        for line in lines
-    )
+    return "\n".join(columns.aligned([list(HEADS), *map(cells, rows)], left=2))
 
 
 def to_csv(rows: Sequence[Reached]) -> str:
