@@ -105,6 +105,16 @@ def test_every_cell_of_every_study_can_be_planned():
             assert (place is None) == bool(cell.missing), cell.name
 
 
+def test_names_that_directories_cannot_tell_apart_have_their_own_runs(mine):
+    text = mine.read_text().replace(
+        '[cells."unseen/SOLO"]', '[rows."SOLO!"]\nmethod = "pacfl"\n[rows."solo?"]\nmethod = "fedprox"\n[cells."unseen/SOLO"]'
+    )
+    mine.write_text(text)
+    planned = study.plan(study_files.load_study(mine), only=["digits"])
+    found = {each.config.algorithm: each.place.name for each in planned.runs if "solo" in each.place.name}
+    assert found == {"solo": "solo", "pacfl": "solo~2", "fedprox": "solo~3"}
+
+
 def test_published_numbers_are_read():
     cells = {cell.name: cell for cell in study_files.load_study("pacfl_table_1").cells}
     assert len(cells) == 40
@@ -281,3 +291,30 @@ def test_a_study_is_listed_with_its_cells(capsys):
     assert main(["list", "studies"]) == 0
     assert "pacfl_table_8" in capsys.readouterr().out
     assert "unknown study" in fails(capsys, "list", "studies", "pacfl_table_88")
+
+
+@pytest.mark.parametrize("error", [UserError("no data"), RuntimeError("a fault of ours")], ids=["the user's", "ours"])
+def test_a_cell_that_fails_leaves_the_others_and_is_tried_again(tmp_path, monkeypatch, capsys, error):
+    from tffcl.experiments import compare, study_pace
+
+    calls = []
+
+    def run(config, place, **_):
+        calls.append(config.algorithm)
+        if config.algorithm == "pacfl":
+            raise error
+        place.mkdir(parents=True)
+        (place / "config.toml").write_text("")
+        (place / "summary.json").write_text(json.dumps({"seconds": {"total": 1.0}, "rounds": 1}))
+
+    monkeypatch.setattr(compare, "run_or_note", run)
+    monkeypatch.setattr(study.runtime, "renew_local_worker", lambda: None)
+    monkeypatch.setattr(study_pace, "try_out", lambda *_: study_pace.Pace(1.0, 1.0, 1.0, 40))
+    monkeypatch.setattr(study, "check_claim", lambda *_, **__: None)
+    planned = study.plan(study_files.load_study("demo_digits"), rounds=2)
+    for _ in range(2):
+        assert study.run_study(planned, tmp_path) == 1
+        assert str(error) in capsys.readouterr().err
+    assert sorted(calls) == ["fedavg", "pacfl", "pacfl", "solo"]
+    noted = json.loads((tmp_path / "results" / "digits" / "pacfl" / "seed-0" / "failed.json").read_text())
+    assert str(error) in noted["reason"]
