@@ -92,7 +92,7 @@ def test_groups_of_turned_digits_are_found(tff_worker, model, digit_clients):
 def test_newcomers_choose_by_loss(tff_worker, convex, digit_clients):
     everyone = digit_clients([60] * 6, turns=[0, 0, 2, 2, 0, 2])
     known, newcomers = split(everyone, [4, 5])
-    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2), seed=1)
+    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=3), seed=1)
     state = method.initialize(known)
     for number in range(1, 4):
         state, _ = method.next(state, Cohort(known, known.client_ids, (7, number)))
@@ -154,9 +154,9 @@ def test_the_authors_protocol_chooses_by_test_accuracy(tff_worker, convex, digit
 
 def test_all_models_are_charged(tff_worker, convex, digit_clients):
     population = digit_clients([30] * 4)
-    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=4))
+    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=3))
     state, metrics = method.next(method.initialize(population), Cohort(population, np.arange(4), (7, 1)))
-    assert len(state.models) == 4 and metrics.traffic.down == 4 * 4 * 4 * convex.size
+    assert len(state.models) == 3 and metrics.traffic.down == 4 * 3 * 4 * convex.size
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(method.exports().build()["training"])
     assert metrics.traffic.up == 4 * type_bytes(form.work.type_signature.result)
 
