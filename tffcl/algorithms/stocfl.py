@@ -341,6 +341,20 @@ class StoCFL(Method):
         known = known.with_clients(came, signed, partition, rows)
         return dataclasses.replace(state, known=known, **extended(state, newcomers, joined))
 
+    def place(self, state: StoCFLState, population: Population) -> StoCFLState:
+        """Section 3.3 for clients of the population that have not taken part: each has the model of the closest cluster."""
+        known = state.known
+        where = state.index(population.client_ids)
+        where = where[~known.mask[where]]
+        if not len(where) or not len(known.partition):
+            return state
+        signed = self._signatures(population, state.client_ids[where])
+        near = stochastic.nearest(signed, known.partition.sums)[0]
+        partition = stochastic.with_members(known.partition, known.partition.ids[near], signed)
+        assignment = state.assignment.copy()
+        assignment[where] = known.partition.ids[near]
+        return dataclasses.replace(state, assignment=assignment, known=known.with_clients(where, signed, partition, known.rows))
+
     def models_for(self, state: StoCFLState, client_ids):
         """A client that the server has not met is assigned the global model: nothing is known of it."""
         where, known = state.index(client_ids), state.known

@@ -67,9 +67,12 @@ class EvaluationSettings(Parameters):
 
     Attributes:
       every: Rounds between evaluations; the last round always has one.
+      place_unseen: Whether clients that a method has not met yet are placed for the evaluation without training, where the
+        method can (StoCFL, section 3.3); else they have the model that it gives to strangers.
     """
 
     every: Count = 10
+    place_unseen: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +188,8 @@ class RunConfig:
         for name in ("aggregation", "base", "directory"):
             if not values[name]:
                 del values[name]
+        if not self.evaluation.place_unseen:  # runs of earlier versions have no such key
+            del values["evaluation"]["place_unseen"]
         return values
 
 

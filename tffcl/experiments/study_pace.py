@@ -29,7 +29,7 @@ class Pace:
     setup: float
     training: float
     evaluation: float
-    clients: int = 0
+    clients: int
 
     def seconds(self, config: RunConfig) -> float:
         """Estimates a run of the task from the clients and local epochs of its rounds."""
@@ -60,10 +60,10 @@ def try_out(config: RunConfig, data_dir: str | None) -> Pace:
         checkpoint=checkpoint,
     )
     with tempfile.TemporaryDirectory(prefix="tffcl-trial-") as place:
-        result = run(short, place, data_dir=data_dir, show_progress=False)
-        summary, clients = result.summary, len(result.clients["client_id"])
+        summary = run(short, place, data_dir=data_dir, show_progress=False).summary
         with open(pathlib.Path(place) / "rounds.csv", newline="", encoding="utf-8") as file:
             seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
+        clients = sum(summary["clusters"]["sizes"])
     evaluated = max(seconds[-1] - seconds[1], 0.0)
     # Two clients are trained side by side where there are two cores, as all of a round are.
     return Pace(summary["seconds"]["clustering"] + 5.0, seconds[1] / _TRIAL_CLIENTS, evaluated, clients)
