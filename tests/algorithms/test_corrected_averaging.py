@@ -19,6 +19,7 @@ from tffcl.errors import UserError
 FIVE = (*COHORTS, (2, 4), (0, 1, 3))
 PLAIN = dataclasses.replace(TRAINING, momentum=0.0)
 HEAVY = dataclasses.replace(TRAINING, momentum=0.9, learning_rate=0.03)
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,10 @@ def test_the_weight_of_steps_of_whole_batches_and_of_no_example():
     assert float(build_step_weight(TRAINING)(0)) == 0
 
 
-@pytest.mark.parametrize("training, pull", [(PLAIN, 0.0), (HEAVY, 0.0), (PLAIN, 0.7), (HEAVY, 0.7)])
+# With and without momentum and the proximal term; the other combinations are slow.
+@pytest.mark.parametrize(
+    "training, pull", [(PLAIN, 0.0), pytest.param(HEAVY, 0.0, marks=SLOW), pytest.param(PLAIN, 0.7, marks=SLOW), (HEAVY, 0.7)]
+)
 def test_fednova_is_the_papers_in_numpy(tff_worker, model, population, by_hand, training, pull):
     state = train(build_fednova(model, training, FedNovaParameters(pull)), population, FIVE)
     np.testing.assert_allclose(state.models[0], by_hand(oracle.fednova, training, pull=pull), rtol=0, atol=2e-5)
@@ -89,8 +93,15 @@ def test_fednovas_proximal_form_holds_what_fedprox_holds(tff_worker, model, digi
     assert_close(train(build_fednova(model, PLAIN, FedNovaParameters(0.7)), equal).models, held)
 
 
-@pytest.mark.parametrize("training", [PLAIN, HEAVY])
-@pytest.mark.parametrize("option", ["difference", "gradient"])
+@pytest.mark.parametrize(
+    "training, option",
+    [
+        (PLAIN, "gradient"),
+        (HEAVY, "difference"),
+        pytest.param(PLAIN, "difference", marks=SLOW),
+        pytest.param(HEAVY, "gradient", marks=SLOW),
+    ],
+)
 def test_scaffold_is_the_papers_in_numpy(tff_worker, model, population, by_hand, training, option):
     state = train(build_scaffold(model, training, ScaffoldParameters(option)), population, FIVE)
     w, control, own = by_hand(oracle.scaffold, training, option=option, clients=5)

@@ -36,7 +36,7 @@ def test_with_every_layer_local_it_is_solo(tff_worker, model, population, refere
     assert alone.next(state, cohort_of(population, [0], 4))[1].traffic == Traffic()
 
 
-@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+@pytest.mark.parametrize("weighting", ["examples", pytest.param("uniform", marks=pytest.mark.slow)])
 def test_it_is_liangs_algorithm_by_hand(tff_worker, model, population, weighting):
     """Alg. 1 in NumPy: own local layers, the last global part, one mean of what was trained."""
     how = LGFedAvgParameters(weighting=weighting)

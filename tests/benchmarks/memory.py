@@ -1,23 +1,30 @@
-"""Seconds and memory of holding 2,400 clients, and resident memory over 50 rounds, of this process and its worker.
+"""Seconds and memory of rounds of a task: resident and at most, of this process and its worker.
 
-    uv run python tests/benchmarks/memory.py [--data-dir D] [--rounds 50]
+    uv run python tests/benchmarks/memory.py [TASK] [METHOD] [--rounds 50] [--memory 1GB] [--set KEY=VALUE ...] [--data-dir D]
 
-FLT's scenario 4 on EMNIST letters, MLP-200, 480 clients a round.
+Without arguments FedAvg on FLT's scenario 4 on EMNIST letters: 2,400 clients, 480 a round, MLP-200. One local epoch instead of the
+task's: what stays in memory does not depend on it.
 """
 
 import argparse
+import contextlib
 import os
 import time
 
-from process_memory import resident
+from process_memory import peak, resident
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("task", nargs="?", default="flt_emnist_letters_scenario_4_mlp")
+    parser.add_argument("method", nargs="?", default="fedavg")
     parser.add_argument("--data-dir")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--memory")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--evaluate", action="store_true", help="and the accuracies after the last round")
     options = parser.parse_args()
 
     from tffcl import runtime
@@ -25,28 +32,47 @@ def main():
     from tffcl.clients.cohort import Cohort
     from tffcl.experiments import config, prepare
     from tffcl.experiments.populations import build_population
+    from tffcl.rounds import blocks
+    from tffcl.runner.evaluator import Evaluator
+    from tffcl.runtime import memory
 
-    # One local epoch instead of the task's: what stays in memory does not depend on it.
-    overrides = {"dataset": {"name": "emnist_letters"}, "partition": {"test": "all"}, "train": {"local_epochs": 1}}
-    chosen = config.resolve("flt_emnist_scenario_4_mlp", "fedavg", overrides=overrides)
-    before, start = resident(), time.perf_counter()
+    overrides = config.parse_overrides(["train.local_epochs=1", *options.set])
+    chosen = config.resolve(options.task, options.method, overrides=overrides)
+    start = time.perf_counter()
     federated = prepare.load_data(chosen, options.data_dir)
     population = build_population(federated)
-    print(
-        f"building 2,400 clients: {time.perf_counter() - start:.1f} s, {resident() - before:.0f} MB (process {resident():.0f} MB)"
-    )
-    model = prepare.build_model(chosen, federated)
-    method = prepare.build_method(chosen, model, federated)
+    print(f"{len(population):,} clients: {time.perf_counter() - start:.1f} s, process {resident():.0f} MB")
+    method = prepare.build_method(chosen, prepare.build_model(chosen, federated), federated, options.data_dir)
+    print(f"{method.model}, {chosen.train.clients_per_round} clients a round")
     worker = runtime.use_local_worker()
-    state = method.initialize(population)
-    print("round  seconds  process MB  worker MB")
-    for number in range(1, options.rounds + 1):
-        clients = sampling.sample_cohort(population.client_ids, chosen.train.clients_per_round, 0, number)
+    budget = memory.budget(memory.parse_bytes(options.memory)) if options.memory else contextlib.nullcontext()
+    said = set()
+
+    def chose(line: str):
+        if line not in said:
+            print(line)
+            said.add(line)
+
+    with budget, blocks.watched(blocks.Watch(chose)):
         start = time.perf_counter()
-        state, _ = method.next(state, Cohort(population, clients, (0, number)))
-        if number in (1, 2, 5) or number % 10 == 0:
+        state = method.initialize(population)
+        print(f"initialised in {time.perf_counter() - start:.1f} s")
+        print("round  seconds  process MB  at most  worker MB  at most")
+        for number in range(1, options.rounds + 1):
+            clients = sampling.sample_cohort(population.client_ids, chosen.train.clients_per_round, 0, number)
+            start = time.perf_counter()
+            state, _ = method.next(state, Cohort(population, clients, (0, number)))
+            if number in (1, 2, 3, 5) or number % 10 == 0:
+                used = resident(), peak(), resident(worker.pid), peak(worker.pid)
+                print(
+                    f"{number:5}  {time.perf_counter() - start:7.2f}  {used[0]:10.0f}  {used[1]:7.0f}  {used[2]:9.0f}  {used[3]:7.0f}",
+                    flush=True,
+                )
+        if options.evaluate:
+            start = time.perf_counter()
+            found = Evaluator(method.model, population).cluster_accuracy(*method.models_for(state, population.client_ids))
             print(
-                f"{number:5}  {time.perf_counter() - start:7.2f}  {resident():10.0f}  {resident(worker.pid):9.0f}", flush=True
+                f"evaluated in {time.perf_counter() - start:.1f} s: {100 * found.mean():.2f} %, process {peak():.0f} MB at most"
             )
 
 

@@ -1,6 +1,6 @@
 """Seconds and peak memory of a round in which every client gets its own mix (FLT case I), by number of clients.
 
-    uv run python tests/benchmarks/relatedness.py [--data-dir D] [--rounds 3] [--clients 600,1200,2400]
+    uv run python tests/benchmarks/relatedness.py [--data-dir D] [--rounds 3] [--clients 600,1200,2400] [--memory 1GB]
 
 EMNIST letters, MLP-200, 20 % of the clients a round, each related to a tenth of the others at random, so that no two mixes
 are equal. Each size runs in a process of its own, whose worker ends with it.
@@ -17,7 +17,7 @@ from process_memory import peak
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-def measure(clients: int, rounds: int, data_dir: str | None):
+def measure(clients: int, rounds: int, data_dir: str | None, budget: str | None):
     """Prints the line of one size."""
     import dataclasses
 
@@ -30,6 +30,8 @@ def measure(clients: int, rounds: int, data_dir: str | None):
     from tffcl.clients.cohort import Cohort
     from tffcl.experiments import config, prepare
     from tffcl.experiments.populations import build_population
+    from tffcl.rounds import blocks
+    from tffcl.runtime import memory
 
     @dataclasses.dataclass(frozen=True, eq=False)
     class State(ClusteredState):
@@ -49,11 +51,12 @@ def measure(clients: int, rounds: int, data_dir: str | None):
     start = training.start(population, np.zeros(clients, np.int32))
     start |= {"models": np.repeat(model.initial[np.newaxis], clients, axis=0), "rows": np.arange(clients, dtype=np.int32)}
     state = State(**start, relatedness=relatedness)
-    before, seconds = peak(), []
+    before, seconds, watch = peak(), [], blocks.Watch(chose=lambda line: print(f"  {line}"))
     for number in range(1, rounds + 1):
         ids = sampling.sample_cohort(population.client_ids, clients // 5, 0, number)
         start = time.perf_counter()
-        state, _ = training.next(state, Cohort(population, ids, (0, number)))
+        with memory.budget(memory.parse_bytes(budget) if budget else None), blocks.watched(watch):
+            state, _ = training.next(state, Cohort(population, ids, (0, number)))
         seconds.append(time.perf_counter() - start)
     models = state.models.nbytes / 2**20
     print(
@@ -66,14 +69,16 @@ def main():
     parser.add_argument("--data-dir")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", default="600,1200,2400")
+    parser.add_argument("--memory")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        measure(options.one, options.rounds, options.data_dir)
+        measure(options.one, options.rounds, options.data_dir, options.memory)
         return
     print("clients  s a round     models MB  before MB  process MB  worker MB", flush=True)
     for clients in options.clients.split(","):
         given = ["--data-dir", options.data_dir] if options.data_dir else []
+        given += ["--memory", options.memory] if options.memory else []
         subprocess.run([sys.executable, __file__, "--one", clients, "--rounds", str(options.rounds), *given], check=True)
 
 

@@ -22,7 +22,9 @@ def engine(model):
 
 
 @pytest.mark.parametrize(
-    "optimizer", [MOMENTUM, tff.learning.optimizers.build_adam(0.01, epsilon=1e-3)], ids=["momentum", "adam"]
+    "optimizer",
+    [pytest.param(MOMENTUM, marks=pytest.mark.slow), tff.learning.optimizers.build_adam(0.01, epsilon=1e-3)],
+    ids=["momentum", "adam"],
 )
 def test_fedavg_is_tff_learnings_with_the_same_server_optimizer(tff_worker, model, population, optimizer):
     process = tff.learning.algorithms.build_weighted_fed_avg(

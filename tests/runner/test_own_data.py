@@ -64,7 +64,7 @@ QUICK = {
 }  # fmt: skip
 # Tests in which each kind of data trains anew: the most unlike, sequences and data of TFF.
 FEW = {
-    "test_computations_on_own_data_are_deployed": {"letters", "client_data"},
+    "test_computations_on_own_data_are_deployed": {"client_data"},
     "test_newcomers_with_text_ids_take_part_from_a_round_on": {"letters", "client_data"},
 }
 

@@ -56,7 +56,7 @@ def test_little_noise_leaves_the_subspace_of_clipped_examples(tff_worker, model,
     overlap = np.abs(np.einsum("ndp,ndq->npq", plain, much)).max()
     assert overlap < 0.8 and np.all(found["mask"])
     np.testing.assert_allclose(np.einsum("ndp,ndq->npq", much, much), np.tile(np.eye(3), (len(much), 1, 1)), atol=1e-5)
-    with pytest.raises(UserError, match="with per_class it must be 0"):
+    with pytest.raises(UserError, match="with per_class or energy it must be 0"):
         build_subspace(model.example_spec, 3, per_class=True, num_classes=10, noise_multiplier=1)
 
 

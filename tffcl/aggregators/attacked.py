@@ -73,7 +73,8 @@ class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
         """Creates the process for values of type `<client_id=int32, upload=<key=int32, value=T>>`."""
         upload_type = value_type["upload"]
         check_types(upload_type, weight_type)
-        inner = self._inner.create(upload_type, weight_type)
+        weighted = isinstance(self._inner, tff.aggregators.WeightedAggregationFactory)
+        inner = self._inner.create(upload_type, weight_type) if weighted else self._inner.create(upload_type)
         guide, guide_type = self._build_guide(upload_type)
 
         @tff.tensorflow.computation(value_type, guide_type)
@@ -97,7 +98,7 @@ class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
         )
         def next_fn(state, value, weight):
             attacked = tff.federated_map(attack, (value, tff.federated_broadcast(guide(value))))
-            return inner.next(state, attacked, weight)
+            return inner.next(state, attacked, weight) if weighted else inner.next(state, attacked)
 
         return tff.templates.AggregationProcess(inner.initialize, next_fn)
 

@@ -22,6 +22,11 @@ class MeanParameters(Parameters):
 
 
 @dataclasses.dataclass(frozen=True)
+class UniformMeanParameters(Parameters):
+    """The mean in which every client counts the same has no keys."""
+
+
+@dataclasses.dataclass(frozen=True)
 class SecureSumParameters(Parameters):
     """Of means whose sums are secure: the server learns sums, and no client's upload or cluster.
 
@@ -110,6 +115,7 @@ class RobustParameters(Parameters):
 
 PARAMETERS = {
     "mean": MeanParameters,
+    "uniform_mean": UniformMeanParameters,
     "secure_sum": SecureSumParameters,
     "dp": DPParameters,
     "compression": CompressionParameters,
@@ -121,7 +127,7 @@ def aggregation(name: str, **options):
     """Builds an aggregation by its name, for `aggregation=` of the methods' builders.
 
     Args:
-      name: "mean", "secure_sum", "dp", "compression" or "robust".
+      name: "mean", "uniform_mean", "secure_sum", "dp", "compression" or "robust".
       **options: The keys of its table in a task file, see `tffcl list aggregations NAME`. With "dp" and "compression" also `seed`:
         then their randomness repeats, as simulations need it and deployments must not have it. With "compression" also `layers`,
         the number of parameters in each part that has a range of its own.
@@ -142,6 +148,14 @@ def aggregation(name: str, **options):
 def build_mean(how: MeanParameters = MeanParameters()) -> None:
     """Builds nothing: a method's own mean, weighted by examples, is what it takes without a factory."""
     del how
+
+
+def build_uniform_mean(how: UniformMeanParameters = UniformMeanParameters()):
+    """Builds the mean in which every client counts the same, whatever its number of examples (IFCA's and CFL's code)."""
+    from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory
+
+    del how
+    return UniformClusteredMeanFactory()
 
 
 def build_secure_sum(how: SecureSumParameters = SecureSumParameters()):
@@ -174,6 +188,7 @@ def build_robust(how: RobustParameters = RobustParameters()):
 
 _BUILDERS = {
     "mean": build_mean,
+    "uniform_mean": build_uniform_mean,
     "secure_sum": build_secure_sum,
     "dp": build_dp,
     "compression": build_compression,

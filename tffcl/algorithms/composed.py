@@ -5,7 +5,6 @@ trains its own model: PACFL, FLIS (HC) and PCA+kM+HC are points of this space.
 """
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
@@ -15,6 +14,7 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShot, OneShotClustering, check_cut
+from tffcl.algorithms.pacfl import PACFLParameters, build_data_signature
 from tffcl.algorithms.trainings import build_training, training_of
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import client_relatedness, hierarchical, inference_similarity, proximity
@@ -31,8 +31,8 @@ from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.partial_weights import build_partial_weights
 from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.signatures.signature import Signature
-from tffcl.signatures.subspace import build_subspace
-from tffcl.validation import Count, NonNegative, Parameters, Positive, check_options, one_of
+from tffcl.signatures.subspace import PREPROCESSING
+from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, check_options, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ComposedParameters(Parameters):
       signature: A name in `SIGNATURES`, one that a package has registered, a builder "module:function" `(model, *, ...) -> Signature`, or a table of one of them with its
         parameters: {name = "subspace", num_vectors = 5}.
       metric: How far two clients are apart: one of the signature's own, "euclidean" or "cosine"; default the signature's first.
-      linkage: A name in `hierarchical.LINKAGES`.
+      linkage: A name in `hierarchical.WITH_WARD`.
       threshold: Merges up to this distance are made.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
       training: A name in `TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight = 0.1}.
@@ -53,7 +53,7 @@ class ComposedParameters(Parameters):
 
     signature: str | dict = "subspace"
     metric: str | None = None
-    linkage: one_of(hierarchical.LINKAGES) = "average"
+    linkage: one_of(hierarchical.WITH_WARD) = "average"
     threshold: NonNegative | None = None
     num_clusters: Count | None = None
     training: str | dict = "sgd"
@@ -90,14 +90,18 @@ class SignatureKind:
 
 def _subspace(
     model: FlatModel, *, num_vectors: Count = 3, per_class: bool = False, max_classes: Count | None = None,
+    preprocess: one_of(PREPROCESSING) = "raw", samples: Count | None = None, energy: Share = 1.0,
     noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
 ):  # fmt: skip
+    how = {"num_vectors": num_vectors, "per_class": per_class, "max_classes": max_classes}
+    how |= {"preprocess": preprocess, "samples": samples, "energy": energy}
     private = {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
-    return _subspace_by("gram", model, num_vectors=num_vectors, per_class=per_class, max_classes=max_classes, **private)
+    return build_data_signature(model, PACFLParameters(**how), **private)
 
 
-def _subspace_by(method: str, model: FlatModel, *, num_vectors: int = 3, **options) -> Signature:
-    return build_subspace(model.example_spec, num_vectors, method=method, num_classes=model.num_classes, **options)
+def _device_subspace(model: FlatModel, *, noise_multiplier: float = 0.0, clip: float = 1.0, **how):
+    private = {"noise_multiplier": noise_multiplier, "clip": clip}
+    return build_data_signature(model, PACFLParameters(**how), "power", **private)
 
 
 def _inference(model: FlatModel, *, training, server_images, seed, soft: bool = False):
@@ -137,9 +141,7 @@ def _partial_weights(
 
 
 SIGNATURES = {
-    "subspace": SignatureKind(
-        _subspace, proximity.METRICS, subspace_angles, "degrees", functools.partial(_subspace_by, "power")
-    ),
+    "subspace": SignatureKind(_subspace, proximity.METRICS, subspace_angles, "degrees", _device_subspace),
     "inference": SignatureKind(_inference, inference_similarity.FORMS, answer_dissimilarities, "dissimilarity"),
     "pca_centres": SignatureKind(_pca_centres, client_relatedness.DISTANCES, centre_distances, "distance of centres"),
     "embedding": SignatureKind(_embedding, client_relatedness.DISTANCES, centre_distances, "distance of centres"),

@@ -215,6 +215,9 @@ def _aggregation(description: str, build: str, parameters: str) -> Entry:
 # How the updates inside a cluster are aggregated; each builds a factory, or None for the plain mean.
 AGGREGATIONS = {
     "mean": _aggregation("the mean, weighted by examples", "build_mean", "MeanParameters"),
+    "uniform_mean": _aggregation(
+        "the plain mean of the clients' models, each counts the same", "build_uniform_mean", "UniformMeanParameters"
+    ),
     "secure_sum": _aggregation(
         "the same by secure sums: the server sees no client's upload", "build_secure_sum", "SecureSumParameters"
     ),

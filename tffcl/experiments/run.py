@@ -23,7 +23,8 @@ def run(
     overwrite: bool = False,
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
-) -> Result:
+    until: int | None = None,
+) -> Result | None:
     """Runs one method on one task and writes the files of a run (see the README) but for report and figures.
 
     Args:
@@ -34,6 +35,7 @@ def run(
       overwrite: Delete the run that is in `out`.
       show_progress: A progress bar with an ETA on standard error.
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
+      until: Stop after this round with a checkpoint, to go on later with `resume`; then there is no result yet.
 
     Raises:
       UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
@@ -69,8 +71,10 @@ def run(
         workers=workers,
         sample=protocol.sampling,
         privacy=config.privacy,
+        place_unseen=config.evaluation.place_unseen,
+        until=until,
     )
-    if len(malicious):
+    if result is not None and len(malicious):
         told = told_of(attack, malicious, result.client_columns, result.trained.population.client_ids)
         result.summary.update(attack=told, notes=[*result.summary["notes"], note_of(told)])
         write_summary(pathlib.Path(out), result.summary)

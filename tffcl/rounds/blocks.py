@@ -29,8 +29,8 @@ from tffcl.rounds.traffic import type_bytes
 from tffcl.runtime import MESSAGE_BYTES, memory
 
 # What a byte of a client's values takes while a block is under way: in the message, in the worker's copy of it and in what TFF
-# makes of that; measured, see tests/benchmarks/blocks.py.
-_INPUT_COPIES, _OUTPUT_COPIES = 3, 4
+# makes of that; measured, see tests/benchmarks/memory.py and relatedness.py.
+_INPUT_COPIES, _OUTPUT_COPIES = 3, 7
 _MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
 
 
@@ -131,7 +131,8 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
     received = composed.transfer.down_bytes(rows) if composed.uploads else 0
     rows_sent = sum(_size(values[name][0]) for name in by_row)
     # Sums by key: a client's own slot of them is copied when it is added to.
-    slots = uploads * rows / 8 if composed.aggregators else 0
+    summed = [name for name in composed.aggregators if not hasattr(composed.uploads[name], "by_parts")]
+    slots = sum(type_bytes(result["uploads"][name], rows) for name in summed) * rows / 8
     most = _INPUT_COPIES * (held + kept + rows_sent) + _OUTPUT_COPIES * (uploads + kept) + received + slots
     return shared, max(held + kept + rows_sent, uploads + kept), most
 

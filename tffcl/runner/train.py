@@ -17,7 +17,7 @@ from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
 from tffcl.errors import Diverged, UserError, unknown
 from tffcl.rounds import blocks, releases
-from tffcl.runner import changes, checks, directory, summary
+from tffcl.runner import accuracies, changes, checks, directory, summary
 from tffcl.runner.checkpoints import Checkpoints
 from tffcl.runner.clustering_error import clustering_error
 from tffcl.runner.history import ClusterHistory
@@ -81,6 +81,7 @@ class _Run:
     progress: dict
     interrupts: Interrupts
     title: str
+    place_unseen: bool
     ledger: Ledger
     stopped: str = ""  # why the run ended before its last round
 
@@ -111,7 +112,9 @@ def train(
     memory: str | int | None = None,
     sample: str = "fixed",
     privacy: PrivacySettings = PrivacySettings(),
-) -> Result:
+    place_unseen: bool = False,
+    until: int | None = None,
+) -> Result | None:
     """Trains a method on clients and writes the files of a run but for report and figures.
 
     Args:
@@ -136,6 +139,11 @@ def train(
       sample: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in a round that
         nobody is drawn for nothing moves.
       privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
+      place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
+      until: Stop after this round with a checkpoint, to go on later with `resume`.
+
+    Returns:
+      What the run gave; None if it has stopped by `until` before its end.
 
     Raises:
       UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
@@ -144,7 +152,7 @@ def train(
     checks.check_method(method)
     most = None if memory is None else parse_bytes(memory)
     protocol = Protocol(rounds, clients_per_round, seed, evaluate_every, checkpoint_every, keep_checkpoints, sample)
-    settings = settings or _default_settings(method, protocol)
+    settings = settings or _default_settings(method, protocol, place_unseen)
     out = pathlib.Path(out)
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
@@ -172,18 +180,23 @@ def train(
         blocks.watched(watch),
         releases.accounted(ledger),
     ):
-        job = _Run(method, protocol, stages, stages.at(0), _no_progress(len(population)), interrupts, title, ledger)
+        job = _Run(
+            method, protocol, stages, stages.at(0), _no_progress(len(population)), interrupts, title, place_unseen, ledger
+        )
         checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints, store)
         round_number, state = _start(job, checkpoints, resume, bar)
         bar.update(round_number)
         written = Metrics(out), ClusterHistory(out, round_number + 1)
-        state, accuracy, done = _rounds(job, state, round_number, checkpoints, *written, bar)
+        last = min(rounds, until or rounds)
+        state, accuracy, done = _rounds(job, state, round_number, last, checkpoints, *written, bar)
+    if accuracy is None:
+        return None
     about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": done}
     return _finish(job, out, about, state, accuracy)
 
 
-def _default_settings(method, protocol: Protocol) -> dict:
-    values = dataclasses.asdict(protocol)
+def _default_settings(method, protocol: Protocol, place_unseen: bool) -> dict:
+    values = dataclasses.asdict(protocol) | ({"place_unseen": True} if place_unseen else {})
     return {"task": "train", "algorithm": method.name, "seed": values.pop("seed"), "train": values}
 
 
@@ -243,12 +256,16 @@ def _enter_stage(job: _Run, state, number: int):
     return joined
 
 
-def _rounds(job: _Run, state, done: int, checkpoints: Checkpoints, metrics: Metrics, history: ClusterHistory, bar):
-    """Runs the rounds that are left, or that the budget allows; returns the last state, the last evaluation and the last round."""
+def _rounds(job: _Run, state, done: int, last: int, checkpoints: Checkpoints, metrics: Metrics, history: ClusterHistory, bar):
+    """Runs the rounds up to the `last`, or those that the budget allows.
+
+    Returns:
+      The last state, the evaluation after the run's last round (None before), and the last round.
+    """
     protocol, accuracy, shown = job.protocol, None, {}
     begun = saved = done
     try:
-        while done < protocol.rounds:
+        while done < last:
             job.interrupts.check()
             start = time.monotonic()
             try:
@@ -261,13 +278,13 @@ def _rounds(job: _Run, state, done: int, checkpoints: Checkpoints, metrics: Metr
             done += 1
             if sampling.is_evaluation(done, protocol.rounds, protocol.evaluate_every):
                 state, accuracy = _evaluate(job, state)
-                row.update(_accuracy_row(job, accuracy))
+                row.update(accuracies.row(accuracy, job.progress))
                 row.update(_cluster_row(job, state))
             metrics.release(done, {**row, "seconds": time.monotonic() - start})
             views = job.method.views(state)
             history.save(done, job.stage.population.shown_ids, views.clusters)
             _show(bar, row, shown)
-            if done == protocol.rounds or done % protocol.checkpoint_every == 0:
+            if done == last or done % protocol.checkpoint_every == 0:
                 checkpoints.save(done, state, job.progress)
                 saved = done
     except KeyboardInterrupt:
@@ -282,6 +299,8 @@ def _rounds(job: _Run, state, done: int, checkpoints: Checkpoints, metrics: Metr
     if job.stopped:
         checkpoints.save(done, state, job.progress)
         bar.write(job.stopped, file=sys.stderr)
+    elif last < protocol.rounds:
+        return state, None, done
     return (*((state, accuracy) if accuracy else _evaluate(job, state)), done)
 
 
@@ -332,7 +351,7 @@ def _round(job: _Run, state, number: int) -> tuple[object, dict]:
         **clusters,
         **({} if metrics.relatedness is None else {"clustering_error": clustering_error(population, metrics)}),
         **metrics.scalars,
-        **dict.fromkeys(("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy")),
+        **dict.fromkeys(accuracies.names(job.stage)),
         "down_bytes": int(metrics.traffic.down),
         "up_bytes": int(metrics.traffic.up),
         **({"epsilon": job.ledger.epsilon} if job.ledger.is_private else {}),
@@ -352,32 +371,11 @@ def _row_of_nobody(job: _Run, state) -> dict:
 def _evaluate(job: _Run, state) -> tuple[object, dict]:
     """Returns the state, in which clients that choose have chosen, and their accuracies."""
     with job.timed(EVALUATION):
-        state = job.method.choose(state, job.stage.population)
-        ids, evaluator = job.stage.population.client_ids, job.stage.evaluator
-        models, rows = job.method.models_for(state, ids)
-        checks.check_models(job.method.name, models, rows, len(ids), job.method.model.size)
-        everyones = job.method.views(state).global_model
-        if everyones is None and len(np.unique(rows)) == 1:
-            everyones = models[rows[0]]
-        return state, {
-            "cluster": evaluator.cluster_accuracy(models, rows),
-            "global": None if everyones is None else evaluator.global_accuracy(everyones),
-        }
+        return accuracies.measure(job.method, job.stage, state, place_unseen=job.place_unseen)
 
 
 def _cluster_row(job: _Run, state) -> dict:
     return summary.cluster_numbers(job.stage.population, job.method.views(state))
-
-
-def _accuracy_row(job: _Run, accuracy: dict) -> dict:
-    local = summary.local_accuracies(job.progress)
-    known = np.isfinite(local)
-    return {
-        "cluster_accuracy": summary.spread(accuracy["cluster"])["mean"],
-        "local_accuracy": float(local[known].mean()) if known.any() else None,
-        "local_share": float(known.mean()),
-        "global_accuracy": accuracy["global"],
-    }
 
 
 def _say_once(bar, line: str, told: set):

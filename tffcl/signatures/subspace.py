@@ -5,12 +5,18 @@ import collections
 import tensorflow as tf
 
 from tffcl.client_work.examples import as_features, stack
+from tffcl.client_work.order import visiting_order
 from tffcl.errors import UserError, unknown
 from tffcl.signatures.jacobi import symmetric_eigenpairs
 from tffcl.signatures.private_noise import noised
 from tffcl.signatures.signature import Signature, build_signature
 
 METHODS = ("gram", "svd", "power")
+PREPROCESSING = {
+    "raw": "raw pixels divided by 255, other numbers as they are, uncentred (the authors' code)",
+    "normalized": "as the model takes them, normalised by the data set's mean and deviation (the authors' code for MIX-4)",
+    "centred": "raw, less the mean of the client's own examples: the vectors are its principal components",
+}
 
 # Singular values below this share of the largest are noise: such a direction is not the data's.
 _RANK_TOLERANCE = 1e-6
@@ -123,7 +129,7 @@ _BY = {"gram": _by_gram, "svd": _by_svd, "power": _by_power}
 
 
 @tf.function
-def left_singular_vectors(data, num_vectors: int, method: str = "gram"):
+def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: float = 1.0):
     """Computes the `num_vectors` most significant left singular vectors of `data`.
 
     Each vector's sign is fixed so that its entry of largest magnitude is positive.
@@ -133,21 +139,27 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram"):
       num_vectors: p.
       method: "gram" (leading eigenvectors of the smaller Gram matrix, the fast way), "svd", or "power" (as "gram", by
         operations that a device's runtime has).
+      energy: Only as many vectors as are needed for this share of the sum of the data's squares; 1: all p.
 
     Returns:
-      `(basis float32 [d, p], mask bool [p])`; columns beyond the rank of the data are zero and masked.
+      `(basis float32 [d, p], mask bool [p])`; columns beyond the rank of the data, or the energy, are zero and masked.
     """
     data = tf.cast(data, tf.float64)
     values, basis = _BY[method](data, num_vectors)
     missing = num_vectors - tf.shape(values)[0]
     values, basis = tf.pad(values, [[0, missing]]), tf.pad(basis, [[0, 0], [0, missing]])
     mask = values > _RANK_TOLERANCE * tf.reduce_max(tf.pad(values, [[0, 1]]))
+    if energy < 1.0:
+        before = tf.math.cumsum(tf.square(values), exclusive=True)
+        mask = tf.logical_and(mask, before < energy * tf.reduce_sum(tf.square(data)))
     basis = _with_signs(tf.where(mask, basis, tf.zeros_like(basis)))
     return tf.ensure_shape(basis, [data.shape[0], num_vectors]), tf.ensure_shape(mask, [num_vectors])
 
 
 @tf.function
-def class_singular_vectors(data, labels, num_vectors: int, num_classes: int, max_classes: int, method: str = "gram"):
+def class_singular_vectors(
+    data, labels, num_vectors: int, num_classes: int, max_classes: int, method: str = "gram", energy: float = 1.0
+):
     """Computes left singular vectors class by class and puts them side by side, in order of the labels.
 
     Args:
@@ -157,6 +169,7 @@ def class_singular_vectors(data, labels, num_vectors: int, num_classes: int, max
       num_classes: Labels are 0 to `num_classes - 1`.
       max_classes: For how many classes there is room; a client with more gives those with most examples.
       method: As in `left_singular_vectors`.
+      energy: The same, of each class.
 
     Returns:
       `(basis float32 [d, max_classes * p], mask bool [max_classes * p])`. Columns are orthonormal within a class only.
@@ -167,7 +180,7 @@ def class_singular_vectors(data, labels, num_vectors: int, num_classes: int, max
 
     def of_class(label):
         members = tf.boolean_mask(data, tf.equal(labels, label), axis=1)
-        return left_singular_vectors(members, num_vectors, method)
+        return left_singular_vectors(members, num_vectors, method, energy)
 
     bases, masks = tf.map_fn(of_class, present, fn_output_signature=(tf.float32, tf.bool), parallel_iterations=1)
     features = data.shape[0]
@@ -191,6 +204,11 @@ def _with_signs(basis):
     return tf.cast(tf.where(peak < 0, -basis, basis), tf.float32)
 
 
+def _centred(x):
+    features = as_features(x)
+    return features - tf.reduce_mean(features, axis=0)
+
+
 def build_subspace(
     example_spec,
     num_vectors: int = 3,
@@ -199,6 +217,8 @@ def build_subspace(
     num_classes: int | None = None,
     max_classes: int | None = None,
     preprocess=None,
+    samples: int | None = None,
+    energy: float = 1.0,
     method: str = "gram",
     noise_multiplier: float = 0.0,
     clip: float = 1.0,
@@ -208,11 +228,14 @@ def build_subspace(
 
     Args:
       example_spec: `tf.TensorSpec` structure of one example, `x` and `y`.
-      num_vectors: p, singular vectors over all data (the paper), or per class.
+      num_vectors: p, singular vectors over all data (the paper), or per class; with `energy` at most so many.
       per_class: One truncated SVD per class, side by side (the authors' code): q = p * `max_classes`; else q = p.
       num_classes: Number of labels; needed with `per_class`.
       max_classes: Room for so many classes; default `num_classes`. What is not used is padding that is sent all the same.
-      preprocess: Raw examples to features; default raw pixels divided by 255, other numbers as they are, uncentred as in the authors' code.
+      preprocess: Raw examples `[n, ...]` to features, or a name in `PREPROCESSING` but "normalized", which is a model's
+        `preprocess`; default "raw".
+      samples: Only so many of a client's examples, at random but always the same; default all.
+      energy: As in `left_singular_vectors`.
       method: A name in `METHODS`.
       noise_multiplier: z: the vectors are those of the noised Gram matrix (Dwork et al. 2014, "Analyze Gauss"), the mean of x x' over
         the examples, each scaled to norm `clip` at most, in units of clip². Its norm is 1 at most, and each of its coordinates gets
@@ -233,17 +256,23 @@ def build_subspace(
         raise UserError("per_class needs one label for each example; these have a sequence of labels")
     if per_class and not num_classes:
         raise UserError("per_class needs num_classes, the number of labels")
-    if noise_multiplier and per_class:
-        raise UserError("noise_multiplier is of the subspace of all data; with per_class it must be 0")
+    if noise_multiplier and (per_class or energy < 1):
+        raise UserError("noise_multiplier is of a fixed number of vectors of all data; with per_class or energy it must be 0")
     max_classes = max_classes or num_classes
     if per_class and not 1 <= max_classes <= num_classes:
         raise UserError(f"max_classes is {max_classes}; it must be from 1 to the number of classes, {num_classes}")
+
+    to_features = preprocess if callable(preprocess) else {"raw": as_features, "centred": _centred}[preprocess or "raw"]
 
     @tf.function
     def compute(context, examples):
         del context
         local = stack(examples)
-        x = (preprocess or as_features)(local["x"])
+        if samples is not None:
+            count = tf.shape(local["y"])[0]
+            chosen = visiting_order(count, tf.stack([count, samples]))[:samples]
+            local = tf.nest.map_structure(lambda leaf: tf.gather(leaf, chosen), local)
+        x = to_features(local["x"])
         data = tf.transpose(tf.reshape(x, [-1, features]))
         if noise_multiplier:
             gram = _noised_gram(data, clip, noise_multiplier, noise_seed)
@@ -252,12 +281,14 @@ def build_subspace(
             basis = tf.ensure_shape(_with_signs(vectors), [features, num_vectors])
             mask = tf.ones([num_vectors], tf.bool)
         elif per_class:
-            basis, mask = class_singular_vectors(data, local["y"], num_vectors, num_classes, max_classes, method)
+            basis, mask = class_singular_vectors(data, local["y"], num_vectors, num_classes, max_classes, method, energy)
         else:
-            basis, mask = left_singular_vectors(data, num_vectors, method)
+            basis, mask = left_singular_vectors(data, num_vectors, method, energy)
         return collections.OrderedDict(basis=basis, mask=mask)
 
-    key = None if preprocess else (num_vectors, per_class, num_classes, max_classes, method)
-    if noise_multiplier:
-        key = None
+    key = (
+        None
+        if callable(preprocess) or noise_multiplier
+        else (num_vectors, per_class, num_classes, max_classes, preprocess, samples, energy, method)
+    )
     return build_signature("subspace", example_spec, compute, key=key, noise_multiplier=noise_multiplier)
