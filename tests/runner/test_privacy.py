@@ -6,6 +6,7 @@ import json
 import dp_accounting
 import numpy as np
 import pytest
+import tomli_w
 from dp_accounting import pld, rdp
 
 import tffcl
@@ -15,6 +16,7 @@ from tffcl.algorithms.ifca import IFCAParameters, build_ifca
 from tffcl.clients import sampling
 from tffcl.errors import UserError
 from tffcl.rounds.releases import Release
+from tffcl.runner import directory
 from tffcl.runner.privacy import BudgetSpent, Ledger, PrivacySettings
 
 DELTA = 1e-3
@@ -168,3 +170,25 @@ def test_a_large_delta_is_warned_of(model, population, tmp_path, capsys):
 def test_bad_settings(settings, message):
     with pytest.raises(UserError, match=message):
         PrivacySettings(**settings)
+
+
+def test_a_raised_budget_is_the_same_run_and_another_delta_is_not(tmp_path):
+    settings = {"task": "t", "privacy": {"epsilon": 2.0, "delta": 1e-3}}
+    (tmp_path / "config.toml").write_text(tomli_w.dumps(settings))
+    directory.check_same(tmp_path, {"task": "t", "privacy": {"epsilon": 3.0, "delta": 1e-3}})
+    directory.check_same(tmp_path, {"task": "t", "privacy": {"delta": 1e-3}})
+    with pytest.raises(UserError, match="its privacy.delta is 0.001, not 0.01"):
+        directory.check_same(tmp_path, {"task": "t", "privacy": {"epsilon": 2.0, "delta": 1e-2}})
+
+
+def test_a_round_that_draws_nobody_is_counted_and_moves_nothing(model, population, tmp_path):
+    """One of five clients on average: a third of the rounds has none."""
+    result = tffcl.train(
+        private(model, 1), population, rounds=6, clients_per_round=1, out=tmp_path / "run", sample="poisson", privacy=SETTINGS,
+        seed=1, show_progress=False,
+    )  # fmt: skip
+    ids = population.client_ids
+    drawn = [len(sampling.sample_cohort(ids, 1, 1, number, "poisson")) for number in range(1, 7)]
+    rows = rows_of(tmp_path / "run")
+    assert 0 in drawn[1:] and [row["train_loss"] == "" for row in rows] == [not each for each in drawn]
+    assert result.summary["privacy"]["releases"] == 6 - (drawn[0] == 0)
