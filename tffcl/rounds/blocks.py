@@ -30,7 +30,7 @@ from tffcl.runtime import MESSAGE_BYTES, memory
 
 # What a byte of a client's values takes while a block is under way: in the message, in the worker's copy of it and in what TFF
 # makes of that; measured, see tests/benchmarks/memory.py and relatedness.py.
-_INPUT_COPIES, _OUTPUT_COPIES = 3, 7
+_INPUT_COPIES, _SUMMED_COPIES, _COLLECTED_COPIES = 3, 4, 10
 _MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
 
 
@@ -132,8 +132,9 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
     rows_sent = sum(_size(values[name][0]) for name in by_row)
     # Sums by key: a client's own slot of them is copied when it is added to.
     summed = [name for name in composed.aggregators if not hasattr(composed.uploads[name], "by_parts")]
-    slots = sum(type_bytes(result["uploads"][name], rows) for name in summed) * rows / 8
-    most = _INPUT_COPIES * (held + kept + rows_sent) + _OUTPUT_COPIES * (uploads + kept) + received + slots
+    sums = sum(type_bytes(result["uploads"][name], rows) for name in summed)
+    outputs = _SUMMED_COPIES * (sums + kept) + _COLLECTED_COPIES * (uploads - sums)
+    most = _INPUT_COPIES * (held + kept + rows_sent) + outputs + received + sums * rows / 8
     return shared, max(held + kept + rows_sent, uploads + kept), most
 
 
