@@ -82,8 +82,10 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
       values: The server's values by name.
 
     Raises:
-      UserError: If a single client takes more than the budget, or more than a message has room for.
+      UserError: If a single client takes more than the budget, or more than a message has room for; or if the server holds the
+        uploads of all, and these do not fit into what is free.
     """
+    _check_rows(composed, len(cohort.client_ids))
     clients, lanes = len(cohort.client_ids), len(runtime.lanes())
     shared, each, most = _bytes(composed, cohort, values)
     if shared + each > _MESSAGE_ROOM:
@@ -113,6 +115,17 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
         f"within {memory.shown(budget)} of memory"
     )
     return Plan(blocks, in_flight)
+
+
+def _check_rows(composed: Round, clients: int):
+    """Raises UserError if the uploads that the server holds of every client do not fit into this process."""
+    uploaded = composed.simulated_update.type_signature.result["uploads"]
+    held = clients * sum(type_bytes(uploaded[name]) for name in composed.uploads if name not in composed.aggregators)
+    if held > (free := memory.free_bytes()):
+        raise UserError(
+            f"the uploads of {clients} clients take {memory.shown(held)} together, which this method's server holds at once; "
+            f"{memory.shown(free)} are free: fewer clients_per_round would do"
+        )
 
 
 def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, float, float]:
