@@ -17,7 +17,7 @@ from tffcl.clients import sampling
 from tffcl.errors import UserError
 from tffcl.rounds.releases import Release
 from tffcl.runner import directory
-from tffcl.runner.privacy import BudgetSpent, Ledger, PrivacySettings
+from tffcl.runner.privacy import BudgetSpent, Ledger, PrivacySettings, privacy_notes
 
 DELTA = 1e-3
 SETTINGS = PrivacySettings(delta=DELTA)
@@ -65,7 +65,11 @@ def test_everyone_taking_part_is_the_gaussian_mechanism():
 
 def test_a_release_without_noise_costs_everything_and_no_budget_allows_it():
     ledger = ledger_of([Release("a round", 1, 10, 100, 0.1), Release("the signatures", 0, 100, 100)])
-    assert ledger.epsilon == float("inf") and not ledger.is_private and ledger.summary() is None
+    assert ledger.epsilon == float("inf") and not ledger.is_private
+    told, rounds = ledger.summary(), ledger_of([Release("a round", 1, 10, 100, 0.1)]).epsilon
+    assert told["epsilon"] is None and told["open_releases"] == 1 and told["noised_epsilon"] == rounds
+    assert privacy_notes(told)[0].startswith("not private: 1 releases came without noise")
+    assert ledger_of([Release("the signatures", 0, 100, 100)]).summary() is None and privacy_notes(None) == []
     with pytest.raises(UserError, match="privacy.epsilon is 5, and there is no noise on the signatures"):
         ledger_of([Release("the signatures", 0, 100, 100)], epsilon=5)
 

@@ -123,10 +123,21 @@ class Ledger:
         return _epsilon_of(tuple(sorted(counts.items())), self.delta, _replaces(counts)) if counts else 0.0
 
     def summary(self, stopped: str = "") -> dict | None:
-        """Returns what summary.json says; None where nothing that was released is private."""
-        if not self.is_private and self.budget is None:
+        """Returns what summary.json says; None where nothing that was released has noise.
+
+        `epsilon` is None, which stands for infinite, where `open_releases` came without noise; `noised_epsilon` is that of the others.
+        """
+        noised = collections.Counter({key: count for key, count in self._counts.items() if key[0]})
+        if not noised and self.budget is None:
             return None
-        told = {"epsilon": self.epsilon, "delta": self.delta, "neighbours": self.neighbours, "budget": self.budget}
+        opened = sum(self._counts.values()) - sum(noised.values())
+        told = {
+            "epsilon": None if opened else self.epsilon,
+            "delta": self.delta,
+            "neighbours": self.neighbours,
+            "budget": self.budget,
+        }
+        told |= {"open_releases": opened, "noised_epsilon": self._epsilon(noised)} if opened else {}
         return {**told, "releases": sum(self._counts.values()), **({"stopped": stopped} if stopped else {})}
 
 
@@ -144,6 +155,11 @@ def privacy_notes(summary: dict | None) -> list[str]:
     """Returns what a report says of the privacy of a run."""
     if summary is None:
         return []
+    if summary["epsilon"] is None:
+        return [
+            f"not private: {summary['open_releases']} releases came without noise (signatures, or uploads beside the updates); those with "
+            f"noise alone cost epsilon {summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({summary['neighbours']})"
+        ]
     told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({summary['neighbours']})"
     budget = "" if summary["budget"] is None else f", of a budget of {summary['budget']:g}"
     return [f"{told}{budget}", *([summary["stopped"]] if "stopped" in summary else [])]
