@@ -20,7 +20,7 @@ def build_encode(autoencoder: FlatAutoencoder):
     """Builds a tf.function `(vector float32[P], x uint8[n, ...]) -> codes float32[n, latent]`; n may be 0."""
     shape = autoencoder.input_shape
 
-    @tf.function
+    @tf.function(autograph=False)
     def encode(vector, x):
         tensors = autoencoder.unravel(vector)
         n = tf.shape(x)[0]
@@ -65,7 +65,7 @@ def build_adam_steps(autoencoder: FlatAutoencoder, batch_size: int, learning_rat
             loss = autoencoder.loss(autoencoder.unravel(vector), features)
         return tape.gradient(loss, vector), loss
 
-    @tf.function
+    @tf.function(autograph=False)
     def adam_steps(state, x, order):
         count = tf.size(order)
 
@@ -105,7 +105,7 @@ def build_fine_tune(autoencoder: FlatAutoencoder, epochs: int, batch_size: int, 
     """
     adam_steps = build_adam_steps(autoencoder, batch_size, learning_rate)
 
-    @tf.function
+    @tf.function(autograph=False)
     def fine_tune(vector, x, seed):
         def epoch(number, state):
             order = visiting_order(tf.shape(x)[0], seed + [0, number])

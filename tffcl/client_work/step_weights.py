@@ -17,7 +17,7 @@ def build_step_weight(training: LocalTraining):
       training: Epochs, batch size, momentum and proximal weight.
     """
 
-    @tf.function
+    @tf.function(autograph=False)
     def step_weight(examples):
         size = training.batch_size or tf.maximum(examples, 1)
         steps = training.epochs * -(-examples // size)

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, Weight
-from tffcl.models.graph_function import graph_function
+from tffcl.models.graph_function import converted, graph_function
 
 
 def from_functional(
@@ -43,21 +43,19 @@ def from_functional(
     def outputs(tensors, features, seed):
         return functional.predict_on_batch((tuple(tensors), fixed), features, seed is not None)
 
-    def loss(predicted, labels):
-        return functional.loss(predicted, labels)
+    loss = converted(functional.loss)
 
     def losses(predicted, labels):
         def of_one(example):
             output, label = example
-            return functional.loss(output[tf.newaxis], label[tf.newaxis])  # the mean over a batch of one
+            return loss(output[tf.newaxis], label[tf.newaxis])  # the mean over a batch of one
 
         return tf.map_fn(of_one, (predicted, labels), fn_output_signature=tf.float32)
 
+    probabilities = converted(probabilities) if probabilities else tf.nn.softmax
     classes = _check_output(name, functional, spec)
     _check_loss(name, functional, spec, classes)
-    return FlatModel(
-        name, weights, functional, tf.identity, outputs, spec, classes, loss, losses, probabilities or tf.nn.softmax
-    )
+    return FlatModel(name, weights, functional, tf.identity, outputs, spec, classes, loss, losses, probabilities)
 
 
 def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_spec, name: str | None = None) -> FlatModel:

@@ -78,7 +78,7 @@ def build_embedding(
     fine_tune = build_fine_tune(autoencoder, fine_tune_epochs, batch_size, learning_rate)
     sent = vector if fine_tune_epochs else vector[: autoencoder.layer_slices()["decoder_input"].start]
 
-    @tf.function
+    @tf.function(autograph=False)
     def embed(context, examples):
         images, seed = stack(examples)["x"], context["seed"]
         weights = tf.pad(context["encoder"], [[0, autoencoder.size - sent.size]])  # to encode needs no decoder

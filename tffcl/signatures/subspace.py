@@ -120,7 +120,7 @@ def _largest_by_power(gram, count):
 _BY = {"gram": _by_gram, "svd": _by_svd, "power": _by_power}
 
 
-@tf.function
+@tf.function(autograph=False)
 def left_singular_vectors(data, num_vectors: int, method: str = "gram"):
     """Computes the `num_vectors` most significant left singular vectors of `data`.
 
@@ -146,7 +146,7 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram"):
     return tf.cast(basis, tf.float32), tf.ensure_shape(mask, [num_vectors])
 
 
-@tf.function
+@tf.function(autograph=False)
 def class_singular_vectors(data, labels, num_vectors: int, num_classes: int, max_classes: int, method: str = "gram"):
     """Computes left singular vectors class by class and puts them side by side, in order of the labels.
 
@@ -212,7 +212,7 @@ def build_subspace(
     if per_class and not 1 <= max_classes <= num_classes:
         raise UserError(f"max_classes is {max_classes}; it must be from 1 to the number of classes, {num_classes}")
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute(context, examples):
         del context
         local = stack(examples)
