@@ -116,7 +116,10 @@ def with_control_flow(converted: bool) -> tffcl.FlatModel:
 
     first = ((np.linspace(-1, 1, 60, dtype=np.float32).reshape(30, 2), np.zeros(2, np.float32)), ())
     batch = tf.TensorSpec([None, 30], tf.float32), tf.TensorSpec([None], tf.int32)
-    return tffcl.FlatModel.from_functional(tff.learning.models.FunctionalModel(first, predict_on_batch, loss, batch))
+    functional = tff.learning.models.FunctionalModel(
+        initial_weights=first, predict_on_batch_fn=predict_on_batch, loss_fn=loss, input_spec=batch
+    )
+    return tffcl.FlatModel.from_functional(functional)
 
 
 def test_control_flow_on_tensors_in_a_users_model_and_loss_is_tensorflows(tff_worker):
