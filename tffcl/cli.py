@@ -7,10 +7,12 @@ import pathlib
 import sys
 
 from tffcl.errors import UserError, unknown
-from tffcl.experiments import study_command
+from tffcl.experiments import study_command, sweep_command
 from tffcl.runtime import memory
 
-_LISTS = ("algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations")
+_LISTS = (
+    "algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations", "encoders",
+)  # fmt: skip
 _DEMO = ("pacfl", "fedavg", "solo")
 
 
@@ -53,6 +55,13 @@ def _add_out_options(parser):
     parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/)")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
     parser.add_argument("--overwrite", action="store_true", help="delete what is in OUT first")
+    _add_format(parser)
+
+
+def _add_format(parser):
+    parser.add_argument(
+        "--format", default="", metavar="csv,md,latex,svg,pdf", help="tables and figures in these formats beside CSV and PNG"
+    )
 
 
 def _add_worker_options(parser):
@@ -102,10 +111,21 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run_options(compare)
     compare.add_argument("--algorithms", metavar="A,B,C", help="default: those that the task names")
     compare.add_argument("--seeds", default="0", metavar="0,1,2")
+    compare.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="local=75",
+        help="rounds and bytes to an accuracy; evaluates every round",
+    )
     _add_out_options(compare)
     _add_worker_options(compare)
 
-    _add_sweep(commands)
+    sweep = _command(commands, "sweep", _sweep, "run one method over the values of a setting: one table, one figure")
+    _add_run_options(sweep)
+    sweep_command.add_sweep(sweep)
+    _add_out_options(sweep)
+
     study_command.add_study(_command(commands, "study", _study, "a paper's table: its cells run, beside the published numbers"))
     study_command.add_results(_command(commands, "results", _results, "RESULTS.md from the kept results of studies"))
 
@@ -125,7 +145,7 @@ def build_parser() -> argparse.ArgumentParser:
     newcomers = _command(
         commands, "newcomers", _newcomers, "clients that a run held out join it: their clusters and accuracies"
     )
-    newcomers.add_argument("out", metavar="OUT", help="what `run` wrote, for a task with newcomers.clients")
+    newcomers.add_argument("out", metavar="OUT", help="what `run` or `compare` wrote, for a task with newcomers.clients")
     newcomers.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
 
     _add_angles(commands)
@@ -146,22 +166,8 @@ def build_parser() -> argparse.ArgumentParser:
         commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison"
     )
     report.add_argument("out", metavar="OUT", help="what `run`, `compare` or `sweep` wrote")
+    _add_format(report)
     return parser
-
-
-def _add_sweep(commands):
-    sweep = _command(commands, "sweep", _sweep, "run one method over the values of a setting: one table, one figure")
-    _add_run_options(sweep)
-    sweep.add_argument("--algorithm", required=True, metavar="A", help="a name from `tffcl list algorithms`")
-    sweep.add_argument(
-        "--over",
-        required=True,
-        metavar="KEY=V1,V2,V3",
-        help="a key as for --set and its values; A's own keys and train's need no section",
-    )
-    sweep.add_argument("--and", dest="second", metavar="KEY=W1,W2", help="a second setting: a line for each of its values")
-    sweep.add_argument("--seeds", default="0", metavar="0,1,2")
-    _add_out_options(sweep)
 
 
 def _add_angles(commands):
@@ -264,13 +270,6 @@ def _worker(options):
     runtime.serve(options.port, runtime.WorkerSettings(given) if given else runtime.WorkerSettings())
 
 
-def _seeds(options) -> list[int]:
-    try:
-        return [int(seed) for seed in options.seeds.split(",")]
-    except ValueError:
-        raise UserError(f"--seeds {options.seeds!r} must be whole numbers with commas between, e.g. 0,1,2") from None
-
-
 def _task_name(task: str) -> str:
     return pathlib.Path(task).stem
 
@@ -290,37 +289,29 @@ def _run(options):
     resolved = config.resolve(options.task, options.algorithm, seed=options.seed, overrides=_overrides(options))
     out = options.out or f"runs/{_task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
     run(resolved, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite, workers=_workers(options))
-    _print_report(out)
+    _print_report(out, options)
 
 
 def _compare(options):
     from tffcl.experiments import compare, config, tasks
+    from tffcl.reporting import targets
 
+    wanted = [targets.parse_target(text) for text in options.target]
     overrides = _overrides(options)
+    if wanted:
+        overrides = tasks.merged({"evaluation": {"every": 1}}, overrides)
     names = options.algorithms.split(",") if options.algorithms else tasks.named_algorithms(options.task)
-    seeds = _seeds(options)
+    seeds = sweep_command.parse_seeds(options.seeds)
     configs = [config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
     out = options.out or f"runs/{_task_name(options.task)}"
-    summaries = compare.compare(
-        configs, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite, workers=_workers(options)
-    )
-    _print_report(out)
+    how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite}
+    summaries = compare.compare(configs, out, **how, workers=_workers(options), targets=wanted)
+    _print_report(out, options)
     return 1 if None in summaries else 0
 
 
 def _sweep(options):
-    from tffcl.experiments import config, sweep
-
-    source = config.find_source(options.task, options.algorithm, _overrides(options))
-    axes = [sweep.parse_axis(options.over, source)]
-    if options.second:
-        axes.append(sweep.parse_axis(options.second, source, "--and"))
-    planned = sweep.plan(options.task, options.algorithm, axes, seeds=_seeds(options), overrides=_overrides(options))
-    names = "-".join(axis.name for axis in axes)
-    out = options.out or f"runs/{_task_name(options.task)}/sweep-{options.algorithm}-{names}"
-    summaries = sweep.sweep(planned, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
-    _print_report(out)
-    return 1 if None in summaries else 0
+    return sweep_command.sweep(options, _overrides(options))
 
 
 def _study(options):
@@ -333,30 +324,23 @@ def _results(options):
 
 def _newcomers(options):
     from tffcl.experiments import joining as newcomers
+    from tffcl.reporting import files, newcomers_table
 
-    print(newcomers.describe(newcomers.join_newcomers(options.out, data_dir=options.data_dir)))
+    if files.is_run(options.out):
+        print(newcomers.describe(newcomers.join_newcomers(options.out, data_dir=options.data_dir)))
+        return
+    newcomers.join_all(options.out, data_dir=options.data_dir)
+    print(newcomers_table.write_table(options.out))
 
 
 def _report(options):
-    _print_report(options.out)
+    _print_report(options.out, options)
 
 
-def _print_report(out):
-    from tffcl.reporting import report, sweeps, tables
-    from tffcl.reporting.files import unfinished_runs
+def _print_report(out, options=None):
+    from tffcl.reporting.terminal import print_report
 
-    if sweeps.is_sweep(out):
-        found = sweeps.read_sweep(out)
-        text, runs = sweeps.to_text(found), len(found.runs)
-    else:
-        rows = tables.directory_rows(out)
-        text, runs = tables.to_text(rows), sum(len(row.seeds) for row in rows)
-    page = report.write_report(out) if runs else None  # of runs that all failed there are no pictures
-    print(text)
-    for each in unfinished_runs(out):
-        print(f"\nnot finished, and left out: {each}", file=sys.stderr)
-    if page:
-        print(f"\nreport: {page}")
+    print_report(out, getattr(options, "format", ""))
 
 
 def _similarity(options):
@@ -407,6 +391,7 @@ def _angles(options):
 def _list(options):
     from tffcl.datasets import registry as data
     from tffcl.experiments import catalog, study_files, tasks
+    from tffcl.experiments.encoder_data import ENCODERS
     from tffcl.references import registered
 
     if options.name:
@@ -424,6 +409,7 @@ def _list(options):
         "signatures": catalog.COMPOSED_SIGNATURES,
         "trainings": catalog.TRAININGS,
         "aggregations": {name: entry.description for name, entry in catalog.AGGREGATIONS.items()},
+        "encoders": {name: description for name, (_, description) in ENCODERS.items()},
     }
     for kind, known in described.items():
         others = registered(kind.removesuffix("s")).items()

@@ -12,7 +12,7 @@ from tffcl.algorithms.ditto import DittoParameters, build_ditto
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fedprox import FedProxParameters, build_fedprox
 from tffcl.algorithms.solo import build_solo
-from tffcl.client_work.autoencoding import build_adam_steps, start_adam
+from tffcl.client_work.autoencoding import build_steps, start_steps
 from tffcl.clients.population import population_of
 from tffcl.models.autoencoder import build_autoencoder
 
@@ -46,7 +46,7 @@ def encoder(digits):
     x, y = digits
     x = x[np.isin(y, (5, 7, 8, 9))]
     autoencoder = build_autoencoder((8, 8, 1), latent=16, seed=1)
-    steps, state = build_adam_steps(autoencoder, 20, 3e-3), start_adam(autoencoder.initial)
+    steps, state = build_steps(autoencoder, 20, 3e-3), start_steps(autoencoder.initial)
     rng = np.random.default_rng(0)
     for _ in range(15):
         state, _ = steps(state, x, rng.permutation(len(x)).astype(np.int32))

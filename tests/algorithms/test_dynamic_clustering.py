@@ -13,8 +13,9 @@ EVERYONE = np.arange(9)
 
 
 def flt(model, encoder, **how):
-    how = {"threshold": 0.6, "metric": "matching", "num_neighbors": 5, "num_centres": 2, **how}
-    return build_flt(model, TRAINING, FLTParameters(fine_tune_epochs=0, **how), encoder=encoder, seed=4)
+    common = {"threshold": 0.6, "metric": "matching", "num_neighbors": 5, "num_centres": 2}
+    how = {**common, "fine_tune_epochs": 0, "refine_epochs": 0, **how}
+    return build_flt(model, TRAINING, FLTParameters(**how), encoder=encoder, seed=4)
 
 
 def exchanged(population: Population, first: int, second: int) -> Population:
@@ -122,3 +123,29 @@ def test_a_round_of_a_part_of_the_clients_cannot_form_clusters_anew(tff_worker, 
 def test_impossible_triggers(values, message):
     with pytest.raises(UserError, match=message):
         FLTParameters(**values)
+
+
+def test_clients_go_on_from_the_encoder_that_they_made(tff_worker, model, encoder, grouped):
+    """The normal mode before the first round, then the fine-tune mode, each time from the latest state (Alg. 3 lines 2, 25)."""
+    autoencoder, vector = encoder
+    method = flt(model, encoder, period=1, refine_epochs=2, fine_tune_optimizer="adam")
+    state = method.initialize(grouped)
+    np.testing.assert_array_equal(state.centres, flt(model, encoder).initialize(grouped).centres)
+    assert len(state.encoders) == 0
+    errors, kept = [], [[vector] * 9]
+    for number in (1, 2):
+        state, metrics = round_of(method, state, grouped, [0, 1], number)
+        kept.append(state.encoders.of(EVERYONE))
+        # The whole autoencoder travels, and only the centres come back.
+        assert metrics.signatures.down >= 9 * 4 * autoencoder.size and metrics.signatures.up == 9 * method.joining.up
+    for vectors in kept:
+        images = [next(iter(grouped.examples(client).batch(500)))["x"] for client in (0, 4, 8)]
+        own = [vectors[client] for client in (0, 4, 8)]
+        errors.append([float(autoencoder.loss(autoencoder.unravel(v), autoencoder.preprocess(x))) for v, x in zip(own, images)])
+    assert (np.diff(errors, axis=0) < 0).all()
+    known, newcomers = split(grouped, [4, 8])
+    dynamic = flt(model, encoder, period=1, fine_tune_epochs=1, refine_epochs=1)
+    admitted = dynamic.admit(dynamic.initialize(known), newcomers)
+    np.testing.assert_array_equal(admitted.encoders.has(EVERYONE), ~np.isin(EVERYONE, [4, 8]))
+    after, _ = round_of(dynamic, admitted, grouped, [0, 1], 1)
+    assert after.encoders.has(EVERYONE).all()

@@ -69,12 +69,20 @@ def test_the_signature_is_what_the_trained_model_answers(tff_worker, model, imag
     client = collections.OrderedDict(examples=population.examples(0), client_id=np.int32(0))
     _, collected = build_collection(signature)(signature.context, [client])
     local = stack(population.examples(0))
-    trained, _ = build_local_sgd(model, TRAINING)(model.initial, local["x"], local["y"], tf.constant([4, 0]))
+    own = tf.random.experimental.stateless_fold_in(tf.constant([4, 0]), 0)  # with the client's ID
+    trained, _ = build_local_sgd(model, TRAINING)(model.initial, local["x"], local["y"], own)
     expected = model.logits(model.unravel(trained), model.preprocess(images), None).numpy().argmax(axis=1)
     np.testing.assert_array_equal(collected["value"][0], expected)
     soft = build_answer(model, soft=True)(trained, images).numpy()
     np.testing.assert_array_equal(soft.argmax(axis=1), expected)
     np.testing.assert_allclose(soft.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_clients_of_the_same_examples_warm_up_in_orders_of_their_own(tff_worker, model, images, population):
+    signature = build_inference(model, TRAINING, images, soft=True, seed=4)
+    clients = [collections.OrderedDict(examples=population.examples(0), client_id=np.int32(each)) for each in (0, 1)]
+    first, second = build_collection(signature)(signature.context, clients)[1]["value"]
+    assert np.abs(first - second).max() > 1e-4
 
 
 @pytest.mark.parametrize("soft", [False, True])
@@ -133,6 +141,14 @@ def test_a_round_of_dc_by_hand(tff_worker, model, images, population):
     np.testing.assert_allclose(np.sort(after.models.sum(axis=1)), np.sort(np.sum(expected, axis=1)), rtol=1e-3, atol=1e-3)
     for mean in expected:
         assert np.abs(after.models - mean).max(axis=1).min() < 1e-5
+    # Whose newest model is known: the founders', which are in the clusters that they founded; and everybody's when asked.
+    shown = method.views(after).clusters
+    assert (np.delete(shown, cohort.client_ids) == -1).all()
+    for client, row in zip(cohort.client_ids, related_to):
+        mine = np.mean([trained[j] for j in np.flatnonzero(row)], axis=0)
+        # Members of different sizes weigh as their examples; these clients are alike.
+        assert np.abs(after.models - mine).max(axis=1).argmin() == shown[client]
+    assert method.views(method.choose(after, population)).clusters.min() >= 0
 
 
 def test_answers_at_the_server_give_the_same_models(tff_worker, model, images, population):
@@ -205,7 +221,7 @@ def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_redu
         (FLISDCParameters, {"threshold": 1.01}, "threshold is 1.01; it must be a similarity, from 0 to 1"),
         (FLISDCParameters, {"metric": "agree"}, "did you mean 'agreement'"),
         (FLISDCParameters, {"answered_by": "client"}, "did you mean 'clients'"),
-        (FLISDCParameters, {"protocol": "papers"}, "did you mean 'paper'"),
+        (FLISDCParameters, {"choose_by": "train"}, "did you mean 'train_loss'"),
         (FLISHCParameters, {"threshold": 0.5, "num_clusters": 2}, "give threshold or num_clusters, not both"),
         (FLISHCParameters, {"linkage": "ward"}, "unknown linkage 'ward'"),
     ],
@@ -234,10 +250,10 @@ def test_a_threshold_that_no_pair_reaches(model, images):
         build_flis_hc(model, TRAINING, FLISHCParameters(threshold=0.3, metric="frobenius"), server_images=images)
 
 
-def test_the_authors_protocol_chooses_by_accuracy_on_test_examples_and_needs_them(tff_worker, model, images, population):
+def test_the_authors_way_chooses_by_accuracy_on_test_examples_and_needs_them(tff_worker, model, images, population):
     nobody = dataclasses.replace(population, test_examples=lambda client: population.test_examples(client).take(0))
-    method = build_flis_dc(model, TRAINING, FLISDCParameters(protocol="authors"), server_images=images)
-    with pytest.raises(UserError, match="client 0 has no test examples; protocol 'authors'"):
+    method = build_flis_dc(model, TRAINING, FLISDCParameters(choose_by="test_accuracy"), server_images=images)
+    with pytest.raises(UserError, match="client 0 has no test examples; choose_by 'test_accuracy'"):
         method.initialize(nobody)
     state, _ = method.next(method.initialize(population), Cohort(population, np.array([0, 1, 4]), (3, 1)))
     assert len(state.models) > 1

@@ -1,5 +1,7 @@
 """FLT and PCA+kM+HC on digits: their limits, groups of labels, newcomers."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.flt import FLTParameters, build_flt
 from tffcl.algorithms.method import ClusteredState
 from tffcl.algorithms.pca_km_hc import PCAKMHCParameters, build_pca_km_hc
+from tffcl.clustering.relations import GAP, ClientRelatedness
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import build_autoencoder
 
@@ -19,9 +22,10 @@ def flt(model, encoder, seed=4, **how):
     )
 
 
-@pytest.mark.parametrize("fine_tune_epochs, seed", [(0, 4), (2, 1)])  # with fine-tuning about two seeds of three find them
+@pytest.mark.parametrize("fine_tune_epochs, seed", [(0, 4), (2, 1)])
 def test_groups_of_labels_are_found(tff_worker, model, encoder, grouped, fine_tune_epochs, seed):
-    method = flt(model, encoder, seed, threshold=0.6, metric="matching", fine_tune_epochs=fine_tune_epochs, num_centres=2)
+    tuned = {"fine_tune_epochs": fine_tune_epochs, "fine_tune_optimizer": "adam"}
+    method = flt(model, encoder, seed, threshold=0.6, metric="matching", num_centres=2, **tuned)
     state = method.initialize(grouped)
     assert same_groups(state.assignment)
     assert state.centres.shape == (9, 2, 16)
@@ -30,7 +34,7 @@ def test_groups_of_labels_are_found(tff_worker, model, encoder, grouped, fine_tu
 
 @pytest.mark.parametrize("clusters", ["joint", "disjoint"])
 def test_with_everyone_related_it_is_fedavg(tff_worker, model, encoder, population, reference, clusters):
-    method = flt(model, encoder, threshold=1e9, clusters=clusters, mixes="everyone")
+    method = flt(model, encoder, threshold=1e9, clusters=clusters)
     assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])
 
 
@@ -88,7 +92,10 @@ def test_only_the_encoder_is_sent_unless_it_is_fine_tuned(model, encoder):
         ({"clusters": "disjiont"}, "did you mean 'disjoint'"),
         ({"mixes": "all"}, "unknown mixes 'all'"),
         ({"mixes": "everyon"}, "did you mean 'everyone'"),
-        ({"threshold": 0.0}, "threshold is 0.0; it must be a number above 0"),
+        ({"threshold": 0.0}, "threshold is 0.0; it must be"),
+        ({"fine_tune_optimizer": "adm"}, "did you mean 'adam'"),
+        ({"min_dist": 1.5}, "min_dist is 1.5; it must be"),
+        ({"map_dimensions": 0}, "map_dimensions is 0"),
         ({"num_centres": 0}, "num_centres is 0; it must be a whole number from 1"),
         ({"encoder_epochs": 0}, "encoder_epochs is 0"),
     ],
@@ -129,3 +136,33 @@ def test_newcomers_of_another_encoder_are_refused(tff_worker, model, encoder, gr
     state = flt(model, encoder).initialize(known)
     with pytest.raises(UserError, match="the clients' centres are of another encoder"):
         flt(model, (encoder[0], encoder[1] * 1.01)).admit(state, newcomers)
+
+
+def test_newcomers_are_held_against_the_map_that_they_are_placed_in(tff_worker, model, encoder, grouped):
+    """On another machine UMAP may lay the same centres out in another way: the stored points are then of no use."""
+    known, newcomers = split(grouped, [4, 8])
+    method = flt(model, encoder, threshold=0.6, metric="matching", num_centres=2)
+    state = method.initialize(known)
+    elsewhere = dataclasses.replace(state, points=100 - 3 * state.points)
+    here, there = method.admit(state, newcomers), method.admit(elsewhere, newcomers)
+    for key in ("points", "proximity", "relatedness"):
+        np.testing.assert_array_equal(getattr(there, key), getattr(here, key), err_msg=key)
+    assert same_groups(there.assignment)
+
+
+def test_the_map_has_the_dimensions_and_the_density_that_are_asked_for(tff_worker, model, encoder, grouped):
+    plain, deep, wide = (
+        flt(model, encoder, **how).initialize(grouped) for how in ({}, {"map_dimensions": 3}, {"min_dist": 0.9})
+    )
+    assert plain.points.shape == (9, 5, 2) and deep.points.shape == (9, 5, 3)
+    assert np.abs(wide.points - plain.points).max() > 0.1
+
+
+def test_gamma_where_the_distances_have_a_gap(tff_worker):
+    apart = np.where(np.equal.outer([0, 0, 0, 1, 1, 2, 2, 2], [0, 0, 0, 1, 1, 2, 2, 2]), 0.3, 7.0)
+    np.fill_diagonal(apart, 0)
+    relations = ClientRelatedness("closest_pair", GAP, None, {}, 0)
+    labels, kept = relations.flattened(apart)
+    assert labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2] and 0.3 < kept["gamma"] < 7
+    labels, kept = relations.flattened(np.zeros([3, 3]))
+    assert labels.tolist() == [0, 0, 0] and kept["relatedness"].all()

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 
 from tests.oracles import ifca as oracle
 from tests.short_runs import deployed_inputs, split
+from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca, build_ifca_round, draw_models
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
@@ -16,6 +17,7 @@ from tffcl.errors import UserError
 from tffcl.models import flat, layers
 from tffcl.rounds.traffic import type_bytes
 
+SHORT = LocalTraining(epochs=1, batch_size=10, learning_rate=0.1)
 WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)
 
 
@@ -137,9 +139,9 @@ def test_a_finder_that_finds_nothing_says_so(tff_worker, convex, digit_clients, 
         method.initialize(population)
 
 
-def test_the_authors_protocol_chooses_by_test_accuracy(tff_worker, convex, digit_clients):
+def test_the_authors_way_chooses_by_test_accuracy(tff_worker, convex, digit_clients):
     population = digit_clients([40, 40])
-    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, protocol="authors"))
+    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, choose_by="test_accuracy"))
     state = method.initialize(population)
     models = [tuple(tensor.numpy() for tensor in convex.unravel(row)) for row in state.models]
     right = []
@@ -182,7 +184,7 @@ def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_redu
         ({"initialization": "glorrot"}, "did you mean 'glorot'"),
         ({"num_clusters": 4, "least_share": 0.3}, r"least_share is 0.3; it must be above 0 and at most 1 / num_clusters, 0.25"),
         ({"warm_up_rounds": 0}, "warm_up_rounds is 0"),
-        ({"protocol": "author"}, "did you mean 'authors'"),
+        ({"choose_by": "test_acuracy"}, "did you mean 'test_accuracy'"),
     ],
 )
 def test_bad_parameters(values, message):
@@ -190,11 +192,61 @@ def test_bad_parameters(values, message):
         IFCAParameters(**values)
 
 
-def test_more_models_than_the_cohort_has_clients(tff_worker, convex, digit_clients):
+@pytest.mark.parametrize("start", ["independent", "warm_up"])
+def test_more_models_than_the_cohort_has_clients(tff_worker, convex, digit_clients, start):
     population = digit_clients([30] * 3)
-    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=3))
-    with pytest.raises(UserError, match="num_clusters is 3; it must be at most the clients of a round, 2"):
-        method.next(method.initialize(population), Cohort(population, np.array([0, 1]), (7, 1)))
+    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=3, start=start))
+    before = method.initialize(population)
+    state, metrics = method.next(before, Cohort(population, np.array([0, 1]), (7, 1)))
+    left = np.setdiff1d(np.arange(3), metrics.clusters)
+    assert len(left) and (state.models != before.models).any(axis=1).sum() == len(set(metrics.clusters))
+    np.testing.assert_array_equal(state.models[left], before.models[left])
+
+
+def test_what_the_finder_asks_is_traffic_of_the_first_round(tff_worker, convex, digit_clients):
+    population = digit_clients([60] * 4, turns=[0, 1, 0, 1])
+    found, plain = (
+        build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, start=start, least_share=0.25), seed=3)
+        for start in ("attracting", "independent")
+    )
+    cohort = Cohort(population, np.arange(4), (7, 1))
+    first, second = found.initialize(population), plain.initialize(population)
+    draws = 1 + next(
+        draw
+        for draw in range(200)
+        if np.array_equal(draw_models(convex, IFCAParameters(num_clusters=2), 3 + draw), first.models)
+    )
+    state, metrics = found.next(first, cohort)
+    _, without = plain.next(second, cohort)
+    asked = draws * 4  # clients, each of which received two models and told its choice
+    assert metrics.signatures.down == asked * 2 * 4 * convex.size == metrics.traffic.down - without.traffic.down
+    assert metrics.signatures.up == asked * 4 == metrics.traffic.up - without.traffic.up
+    _, later = found.next(state, Cohort(population, np.arange(4), (7, 2)))
+    assert later.signatures.down == later.signatures.up == 0
+
+
+def test_a_start_from_rounds_of_fedavg(tff_worker, model, digit_clients):
+    """Two rounds are FedAvg's own; then all models share what it learned but for their last layers."""
+    population, cohorts = digit_clients([31, 40, 25, 50]), [(0, 1, 2, 3), (0, 2), (0, 1, 2, 3)]
+    how = IFCAParameters(num_clusters=2, start="fedavg", fedavg_rounds=2)
+    method, plain = build_ifca(model, SHORT, how, seed=5), build_fedavg(model, SHORT)
+    state, one = method.initialize(population), plain.initialize(population)
+    for number, clients in enumerate(cohorts[:2], 1):
+        cohort = Cohort(population, np.array(clients), (7, number))
+        (state, metrics), (one, same) = method.next(state, cohort), plain.next(one, cohort)
+        np.testing.assert_array_equal(state.models, np.repeat(one.models, 2, axis=0))
+        assert metrics.traffic == same.traffic
+    *_, last = model.layer_slices().values()
+    drawn = draw_models(model, how, 5)
+    starts = np.concatenate([np.repeat(one.models[:, : last.start], 2, axis=0), drawn[:, last.start :]], axis=1)
+    assert np.abs(starts[0] - starts[1]).max() > 0.01
+    independent = build_ifca(model, SHORT, IFCAParameters(num_clusters=2), seed=5)
+    given = dataclasses.replace(independent.initialize(population), models=starts)
+    cohort = Cohort(population, np.arange(4), (7, 3))
+    (after, _), (expected, _) = method.next(state, cohort), independent.next(given, cohort)
+    np.testing.assert_array_equal(after.models, expected.models)
+    with pytest.raises(UserError, match="start 'fedavg' takes no aggregation"):
+        build_ifca(model, SHORT, how, aggregation=tff.aggregators.MeanFactory())
 
 
 def test_sharing_needs_weights(convex):

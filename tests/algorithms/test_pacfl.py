@@ -1,14 +1,16 @@
 """PACFL on digits of which some are turned on their side: clusters, thresholds, newcomers."""
 
+import dataclasses
 import functools
 
 import numpy as np
 import pytest
 
-from tests.short_runs import TRAINING, cohort_of, split
+from tests.short_runs import TRAINING, cohort_of, models_of, split
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.clients.population import as_examples, population_of
 from tffcl.errors import UserError
+from tffcl.runner.state_arrays import pack, unpack
 
 HOW = PACFLParameters(num_vectors=5, metric="angle_sum", num_clusters=2)
 
@@ -93,3 +95,47 @@ def test_copies_of_one_client_can_be_cut_by_count(tff_worker, model, digits):
     state = pacfl(model).initialize(population_of(dict.fromkeys(range(4), copy)))
     assert state.assignment.max() == 1
     assert state.threshold == 0
+
+
+def test_clients_are_clustered_as_they_join(tff_worker, model, digit_clients):
+    """Alg. 1 lines 7 to 20: the first cohort is clustered, who comes later is placed, and trains its cluster's model."""
+    turns = [0, 1, 0, 1, 1, 0, 0, 1]
+    population = digit_clients([60] * 8, turns=turns)
+    how = dataclasses.replace(HOW, when="as_they_join")
+    method, before = pacfl(model, how), pacfl(model)
+    state = method.initialize(population)
+    np.testing.assert_array_equal(models_of(method, state, population), [model.initial] * 8)
+    assert not method.views(state).known.any()
+    first = [0, 1, 2, 3]
+    state, metrics = method.next(state, cohort_of(population, first, 1))
+    assert metrics.signatures.up == 4 * method.joining.up
+    alone = population.restricted(first)
+    expected, _ = before.next(before.initialize(alone), cohort_of(alone, first, 1))
+    views = method.views(state)
+    assert views.known.tolist() == [True] * 4 + [False] * 4 and views.metric is None
+    np.testing.assert_array_equal(views.clusters[:4], expected.assignment)
+    assert len(set(views.clusters)) == 2 + 4  # who has not come yet is alone
+    models = models_of(method, state, population)
+    np.testing.assert_array_equal(models[:4], models_of(before, expected, alone))
+    np.testing.assert_array_equal(models[4:], [model.initial] * 4)
+    state, metrics = method.next(state, cohort_of(population, [0, 4, 5], 2))
+    expected = before.admit(expected, population.restricted([4, 5]))
+    expected, plain = before.next(expected, cohort_of(population, [0, 4, 5], 2))
+    assert metrics.traffic.up == plain.traffic.up + 2 * method.joining.up
+    np.testing.assert_array_equal(
+        models_of(method, state, population)[:6], models_of(before, expected, population.restricted(range(6)))
+    )
+    everyone = method.admit(method.initialize(alone), population.restricted([4, 5, 6, 7]))
+    assert everyone.client_ids.tolist() == list(range(8)) and everyone.met.client_ids.tolist() == [4, 5, 6, 7]
+    state, _ = method.next(state, cohort_of(population, [6, 7], 3))
+    assert method.views(state).clusters.tolist() == turns and method.views(state).metric.proximity.shape == (8, 8)
+    arrays, _ = pack({"state": state})
+    again = unpack(arrays, {"state": method.state_class})["state"]
+    np.testing.assert_array_equal(models_of(method, again, population), models_of(method, state, population))
+
+
+def test_a_first_cohort_with_fewer_clients_than_clusters(tff_worker, model, digit_clients):
+    method = pacfl(model, dataclasses.replace(HOW, num_clusters=3, when="as_they_join"))
+    population = digit_clients([60] * 4)
+    with pytest.raises(UserError, match="num_clusters is 3; it must be from 1 to the number of clients, 2"):
+        method.next(method.initialize(population), cohort_of(population, [0, 1], 1))

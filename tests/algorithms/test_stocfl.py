@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs, models_of, split
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.stocfl import StoCFLParameters, build_bilevel_round, build_clustering, build_stocfl
-from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.clustering.known_clients import KnownClients
 from tffcl.clustering.stochastic import Partition
 from tffcl.errors import UserError
@@ -322,3 +322,33 @@ def test_a_cohort_in_too_many_clusters_for_one_message_is_refused(tff_worker, mo
     method = stocfl(model, StoCFLParameters(threshold=1))
     with pytest.raises(UserError, match=r"round 1 is in 3 clusters, .* \(at most 2\); a lower threshold"):
         rounds(method, turned, [(0, 1, 2)])
+
+
+def test_a_sequential_global_model_goes_through_the_clients_one_after_the_other(tff_worker, model, turned):
+    """Two rounds by hand: the chain, its mean, and cluster models that are pulled at the model of before the round."""
+    method = build_stocfl(model, QUICK, dataclasses.replace(HOW, global_order="sequential"))
+    parallel, sgd = stocfl(model), build_local_sgd(model, QUICK)
+    pulled = build_local_sgd(model, dataclasses.replace(QUICK, proximal_weight=HOW.proximal_weight))
+    state, before = method.initialize(turned), parallel.initialize(turned)
+    for number, clients in enumerate([(0, 3, 4), (0, 3)], 1):
+        cohort = cohort_of(turned, clients, number)
+        current, way, own = state.models[0], [], []
+        start = models_of(method, state, turned)[0]
+        for client in clients:
+            data = next(iter(turned.examples(client).batch(1000)))
+            examples, seed = (data["x"], data["y"]), tf.constant(cohort.client_seed(client))
+            current = sgd(current, *examples, seed)[0].numpy()
+            way.append(current)
+            own.append(pulled(start, *examples, seed, state.models[0])[0].numpy())
+        state, metrics = method.next(state, cohort)
+        before, plain = parallel.next(before, cohort)
+        assert_close(state.models[0], np.mean(way, axis=0))
+        assert_close(models_of(method, state, turned)[0], np.mean(own[:2], axis=0))
+        if number == 2:
+            assert np.abs(state.models[0] - before.models[0]).max() > 1e-3
+    # Each client receives the chain's model beside the two, and uploads it.
+    assert metrics.traffic.down == plain.traffic.down + 2 * 4 * model.size
+    with pytest.raises(UserError, match="takes no global_aggregation"):
+        build_stocfl(
+            model, QUICK, StoCFLParameters(global_order="sequential"), global_aggregation=tff.aggregators.MeanFactory()
+        )

@@ -1,9 +1,8 @@
-"""Seconds and bytes of a round on one and on two workers of this machine, as clients and model grow.
+"""Seconds and bytes of a round on one worker of two cores and on two workers of one core each, as clients and model grow.
 
-    uv run python tests/benchmarks/workers.py [--repeats 3] [--clients 10 20 40] [--hidden 50 200 1000] [--workers 1 2]
+    uv run python tests/benchmarks/workers.py [--repeats 3] [--clients 10 20 40] [--hidden 50 200 1000]
 
-A round is FedAvg's: clients of 200 random 28x28 images, one epoch, batch 10, a perceptron with one hidden layer. Every
-worker computes one client at a time, so two of them use two cores. Bytes are those of the gRPC messages between the
+A round is FedAvg's: clients of 200 random 28x28 images, one epoch, batch 10, a perceptron with one hidden layer. Bytes are those of the gRPC messages between the
 coordinator and its workers, the clients' examples included, since in a simulation the coordinator holds them.
 """
 
@@ -61,9 +60,8 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 20, 40])
     parser.add_argument("--hidden", type=int, nargs="+", default=[50, 200, 1000])
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     options = parser.parse_args()
-    started = [runtime.Worker(runtime.WorkerSettings(cores=1)).start() for _ in range(max(options.workers))]
+    started = [runtime.Worker(runtime.WorkerSettings(cores=cores)).start() for cores in (2, 1, 1)]
     try:
         for worker in started:
             runtime.connect(worker.target, alive=worker.alive)
@@ -71,10 +69,10 @@ def main():
         points = {(clients, middle[1]) for clients in options.clients} | {(middle[0], hidden) for hidden in options.hidden}
         print("| clients | parameters | workers | s a round | MB to workers | MB from workers |\n|---|---|---|---|---|---|")
         for clients, hidden in sorted(points):
-            for count in options.workers:
-                context = use_workers(runtime.RemoteWorkers.parse(",".join(each.target for each in started[:count])))
+            for workers in (started[:1], started[1:]):
+                context = use_workers(runtime.RemoteWorkers.parse(",".join(each.target for each in workers)))
                 seconds, sent, received, size = measure(context, clients, hidden, options.repeats)
-                print(f"| {clients} | {size:,} | {count} | {seconds:.2f} | {sent:.1f} | {received:.1f} |", flush=True)
+                print(f"| {clients} | {size:,} | {len(workers)} | {seconds:.2f} | {sent:.1f} | {received:.1f} |", flush=True)
     finally:
         for worker in started:
             worker.stop()

@@ -320,3 +320,18 @@ def test_suggestion_is_consistent(seed, clients, linkage):
 
 def test_check_threshold_returns_a_float():
     assert hierarchical.check_threshold(np.float32(2.5)) == 2.5
+
+
+def test_as_many_clusters_as_identical_clients_have_a_threshold_that_merges_nobody_else():
+    alike = build_dendrogram(np.array([[0, 0, 9], [0, 0, 9], [9, 9, 0.0]]), "average")
+    assert hierarchical.threshold_of(alike, 3) == 0.0  # a newcomer at 8 is no member of anybody's cluster
+    assert hierarchical.threshold_of(alike, 2) == pytest.approx(4.5)
+
+
+@pytest.mark.parametrize("clients", [2, 5, 12])
+def test_ward_of_distances_is_ward_of_points(clients):
+    points = np.random.default_rng(clients).normal(size=(clients, 3))
+    matrix = np.linalg.norm(points[:, None] - points, axis=-1)
+    found, expected = build_dendrogram(matrix, "ward"), hierarchical.build_ward_dendrogram(points)
+    np.testing.assert_allclose(found.heights, expected.heights, rtol=1e-6)
+    np.testing.assert_array_equal(found.merges[:, :2], expected.merges[:, :2])

@@ -189,7 +189,7 @@ def test_nobody_old_and_nobody_new():
         ({"labels": [[0, 1]]}, "whole numbers"),
         ({"threshold": -1}, "threshold"),
         ({"threshold": float("nan")}, "threshold"),
-        ({"linkage": "ward"}, "unknown linkage 'ward'"),
+        ({"linkage": "median"}, "unknown linkage 'median'"),
         ({"proximity": np.zeros((2, 3))}, "square"),
         ({"proximity": np.full((4, 4), np.nan)}, "NaN"),
     ],
@@ -205,3 +205,16 @@ def test_distances_check_their_arguments():
         distances_to_clusters(line(0, 1), [0], linkage="centroid")
     with pytest.raises(UserError, match="whole numbers"):
         distances_to_clusters(line(0, 1), [0.5], linkage="single")
+
+
+def test_a_newcomers_ward_distance_is_the_height_at_which_it_would_merge():
+    rng = np.random.default_rng(3)
+    points, labels = rng.normal(size=(9, 4)), np.array([0, 2, 0, 2, 2, 1])
+    matrix = np.linalg.norm(points[:, None] - points, axis=-1)
+    got = distances_to_clusters(matrix, labels, linkage="ward")
+    for new, row in enumerate(got):
+        for cluster, found in enumerate(row):
+            members = points[:6][labels == cluster]
+            size = len(members)
+            expected = np.sqrt(2 * size / (size + 1)) * np.linalg.norm(points[6 + new] - members.mean(axis=0))
+            assert found == pytest.approx(expected)

@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from tffcl.cli import main
 from tffcl.errors import UserError
-from tffcl.experiments.encoders import encoder_path, load_encoder, pretrain_encoder
+from tffcl.experiments.encoder_data import ENCODERS, training_sets
+from tffcl.experiments.encoders import encoder_path, find_encoder, load_encoder, pretrain_encoder
 
 SHAPE = (8, 8, 1)
 QUICK = {"epochs": 3, "examples": 300, "latent": 16, "seed": 5, "show_progress": False}
@@ -160,3 +162,79 @@ def test_bad_input(tmp_path, dataset, options, message):
     with pytest.raises(UserError, match=message):
         pretrain_encoder(dataset, out=tmp_path / "e.npz", **{"epochs": 1, "show_progress": False, **options})
     assert not (tmp_path / "e.npz").exists()
+
+
+@pytest.mark.parametrize(
+    "encoder, expected",
+    [
+        ("mnist", [("mnist", ())]),
+        ("flt_mnist_enc2", [("fashion_mnist", ())]),
+        ("cifar10+cifar100:11, 20", [("cifar10", ()), ("cifar100", (11, 20))]),
+    ],
+)
+def test_what_an_encoder_is_trained_on(encoder, expected):
+    assert training_sets(encoder) == expected
+
+
+def test_the_published_choices_have_twenty_classes_and_those_of_enc2_none_of_cifar10s():
+    (whole, every), (beside, ten) = training_sets("flt_cifar10_enc1")
+    assert (whole, every, beside, len(ten)) == ("cifar10", (), "cifar100", 10)
+    ((name, twenty),) = training_sets("flt_cifar10_enc2")
+    assert (name, len(twenty)) == ("cifar100", 20)
+    # CIFAR-100's automobiles, trucks and the like would be CIFAR-10's own: pickup truck, and no other there.
+    assert not {58} & {*ten, *twenty}
+
+
+@pytest.mark.parametrize("encoder", ["digits:", "digits:1,x", "digits:1,1", "digits+digits", "+digits"])
+def test_an_encoder_that_cannot_be_read(encoder):
+    with pytest.raises(UserError, match="it must be a name of `tffcl list encoders`, a file"):
+        training_sets(encoder)
+
+
+def test_an_encoder_of_chosen_classes_sees_no_others(tmp_path, monkeypatch, digits):
+    from tffcl.experiments import encoders
+
+    seen = {}
+    monkeypatch.setattr(encoders, "_train", lambda autoencoder, x, *rest: (seen.update(x=x), autoencoder.initial, 0.0)[1:])
+    find_encoder("digits:3,5", SHAPE, epochs=1, latent=7, data_dir=tmp_path, show_progress=False)
+    (path,) = (tmp_path / "encoders").glob("*.npz")
+    assert path.name == "digits_3_5-all-1-epochs-7.npz"
+    assert load_encoder(path, SHAPE)[2]["classes"] == [[3, 5]]
+    chosen = {image.tobytes() for image in digits[0][np.isin(digits[1], (3, 5))]}
+    others = {image.tobytes() for image in digits[0][~np.isin(digits[1], (3, 5))]}
+    found = {image.tobytes() for image in seen["x"]}
+    assert found <= chosen and not found & others and len(found) > 200
+    with pytest.raises(UserError, match="classes has 10; those of digits are 0 to 9"):
+        find_encoder("digits:3,10", SHAPE, epochs=1, data_dir=tmp_path, show_progress=False)
+
+
+def test_classes_of_several_sets(tmp_path, monkeypatch):
+    from tffcl.experiments import encoders
+
+    rng, paths = np.random.default_rng(0), []
+    for name in ("one", "two"):
+        x, y = rng.integers(0, 256, (12, 8, 8, 1), np.uint8), np.arange(12) % 3
+        np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        paths.append((x, y))
+    seen = {}
+    monkeypatch.setattr(encoders, "_train", lambda autoencoder, x, *rest: (seen.update(x=x), autoencoder.initial, 0.0)[1:])
+    load = encoders.load_dataset
+    files = {name: {"name": "npz", "path": str(tmp_path / f"{name}.npz")} for name in ("one", "two")}
+    monkeypatch.setattr(encoders, "load_dataset", lambda dataset, **more: load(files[dataset["name"]], **more))
+    pretrain_encoder({"names": ["one", "two"]}, classes=[[], [0, 2]], epochs=1, out=tmp_path / "e.npz", show_progress=False)
+    (first, _), (second, labels) = paths
+    np.testing.assert_array_equal(seen["x"], np.concatenate([first, second[np.isin(labels, (0, 2))]]))
+
+
+def test_the_list_says_what_an_encoder_is_and_which_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TFFCL_DATA_DIR", str(tmp_path))
+    assert main(["list", "encoders"]) == 0
+    assert "flt_cifar10_enc1" in capsys.readouterr().out
+    monkeypatch.setitem(ENCODERS, "of_digits", ("digits:3,5", "a test"))
+    pretrain_encoder(
+        {"name": "digits"}, classes=[[3, 5]], epochs=1, latent=4, out=tmp_path / "encoders" / "d.npz", show_progress=False
+    )
+    assert main(["list", "encoders", "of_digits"]) == 0
+    told = capsys.readouterr().out
+    assert 'algorithms.flt.encoder = "digits:3,5"' in told and str(tmp_path / "encoders" / "d.npz") in told
+    assert "codes of 4" in told

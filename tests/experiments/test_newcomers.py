@@ -177,7 +177,7 @@ def test_the_command(capsys, finished):
 def test_one_line_says_what_is_wrong(capsys, tmp_path, finished):
     out, *_ = finished["fedavg"]
     assert "nowhere is not a directory" in fails(capsys, "newcomers", str(tmp_path / "nowhere"))
-    assert "holds no run: there is no config.toml in it" in fails(capsys, "newcomers", str(tmp_path))
+    assert "holds no run: there is neither config.toml nor" in fails(capsys, "newcomers", str(tmp_path))
     copy = tmp_path / "copy"
     copy.mkdir()
     text = (out / "config.toml").read_text()
@@ -206,3 +206,26 @@ def test_wrong_settings(values, message):
 def test_somebody_must_take_part(tmp_path):
     with pytest.raises(UserError, match="newcomers.clients is 40; there are 40 clients, and at least 1"):
         tffcl.run(resolved(newcomers={"clients": 40}), tmp_path / "run", show_progress=False)
+
+
+def test_the_newcomers_of_a_comparison_are_one_table(tmp_path, capsys):
+    out = tmp_path / "compared"
+    command = ["compare", "demo_digits", "--algorithms", "pacfl,fedavg", "--seeds", "0,1", "--rounds", "2", "--out", str(out)]
+    few = ["--set", "newcomers.clients=8", "--set", "train.local_epochs=1", "--set", "train.clients_per_round=8"]
+    assert main([*command, *few]) == 0
+    capsys.readouterr()
+    assert main(["newcomers", str(out)]) == 0
+    captured = capsys.readouterr()
+    assert "[4/4] fedavg seed 1" in captured.err and "the model that a newcomer is given" in captured.out
+    rows = rows_of(out / "newcomers.csv")
+    assert [(row["algorithm"], row["seeds"]) for row in rows] == [("pacfl", "2"), ("fedavg", "2")]
+    for row in rows:
+        joined = [json.loads((out / row["algorithm"] / f"seed-{seed}" / "newcomers.json").read_text()) for seed in (0, 1)]
+        for kind in ("cluster", "local"):
+            means = [100 * each["accuracy"][kind]["mean"] for each in joined]
+            assert float(row[f"{kind}_accuracy_percent"]) == pytest.approx(np.mean(means))
+            assert float(row[f"{kind}_accuracy_percent_std"]) == pytest.approx(np.std(means, ddof=1))
+        assert float(row["newcomers"]) == 8
+    written = (out / "pacfl" / "seed-0" / "newcomers.json").stat().st_mtime_ns
+    assert main(["newcomers", str(out)]) == 0
+    assert (out / "pacfl" / "seed-0" / "newcomers.json").stat().st_mtime_ns == written

@@ -10,7 +10,7 @@ from tffcl.clients.sampling import stream
 from tffcl.datasets.federated import load_federated
 from tffcl.errors import UserError
 from tffcl.experiments import config
-from tffcl.experiments.show import _over_classes, _ranges, _samples, show
+from tffcl.experiments.show import _over_classes, _ranges, _samples, gini, label_distances, show
 
 PICTURES = ("labels.png", "sizes.png", "samples.png")
 
@@ -111,3 +111,27 @@ def test_sets_of_different_shapes(tmp_path):
     assert "group 1: 5 clients, 1,500 training examples, labels 10-19" in text
     # How much of a set there is, is said.
     assert ("a part" in text) == ("note:" in text)
+
+
+def test_the_skew_of_a_partition():
+    """By hand: equal shares are at 0, one label of two equal ones at one half, all with one client at Gini (N - 1) / N."""
+    same = np.array([[5, 5], [10, 10]])
+    np.testing.assert_allclose(label_distances(same), 0)
+    np.testing.assert_allclose(label_distances(np.array([[4, 0], [0, 4]])), 0.5)
+    np.testing.assert_allclose(label_distances(np.eye(10, dtype=int)), 0.9)
+    assert gini(np.full(7, 3)) == pytest.approx(0)
+    assert gini(np.array([0, 0, 0, 9])) == pytest.approx(3 / 4)
+    sizes = np.array([1, 2, 4, 9])
+    pairs = np.abs(sizes[:, None] - sizes[None]).sum()  # the definition: mean absolute difference over twice the mean
+    assert gini(sizes) == pytest.approx(pairs / 16 / (2 * sizes.mean()))
+
+
+def test_show_says_the_skew(capsys, tmp_path):
+    from tffcl.cli import main
+
+    assert main(["show", "demo_digits", "--out", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert (
+        "skew of labels: distance of a client's labels from everyone's 0." in text
+        and "skew of sizes: Gini coefficient 0." in text
+    )

@@ -34,27 +34,31 @@ measure = "rounds_to"
 accuracy = "local"
 target = 5
 
+[columns.unseen]
+task = "demo_digits"
+set = {newcomers = {clients = 8, epochs = 1}}
+
 [rows.FedAvg]
 method = "fedavg"
 measure = "global"
-published = {digits = [80.5, 0.5], "to target" = "none"}
+published = {digits = [80.5, 0.5], "to target" = "none", unseen = "none"}
 
 [rows.SOLO]
 method = "solo"
-published = {digits = 70, "to target" = 1}
+published = {digits = 70, "to target" = 1, unseen = 60}
 
 [rows.Another]
 method = "another"
 missing = "no code of it is known"
-published = {digits = 90, "to target" = "none"}
+published = {digits = 90, "to target" = "none", unseen = "none"}
 
 [rows.Wild]
 method = "fedavg"
 set = {train = {learning_rate = 1e30}}
-published = {digits = 10, "to target" = "none"}
+published = {digits = 10, "to target" = "none", unseen = "none"}
 
-[cells."to target/SOLO"]
-measure = "rounds_to"
+[cells."unseen/SOLO"]
+measure = "unseen_local"
 """
 
 
@@ -99,6 +103,16 @@ def test_every_cell_of_every_study_can_be_planned():
         assert planned.runs and len(planned.cells) == len(planned.study.cells)
         for cell, place in zip(planned.cells, planned.places, strict=True):
             assert (place is None) == bool(cell.missing), cell.name
+
+
+def test_names_that_directories_cannot_tell_apart_have_their_own_runs(mine):
+    text = mine.read_text().replace(
+        '[cells."unseen/SOLO"]', '[rows."SOLO!"]\nmethod = "pacfl"\n[rows."solo?"]\nmethod = "fedprox"\n[cells."unseen/SOLO"]'
+    )
+    mine.write_text(text)
+    planned = study.plan(study_files.load_study(mine), only=["digits"])
+    found = {each.config.algorithm: each.place.name for each in planned.runs if "solo" in each.place.name}
+    assert found == {"solo": "solo", "pacfl": "solo~2", "fedprox": "solo~3"}
 
 
 def test_published_numbers_are_read():
@@ -150,7 +164,7 @@ def test_only_some_cells_and_cells_of_one_setting_share_runs():
         ("{digits = 70,", "{digit = 70,", "published names 'digit', which the study has not"),
         ('method = "solo"', "", "mine.toml, digits/SOLO has no method"),
         ('title = "Mine"', 'titel = "Mine"', "unknown key of mine.toml 'titel'; did you mean 'title'"),
-        ('[cells."to target/SOLO"]', '[cells."to target/SOL"]', "did you mean 'to target/SOLO'"),
+        ('[cells."unseen/SOLO"]', '[cells."unseen/SOL"]', "did you mean 'unseen/SOLO'"),
         ('title = "Mine"', "title = ", "mine.toml is no TOML"),
     ],
 )
@@ -185,9 +199,9 @@ def test_a_killed_study_goes_on_and_says_how_long(done):
     assert code == 1  # Wild diverges
     assert "finished before" in errors or "diverged before" in errors
     assert "not available: digits/Another: no code of it is known" in errors
-    assert "3 runs, " in errors and "on this machine as it is now" in errors
-    assert "[1/3] " in errors and "all that is left: " in errors
-    assert len(list((out / "results").glob("*/*/seed-3/summary.json"))) == 2
+    assert "4 runs, " in errors and "on this machine as it is now" in errors
+    assert "[1/4] " in errors and "all that is left: " in errors
+    assert len(list((out / "results").glob("*/*/seed-3/summary.json"))) == 3
 
 
 def test_the_results_are_small_and_those_of_the_runs(done):
@@ -202,7 +216,10 @@ def test_the_results_are_small_and_those_of_the_runs(done):
 def test_the_table_has_published_numbers_and_differences(done):
     out, _, _ = done
     rows = {(row["column"], row["row"]): row for row in rows_of(out / "results" / "table.csv")}
-    assert list(rows) == [("digits", each) for each in ("FedAvg", "SOLO", "Another", "Wild")] + [("to target", "SOLO")]
+    assert list(rows) == [("digits", each) for each in ("FedAvg", "SOLO", "Another", "Wild")] + [
+        ("to target", "SOLO"),
+        ("unseen", "SOLO"),
+    ]
     summary = json.loads((out / "results" / "digits" / "fedavg" / "seed-3" / "summary.json").read_text())
     here = 100 * summary["accuracy"]["global"]["mean"]
     fedavg = rows["digits", "FedAvg"]
@@ -211,8 +228,10 @@ def test_the_table_has_published_numbers_and_differences(done):
     assert float(fedavg["difference"]) == pytest.approx(here - 80.5)
     assert rows["digits", "Another"]["missing"] == "no code of it is known" and rows["digits", "Another"]["here"] == ""
     assert "not finite" in rows["digits", "Wild"]["failed"] and rows["digits", "Wild"]["seeds"] == "0"
+    joined = json.loads((out / "results" / "unseen" / "solo" / "seed-3" / "newcomers.json").read_text())
+    assert float(rows["unseen", "SOLO"]["here"]) == pytest.approx(100 * joined["accuracy"]["local"]["mean"])
     read = rows_of(out / "results" / "digits" / "solo" / "seed-3" / "rounds.csv")
-    reached = [int(row["round"]) for row in read if 100 * float(row["local_accuracy"] or 0) >= 5]
+    reached = [int(row["round"]) for row in read if 100 * float(row["local_accuracy_all"] or 0) >= 5]
     assert float(rows["to target", "SOLO"]["here"]) == reached[0]
 
 
@@ -251,5 +270,51 @@ def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_
     assert main(more) == 0
     capsys.readouterr()
     read = study_table.read_study(out / "results")
-    assert [result.here.count for result in read.results] == [1, 2, 0, 0, 2]
+    assert [result.here.count for result in read.results] == [1, 2, 0, 0, 2, 1]
     assert read.noted["seeds"] == [3, 4] and pathlib.Path(read.path).name == "results"
+
+
+def test_the_page_of_results_is_that_of_the_kept_files():
+    """`tffcl results` makes tasks/RESULTS.md; an edit by hand would be lost."""
+    from tffcl.experiments.tasks import task_directory
+    from tffcl.reporting.results_page import results_page
+
+    directory = task_directory() / "results"
+    assert (task_directory() / "RESULTS.md").read_text(encoding="utf-8") == results_page(directory)
+
+
+def test_a_study_is_listed_with_its_cells(capsys):
+    assert main(["list", "studies", "pacfl_table_8"]) == 0
+    text = capsys.readouterr().out
+    assert "FMNIST/PACFL: megabits_to, 7.53; pacfl on pacfl_fmnist_label_skew_30" in text
+    assert "CIFAR-100/LG-FedAvg: megabits_to, nothing printed; not available: the authors' formula" in text
+    assert main(["list", "studies"]) == 0
+    assert "pacfl_table_8" in capsys.readouterr().out
+    assert "unknown study" in fails(capsys, "list", "studies", "pacfl_table_88")
+
+
+@pytest.mark.parametrize("error", [UserError("no data"), RuntimeError("a fault of ours")], ids=["the user's", "ours"])
+def test_a_cell_that_fails_leaves_the_others_and_is_tried_again(tmp_path, monkeypatch, capsys, error):
+    from tffcl.experiments import compare, study_pace
+
+    calls = []
+
+    def run(config, place, **_):
+        calls.append(config.algorithm)
+        if config.algorithm == "pacfl":
+            raise error
+        place.mkdir(parents=True)
+        (place / "config.toml").write_text("")
+        (place / "summary.json").write_text(json.dumps({"seconds": {"total": 1.0}, "rounds": 1}))
+
+    monkeypatch.setattr(compare, "run_or_note", run)
+    monkeypatch.setattr(study.runtime, "renew_local_worker", lambda: None)
+    monkeypatch.setattr(study_pace, "try_out", lambda *_: study_pace.Pace(1.0, 1.0, 1.0, 40))
+    monkeypatch.setattr(study, "check_claim", lambda *_, **__: None)
+    planned = study.plan(study_files.load_study("demo_digits"), rounds=2)
+    for _ in range(2):
+        assert study.run_study(planned, tmp_path) == 1
+        assert str(error) in capsys.readouterr().err
+    assert sorted(calls) == ["fedavg", "pacfl", "pacfl", "solo"]
+    noted = json.loads((tmp_path / "results" / "digits" / "pacfl" / "seed-0" / "failed.json").read_text())
+    assert str(error) in noted["reason"]

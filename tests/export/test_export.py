@@ -256,3 +256,17 @@ def test_one_line_for_a_mistake(capsys, pacfl, arguments, message):
     assert main(given) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("tffcl: ") and message in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "algorithm, how",
+    [
+        ("pacfl", {"when": "as_they_join"}),  # a client whom the rehearsal is the first to meet may found a cluster
+        ("ifca", {"start": "fedavg", "fedavg_rounds": 1}),
+        ("stocfl", {"global_order": "sequential"}),
+    ],
+)
+def test_methods_that_meet_clients_or_change_in_the_middle_are_exported(tff_worker, tmp_path, capsys, algorithm, how):
+    _, to, _ = exported(tmp_path, algorithm, **how)
+    assert "training/computation.pb: as the library" in check_here(to, capsys)

@@ -111,6 +111,7 @@ def test_csv_has_plain_numbers(rows):
             if stat.count:
                 assert float(line[key]) == pytest.approx(stat.mean, rel=1e-9)
                 assert float(line[f"{key}_std"]) == pytest.approx(stat.std, rel=1e-9, abs=1e-9)
+                assert float(line[f"{key}_stderr"]) == pytest.approx(stat.std / 2**0.5, rel=1e-9, abs=1e-9)
             else:
                 assert (line[key], line[f"{key}_std"]) == ("", "")
 

@@ -72,14 +72,14 @@ def test_newcomers_join(finished, algorithm):
 def test_the_report_says_where_the_authors_look_at_test_data(tmp_path, capsys):
     out = tmp_path / "leak"
     arguments = ["run", "demo_digits", "--algorithm", "flis_dc", "--rounds", "1", "--out", str(out)]
-    for pair in ("dataset.server_examples=50", 'dataset.server_split="test"', "algorithms.flis_dc.protocol=authors"):
+    for pair in ("dataset.server_examples=50", 'dataset.server_split="test"', "algorithms.flis_dc.choose_by=test_accuracy"):
         arguments += ["--set", pair]
     assert main(arguments) == 0, capsys.readouterr().err
     notes = json.loads((out / "summary.json").read_text())["notes"]
     assert any("50 images are from the test set that clients are tested on" in note for note in notes)
-    assert any("protocol 'authors'" in note for note in notes)
+    assert any("choose_by 'test_accuracy'" in note for note in notes)
     page = (out / "report.html").read_text()
-    assert "protocol &#39;authors&#39;" in page and "from the test set that clients are tested on" in page
+    assert "choose_by &#39;test_accuracy&#39;" in page and "from the test set that clients are tested on" in page
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_the_report_says_where_the_authors_look_at_test_data(tmp_path, capsys):
             "the server has no data to compare models on; give dataset.server_examples",
         ),
         (
-            ["run", "demo_digits", "--algorithm", "ifca", "--set", "algorithms.ifca.num_clusters=21"],
-            "it must be at most the clients of a round, 20",
+            ["run", "demo_digits", "--algorithm", "ifca", "--set", "algorithms.ifca.choose_by=validation"],
+            "algorithms.ifca.choose_by 'validation' (allowed: test_accuracy, train_loss)",
         ),
         (
             [

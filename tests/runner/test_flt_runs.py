@@ -1,5 +1,7 @@
 """Whole runs of FLT and its baselines on digits."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -74,3 +76,16 @@ def test_similarity_by_embeddings_is_what_a_run_starts_from(kept, tmp_path):
             for key in ("proximity", "labels", "merges", "threshold"):
                 np.testing.assert_array_equal(found[key], clustering[key])
     assert (shown / "dendrogram.png").stat().st_size > 10_000
+
+
+def test_similarity_suggests_the_gamma_that_a_task_says(kept, tmp_path, capsys):
+    settings = [f"algorithms.flt.{key}={value}" for key, value in FLT.items()]
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    command = ["similarity", "demo_digits", "--signature", "embedding", "--data-dir", kept, "--out", str(tmp_path)]
+    assert main([*command, *arguments]) == 0
+    told = capsys.readouterr().out
+    gamma = re.search(r"as a task says it: algorithms.flt.threshold = ([0-9.]+)", told)[1]
+    assert f"suggested threshold {gamma} distance in the UMAP map" in told
+    number = re.search(r"UMAP map, (\d+) clusters", told)[1]
+    assert main([*command, *arguments, "--set", f"algorithms.flt.threshold={gamma}"]) == 0
+    assert f": {number} clusters of sizes" in capsys.readouterr().out

@@ -78,6 +78,18 @@ def test_more_steps_displace_as_local_sgd_does(tff_worker, digits, model):
     np.testing.assert_allclose(found, model.initial - model.ravel(trained), atol=2e-5)
 
 
+def test_clients_of_the_same_examples_visit_them_in_orders_of_their_own(tff_worker, digits, model):
+    signature = build_anchor_gradient(
+        model, form="displacement", local=LocalTraining(epochs=2, batch_size=5, learning_rate=0.1)
+    )
+    same = datasets(digits, [slice(0, 60)] * 2)
+    first, second = ask(signature, same)
+    assert np.abs(first - second).max() > 1e-3
+    np.testing.assert_array_equal(ask(signature, same), [first, second])
+    first, second = ask(build_anchor_gradient(model, projection=100), same)
+    np.testing.assert_array_equal(first, second)  # the projection is one for all
+
+
 def test_a_sketch_is_a_fixed_linear_map_of_signs():
     size, dimensions = 500, 64
     matrix = np.stack([sketch(row, dimensions, SEED) for row in np.eye(size, dtype=np.float32)], axis=1)

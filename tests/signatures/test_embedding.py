@@ -8,12 +8,12 @@ import tensorflow as tf
 from sklearn.cluster import KMeans
 
 from tffcl.aggregators.collect import by_client
-from tffcl.client_work.autoencoding import build_adam_steps, build_encode, build_fine_tune, start_adam
+from tffcl.client_work.autoencoding import build_encode, build_fine_tune, build_steps, start_steps
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import build_autoencoder
 from tffcl.rounds.asking import build_collection
-from tffcl.signatures.embedding import build_embedding
+from tffcl.signatures.embedding import FINE_TUNE_RATES, build_embedding
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec((8, 8, 1), tf.uint8), y=tf.TensorSpec((), tf.int32))
 SEED = np.array([4, 0], np.int32)
@@ -46,7 +46,7 @@ def test_the_steps_are_adam(digits, autoencoder):
     """Algorithm 1 of Kingma and Ba line by line, in float64; Keras puts epsilon elsewhere, which small gradients show."""
     x = digits[0][:25]
     order = np.random.default_rng(0).permutation(25).astype(np.int32)
-    state, total = build_adam_steps(autoencoder, 10, 1e-3)(start_adam(autoencoder.initial), x, order)
+    state, total = build_steps(autoencoder, 10, 1e-3)(start_steps(autoencoder.initial), x, order)
     theta, first, second, summed = autoencoder.initial.astype(float), 0.0, 0.0, 0.0
     for age, start in enumerate((0, 10, 20), 1):
         features, vector = autoencoder.preprocess(x[order[start : start + 10]]), tf.Variable(theta, dtype=tf.float32)
@@ -61,11 +61,33 @@ def test_the_steps_are_adam(digits, autoencoder):
     assert np.abs(theta - autoencoder.initial).max() > 2e-3
 
 
+def test_the_steps_of_sgd(digits, autoencoder):
+    x, order = digits[0][:25], np.random.default_rng(0).permutation(25).astype(np.int32)
+    state, _ = build_steps(autoencoder, 10, 0.5, "sgd")(start_steps(autoencoder.initial), x, order)
+    theta = autoencoder.initial.astype(float)
+    for start in (0, 10, 20):
+        features, vector = autoencoder.preprocess(x[order[start : start + 10]]), tf.Variable(theta, dtype=tf.float32)
+        with tf.GradientTape() as tape:
+            loss = autoencoder.loss(autoencoder.unravel(vector), features)
+        theta = theta - 0.5 * tape.gradient(loss, vector).numpy()
+    np.testing.assert_allclose(state["vector"], theta, atol=1e-6)
+    assert np.abs(theta - autoencoder.initial).max() > 1e-4
+
+
+def test_clients_with_the_same_images_visit_them_in_orders_of_their_own(tff_worker, digits, autoencoder):
+    options = {"num_centres": 1, "fine_tune_epochs": 2, "optimizer": "adam", "seed": 4}
+    signature = build_embedding(autoencoder, autoencoder.initial, SPEC, **options)
+    cohort = [collections.OrderedDict(examples=dataset(digits, slice(0, 40)), client_id=np.int32(each)) for each in (0, 1)]
+    first, second = by_client(build_collection(signature)(signature.context, cohort)[1], [0, 1])["centres"]
+    assert np.abs(first - second).max() > 1e-6
+    assert FINE_TUNE_RATES == {"sgd": 0.01, "adam": 0.001}
+
+
 def test_steps_in_parts_are_steps_at_once(digits, autoencoder):
     x, order = digits[0][:60], np.arange(60, dtype=np.int32)
-    steps = build_adam_steps(autoencoder, 10, 1e-3)
-    at_once, _ = steps(start_adam(autoencoder.initial), x, order)
-    half, _ = steps(start_adam(autoencoder.initial), x, order[:30])
+    steps = build_steps(autoencoder, 10, 1e-3)
+    at_once, _ = steps(start_steps(autoencoder.initial), x, order)
+    half, _ = steps(start_steps(autoencoder.initial), x, order[:30])
     both, _ = steps(half, x, order[30:])
     np.testing.assert_allclose(both["vector"], at_once["vector"], atol=1e-6)
 
@@ -104,10 +126,11 @@ def test_the_collected_signatures_in_the_runtime(tff_worker, digits, autoencoder
     assert value["mask"].sum(axis=1).tolist() == [4, 2, 4]
     for client, each in enumerate(rows):
         vector = autoencoder.initial
+        own = tf.random.experimental.stateless_fold_in(SEED, client)
         if epochs:
-            vector = build_fine_tune(autoencoder, epochs, 10, 1e-3)(vector, digits[0][each], SEED)
+            vector = build_fine_tune(autoencoder, epochs, 10, 0.01, "sgd")(vector, digits[0][each], own)
         codes = build_encode(autoencoder)(vector, digits[0][each])
-        seed = tf.random.experimental.stateless_fold_in(SEED, 1)
+        seed = tf.random.experimental.stateless_fold_in(own, 1)
         expected = build_kmeans(4)(codes, seed)
         np.testing.assert_allclose(value["centres"][client], expected["centres"], atol=1e-4)
 

@@ -131,3 +131,50 @@ def test_the_collection_as_map_reduce_form(tff_worker, worker, digits):
 def test_bad_input(options, message):
     with pytest.raises(UserError, match=message):
         build_subspace(SPEC, **options)
+
+
+def signed(digits, rows=slice(0, 90), **options):
+    signature = build_subspace(SPEC, 6, **options)
+    examples = collections.OrderedDict(x=digits[0][rows], y=digits[1][rows])
+    found = signature.stacked()(signature.context, examples)
+    return np.asarray(found["basis"]), np.asarray(found["mask"])
+
+
+def same_space(first, second) -> bool:
+    return scipy.linalg.subspace_angles(first, second).max() < 1e-4
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("energy", [0.5, 0.8, 0.9, 0.95, 1.0])
+def test_as_many_vectors_as_hold_the_energy(digits, method, energy):
+    data = matrix(digits, 80).astype(float)
+    squares = np.linalg.svd(data, compute_uv=False) ** 2
+    held = np.cumsum(squares) / squares.sum()
+    count = min(8, 1 + int(np.argmax(held >= energy - 1e-12)))
+    basis, mask = left_singular_vectors(data, 8, method, energy)
+    assert mask.numpy().tolist() == [place < count for place in range(8)]
+    np.testing.assert_array_equal(basis.numpy()[:, count:], 0)
+
+
+def test_vectors_of_centred_and_of_normalised_data(tff_worker, digits):
+    from tffcl.models.mlp import build_mlp
+
+    data = matrix(digits, 90).astype(float)
+    model = build_mlp((8, 8, 1), 10, hidden=4, normalization=(0.3, 0.4))
+    for preprocess, expected in (
+        (None, data), ("raw", data), ("centred", data - data.mean(axis=1, keepdims=True)),
+        (model.preprocess, (data - 0.3) / 0.4),
+    ):  # fmt: skip
+        basis, _ = signed(digits, preprocess=preprocess)
+        assert same_space(basis, np.linalg.svd(expected, full_matrices=False)[0][:, :6])
+
+
+def test_a_signature_of_some_of_the_examples(tff_worker, digits):
+    few, mask = signed(digits, samples=4)
+    assert mask.tolist() == [True] * 4 + [False] * 2  # the rank of four images
+    np.testing.assert_array_equal(few, signed(digits, samples=4)[0])
+    images = matrix(digits, 90)
+    inside = np.linalg.norm(few @ (few.T @ images) - images, axis=0) < 1e-3
+    assert inside.sum() == 4
+    np.testing.assert_array_equal(signed(digits, samples=90)[1], signed(digits)[1])
+    assert same_space(signed(digits, samples=500)[0], signed(digits)[0])

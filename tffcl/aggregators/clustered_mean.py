@@ -96,7 +96,12 @@ class UniformClusteredMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """The plain mean per cluster in which every client counts the same, whatever its weight in the other aggregations.
 
     The result and the measurements are those of `ClusteredMeanFactory` with weights of 1.
+
+    Attributes:
+      is_keyed: That it takes keyed uploads.
     """
+
+    is_keyed = True
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`."""

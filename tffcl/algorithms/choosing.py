@@ -20,25 +20,25 @@ from tffcl.models.flat import FlatModel
 from tffcl.rounds.asking import ask_all, build_asking
 from tffcl.rounds.server_steps import models_type
 
-PROTOCOLS = {
-    "paper": "clients choose by loss on their training examples",
-    "authors": "clients choose by accuracy on their test examples: a leak, there to match published numbers",
+WAYS = {
+    "train_loss": "clients choose by loss on their training examples",
+    "test_accuracy": "clients choose by accuracy on their test examples: a leak, there to match published numbers",
 }
 _TRIED = "choice_examples"  # the field of examples to choose on, where they are not those to train on
-_CRITERIA = {"paper": "loss", "authors": "accuracy"}
+_CRITERIA = {"train_loss": "loss", "test_accuracy": "accuracy"}
 
 
-def build_chooser(model: FlatModel, training: LocalTraining, protocol: str):
+def build_chooser(model: FlatModel, training: LocalTraining, choose_by: str):
     """Builds choice and training of a client, see `client_work.training.build_choose_and_train`.
 
     Returns:
       `(choose_and_train, fields)`: the fields are what the client work needs for it.
     """
-    fields = {"forced": np.int32}
-    if protocol == "authors":
+    fields = training.fields(forced=np.int32)
+    if choose_by == "test_accuracy":
         fields[_TRIED] = sequence_type(model.example_spec)
-    tried = _TRIED if protocol == "authors" else "examples"
-    return build_choose_and_train(model, training, _CRITERIA[protocol], tried), fields
+    tried = _TRIED if choose_by == "test_accuracy" else "examples"
+    return build_choose_and_train(model, training, _CRITERIA[choose_by], tried), fields
 
 
 @built_once
@@ -75,18 +75,18 @@ class Choosing(Method):
     """A method whose clients choose among the state's models; a client's assignment is what it chose when last asked.
 
     Attributes:
-      protocol: A name in `PROTOCOLS`.
+      choose_by: A name in `WAYS`.
     """
 
     state_class = ClusteredState
     clients_choose = True
 
-    def __init__(self, model: FlatModel, protocol: str):
-        self.model, self.protocol, self._choice = model, protocol, _build_choice(model, _CRITERIA[protocol])
+    def __init__(self, model: FlatModel, choose_by: str):
+        self.model, self.choose_by, self._choice = model, choose_by, _build_choice(model, _CRITERIA[choose_by])
 
     def chosen_rows(self, models: np.ndarray, population: Population) -> np.ndarray:
         """Asks every client of a population which row of `models float32 [K, P]` it chooses, `int32 [N]`."""
-        tried = population.stacked_tests if self.protocol == "authors" else population.stacked
+        tried = population.stacked_tests if self.choose_by == "test_accuracy" else population.stacked
         return ask_all(self._choice, models, population, tried).astype(np.int32)
 
     def choose(self, state: ClusteredState, population: Population) -> ClusteredState:
@@ -103,25 +103,25 @@ class Choosing(Method):
         return dataclasses.replace(state, **extended(state, newcomers, self.chosen_rows(state.models, newcomers)))
 
     def views(self, state: ClusteredState) -> Views:
-        authors = "protocol 'authors': clients choose among models by accuracy on their own test images"
-        return Views(state.client_ids, state.assignment, notes=(authors,) if self.protocol == "authors" else ())
+        leak = "choose_by 'test_accuracy': clients choose among models by accuracy on their own test images"
+        return Views(state.client_ids, state.assignment, notes=(leak,) if self.choose_by == "test_accuracy" else ())
 
     def start(self, population: Population, models: np.ndarray, aggregators) -> ClusteredState:
         """Returns the state before anyone has chosen: everyone in cluster 0.
 
         Raises:
-          UserError: If a client has no test examples, on which the protocol "authors" chooses.
+          UserError: If a client has no test examples, on which "test_accuracy" chooses.
         """
-        for client in population.client_ids if self.protocol == "authors" else ():
+        for client in population.client_ids if self.choose_by == "test_accuracy" else ():
             if not int(population.test_examples(int(client)).cardinality()):
                 raise UserError(
-                    f"client {population.name_of(client)} has no test examples; protocol 'authors' lets clients choose on them, "
-                    "'paper' does not"
+                    f"client {population.name_of(client)} has no test examples; choose_by 'test_accuracy' lets clients choose on them, "
+                    "'train_loss' does not"
                 )
         return ClusteredState(population.client_ids, np.zeros(len(population), np.int32), models, aggregators)
 
     def tried(self, cohort: Cohort) -> dict[str, list]:
         """Returns the field of examples that the clients of a round choose on, if it is not their training examples."""
-        if self.protocol != "authors":
+        if self.choose_by != "test_accuracy":
             return {}
         return {_TRIED: [cohort.population.stacked_tests(int(client)) for client in cohort.client_ids]}

@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShot, OneShotClustering, check_cut
+from tffcl.algorithms.pacfl import PACFLParameters, build_data_signature
 from tffcl.algorithms.trainings import build_training, training_of
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import client_relatedness, hierarchical, inference_similarity, proximity
@@ -30,8 +31,8 @@ from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.partial_weights import build_partial_weights
 from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.signatures.signature import Signature
-from tffcl.signatures.subspace import build_subspace
-from tffcl.validation import Count, NonNegative, Parameters, check_options, one_of
+from tffcl.signatures.subspace import PREPROCESSING
+from tffcl.validation import Count, NonNegative, Parameters, Share, check_options, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ class ComposedParameters(Parameters):
       signature: A name in `SIGNATURES`, one that a package has registered, a builder "module:function" `(model, *, ...) -> Signature`, or a table of one of them with its
         parameters: {name = "subspace", num_vectors = 5}.
       metric: How far two clients are apart: one of the signature's own, "euclidean" or "cosine"; default the signature's first.
-      linkage: A name in `hierarchical.LINKAGES`.
+      linkage: A name in `hierarchical.WITH_WARD`.
       threshold: Merges up to this distance are made.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
       training: A name in `TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight = 0.1}.
@@ -52,7 +53,7 @@ class ComposedParameters(Parameters):
 
     signature: str | dict = "subspace"
     metric: str | None = None
-    linkage: one_of(hierarchical.LINKAGES) = "average"
+    linkage: one_of(hierarchical.WITH_WARD) = "average"
     threshold: NonNegative | None = None
     num_clusters: Count | None = None
     training: str | dict = "sgd"
@@ -87,17 +88,23 @@ class SignatureKind:
     build_device: Callable[..., Signature] | None = None
 
 
-def _subspace(model: FlatModel, *, num_vectors: Count = 3, per_class: bool = False, max_classes: Count | None = None):
-    return _subspace_by("gram", model, num_vectors, per_class, max_classes)
+def _subspace(
+    model: FlatModel,
+    *,
+    num_vectors: Count = 3,
+    per_class: bool = False,
+    max_classes: Count | None = None,
+    preprocess: one_of(PREPROCESSING) = "raw",
+    samples: Count | None = None,
+    energy: Share = 1.0,
+):
+    how = {"num_vectors": num_vectors, "per_class": per_class, "max_classes": max_classes}
+    how |= {"preprocess": preprocess, "samples": samples, "energy": energy}
+    return build_data_signature(model, PACFLParameters(**how))
 
 
-def _device_subspace(model: FlatModel, *, num_vectors: int = 3, per_class: bool = False, max_classes: int | None = None):
-    return _subspace_by("power", model, num_vectors, per_class, max_classes)
-
-
-def _subspace_by(method: str, model: FlatModel, num_vectors: int, per_class: bool, max_classes: int | None) -> Signature:
-    options = {"per_class": per_class, "num_classes": model.num_classes, "max_classes": max_classes}
-    return build_subspace(model.example_spec, num_vectors, method=method, **options)
+def _device_subspace(model: FlatModel, **how):
+    return build_data_signature(model, PACFLParameters(**how), "power")
 
 
 def _inference(model: FlatModel, *, training, server_images, seed, soft: bool = False):

@@ -23,7 +23,7 @@ class DynamicClustering:
 
     Attributes:
       rounds: `ClusteredTraining` or `RelatedTraining` that asks for flags.
-      form: `(Population) -> (labels int32 [N], fields of the state)`, signatures and all.
+      form: `(Population, state, round) -> (labels int32 [N], fields of the state)`, signatures and all.
       carry: `(state, labels, Population) -> fields of the state`: the models of the new clusters, from those of their members.
       triggers: When.
       signing: What a client exchanges for a signature.
@@ -52,7 +52,7 @@ class DynamicClustering:
         """Lines 24 to 26."""
         if not np.array_equal(population.client_ids, state.client_ids):
             raise UserError("clusters are formed anew by all clients: a round's population must be all that were admitted")
-        labels, formed = self.form(population)
+        labels, formed = self.form(population, state, round_number)
         labels, moved = renumbered(labels, state.assignment)
         moved_in = np.where(moved, np.int32(round_number), state.flags.moved_in)
         flags = dataclasses.replace(ChangeFlags.none(population.versions), flagged_in=state.flags.flagged_in, moved_in=moved_in)

@@ -13,12 +13,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.relatedness_mean import RelatednessMeanFactory
-from tffcl.algorithms.choosing import PROTOCOLS, Choosing, build_chooser
+from tffcl.algorithms.choosing import WAYS, Choosing, build_chooser
 from tffcl.algorithms.clustered_training import round_computations
-from tffcl.algorithms.method import ClusteredState, Exports, Method
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE
 from tffcl.client_work.work import ClientResult, ClientWork
+from tffcl.clients.arrivals import joined_order
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering import inference_similarity as inference
@@ -45,16 +46,18 @@ class FLISDCParameters(Parameters):
       soft: Whether models answer with probabilities instead of their most likely class.
       answered_by: "clients": they answer the server's images themselves and upload the answers; "server": the aggregator
         answers with the uploaded models. The same clusters; the first costs upload, the second work at the server.
-      protocol: "paper": clients choose a model by loss on their training data; "authors": by accuracy on test data.
+      choose_by: How clients choose a model: by "train_loss", on their training examples, or by "test_accuracy", on their test
+        examples (the authors' code; a leak). The paper prints a loss on the test examples (Alg. 1 line 9) and one on the
+        server's images (its text), which have no labels.
     """
 
-    renamed: ClassVar = {"beta": "threshold", "similarity": "metric"}
+    renamed: ClassVar = {"beta": "threshold", "similarity": "metric", "protocol": "choose_by"}
 
     threshold: float = 0.5
     metric: one_of(inference.FORMS) = "agreement"
     soft: bool = False
     answered_by: one_of(ANSWERED_BY) = "clients"
-    protocol: one_of(PROTOCOLS) = "paper"
+    choose_by: one_of(WAYS) = "train_loss"
 
     def check(self):
         inference.check_threshold(self.threshold, "agreement", 1, None)
@@ -113,7 +116,7 @@ def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLI
       images: The server's, `uint8 [n, ...]`.
     """
     soft = parameters.soft
-    choose_and_train, fields = build_chooser(model, training, parameters.protocol)
+    choose_and_train, fields = build_chooser(model, training, parameters.choose_by)
     answer, kind = build_answer(model, soft=soft), answers_type(model, len(images), soft=soft)
 
     def compute(received, client):
@@ -139,34 +142,62 @@ def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLI
     )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class FLISDCState(ClusteredState):
+    """Beside `ClusteredState`, of whom it is known which of the newest models is theirs.
+
+    Attributes:
+      placed: `bool [N]`: who has founded a cluster in the last round, or has chosen since then.
+    """
+
+    placed: np.ndarray | None = None
+
+
 class FLISDC(Choosing):
-    """FLIS (DC), see `build_flis_dc`."""
+    """FLIS (DC), see `build_flis_dc`; in its views a client that has not chosen among the newest models is in cluster -1."""
 
     name = "flis_dc"
+    state_class = FLISDCState
 
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: FLISDCParameters, images: np.ndarray):
-        super().__init__(model, parameters.protocol)
+        super().__init__(model, parameters.choose_by)
         self._initial, self._images = model.initial[np.newaxis], images
         # Methods that differ in β only share one round: it is traced once for all points of a sweep.
         self._round = build_joint_round(model, training, dataclasses.replace(parameters, threshold=0.0), images)
         self._aggregators = collections.OrderedDict(trained=aggregation_context(parameters, images))
         self.joining = Traffic.of(self._round.once)
 
-    def initialize(self, population: Population) -> ClusteredState:
-        return self.start(population, self._initial, self._aggregators)
+    def initialize(self, population: Population) -> FLISDCState:
+        fields = vars(self.start(population, self._initial, self._aggregators))
+        return FLISDCState(**fields, placed=np.ones(len(population), bool))  # there is one model only
 
-    def next(self, state: ClusteredState, cohort: Cohort):
+    def choose(self, state: FLISDCState, population: Population) -> FLISDCState:
+        placed = state.placed.copy()
+        placed[state.index(population.client_ids)] = True
+        return dataclasses.replace(super().choose(state, population), placed=placed)
+
+    def admit(self, state: FLISDCState, newcomers: Population) -> FLISDCState:
+        placed = np.concatenate([state.placed, np.ones(len(newcomers), bool)])[joined_order(state, newcomers)]
+        return dataclasses.replace(super().admit(state, newcomers), placed=placed)
+
+    def views(self, state: FLISDCState) -> Views:
+        return dataclasses.replace(super().views(state), clusters=np.where(state.placed, state.assignment, np.int32(-1)))
+
+    def next(self, state: FLISDCState, cohort: Cohort):
         places = np.arange(len(cohort.client_ids), dtype=np.int32)
         fields = {"forced": np.full(len(places), CHOOSE), "key": places, **self.tried(cohort)}
         values = {"models": state.models, "images": self._images}
         result = run_round(self._round, cohort, values, state.aggregators, **fields)
         relatedness = result.measurements["trained"]["relatedness"]
         # Equal rows are equal clusters.
-        _, first = np.unique(relatedness, axis=0, return_index=True)
-        models = result.values["models"][np.sort(first)]
-        nobody_chose_yet = np.zeros_like(state.assignment)
+        _, first, founded = np.unique(relatedness, axis=0, return_index=True, return_inverse=True)
+        kept, where = np.sort(first), state.index(cohort.client_ids)
+        models = result.values["models"][kept]
+        # The others' choices were of models that are no more.
+        assignment, placed = np.zeros_like(state.assignment), np.zeros_like(state.placed)
+        assignment[where], placed[where] = np.searchsorted(kept, first[founded]), True
         metrics = result.metrics(cohort, result.reports["choice"], relatedness=relatedness)
-        changes = {"models": models, "aggregators": result.aggregators, "assignment": nobody_chose_yet}
+        changes = {"models": models, "aggregators": result.aggregators, "assignment": assignment, "placed": placed}
         return dataclasses.replace(state, **changes), metrics
 
     def exports(self) -> Exports:
@@ -187,7 +218,8 @@ def build_flis_dc(
     """Builds FLIS (DC).
 
     The models of a round replace all before them. Clients with the same cluster have the same mean: it is kept, and sent
-    to the next round's clients, once. A client's assignment is what it chose when last asked; `choose` asks everyone.
+    to the next round's clients, once. A client's assignment is the cluster that it founded in the last round, or what it chose
+    since then; `choose` asks everyone.
     Newcomers choose as all others do.
 
     Args:

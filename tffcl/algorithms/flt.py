@@ -20,23 +20,25 @@ from tffcl.algorithms.dynamic_clustering import (
     changed_since_signed,
 )  # fmt: skip
 from tffcl.algorithms.method import CentreMap, ClusteredState, Exports, Method, MetricView, Moves, Views
-from tffcl.algorithms.one_shot import OneShotClustering
+from tffcl.algorithms.one_shot import THRESHOLD, OneShotClustering
+from tffcl.algorithms.refined_encoders import RefinedEncoders
 from tffcl.algorithms.related_training import MIXES, build_related_training
+from tffcl.client_work.autoencoding import OPTIMIZERS
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
 from tffcl.clustering import client_relatedness as fcr
 from tffcl.clustering import hierarchical
-from tffcl.clustering import newcomers as joining
-from tffcl.clustering.relations import ClientRelatedness, starting_models
+from tffcl.clustering.relations import GAP, ClientRelatedness, starting_models, suggested_gamma
 from tffcl.clustering.renumbering import mean_of_members
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
-from tffcl.signatures.embedding import build_embedding
+from tffcl.signatures.embedding import FineTuning, build_embedding
 from tffcl.validation import Count, Parameters, Positive, Whole, one_of
 
 CASES = {"joint": "case I, every client its own mix by the relatedness matrix", "disjoint": "case II, disjoint clusters"}
@@ -48,22 +50,32 @@ class FLTParameters(Parameters):
     """How FLT relates clients and what follows from it.
 
     Attributes:
-      encoder: A data set that the server pre-trains the autoencoder on, once, or a file of a pre-trained one (.npz), see
-        `experiments.encoders`. Paper: EMNIST (Enc1) or Fashion-MNIST (Enc2) for MNIST.
+      encoder: What the server pre-trains the autoencoder on, once: a name of `tffcl list encoders`, a data set, or several and
+        chosen classes of them, e.g. "cifar10+cifar100:11,20,22"; or a file of a pre-trained one (.npz).
       encoder_epochs: Passes of the pre-training over its data (authors: 25 to 30).
       encoder_examples: Only so many of its images; default all.
+      latent: e, size of a code (paper: 128).
       num_centres: k, centres that a client sends (paper: 5).
-      fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before encoding; 5 in the
-        paper for an encoder of other data than the clients' (Enc2), 0 for one whose data cover them (Enc1).
-      fine_tune_rate: Adam's learning rate in it.
+      fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before the first round; 5 in the
+        paper for an encoder of other data than the clients' (Enc2), 0, the normal mode of Alg. 2, for one whose data cover
+        them (Enc1).
+      refine_epochs: The same each time clients are related anew in the middle of training (Alg. 3 line 25, always the
+        fine-tune mode): each client goes on from its latest encoder. 0: clients encode with the pre-trained one.
+      fine_tune_optimizer: "sgd" (paper) or "adam" (the authors' code).
+      fine_tune_rate: Its step size; default 0.01 for SGD, the paper's for all training, and 0.001 for Adam, as in the code.
       metric: A name in `client_relatedness.DISTANCES`: "closest_pair" (paper) or "matching" (the authors' code).
-      threshold: γ, clients nearer than this in the map are related (paper: 1).
+      threshold: γ, clients nearer than this in the map are related (paper: 1, "can be tuned"); "gap": where the tree of
+        average linkage of the clients' distances has its largest relative gap, which needs to know nothing of the groups.
       clusters: "joint" (case I, every client its own mix by the relatedness matrix) or "disjoint" (case II).
       num_clusters: C, for the disjoint clusters; default the best fitting number.
-      mixes: With "joint", who gets a new mix in a round, and of what: "cohort" (who took part, of their models),
-        "everyone" (of the cohort's models) or "stored" (everyone, of all models that the server has: Alg. 3 line 17 as
-        printed). With few clients a round "everyone" learns by far the fastest.
+      mixes: With "joint", who gets a new mix in a round, and of what: "everyone" (of the cohort's models), "cohort" (only who
+        took part) or "stored" (everyone, of all models that the server has: Alg. 3 line 17 as printed). Where all take part
+        the three are one. Else "stored" thins each update out with the models of absent clients: with a fifth of the clients a
+        round on LEAF FEMNIST it is at 55 % after 100 rounds, "everyone" at 67 %; and only "everyone" is FedAvg when all are
+        related. The paper has FLT converge faster than FedAvg there (Fig. 4), so this is what it must mean.
       num_neighbors: Of UMAP.
+      map_dimensions: u, of UMAP's map (paper: "typically 2 or 3").
+      min_dist: Of UMAP: how near points may lie in the map, from 0 to 1; γ has the same unit.
       change_flags: λ of Alg. 3 line 23: clients tell when their data have changed, and when more than so many have, all
         send centres again and are related anew; default: flags are not asked for.
       period: τ: the same in every round that is a multiple of it; default never.
@@ -74,15 +86,20 @@ class FLTParameters(Parameters):
     encoder: str = "fashion_mnist"
     encoder_epochs: Count = 25
     encoder_examples: Count | None = None
+    latent: Count = 128
     num_centres: Count = 5
     fine_tune_epochs: Whole = 5
-    fine_tune_rate: Positive = 1e-3
+    refine_epochs: Whole = 5
+    fine_tune_optimizer: one_of(OPTIMIZERS) = "sgd"
+    fine_tune_rate: Positive | None = None
     metric: one_of(fcr.DISTANCES) = "closest_pair"
-    threshold: Positive = 1.0
+    threshold: Positive | one_of((GAP,)) = 1.0
     clusters: one_of(CASES) = "joint"
     num_clusters: Count | None = None
-    mixes: one_of(MIXES) = "cohort"
+    mixes: one_of(MIXES) = "everyone"
     num_neighbors: Annotated[int, msgspec.Meta(ge=2)] = 15
+    map_dimensions: Count = 2
+    min_dist: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
     change_flags: Whole | None = None
     period: Count | None = None
 
@@ -101,6 +118,17 @@ class TaskonomyGrouping(OneShotClustering):
         """Alg. 2 lines 17 to 19; see `OneShotClustering.group`, the tree is Ward's of the relatedness' rows."""
         labels, kept = self.relations.flattened(proximity)
         return labels, hierarchical.Dendrogram(kept["merges"], "ward"), float(kept["threshold"])
+
+    def suggest(self, proximity: np.ndarray, dendrogram: hierarchical.Dendrogram) -> hierarchical.Suggestion:
+        """Suggests γ, from the clients' distances in the map; see `relations.suggested_gamma`."""
+        del dendrogram
+        found = suggested_gamma(proximity, self.unit)
+        labels, _ = dataclasses.replace(self.relations, threshold=GAP).flattened(proximity)
+        return dataclasses.replace(found, num_clusters=int(labels.max()) + 1)
+
+    @property
+    def suggested_unit(self) -> str:
+        return self.unit
 
 
 def build_clustering(
@@ -123,19 +151,26 @@ def build_clustering(
         threshold=None,
         num_clusters=parameters.num_clusters,
         tree_unit=_TREE_UNIT,
+        setting=THRESHOLD,
         relations=relations,
     )
 
 
 def _relations(how: FLTParameters, seed: int) -> ClientRelatedness:
-    return ClientRelatedness(how.metric, how.threshold, how.num_clusters, how.num_neighbors, seed)
+    layout = {"num_components": how.map_dimensions, "num_neighbors": how.num_neighbors, "min_dist": how.min_dist}
+    return ClientRelatedness(how.metric, how.threshold, how.num_clusters, layout, seed)
+
+
+def _fine_tuning(how: FLTParameters) -> FineTuning:
+    return FineTuning(how.fine_tune_epochs, how.fine_tune_optimizer, how.fine_tune_rate)
 
 
 def _build_signature(model, parameters: FLTParameters, encoder, seed: int):
     autoencoder, vector = encoder
     return build_embedding(
         autoencoder, vector, model.example_spec, num_centres=parameters.num_centres,
-        fine_tune_epochs=parameters.fine_tune_epochs, learning_rate=parameters.fine_tune_rate, seed=seed,
+        fine_tune_epochs=parameters.fine_tune_epochs, optimizer=parameters.fine_tune_optimizer,
+        learning_rate=parameters.fine_tune_rate, seed=seed,
     )  # fmt: skip
 
 
@@ -152,9 +187,11 @@ class FLTState(ClusteredState):
       relatedness: `[N, N]` of 0 and 1.
       merges: Ward's tree of its rows, a SciPy linkage matrix.
       threshold: Where the tree is cut.
+      gamma: γ, below which clients are related.
       encoder: `uint8 [32]`, the SHA-256 of the encoder.
       rows: `int32 [N]`, whose model is which row, with joint clusters; else None.
       flags: Who told that its data have changed, where clusters are formed anew; else None.
+      encoders: What clients have made of the encoder, where clusters are formed anew; they keep it.
     """
 
     centres: np.ndarray | None = None
@@ -165,9 +202,11 @@ class FLTState(ClusteredState):
     relatedness: np.ndarray | None = None
     merges: np.ndarray | None = None
     threshold: np.ndarray | None = None
+    gamma: np.ndarray | None = None
     encoder: np.ndarray | None = None
     rows: np.ndarray | None = None
     flags: ChangeFlags | None = None
+    encoders: KeptStates | None = None
 
 
 class FLT(Method):
@@ -188,11 +227,19 @@ class FLT(Method):
             self._rounds = build_clustered_training(model, training, flags=flags)
         self._encoder = np.frombuffer(hashlib.sha256(np.ascontiguousarray(encoder[1]).tobytes()).digest(), np.uint8)
         self.joining = Traffic.of(signature_transfer(self._signature))
-        dynamic = DynamicClustering(self._rounds, self._form, self._carry, self._triggers, self.joining)
+        self._vector = encoder[1]
+        self._refined = RefinedEncoders(encoder[0], model.example_spec, parameters.num_centres, _fine_tuning(parameters), seed)
+        # Line 25 broadcasts the whole autoencoder, which fine-tuning needs.
+        anew = dataclasses.replace(parameters, fine_tune_epochs=max(1, parameters.refine_epochs))
+        signing = self.joining
+        if self._triggers and parameters.refine_epochs:
+            signing = Traffic.of(signature_transfer(_build_signature(model, anew, encoder, seed)))
+        dynamic = DynamicClustering(self._rounds, self._form_anew, self._carry, self._triggers, signing)
         self._next = (dynamic if self._triggers else self._rounds).next
 
     def initialize(self, population: Population) -> FLTState:
-        labels, formed = self._form(population)
+        encoders = KeptStates(self._vector) if self._triggers else None
+        labels, formed = self._form(population, encoders, self._parameters.fine_tune_epochs, 0)
         flags = ChangeFlags.none(population.versions) if self._triggers else None
         return FLTState(**self._rounds.start(population, labels), **formed, flags=flags)
 
@@ -202,20 +249,27 @@ class FLT(Method):
     def models_for(self, state: FLTState, client_ids):
         return self._rounds.models_for(state, client_ids)
 
-    def _signed_by(self, population: Population):
-        signed = self._sign(population)
+    def _signed_by(self, population: Population, encoders: KeptStates | None, epochs: int, round_number: int):
+        """The clients' centres, and the encoders that they keep after that."""
+        if encoders is None or not epochs + len(encoders):  # nobody goes on from an own one
+            signed = self._sign(population)
+        else:
+            signed, encoders = self._refined.sign(population, encoders, epochs, round_number)
         bad = np.flatnonzero(~np.isfinite(signed["centres"]).all(axis=(1, 2)))
         if len(bad):
             raise UserError(
                 f"client {population.name_of(population.client_ids[bad[0]])} sent centres that are not finite; a lower fine_tune_rate helps, or "
                 "its data hold NaN"
             )
-        return signed
+        return signed, encoders
 
-    def _form(self, population: Population):
-        signed = self._signed_by(population)
+    def _form(self, population: Population, encoders: KeptStates | None, epochs: int, round_number: int):
+        signed, encoders = self._signed_by(population, encoders, epochs, round_number)
         labels, formed = self._relations.form(signed["centres"], signed["mask"])
-        return labels, {**formed, "encoder": self._encoder}
+        return labels, {**formed, "encoder": self._encoder, "encoders": encoders}
+
+    def _form_anew(self, population: Population, state: FLTState, round_number: int):
+        return self._form(population, state.encoders, self._parameters.refine_epochs, round_number)
 
     def _carry(self, state: FLTState, labels, population: Population):
         if self._joint:
@@ -226,19 +280,20 @@ class FLT(Method):
         check_newcomers(state, newcomers)
         if not np.array_equal(state.encoder, self._encoder):
             raise UserError("the clients' centres are of another encoder: newcomers need the file or data directory of then")
-        signed = self._signed_by(newcomers)
-        points, across, within = self._relations.place(state, signed["centres"], signed["mask"])
+        signed, _ = self._signed_by(newcomers, None, 0, 0)  # they keep an encoder from the next formation on
+        points, apart = self._relations.place(state, signed["centres"], signed["mask"])
         labels = fcr.assign_to_nearest(signed["centres"], signed["mask"], state.centres, state.mask, state.assignment)
-        apart = joining.extend_proximity(state.proximity, across, within)
-        related = fcr.relate(apart, self._parameters.threshold)
-        related[: len(across), : len(across)] = state.relatedness  # the old clients' relations stay as they are
+        known, gamma = len(state.client_ids), float(state.gamma)
+        related = fcr.relate(apart, gamma)
+        related[:known, :known] = state.relatedness  # the old clients' relations stay as they are
         members, order = extended(state, newcomers, labels), joined_order(state, newcomers)
-        new = {"centres": signed["centres"], "mask": signed["mask"], "points": points, "mapped": np.zeros(len(points), bool)}
+        new = {"centres": signed["centres"], "mask": signed["mask"], "mapped": np.zeros(len(newcomers), bool)}
         changes = {name: np.concatenate([getattr(state, name), new[name]])[order] for name in new}
+        changes["points"] = points[order]
         changes["proximity"], changes["relatedness"] = apart[np.ix_(order, order)], related[np.ix_(order, order)]
         changes["merges"] = hierarchical.build_ward_dendrogram(changes["relatedness"] != 0).merges  # for reports
         if self._joint:
-            given = starting_models(state.models, state.rows, related[len(across) :, : len(across)], across)
+            given = starting_models(state.models, state.rows, related[known:, :known], apart[:known, known:])
             rows = np.concatenate([state.rows, len(state.models) + np.arange(len(given), dtype=np.int32)])
             changes |= {"rows": rows[order], "models": np.concatenate([state.models, given])}
         if self._triggers:
@@ -273,8 +328,8 @@ def build_flt(
     their relatives' models, or from the nearest client's where they have none.
 
     With `change_flags` or `period` clients are related anew in the middle of training (Alg. 3 lines 21 to 28): all, newcomers
-    included, do as before the first round. Line 25 asks for FCR's fine-tune mode whatever the encoder; here the encoder is
-    fine-tuned if `fine_tune_epochs` says so, from the pre-trained one each time: clients keep none. Who moves to another
+    included, send centres again, in FCR's fine-tune mode: each goes on from the encoder that it made the last time, and keeps
+    it. (Exports have the centres before the first round only.) Who moves to another
     cluster finds that cluster's model: with disjoint clusters a new cluster starts from the mean of its members' models,
     with joint ones every client keeps its own until its next mix.
 

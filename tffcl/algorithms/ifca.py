@@ -5,14 +5,15 @@ The server keeps K models; every client of a cohort takes the one of least loss 
 
 import dataclasses
 from collections.abc import Callable
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
-from tffcl.algorithms.choosing import PROTOCOLS, Choosing, build_chooser
-from tffcl.algorithms.clustered_training import round_computations
+from tffcl.algorithms.choosing import WAYS, Choosing, build_chooser
+from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE
@@ -26,12 +27,14 @@ from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import all_models, models_type, move_rows
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.summed import summed_form
+from tffcl.rounds.traffic import Traffic
 from tffcl.validation import Count, Parameters, Positive, one_of
 
 STARTS = {
     "independent": "K models drawn independently",
     "attracting": "drawn again until each is chosen by `least_share` of the clients (the authors' finder)",
     "warm_up": "K models drawn independently, then `warm_up_rounds` rounds with clients in random equal groups",
+    "fedavg": "`fedavg_rounds` rounds of FedAvg, whose model all K share then but for their last layers, drawn independently",
 }
 _MOST_DRAWS = 200
 _TRIED_CLIENTS = 100  # the finder's: enough to tell a share of a tenth
@@ -49,19 +52,23 @@ class IFCAParameters(Parameters):
       least_share: With "attracting": the least share of the clients that every model must attract, at most 1 / K (authors:
         0.35 with 2 models, 0.1 with 4); default 0.4 / K.
       warm_up_rounds: With "warm_up": how many (authors: 20 on FEMNIST).
+      fedavg_rounds: With "fedavg": how many, the first of the run (FLT's Table III: 500 before 1,000 of IFCA; the authors: 2,000).
       share_representation: Whether all layers but the last are common to all clusters and averaged over the whole cohort
         (paper, section 5, FEMNIST).
-      protocol: "paper": clients choose by loss on their training data; "authors": by accuracy on test data, as the PACFL
-        and FLIS authors' code does.
+      choose_by: How clients choose a model: by "train_loss", on their training examples (paper), or by "test_accuracy", on their
+        test examples, as the PACFL and FLIS authors' code does (a leak).
     """
+
+    renamed: ClassVar = {"protocol": "choose_by"}
 
     num_clusters: Count = 2
     start: one_of(STARTS) = "independent"
     initialization: one_of(INITIALIZATIONS) | None = None
     least_share: Positive | None = None
     warm_up_rounds: Count = 5
+    fedavg_rounds: Count = 500
     share_representation: bool = False
-    protocol: one_of(PROTOCOLS) = "paper"
+    choose_by: one_of(WAYS) = "train_loss"
 
     def check(self):
         if self.least_share is not None and self.least_share > 1 / self.num_clusters:
@@ -93,15 +100,15 @@ def build_ifca_round(
     """
     if parameters.share_representation and aggregation is not None:
         raise UserError("share_representation needs the weights of the clusters, which an aggregation of one's own may hide")
-    traced = (parameters.num_clusters, parameters.share_representation, parameters.protocol)
+    traced = (parameters.num_clusters, parameters.share_representation, parameters.choose_by)
     return _build_round(model, training, *traced, aggregation)
 
 
 @built_once
 def _build_round(
-    model: FlatModel, training: LocalTraining, num_clusters: int, share: bool, protocol: str, aggregation
+    model: FlatModel, training: LocalTraining, num_clusters: int, share: bool, choose_by: str, aggregation
 ) -> Round:
-    choose_and_train, fields = build_chooser(model, training, protocol)
+    choose_and_train, fields = build_chooser(model, training, choose_by)
 
     def compute(received, client):
         start, trained, report = choose_and_train(received["models"], client)
@@ -149,7 +156,9 @@ def draw_models(model: FlatModel, how: IFCAParameters, seed: int) -> np.ndarray:
     return models
 
 
-def find_attracting(model: FlatModel, how: IFCAParameters, seed: int, choose_rows, population: Population) -> np.ndarray:
+def find_attracting(
+    model: FlatModel, how: IFCAParameters, seed: int, choose_rows, population: Population
+) -> tuple[np.ndarray, int]:
     """Draws K models until each attracts enough clients (the IFCA authors' `find_good_initializer`).
 
     Args:
@@ -158,6 +167,9 @@ def find_attracting(model: FlatModel, how: IFCAParameters, seed: int, choose_row
       seed: Decides the draws.
       choose_rows: `(models, population) -> int32 [N]`, the rows that clients choose.
       population: Its first 100 clients, in an order that the seed decides, are asked.
+
+    Returns:
+      The models `float32 [K, P]`, and how often a client was sent K models and told its choice, all clients and draws together.
 
     Raises:
       UserError: If no draw of 200 will do.
@@ -171,7 +183,7 @@ def find_attracting(model: FlatModel, how: IFCAParameters, seed: int, choose_row
         models = draw_models(model, how, seed + draw)
         shares = np.bincount(choose_rows(models, asked), minlength=how.num_clusters) / len(rows)
         if shares.min() >= least:
-            return models
+            return models, (draw + 1) * len(rows)
         best = max(best, shares.min())
     raise UserError(
         f"{_MOST_DRAWS} draws gave no {how.num_clusters} models that each attract {least:.3g} of the clients (best: {best:.3g}); "
@@ -179,27 +191,70 @@ def find_attracting(model: FlatModel, how: IFCAParameters, seed: int, choose_row
     )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class IFCAState(ClusteredState):
+    """Beside `ClusteredState`, how the start gets on.
+
+    Attributes:
+      tries: `int64`, how often a client was sent K models and told its choice, until the first round counts it.
+      averaging: `int64`, rounds of FedAvg that are left; -1 when the models have parted.
+    """
+
+    tries: np.ndarray | None = None
+    averaging: np.ndarray | None = None
+
+
 class IFCA(Choosing):
     """IFCA, see `build_ifca`."""
 
     name = "ifca"
+    state_class = IFCAState
 
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: IFCAParameters, seed: int, aggregation):
-        super().__init__(model, parameters.protocol)
+        super().__init__(model, parameters.choose_by)
         self._parameters, self._seed = parameters, seed
         self._round = build_ifca_round(model, training, parameters, aggregation=aggregation)
         self._drawn = draw_models(model, parameters, seed)
+        self._fedavg_rounds = parameters.fedavg_rounds if parameters.start == "fedavg" else 0
+        self._averaging = build_clustered_training(model, training) if self._fedavg_rounds else None
+        if self._averaging and aggregation is not None:
+            raise UserError("start 'fedavg' takes no aggregation of one's own: its first rounds are of one model")
+        self._trying = Traffic(down=self._drawn.nbytes, up=np.dtype(np.int32).itemsize)
 
-    def initialize(self, population: Population) -> ClusteredState:
-        models, how = self._drawn, self._parameters
+    def initialize(self, population: Population) -> IFCAState:
+        models, how, tries = self._drawn, self._parameters, 0
         if how.start == "attracting" and how.num_clusters > 1:
-            models = find_attracting(self.model, how, self._seed, self.chosen_rows, population)
-        return self.start(population, models, self._round.initial_aggregators)
+            models, tries = find_attracting(self.model, how, self._seed, self.chosen_rows, population)
+        elif self._fedavg_rounds:
+            models = np.repeat(self.model.initial[np.newaxis], how.num_clusters, axis=0)
+        start = vars(self.start(population, models, self._round.initial_aggregators))
+        left = self._fedavg_rounds if self._fedavg_rounds else -1
+        return IFCAState(**start, tries=np.int64(tries), averaging=np.int64(left))
 
-    def next(self, state: ClusteredState, cohort: Cohort):
-        clients, clusters = len(cohort.client_ids), self._parameters.num_clusters
-        if clusters > clients:
-            raise UserError(f"num_clusters is {clusters}; it must be at most the clients of a round, {clients}")
+    def next(self, state: IFCAState, cohort: Cohort):
+        if state.averaging > 0:
+            return self._average(state, cohort)
+        if state.averaging == 0:
+            state = dataclasses.replace(state, models=self._apart(state.models), averaging=np.int64(-1))
+        state, metrics = self._choose_and_train(state, cohort)
+        metrics = metrics.with_signatures(self._trying * int(state.tries))
+        return dataclasses.replace(state, tries=np.int64(0)), metrics
+
+    def _average(self, state: IFCAState, cohort: Cohort):
+        """A round of FedAvg: all K models are one."""
+        engine, everyone = self._averaging, np.zeros_like(state.assignment)
+        one = ClusteredState(state.client_ids, everyone, state.models[:1], engine.round.initial_aggregators)
+        one, metrics = engine.next(one, cohort)
+        models = np.repeat(one.models, self._parameters.num_clusters, axis=0)
+        left = np.int64(state.averaging - 1)
+        return dataclasses.replace(state, assignment=everyone, models=models, averaging=left), metrics
+
+    def _apart(self, models: np.ndarray) -> np.ndarray:
+        """FedAvg's model with the last layers of the drawn ones."""
+        shared = _shared_size(self.model)
+        return np.concatenate([models[:, :shared], self._drawn[:, shared:]], axis=1)
+
+    def _choose_and_train(self, state: IFCAState, cohort: Cohort):
         forced = _forced(self._parameters, cohort, self._seed)
         values = {"models": state.models}
         result = run_round(self._round, cohort, values, state.aggregators, forced=forced, **self.tried(cohort))

@@ -179,6 +179,14 @@ class Method(abc.ABC):
         del population
         return state
 
+    def place(self, state, population: Population):
+        """Places clients that the server has not met without training, for an evaluation; the given state stays as it is.
+
+        Methods that cannot, and those that know all clients from the beginning, leave everybody where they are.
+        """
+        del population
+        return state
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClusteredState:

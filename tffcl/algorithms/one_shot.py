@@ -71,6 +71,16 @@ class OneShotClustering:
         """Clusters a proximity matrix, see `hierarchical.group`."""
         return hierarchical.group(proximity, self.linkage, self.threshold, self.num_clusters, unit=self.unit)
 
+    def suggest(self, proximity: np.ndarray, dendrogram: hierarchical.Dendrogram) -> hierarchical.Suggestion:
+        """Suggests a threshold, as `setting` says it in a task, from what `group` was given and gave."""
+        del proximity
+        return hierarchical.suggest_threshold(dendrogram, unit=self.suggested_unit)
+
+    @property
+    def suggested_unit(self) -> str:
+        """The unit of what `suggest` suggests."""
+        return self.tree_unit or self.unit
+
     def check(self, clients: int):
         """Raises UserError if there are fewer clients than clusters are asked for."""
         wanted = self.num_clusters

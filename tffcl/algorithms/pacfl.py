@@ -11,13 +11,14 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, check_cut, grouped_as
+from tffcl.algorithms.one_shot_arrivals import ARRIVALS, OneShotArrivals
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical, proximity
 from tffcl.clustering.signature_distances import subspace_angles
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import Signature
-from tffcl.signatures.subspace import build_subspace
-from tffcl.validation import Count, NonNegative, Parameters, one_of
+from tffcl.signatures.subspace import PREPROCESSING, build_subspace
+from tffcl.validation import Count, NonNegative, Parameters, Share, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,25 +26,36 @@ class PACFLParameters(Parameters):
     """How PACFL groups clients.
 
     Attributes:
-      num_vectors: p, singular vectors a client sends (paper: 3 to 5).
+      num_vectors: p, singular vectors a client sends (paper: 3 to 5); with `energy` at most so many.
+      energy: A client sends only as many as hold this share of its data's energy, the sum of squares; 1: all p.
+      samples: A signature is of only so many of a client's examples, at random; default all.
+      preprocess: What the vectors are of: "raw" pixels (the authors' code), "normalized" ones as the model takes them (their code
+        for MIX-4), or "centred", less the mean of the client's examples.
       per_class: p vectors for each of the client's classes (the authors' code) instead of p over all its data (paper).
       max_classes: With `per_class`, room for so many classes a client; default all.
       metric: A name in `proximity.METRICS`: "smallest_angle" (Eq. 2), "trace" (Eq. 3), "angle_sum", "smallest_entry".
       linkage: A name in `hierarchical.LINKAGES`; "weighted" is what the authors' code calls average.
       threshold: β in degrees; merges up to it are made.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
+      when: "before_training": all clients are clustered before the first round (the authors' code, and the paper's "one-shot");
+        "as_they_join": those of the first round are, with their threshold or number of clusters, and others are placed when
+        they first take part (Alg. 1 lines 7 to 16).
     """
 
     renamed: ClassVar = {"measure": "metric"}
     alternatives: ClassVar = CUTS
 
     num_vectors: Count = 3
+    energy: Share = 1.0
+    samples: Count | None = None
+    preprocess: one_of(PREPROCESSING) = "raw"
     per_class: bool = False
     max_classes: Count | None = None
     metric: one_of(proximity.METRICS) = "smallest_angle"
     linkage: one_of(hierarchical.LINKAGES) = "average"
     threshold: NonNegative | None = None
     num_clusters: Count | None = None
+    when: one_of(ARRIVALS) = "before_training"
 
     def check(self):
         check_cut(self)
@@ -63,6 +75,9 @@ def build_data_signature(model: FlatModel, clustering: PACFLParameters, method: 
         per_class=clustering.per_class,
         num_classes=model.num_classes,
         max_classes=clustering.max_classes,
+        preprocess=model.preprocess if clustering.preprocess == "normalized" else clustering.preprocess,
+        samples=clustering.samples,
+        energy=clustering.energy,
         method=method,
     )
 
@@ -89,8 +104,7 @@ def build_pacfl(
 ) -> Method:
     """Builds PACFL.
 
-    All clients are clustered before the first round (the paper clusters the first round's cohort and admits the others
-    by Alg. 2; the authors' code clusters all). All cluster models start from the same initial model (Alg. 1 line 12).
+    All clients are clustered before the first round, or as they join, see `PACFLParameters.when`. All cluster models start from the same initial model (Alg. 1 line 12).
 
     Args:
       model: What is trained.
@@ -103,4 +117,5 @@ def build_pacfl(
       The method, see `one_shot.OneShot`. The signatures of its state are `basis float32 [N, d, q]` and `mask bool [N, q]`;
       the proximity is in degrees.
     """
-    return build_one_shot("pacfl", model, training, build_clustering(model, training, parameters), aggregation=aggregation)
+    found = build_one_shot("pacfl", model, training, build_clustering(model, training, parameters), aggregation=aggregation)
+    return OneShotArrivals(found) if parameters.when == "as_they_join" else found

@@ -4,7 +4,8 @@ Every client projects its images on its own principal components and sends the k
 server measures the distances between clients' centres and clusters hierarchically, once.
 
 FLT's code relates clients nearer than 1.2 and clusters the rows of that matrix of 0 and 1 by Ward's method, as FLT itself does
-with its map. Here the distances are clustered: in the projections' own unit one threshold holds for one data set only.
+with its map. Here the distances are clustered by Ward's method (section IV-A3): in the projections' own unit one threshold
+holds for one data set only.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ class PCAKMHCParameters(Parameters):
       num_components: Of the projection (authors: 128).
       num_centres: k (authors: 5).
       metric: A name in `client_relatedness.DISTANCES` (authors: "matching").
-      linkage: A name in `hierarchical.LINKAGES`.
+      linkage: A name in `hierarchical.WITH_WARD` (paper: "ward").
       threshold: Merges up to this distance are made.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
     """
@@ -41,7 +42,7 @@ class PCAKMHCParameters(Parameters):
     num_components: Count = 128
     num_centres: Count = 5
     metric: one_of(client_relatedness.DISTANCES) = "matching"
-    linkage: one_of(hierarchical.LINKAGES) = "average"
+    linkage: one_of(hierarchical.WITH_WARD) = "ward"
     threshold: NonNegative | None = None
     num_clusters: Count | None = None
 

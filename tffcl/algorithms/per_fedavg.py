@@ -12,6 +12,7 @@ from tffcl.algorithms.method import Method
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.meta_sgd import GRADIENTS, VELOCITIES, MetaSteps, build_adapt, build_meta_sgd
 from tffcl.client_work.training import build_update_work
+from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import WEIGHTINGS, Round, compose
@@ -49,6 +50,8 @@ class PerFedAvgParameters(Parameters):
 def build_meta_round(model: FlatModel, training: LocalTraining, parameters: PerFedAvgParameters, aggregation) -> Round:
     """Builds a round of clustered training whose clients take meta-steps; types as in `build_clustered_round`."""
     p = parameters
+    if training.learning_rate_decay < 1:
+        raise UserError("Per-FedAvg's steps are α and β, which learning_rate_decay does not change")
     steps = MetaSteps(p.alpha, p.beta, p.delta, p.gradient, p.velocity)
     adapt = build_adapt(model, training, rate=p.alpha, steps=p.adaptation_steps) if p.adaptation_steps else None
     work = build_update_work(model, training, local_sgd=build_meta_sgd(model, training, steps), adapt=adapt)

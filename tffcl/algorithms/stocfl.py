@@ -17,6 +17,7 @@ from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.algorithms.one_shot import OneShotClustering
+from tffcl.algorithms.sequential_global import GLOBAL_ORDERS, SequentialGlobal
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_bilevel_work
 from tffcl.clients.arrivals import check_newcomers, extended, joined_order
@@ -66,6 +67,8 @@ class StoCFLParameters(Parameters):
       start: Where a cluster that has never been trained starts: the "initial" model, the "global" one of that round (the
         authors' code), or that of the "closest" cluster.
       global_objective: G of Eq. 3: "fedavg" or "fedprox".
+      global_order: How a round's clients train the global model: in "parallel" (Eq. 3), or in a "sequential" chain, as the
+        authors' trainers do: it then takes as many times more steps, and Tables 1 and 5 cannot be met without it.
       form: What a client sends of its data: its "gradient", or its "displacement" from the anchor after some local steps
         (the authors' code).
       anchor_epochs: With the form "displacement": passes over the local data from the anchor.
@@ -83,6 +86,7 @@ class StoCFLParameters(Parameters):
     model_merge: one_of(stochastic.MODEL_MERGES) = "mean"
     start: one_of(STARTS) = "initial"
     global_objective: one_of(GLOBAL_OBJECTIVES) = "fedavg"
+    global_order: one_of(GLOBAL_ORDERS) = "parallel"
     form: one_of(FORMS) = "gradient"
     anchor_epochs: Count = 10
     anchor_batch_size: Whole = 0
@@ -98,7 +102,7 @@ class StoCFLParameters(Parameters):
 def build_bilevel_round(
     model: FlatModel,
     training: LocalTraining,
-    global_training: LocalTraining,
+    global_training: LocalTraining | None,
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
     global_aggregation: tff.aggregators.AggregationFactory | None = None,
@@ -112,7 +116,7 @@ def build_bilevel_round(
     Args:
       model: What is trained.
       training: Of the cluster models; its `proximal_weight` is λ.
-      global_training: Of the global model.
+      global_training: Of the global model; None: it stays as it is.
       aggregation: Of the cluster models' updates, over `<key=int32,value=float32[P]>`; default `ClusteredMeanFactory()`.
       global_aggregation: Over `float32[P]`, the other half of the global objective; default the mean weighted by examples,
         zero where nobody has any weight.
@@ -124,12 +128,12 @@ def build_bilevel_round(
     def step(state, results, measurements):
         del measurements
         models = state["models"] + pad_rows(results["update"], tf.shape(state["models"])[0])
-        return {**state, "models": models, "global_model": state["global_model"] + results["global_update"]}
+        moved = {} if global_training is None else {"global_model": state["global_model"] + results["global_update"]}
+        return {**state, "models": models, **moved}
 
-    uploads = {
-        "update": _of_changing_clusters(aggregation),
-        "global_update": global_aggregation or tff.aggregators.MeanFactory(no_nan_division=True),
-    }
+    uploads = {"update": _of_changing_clusters(aggregation)}
+    if global_training is not None:
+        uploads["global_update"] = global_aggregation or tff.aggregators.MeanFactory(no_nan_division=True)
     values = {"models": models_type(model.size), "global_model": tff.TensorType(np.float32, [model.size])}
     return compose(build_bilevel_work(model, training, global_training), uploads, Server(values, receive, step))
 
@@ -210,7 +214,10 @@ class StoCFL(Method):
         proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
         fedprox = parameters.global_objective == "fedprox"
         plain = proximal if fedprox else dataclasses.replace(proximal, proximal_weight=0.0)
-        self._round = build_bilevel_round(model, proximal, plain, **aggregations)
+        self._chain = SequentialGlobal(model, plain) if parameters.global_order == "sequential" else None
+        if self._chain and aggregations.get("global_aggregation") is not None:
+            raise UserError("global_order 'sequential' averages the global models plainly; it takes no global_aggregation")
+        self._round = build_bilevel_round(model, proximal, None if self._chain else plain, **aggregations)
         self._signature = build_data_signature(model, training, parameters, seed)
         self._sign, self._size = build_signing(self._signature), signature_size(model, parameters.projection)
         self.joining = Traffic.of(signature_transfer(self._signature))
@@ -290,11 +297,14 @@ class StoCFL(Method):
         rows[others], rows[present] = 1 + places, 1 + len(kept) + np.arange(len(present))
         trained = known.trained.copy()
         trained[state.index(cohort.client_ids)] = True
-        moved = result.values
+        moved, metrics = dict(result.values), result.metrics(cohort, clusters)
+        if self._chain:
+            moved["global_model"], sent = self._chain.next(state.models[0], cohort)
+            metrics = dataclasses.replace(metrics, traffic=metrics.traffic + sent)
         models = np.concatenate([moved["global_model"][np.newaxis], state.models[kept], moved["models"]])
         known = dataclasses.replace(known, rows=rows, trained=trained)
         state = dataclasses.replace(state, models=models, aggregators=result.aggregators, known=known)
-        return state, result.metrics(cohort, clusters)
+        return state, metrics
 
     def _starts(self, state: StoCFLState, present: np.ndarray) -> np.ndarray:
         """The models `float32 [n, P]` that the clusters at the places `present` train from."""
@@ -330,6 +340,20 @@ class StoCFL(Method):
         came = np.flatnonzero(order >= len(state.client_ids))
         known = known.with_clients(came, signed, partition, rows)
         return dataclasses.replace(state, known=known, **extended(state, newcomers, joined))
+
+    def place(self, state: StoCFLState, population: Population) -> StoCFLState:
+        """Section 3.3 for clients of the population that have not taken part: each has the model of the closest cluster."""
+        known = state.known
+        where = state.index(population.client_ids)
+        where = where[~known.mask[where]]
+        if not len(where) or not len(known.partition):
+            return state
+        signed = self._signatures(population, state.client_ids[where])
+        near = stochastic.nearest(signed, known.partition.sums)[0]
+        partition = stochastic.with_members(known.partition, known.partition.ids[near], signed)
+        assignment = state.assignment.copy()
+        assignment[where] = known.partition.ids[near]
+        return dataclasses.replace(state, assignment=assignment, known=known.with_clients(where, signed, partition, known.rows))
 
     def models_for(self, state: StoCFLState, client_ids):
         """A client that the server has not met is assigned the global model: nothing is known of it."""

@@ -1,4 +1,4 @@
-"""Work with an autoencoder that is one vector: encode images, and train it by Adam to reproduce them.
+"""Work with an autoencoder that is one vector: encode images, and train it by Adam or SGD to reproduce them.
 
 A client does both (FLT Alg. 2 lines 4 and 7); the server trains the encoder that it broadcasts with the same step.
 """
@@ -14,6 +14,8 @@ _BATCH = 250  # bounds what is in memory while encoding
 
 # Adam's own, as in PyTorch.
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
+
+OPTIMIZERS = {"sgd": "plain SGD (FLT section III-B2)", "adam": "Adam (FLT's code)"}
 
 
 def build_encode(autoencoder: FlatAutoencoder):
@@ -38,24 +40,25 @@ def build_encode(autoencoder: FlatAutoencoder):
     return encode
 
 
-def start_adam(vector) -> collections.OrderedDict:
-    """Returns what `build_adam_steps` starts from: the parameters, Adam's moments of 0, and the number of steps so far."""
+def start_steps(vector) -> collections.OrderedDict:
+    """Returns what `build_steps` starts from: the parameters, Adam's moments of 0, and the number of steps so far."""
     vector = tf.convert_to_tensor(vector)
     zeros = tf.zeros_like(vector)
     return collections.OrderedDict(vector=vector, first=zeros, second=zeros, steps=0)
 
 
-def build_adam_steps(autoencoder: FlatAutoencoder, batch_size: int, learning_rate: float):
-    """Builds steps of Adam on the mean squared error between images and what is decoded from their codes.
+def build_steps(autoencoder: FlatAutoencoder, batch_size: int, learning_rate: float, optimizer: str = "adam"):
+    """Builds steps on the mean squared error between images and what is decoded from their codes.
 
     Args:
       autoencoder: What is trained.
       batch_size: Examples a step; the last batch may be smaller.
-      learning_rate: Of Adam.
+      learning_rate: Step size.
+      optimizer: A name in `OPTIMIZERS`; SGD has no moments and leaves those of the state at 0.
 
     Returns:
       A tf.function `(state, x uint8[n, ...], order int32[m]) -> (state, loss float32)` that visits the examples `order`
-      of x once, batch by batch; `state` as in `start_adam`, `loss` the sum of the examples' errors, each as it was
+      of x once, batch by batch; `state` as in `start_steps`, `loss` the sum of the examples' errors, each as it was
       before the step on its batch.
     """
 
@@ -65,8 +68,21 @@ def build_adam_steps(autoencoder: FlatAutoencoder, batch_size: int, learning_rat
             loss = autoencoder.loss(autoencoder.unravel(vector), features)
         return tape.gradient(loss, vector), loss
 
+    def moved_by_adam(vector, slope, first, second, steps):
+        first = _FIRST_DECAY * first + (1.0 - _FIRST_DECAY) * slope
+        second = _SECOND_DECAY * second + (1.0 - _SECOND_DECAY) * tf.square(slope)
+        age = tf.cast(steps, tf.float32)
+        root = tf.sqrt(second) / tf.sqrt(1.0 - _SECOND_DECAY**age) + _EPSILON
+        return vector - learning_rate / (1.0 - _FIRST_DECAY**age) * first / root, first, second
+
+    def moved_by_sgd(vector, slope, first, second, steps):
+        del steps
+        return vector - learning_rate * slope, first, second
+
+    moved = moved_by_adam if optimizer == "adam" else moved_by_sgd
+
     @tf.function(autograph=False)
-    def adam_steps(state, x, order):
+    def take_steps(state, x, order):
         count = tf.size(order)
 
         def step(start, vector, first, second, steps, total):
@@ -74,11 +90,7 @@ def build_adam_steps(autoencoder: FlatAutoencoder, batch_size: int, learning_rat
             # Batch by batch, unlike a model's features: as floats, all images could take more memory than a client has.
             slope, loss = gradient(vector, autoencoder.preprocess(tf.gather(x, chosen)))
             steps += 1
-            first = _FIRST_DECAY * first + (1.0 - _FIRST_DECAY) * slope
-            second = _SECOND_DECAY * second + (1.0 - _SECOND_DECAY) * tf.square(slope)
-            age = tf.cast(steps, tf.float32)
-            root = tf.sqrt(second) / tf.sqrt(1.0 - _SECOND_DECAY**age) + _EPSILON
-            vector -= learning_rate / (1.0 - _FIRST_DECAY**age) * first / root
+            vector, first, second = moved(vector, slope, first, second, steps)
             total += loss * tf.cast(tf.size(chosen), tf.float32)
             return start + batch_size, vector, first, second, steps, total
 
@@ -87,32 +99,33 @@ def build_adam_steps(autoencoder: FlatAutoencoder, batch_size: int, learning_rat
         )
         return collections.OrderedDict(vector=vector, first=first, second=second, steps=steps), total
 
-    return adam_steps
+    return take_steps
 
 
-def build_fine_tune(autoencoder: FlatAutoencoder, epochs: int, batch_size: int, learning_rate: float):
-    """Builds the client's fine-tuning: epochs of Adam over its own images in an order drawn from the seed.
+def build_fine_tune(autoencoder: FlatAutoencoder, epochs: int, batch_size: int, learning_rate: float, optimizer: str = "adam"):
+    """Builds the client's fine-tuning: epochs over its own images in an order drawn from the seed.
 
     Args:
       autoencoder: What is trained.
       epochs: Passes over the local data (J in FLT).
       batch_size: Examples a step.
-      learning_rate: Of Adam, whose moments start at zero.
+      learning_rate: Step size.
+      optimizer: A name in `OPTIMIZERS`; Adam's moments start at zero.
 
     Returns:
       A tf.function `(vector float32[P], x uint8[n, ...], seed int32[2]) -> vector float32[P]`; with n = 0 the vector
       comes back as it went in.
     """
-    adam_steps = build_adam_steps(autoencoder, batch_size, learning_rate)
+    take_steps = build_steps(autoencoder, batch_size, learning_rate, optimizer)
 
     @tf.function(autograph=False)
     def fine_tune(vector, x, seed):
         def epoch(number, state):
             order = visiting_order(tf.shape(x)[0], seed + [0, number])
-            state, _ = adam_steps(state, x, order)
+            state, _ = take_steps(state, x, order)
             return number + 1, state
 
-        _, state = tf.while_loop(lambda number, state: number < epochs, epoch, (0, start_adam(vector)), parallel_iterations=1)
+        _, state = tf.while_loop(lambda number, state: number < epochs, epoch, (0, start_steps(vector)), parallel_iterations=1)
         return state["vector"]
 
     return fine_tune

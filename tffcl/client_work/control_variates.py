@@ -43,7 +43,8 @@ def build_controlled_work(model: FlatModel, training: LocalTraining, option: str
             local = stack(client["examples"])
             renewed = full_gradient(start, local["x"], local["y"])
         else:
-            gone = training.learning_rate * step_weight(report["examples"])
+            scale = training.rate_scale(client)
+            gone = training.learning_rate * (1.0 if scale is None else scale) * step_weight(report["examples"])
             renewed = own - control + tf.math.divide_no_nan(start - trained, gone)
         report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(renewed)))
         uploads = {
@@ -52,4 +53,4 @@ def build_controlled_work(model: FlatModel, training: LocalTraining, option: str
         }
         return ClientResult(uploads, report, tf.where(report["finite"], renewed, own))
 
-    return ClientWork(model.example_spec, compute, {"key": np.int32}, tff.TensorType(np.float32, [model.size]))
+    return ClientWork(model.example_spec, compute, training.fields(key=np.int32), tff.TensorType(np.float32, [model.size]))

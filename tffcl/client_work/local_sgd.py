@@ -2,11 +2,14 @@
 
 import dataclasses
 
+import numpy as np
 import tensorflow as tf
 
 from tffcl.client_work.order import visiting_order
 from tffcl.models.flat import FlatModel
-from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Whole
+from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Share, Whole
+
+ROUND = "round"  # the field of a client that says in which round it trains
 
 # Parameters a tensor, on average, above which training goes on with the weights' own tensors: splitting and joining the
 # vector in every step then costs more than the operations that a tensor each takes. Measured: LeNet-5 (4,443) takes 0.74 ms
@@ -22,6 +25,7 @@ class LocalTraining(Parameters):
       epochs: Passes over the local data (E in the papers).
       batch_size: Examples a step; the last batch of an epoch may be smaller. 0 stands for all local data.
       learning_rate: Step size.
+      learning_rate_decay: What the step size is multiplied by after every round (0.99 in IFCA's code); 1 leaves it as it is.
       momentum: Of SGD; the velocity starts at zero in every round, as in the papers' code.
       weight_decay: L2 coefficient added to the gradient.
       proximal_weight: μ of FedProx, λ of Ditto and StoCFL: the loss has `proximal_weight / 2 * ||w - centre||^2` added.
@@ -30,9 +34,20 @@ class LocalTraining(Parameters):
     epochs: Count = 1
     batch_size: Whole = 10
     learning_rate: Positive = 0.01
+    learning_rate_decay: Share = 1.0
     momentum: Fraction = 0.0
     weight_decay: NonNegative = 0.0
     proximal_weight: NonNegative = 0.0
+
+    def fields(self, **others) -> dict:
+        """The fields of a client's input (see `ClientWork`) that its training needs, and others: the round, if the rate decays."""
+        return {**others, **({ROUND: np.int32} if self.learning_rate_decay < 1 else {})}
+
+    def rate_scale(self, client):
+        """What the step size is multiplied by in this client's round; None where it never changes."""
+        if self.learning_rate_decay == 1:
+            return None
+        return tf.constant(self.learning_rate_decay, tf.float32) ** tf.cast(client[ROUND] - 1, tf.float32)
 
 
 def build_local_sgd(model: FlatModel, training: LocalTraining):
@@ -46,10 +61,11 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
       training: Hyper-parameters.
 
     Returns:
-      A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2], centre float32[P], correction float32[P])` to
+      A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2], centre float32[P], correction float32[P],
+      rate_scale float32)` to
       `(vector float32[P], loss float32)`: the trained parameters and the mean training loss over the last epoch, without
       the terms of `weight_decay` and `proximal_weight`. The centre of the proximal term is the vector as it came in unless
-      another is given. A correction is added to every gradient. With n = 0 the vector comes back as it went in, with loss 0.
+      another is given. A correction is added to every gradient. The step size is multiplied by the rate scale. With n = 0 the vector comes back as it went in, with loss 0.
     """
     build_step = _build_momentum_step if training.momentum else _build_plain_step
     as_tensors = model.size >= _WORTH_SPLITTING * len(model.weights)
@@ -57,31 +73,32 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
     def split(vector):
         return model.unravel(vector) if as_tensors else [vector]
 
-    def descent(parts, features, labels, seed):
+    def descent(parts, features, labels, seed, rate):
         """The step against the gradient of the loss alone, and the loss."""
         with tf.GradientTape() as tape:
             tape.watch(parts)
             tensors = parts if as_tensors else model.unravel(parts[0])
             loss = model.loss(model.logits(tensors, features, seed), labels)
             # The learning rate in the loss and not at the gradient saves a pass over the parameters.
-            scaled = -training.learning_rate * loss
+            scaled = -rate * loss
         moves = tape.gradient(scaled, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return [tf.convert_to_tensor(move) for move in moves], loss
 
     @tf.function(autograph=False)
-    def local_sgd(vector, x, y, seed, centre=None, correction=None):
+    def local_sgd(vector, x, y, seed, centre=None, correction=None, rate_scale=None):
+        rate = training.learning_rate if rate_scale is None else training.learning_rate * rate_scale
         features = model.preprocess(x)
         n = tf.shape(y)[0]
         size = training.batch_size or tf.maximum(n, 1)
         parts = split(vector)
-        move = build_step(training, parts if centre is None else split(centre))
-        shifts = None if correction is None else split(-training.learning_rate * correction)
+        move = build_step(training, rate, parts if centre is None else split(centre))
+        shifts = None if correction is None else split(-rate * correction)
 
         def step(start, parts, velocity, total, order, shuffling):
             chosen = order[start : tf.minimum(start + size, n)]
             # The order's seed again, at another place of the stream: what dropout draws in this step.
             dropped = tf.random.experimental.stateless_fold_in(shuffling, start + 1)
-            moves, loss = descent(parts, tf.gather(features, chosen), tf.gather(y, chosen), dropped)
+            moves, loss = descent(parts, tf.gather(features, chosen), tf.gather(y, chosen), dropped, rate)
             if shifts is not None:
                 moves = [each + shift for each, shift in zip(moves, shifts)]
             parts, velocity = move(parts, velocity, moves)
@@ -141,22 +158,22 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
     return full_gradient
 
 
-def _build_plain_step(training: LocalTraining, centres):
+def _build_plain_step(training: LocalTraining, rate, centres):
     """Builds `(parts, [], moves) -> (parts, [])` of SGD without momentum: one sum a part, with decay and proximal term."""
-    pull = training.learning_rate * training.proximal_weight
-    kept = 1.0 - pull - training.learning_rate * training.weight_decay
-    pulls = [pull * centre for centre in centres] if pull else None
+    pulled, shrunk = training.proximal_weight > 0, training.proximal_weight + training.weight_decay > 0
+    pull = rate * training.proximal_weight
+    kept = 1.0 - pull - rate * training.weight_decay
+    pulls = [pull * centre for centre in centres] if pulled else None
 
     def step(parts, velocity, moves):
-        terms = [moves, parts if kept == 1.0 else [kept * part for part in parts], *([pulls] if pull else [])]
+        terms = [moves, [kept * part for part in parts] if shrunk else parts, *([pulls] if pulled else [])]
         return [tf.add_n(alike) for alike in zip(*terms)], velocity
 
     return step
 
 
-def _build_momentum_step(training: LocalTraining, centres):
+def _build_momentum_step(training: LocalTraining, rate, centres):
     """Builds `(parts, velocity, moves) -> (parts, velocity)` of SGD with momentum; the velocity is in steps (-ηv)."""
-    rate = training.learning_rate
 
     def step(parts, velocity, moves):
         if training.weight_decay:

@@ -108,4 +108,6 @@ def build_partly_shared_work(model: FlatModel, training: LocalTraining, parts: L
         uploads = {"update": keyed(client["key"], shared - received["model"])} if parts.global_size else {}
         return ClientResult(uploads, report, tf.where(report["finite"], local, client["kept"]))
 
-    return ClientWork(model.example_spec, compute, {"key": np.int32}, tff.TensorType(np.float32, [parts.local_size]))
+    return ClientWork(
+        model.example_spec, compute, training.fields(key=np.int32), tff.TensorType(np.float32, [parts.local_size])
+    )

@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.errors import UserError
 
 
 def build_step_weight(training: LocalTraining):
@@ -16,6 +17,9 @@ def build_step_weight(training: LocalTraining):
     Args:
       training: Epochs, batch size, momentum and proximal weight.
     """
+
+    if training.proximal_weight and training.learning_rate_decay < 1:
+        raise UserError("learning_rate_decay and proximal_weight together: no formula says what a step is worth then")
 
     @tf.function(autograph=False)
     def step_weight(examples):

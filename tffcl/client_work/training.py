@@ -25,7 +25,8 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
     Args:
       model: What is trained.
       training: Hyper-parameters.
-      local_sgd: Trains in the place of `build_local_sgd(model, training)`, with the same arguments, but for `correction`, and results.
+      local_sgd: Trains in the place of `build_local_sgd(model, training)`, with the same arguments, but for `correction` and
+        `rate_scale`, and results.
       adapt: `(vector float32[P], x, y, seed) -> vector float32[P]`, what the client makes of its trained model with its
         training examples before it tests it; None for nothing.
 
@@ -49,7 +50,8 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
     @tf.function(autograph=False)
     def train_and_report(vector, client, centre=None, correction=None):
         local = stack(client["examples"])
-        more = {"correction": correction} if correction is not None else {}
+        more = {"correction": correction, "rate_scale": training.rate_scale(client)}
+        more = {name: given for name, given in more.items() if given is not None}
         trained, loss = local_sgd(vector, local["x"], local["y"], client["seed"], centre, **more)
         finite = tf.reduce_all(tf.math.is_finite(trained))
         report = collections.OrderedDict(examples=tf.shape(local["y"])[0], loss=loss, finite=finite)
@@ -83,7 +85,7 @@ def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool 
         trained, report = train_and_report(received["model"], client)
         return ClientResult({"update": keyed(client["key"], trained - received["model"])}, report)
 
-    return ClientWork(model.example_spec, compute, {"key": np.int32, **(FLAG if flags else {})})
+    return ClientWork(model.example_spec, compute, training.fields(key=np.int32, **(FLAG if flags else {})))
 
 
 def build_model_work(model: FlatModel, training: LocalTraining, *, flags: bool = False) -> ClientWork:
@@ -99,7 +101,7 @@ def build_model_work(model: FlatModel, training: LocalTraining, *, flags: bool =
         trained, report = train_and_report(received["model"], client)
         return ClientResult({"trained": keyed(client["key"], trained)}, report)
 
-    return ClientWork(model.example_spec, compute, {"row": np.int32, "key": np.int32, **(FLAG if flags else {})})
+    return ClientWork(model.example_spec, compute, training.fields(row=np.int32, key=np.int32, **(FLAG if flags else {})))
 
 
 def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWork:
@@ -114,7 +116,7 @@ def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWo
         trained, report = train_and_report(received["model"], client)
         return ClientResult({"difference": trained - received["model"]}, report)
 
-    return ClientWork(model.example_spec, compute, {"key": np.int32})
+    return ClientWork(model.example_spec, compute, training.fields(key=np.int32))
 
 
 def build_normalized_work(model: FlatModel, training: LocalTraining) -> ClientWork:
@@ -133,10 +135,10 @@ def build_normalized_work(model: FlatModel, training: LocalTraining) -> ClientWo
         uploads = {"update": keyed(client["key"], direction), "steps": keyed(client["key"], steps[tf.newaxis])}
         return ClientResult(uploads, report)
 
-    return ClientWork(model.example_spec, compute, {"key": np.int32})
+    return ClientWork(model.example_spec, compute, training.fields(key=np.int32))
 
 
-def build_bilevel_work(model: FlatModel, training: LocalTraining, global_training: LocalTraining) -> ClientWork:
+def build_bilevel_work(model: FlatModel, training: LocalTraining, global_training: LocalTraining | None) -> ClientWork:
     """Builds bi-level training (StoCFL Eq. 3, Alg. 1 lines 27 to 30).
 
     Both models start from what this round broadcast: the cluster's is pulled towards the broadcast global model by
@@ -146,25 +148,29 @@ def build_bilevel_work(model: FlatModel, training: LocalTraining, global_trainin
     Args:
       model: What is trained.
       training: Of the cluster model; its `proximal_weight` is λ.
-      global_training: Of the global model.
+      global_training: Of the global model; None: it is trained elsewhere, and not uploaded.
 
     Returns:
       Work that receives `<model=float32[P],global_model=float32[P]>`, with the field `key` and the uploads
       `update=<key=int32,value=float32[P]>` and `global_update=float32[P]`: the two differences.
     """
     train_and_report = build_train_and_report(model, training)
-    global_sgd = build_local_sgd(model, global_training)
+    global_sgd = None if global_training is None else build_local_sgd(model, global_training)
 
     def compute(received, client):
         start, global_model = received["model"], received["global_model"]
         trained, report = train_and_report(start, client, global_model)
+        if global_sgd is None:
+            return ClientResult({"update": keyed(client["key"], trained - start)}, report)
         local = stack(client["examples"])
-        moved, _ = global_sgd(global_model, local["x"], local["y"], client["seed"])
+        scale = global_training.rate_scale(client)
+        more = {} if scale is None else {"rate_scale": scale}
+        moved, _ = global_sgd(global_model, local["x"], local["y"], client["seed"], **more)
         report["finite"] = tf.logical_and(report["finite"], tf.reduce_all(tf.math.is_finite(moved)))
         uploads = {"update": keyed(client["key"], trained - start), "global_update": moved - global_model}
         return ClientResult(uploads, report)
 
-    return ClientWork(model.example_spec, compute, {"key": np.int32})
+    return ClientWork(model.example_spec, compute, training.fields(key=np.int32))
 
 
 def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion: str, tried: str):
@@ -217,5 +223,5 @@ def build_own_work(model: FlatModel, training: LocalTraining, *, towards: str | 
         trained, report = train_and_report(client["kept"], client, *centre)
         return ClientResult({}, report, trained)
 
-    fields = {"key": np.int32} if towards else {}
+    fields = training.fields(**({"key": np.int32} if towards else {}))
     return ClientWork(model.example_spec, compute, fields, tff.TensorType(np.float32, [model.size]))

@@ -48,6 +48,7 @@ class Population:
       largest_labels: `int32 [N]`, the largest label that each client holds, test examples included; None where not known.
       arrays: Client ID to its training examples as arrays `(x [n, ...], y [n])`; by default they are read from `examples`.
       test_arrays: The same for its test examples.
+      validation: Examples of each client that are neither trained nor tested on, to choose hyper-parameters by; None without.
     """
 
     client_ids: np.ndarray
@@ -63,6 +64,7 @@ class Population:
     largest_labels: np.ndarray | None = None
     arrays: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
     test_arrays: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
+    validation: PooledTests | None = None
 
     def __post_init__(self):
         if self.versions is None:
@@ -148,8 +150,10 @@ class Population:
         rows = np.sort(self.index(client_ids))
         by_row = ("client_ids", "sizes", "versions", "label_counts", "groups", "names", "largest_labels")
         fields = {name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in by_row}
-        if self.tests is not None:
-            fields["tests"] = dataclasses.replace(self.tests, indices=tuple(self.tests.indices[row] for row in rows))
+        for name in ("tests", "validation"):
+            pool = getattr(self, name)
+            if pool is not None:
+                fields[name] = dataclasses.replace(pool, indices=tuple(pool.indices[row] for row in rows))
         return dataclasses.replace(self, **fields)
 
     @functools.cached_property

@@ -20,6 +20,8 @@ LINKAGES = {
     "average": "mean distance over all pairs of members (UPGMA)",
     "weighted": "mean of the distances of the two parts merged last (WPGMA; PACFL's code calls it average)",
 }
+# Where the dissimilarities are, or are taken for, Euclidean distances.
+WITH_WARD = {**LINKAGES, "ward": "what a merge adds to the sum of squared distances to the means (Ward)"}
 
 # Asymmetry and diagonal up to this, relative to the largest entry, is float32 rounding.
 _RELATIVE_TOLERANCE = 1e-5
@@ -49,7 +51,7 @@ class Dendrogram:
     Attributes:
       merges: Float64 [N - 1, 4], SciPy's linkage matrix: the two nodes merged (leaves are 0..N-1, merge k
         makes node N + k), the height of the merge (unit of the proximity), and the number of leaves below.
-      linkage: One of `LINKAGES`, or "ward".
+      linkage: One of `WITH_WARD`.
     """
 
     merges: np.ndarray
@@ -107,8 +109,8 @@ def check_proximity(proximity: np.ndarray) -> np.ndarray:
 
 def check_linkage(linkage: str) -> str:
     """Returns the linkage; UserError if it is unknown."""
-    if linkage not in LINKAGES:
-        raise unknown("linkage", linkage, LINKAGES)
+    if linkage not in WITH_WARD:
+        raise unknown("linkage", linkage, WITH_WARD)
     return linkage
 
 
@@ -132,8 +134,8 @@ def build_dendrogram(proximity: np.ndarray, linkage: str = "average") -> Dendrog
 
     Args:
       proximity: Numbers [N, N], N >= 1: dissimilarities in any unit; see `check_proximity`.
-      linkage: One of `LINKAGES`: what the distance between two clusters is. The merge heights of all four
-        never decrease.
+      linkage: One of `WITH_WARD`: what the distance between two clusters is. "ward" takes the dissimilarities for Euclidean
+        distances (the formula of Lance and Williams). The merge heights of all never decrease.
 
     Raises:
       UserError: For an unknown linkage or a matrix that is no proximity of at least one client.
@@ -152,7 +154,7 @@ def build_ward_dendrogram(rows: np.ndarray) -> Dendrogram:
     """Merges the two clusters whose union adds least to the sum of squared distances to the means (Ward).
 
     It takes points, not a proximity matrix: Ward's method is defined for Euclidean distances between points,
-    which angles and dissimilarities in general are not. Hence "ward" is not in `LINKAGES`.
+    which angles and dissimilarities in general are not. Hence "ward" is in `WITH_WARD` and not in `LINKAGES`.
 
     Args:
       rows: Bools or numbers [N, d], N >= 1: a point per leaf.
@@ -363,4 +365,5 @@ def threshold_of(dendrogram: Dendrogram, num_clusters: int) -> float:
     try:
         return threshold_for(dendrogram, num_clusters)
     except UserError:  # merges of equal height: no threshold gives this number; the last merge that was made is the limit
-        return float(dendrogram.heights[dendrogram.num_leaves - num_clusters - 1])
+        made = dendrogram.num_leaves - num_clusters
+        return float(dendrogram.heights[made - 1]) if made else 0.0

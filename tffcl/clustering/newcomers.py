@@ -38,13 +38,13 @@ def distances_to_clusters(proximity: np.ndarray, labels: np.ndarray, *, linkage:
     """Computes how far each newcomer is from each existing cluster.
 
     The distance follows the linkage: the least ("single"), the largest ("complete") or the mean ("average",
-    "weighted") proximity to the cluster's members. For "weighted" (WPGMA) that is a choice: its distance
+    "weighted") proximity to the cluster's members, or the height at which the newcomer alone would merge with it ("ward"). For "weighted" (WPGMA) that is a choice: its distance
     depends on the order in which the members merged, which is not kept.
 
     Args:
       proximity: Numbers [M + B, M + B], from `extend_proximity`.
       labels: Integers [M], the old clients' clusters, numbered from 0.
-      linkage: One of `hierarchical.LINKAGES`.
+      linkage: One of `hierarchical.WITH_WARD`.
 
     Returns:
       Float64 [B, K] with K = largest label + 1, unit of the proximity; infinity for a number without members.
@@ -78,7 +78,7 @@ def assign_newcomers(proximity: np.ndarray, labels: np.ndarray, *, threshold: fl
       proximity: Numbers [M + B, M + B], from `extend_proximity`; old clients first. M or B may be 0.
       labels: Integers [M], the old clients' clusters, numbered from 0.
       threshold: The threshold that cut the old clients' tree (unit of the proximity).
-      linkage: One of `hierarchical.LINKAGES`.
+      linkage: One of `hierarchical.WITH_WARD`.
 
     Returns:
       Int32 [M + B]; the first M are `labels`.
@@ -120,9 +120,19 @@ def _distances(proximity: np.ndarray, labels: np.ndarray, linkage: str) -> np.nd
         result[:, present] = np.minimum.reduceat(cross, starts, axis=1)
     elif linkage == "complete":
         result[:, present] = np.maximum.reduceat(cross, starts, axis=1)
+    elif linkage == "ward":
+        squares = np.add.reduceat(cross**2, starts, axis=1) / sizes - _spreads(proximity[np.ix_(order, order)], starts, sizes)
+        result[:, present] = np.sqrt(np.maximum(2 * sizes / (sizes + 1) * squares, 0))
     else:
         result[:, present] = np.add.reduceat(cross, starts, axis=1) / sizes
     return result
+
+
+def _spreads(proximity: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Mean squared distance of each cluster's members to their mean, float64 [K]; members stand side by side."""
+    ends = starts + sizes
+    blocks = [proximity[start:end, start:end].astype(np.float64) for start, end in zip(starts, ends)]
+    return np.array([(block**2).mean() / 2 for block in blocks])
 
 
 def _checked_labels(labels: np.ndarray, clients: int) -> np.ndarray:

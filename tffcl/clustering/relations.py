@@ -1,11 +1,27 @@
 """Forms the client relatedness of FLT from the centres that clients sent (FCR, Alg. 2), and places newcomers in it."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
 from tffcl.clustering import centre_map, hierarchical
 from tffcl.clustering import client_relatedness as fcr
+
+GAP = "gap"  # a γ that the distances themselves suggest
+
+
+def suggested_gamma(apart: np.ndarray, unit: str = "") -> hierarchical.Suggestion:
+    """Suggests γ: where the tree of average linkage has its largest relative gap.
+
+    Nothing is known of the groups. FLT says only that γ "can be tuned"; the rule, `hierarchical.suggest_threshold`, is ours. Single
+    linkage has no gap where groups form a ring in which each shares a class with the next, as in FLT's scenario 2.
+
+    Args:
+      apart: `float [N, N]`, distances of clients in the map.
+      unit: For the suggestion's sentence.
+    """
+    return hierarchical.suggest_threshold(hierarchical.build_dendrogram(apart, "average"), unit=unit)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -14,16 +30,16 @@ class ClientRelatedness:
 
     Attributes:
       metric: A name in `client_relatedness.DISTANCES`.
-      threshold: γ, clients nearer than this in the map are related.
+      threshold: γ, clients nearer than this in the map are related; `GAP` for `suggested_gamma`.
       num_clusters: C, for the disjoint clusters; None for the best fitting number.
-      num_neighbors: Of UMAP.
+      layout: Options of `centre_map.fit_map`.
       seed: Of the map.
     """
 
     metric: str
-    threshold: float
+    threshold: float | str
     num_clusters: int | None
-    num_neighbors: int
+    layout: Mapping[str, float]
     seed: int
 
     def form(self, centres: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -36,7 +52,7 @@ class ClientRelatedness:
         Returns:
           The disjoint clusters `int32 [N]`, and what the state keeps: `centres`, `mask`, `points` (the map), `mapped` (`bool
           [N]`, whose centres it was made of), `proximity` (distances in it), `relatedness`, `merges` (Ward's tree of the
-          relatedness' rows), `threshold` (a height at which the tree gives the clusters).
+          relatedness' rows), `threshold` (a height at which the tree gives the clusters), `gamma` (γ).
         """
         points, apart = self.distances(centres, mask)
         labels, cut = self.flattened(apart)
@@ -49,14 +65,26 @@ class ClientRelatedness:
         return points, fcr.client_distances(points, mask, distance=self.metric)
 
     def flattened(self, apart: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Lines 17 to 19: the disjoint clusters; `relatedness`, `merges` and `threshold`."""
-        relatedness = fcr.relate(apart, self.threshold)
+        """Lines 17 to 19: the disjoint clusters; `relatedness`, `merges`, `threshold` and `gamma`."""
+        gamma = self.gamma(apart)
+        relatedness = fcr.relate(apart, gamma)
         labels, merges = fcr.flatten(relatedness, self.num_clusters)
         threshold = hierarchical.threshold_of(hierarchical.Dendrogram(merges, "ward"), int(labels.max()) + 1)
-        return labels, {"relatedness": relatedness, "merges": merges, "threshold": np.float64(threshold)}
+        cut = {"merges": merges, "threshold": np.float64(threshold), "gamma": np.float64(gamma)}
+        return labels, {"relatedness": relatedness, **cut}
+
+    def gamma(self, apart: np.ndarray) -> float:
+        """γ for these distances; where none separates the clients, one above all of them."""
+        if self.threshold != GAP:
+            return float(self.threshold)
+        suggested = suggested_gamma(apart).threshold
+        return suggested if suggested > 0 else float(np.nextafter(apart.max(initial=0), np.inf))
 
     def place(self, state, centres: np.ndarray, mask: np.ndarray):
         """Places newcomers in the map of the others.
+
+        The map is fitted again, to the centres that it was made of: on another machine, or with another version of umap-learn,
+        it may be another layout than that of the stored points. So everybody's points are those of the new fit.
 
         Args:
           state: What `form` gave of the others, as attributes.
@@ -64,16 +92,18 @@ class ClientRelatedness:
           mask: `bool [B, k]`.
 
         Returns:
-          Their points, and distances to the others and to each other.
+          The points `[N + B, k, u]` and distances `[N + B, N + B]` of the others and, after them, the newcomers.
         """
-        mapped = state.mapped  # with earlier newcomers it would be another map than that which has the others' points
-        points = self._map(state.centres[mapped], state.mask[mapped]).place(centres, mask)
-        distance = {"distance": self.metric}
-        across = fcr.client_distances(state.points, state.mask, points, mask, **distance)
-        return points, across, fcr.client_distances(points, mask, **distance)
+        mapped = state.mapped  # with earlier newcomers it would be another map than that which the others were related in
+        fitted = self._map(state.centres[mapped], state.mask[mapped])
+        points = np.empty([*state.mask.shape, fitted.points.shape[2]], np.float32)
+        points[mapped] = fitted.points
+        points[~mapped] = fitted.place(state.centres[~mapped], state.mask[~mapped])
+        points = np.concatenate([points, fitted.place(centres, mask)])
+        return points, fcr.client_distances(points, np.concatenate([state.mask, mask]), distance=self.metric)
 
     def _map(self, centres, mask):
-        return centre_map.fit_map(centres, mask, seed=self.seed, num_neighbors=self.num_neighbors)
+        return centre_map.fit_map(centres, mask, seed=self.seed, **self.layout)
 
 
 def starting_models(models: np.ndarray, rows: np.ndarray, related: np.ndarray, across: np.ndarray) -> np.ndarray:

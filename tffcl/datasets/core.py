@@ -242,6 +242,8 @@ class FederatedDataset:
       server: The server's own images, as they are before any client's transform, or None. Methods may look at
         the pictures only; the labels are for those who check the balance.
       transforms: What has been done to each client's examples, to be told to readers; None for nothing.
+      validation_indices: One int64 array of indices into `train` per client, which are not in `train_indices`: examples to choose
+        hyper-parameters by. None where none are held out.
     """
 
     name: str
@@ -257,6 +259,7 @@ class FederatedDataset:
     note: str = ""
     server: Images | None = None
     transforms: tuple[Transform, ...] | None = None
+    validation_indices: tuple[np.ndarray, ...] | None = None
 
     @property
     def num_clients(self) -> int:

@@ -48,7 +48,7 @@ def drifted(federated: FederatedDataset, clients: np.ndarray) -> FederatedDatase
       federated: Who holds what before.
       clients: Distinct client IDs, from `drifting_clients`.
     """
-    truth = federated.true_groups
+    truth, held = federated.true_groups, federated.validation_indices
     step = 1 if truth is None else int(np.bincount(truth[clients]).max()) % len(clients)
     source = np.arange(federated.num_clients)
     source[clients] = np.roll(clients, -max(step, 1))
@@ -56,5 +56,6 @@ def drifted(federated: FederatedDataset, clients: np.ndarray) -> FederatedDatase
         federated,
         train_indices=tuple(federated.train_indices[client] for client in source),
         test_indices=tuple(federated.test_indices[client] for client in source),
+        validation_indices=held and tuple(held[client] for client in source),
         true_groups=None if truth is None else truth[source],
     )

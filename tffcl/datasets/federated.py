@@ -9,6 +9,7 @@ from tffcl.datasets.normalization import normalized
 from tffcl.datasets.pools import pool
 from tffcl.datasets.server_data import hold_out_server
 from tffcl.datasets.subset import reduced
+from tffcl.datasets.validation_split import hold_out_validation
 from tffcl.errors import UserError
 from tffcl.references import find_function, made_by
 from tffcl.validation import Whole, check_options, check_value, keys_of
@@ -18,6 +19,7 @@ _MIXTURES = {"hybrid": {"labels": "common"}, "mix4": {"labels": "apart"}}
 
 # Options of every data set, beside those of its loader, are those of these two functions.
 _OF_EVERY_SET = (normalized, reduced)
+_AFTERWARDS = (hold_out_server, hold_out_validation)
 
 
 def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir: str | None = None) -> FederatedDataset:
@@ -27,8 +29,8 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
       dataset: `name` (see `catalog.DATASETS`), or `builder = "module:function"` that makes a `core.Dataset`, and options:
         `normalization` ("pacfl", "unit", "half"), `subset` and `test_subset` (how many examples to keep),
         `server_examples` (how many of these the server has for itself, equally many of each class; 0 by default),
-        `server_split` ("train": training images, which no client has then; "test": copies of test images) and those of
-        its loader. For the partitions hybrid and mix4, `names` instead of `name`: several sets; options then hold for each
+        `server_split` ("train": training images, which no client has then; "test": copies of test images), `validation` (the
+        share of each client's training examples that is held out of training) and those of its loader. For the partitions hybrid and mix4, `names` instead of `name`: several sets; options then hold for each
         of them, but `server_examples` and `server_split` for all together.
       partition: `name` (see `catalog.PARTITIONS`), or `builder = "module:function"` of `(dataset, *, seed, ...)` that makes
         a `core.Partition`, and the options of its function.
@@ -44,12 +46,12 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
     # Before the data is read: a mistyped option is answered at once.
     rule = check_options(f"partition {name}", function, rule, given=("seed",))
     asked = dict(_mapping("dataset", dataset))
-    for_server = _taken(asked, hold_out_server)
-    mixing = _MIXTURES.get(name)
-    whole = load_dataset(asked, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=_options_of(hold_out_server))
+    for_server, for_validation = (_taken(asked, function) for function in _AFTERWARDS)
+    mixing, also = _MIXTURES.get(name), [key for function in _AFTERWARDS for key in _options_of(function)]
+    whole = load_dataset(asked, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=also)
     whole, server = hold_out_server(whole, seed=seed, **for_server)
     split = made_by("partition", name, function, Partition, whole, seed=seed, **rule)
-    return federated(whole, split, name, server)
+    return hold_out_validation(federated(whole, split, name, server), seed=seed, **for_validation)
 
 
 def load_dataset(

@@ -210,6 +210,9 @@ TRAININGS = {
 # How the updates inside a cluster are aggregated; each builds a factory, or None for the plain mean.
 AGGREGATIONS = {
     "mean": Entry("the mean, weighted by examples", "tffcl.aggregators.by_name", "build_mean"),
+    "uniform_mean": Entry(
+        "the plain mean of the clients' models, each counts the same", "tffcl.aggregators.by_name", "build_uniform_mean"
+    ),
 }
 
 # What a run gives to the builder of its model; a task sets the other parameters.

@@ -13,6 +13,7 @@ from tffcl.experiments.config import RunConfig
 from tffcl.experiments.run import run
 from tffcl.reporting import report
 from tffcl.reporting.comparisons import COMPARISON, read_order
+from tffcl.reporting.targets import Target, read_targets
 from tffcl.runner.directory import FAILED, check_claim
 from tffcl.runtime import RemoteWorkers
 
@@ -26,6 +27,7 @@ def compare(
     overwrite: bool = False,
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
+    targets: Sequence[Target] = (),
 ) -> list[dict | None]:
     """Runs every configuration into `OUT/<algorithm>/seed-<n>/`, and writes `OUT/table.csv` anew after each.
 
@@ -37,6 +39,7 @@ def compare(
       overwrite: Runs that are there are deleted.
       show_progress: A bar a run.
       workers: As in `run.run`.
+      targets: Accuracies to which rounds and bytes are counted in the report, beside those of an earlier call.
 
     Returns:
       The summaries in the order of `configs`; None for a run that diverged.
@@ -56,16 +59,18 @@ def compare(
         overwrite=overwrite,
         show_progress=show_progress,
         workers=workers,
-        begun=lambda: _write_order(out, configs),
+        begun=lambda: _write_asked(out, configs, targets),
         after_each=lambda: report.write_table(out),
     )
 
 
-def _write_order(out: pathlib.Path, configs: Sequence[RunConfig]):
-    """Writes which methods were asked for, those of an earlier command in this directory behind them."""
+def _write_asked(out: pathlib.Path, configs: Sequence[RunConfig], targets: Sequence[Target]):
+    """Writes which methods and targets were asked for, those of an earlier command in this directory behind them."""
     asked = dict.fromkeys([*(config.algorithm for config in configs), *read_order(out)])
+    wanted = dict.fromkeys(map(str, [*targets, *read_targets(out)]))
+    contents = {"algorithms": list(asked), **({"targets": list(wanted)} if wanted else {})}
     out.mkdir(parents=True, exist_ok=True)
-    (out / COMPARISON).write_text(tomli_w.dumps({"algorithms": list(asked)}), encoding="utf-8")
+    (out / COMPARISON).write_text(tomli_w.dumps(contents), encoding="utf-8")
 
 
 def run_all(

@@ -41,6 +41,7 @@ class TrainSettings(Parameters):
       local_epochs: Passes over the local data a round.
       batch_size: Examples a step; 0 is all local data.
       learning_rate: Of local SGD.
+      learning_rate_decay: What it is multiplied by after every round, e.g. 0.99; 1 leaves it as it is.
       momentum: Of local SGD.
       weight_decay: L2 coefficient.
     """
@@ -51,6 +52,7 @@ class TrainSettings(Parameters):
     local_epochs: Count = 1
     batch_size: Whole = 10
     learning_rate: Positive = 0.01
+    learning_rate_decay: Share = 1.0
     momentum: Fraction = 0.0
     weight_decay: NonNegative = 0.0
 
@@ -65,9 +67,12 @@ class EvaluationSettings(Parameters):
 
     Attributes:
       every: Rounds between evaluations; the last round always has one.
+      place_unseen: Whether clients that a method has not met yet are placed for the evaluation without training, where the
+        method can (StoCFL, section 3.3); else they have the model that it gives to strangers.
     """
 
     every: Count = 10
+    place_unseen: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +188,8 @@ class RunConfig:
         for name in ("aggregation", "base", "directory"):
             if not values[name]:
                 del values[name]
+        if not self.evaluation.place_unseen:  # runs of earlier versions have no such key
+            del values["evaluation"]["place_unseen"]
         return values
 
 

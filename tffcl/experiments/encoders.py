@@ -1,20 +1,23 @@
 """The encoder that FLT's server broadcasts: trained on a public data set, kept in a file with where it comes from."""
 
+import dataclasses
 import hashlib
 import importlib.metadata
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from tffcl.client_work.autoencoding import build_adam_steps, start_adam
+from tffcl.client_work.autoencoding import build_steps, start_steps
 from tffcl.clients.sampling import stream
 from tffcl.datasets.federated import load_dataset
+from tffcl.datasets.mixture import mixture
 from tffcl.datasets.storage import write_npz
 from tffcl.errors import UserError
+from tffcl.experiments.encoder_data import file_name, training_sets
 from tffcl.models.autoencoder import FlatAutoencoder, build_autoencoder
 from tffcl.runner.progress import progress_bar
 from tffcl.validation import Count, Positive, Whole, validated
@@ -38,6 +41,7 @@ def pretrain_encoder(
     learning_rate: Positive = 1e-3,
     latent: Count = 128,
     examples: Count | None = None,
+    classes: Sequence[Sequence[Whole]] | None = None,
     seed: Whole = 0,
     data_dir: str | None = None,
     out: str | None = None,
@@ -55,6 +59,7 @@ def pretrain_encoder(
       learning_rate: Of Adam.
       latent: Size of a code.
       examples: Only so many random training images; default all.
+      classes: Of each data set, only images of these classes; an empty list is all of them.
       seed: Decides the data's subset, the initial weights and the order.
       data_dir: Where data sets are; default as in `datasets`.
       out: The file to write; default `encoder_path` of the data set's name.
@@ -73,8 +78,11 @@ def pretrain_encoder(
     path = pathlib.Path(out).expanduser() if out else encoder_path(_name(dataset), data_dir)
     if path.exists() and not overwrite:
         raise UserError(f"{path} exists; name another file (out), or allow to replace it (overwrite)")
-    mixing = {"labels": "apart"} if several else None
-    whole = load_dataset(dataset, seed=stream(seed, "partition"), data_dir=data_dir, mixing=mixing, partition="an encoder")
+    if classes is None or not any(classes):
+        mixing = {"labels": "apart"} if several else None
+        whole = load_dataset(dataset, seed=stream(seed, "partition"), data_dir=data_dir, mixing=mixing, partition="an encoder")
+    else:
+        whole = _of_classes(dataset, classes, seed, data_dir)
     x = _chosen(whole, examples, seed)
     autoencoder = build_autoencoder(x.shape[1:], latent=latent, seed=stream(seed, "encoder"))
     vector, loss = _train(autoencoder, x, epochs, batch_size, learning_rate, seed, show_progress)
@@ -84,6 +92,7 @@ def pretrain_encoder(
         "input_shape": list(autoencoder.input_shape),
         "latent": latent,
         "dataset": dict(dataset),
+        **({"classes": [list(each) for each in classes]} if classes is not None and any(classes) else {}),
         "note": whole.note,
         "examples": len(x),
         "epochs": epochs,
@@ -107,16 +116,19 @@ def find_encoder(
     *,
     epochs: int = 25,
     examples: int | None = None,
+    latent: int = 128,
     data_dir: str | None = None,
     show_progress: bool = True,
 ) -> tuple[FlatAutoencoder, np.ndarray]:
     """Finds a pre-trained encoder, or pre-trains it and keeps it for the next time.
 
     Args:
-      encoder: A file (.npz), or the name of a data set to pre-train on. The encoder does not depend on a run's seed.
+      encoder: A file (.npz), or what to pre-train on, see `encoder_data.training_sets`. The encoder does not depend on a run's
+        seed.
       input_shape: Of the clients' raw images.
       epochs: Passes over the data set, if it is pre-trained.
       examples: Only so many of its images; default all.
+      latent: Size of a code, if it is pre-trained.
       data_dir: Where data sets are, and encoders are kept.
       show_progress: A progress bar on standard error.
 
@@ -128,12 +140,40 @@ def find_encoder(
     """
     path = pathlib.Path(encoder)
     if path.suffix != ".npz":
-        path = encoder_path(f"{encoder}-{examples or 'all'}-{epochs}-epochs", data_dir)
+        sets = training_sets(encoder)
+        path = encoder_path(file_name(sets, examples, epochs, latent), data_dir)
         if not path.exists():
+            names, classes = [name for name, _ in sets], [own for _, own in sets]
             pretrain_encoder(
-                {"name": encoder}, epochs=epochs, examples=examples, data_dir=data_dir, out=path, show_progress=show_progress
-            )
+                {"names": names} if len(names) > 1 else {"name": names[0]}, classes=classes, epochs=epochs, examples=examples,
+                latent=latent, data_dir=data_dir, out=path, show_progress=show_progress,
+            )  # fmt: skip
     return load_encoder(path, input_shape)[:2]
+
+
+def kept_encoders(data_dir: str | None = None) -> Iterator[tuple[pathlib.Path, dict]]:
+    """Yields file and provenance of every encoder that is kept in a data directory."""
+    for path in sorted(encoder_path("any", data_dir).parent.glob("*.npz")):
+        try:
+            yield path, _read(path)[1]
+        except UserError:  # a stranger's file, or a damaged one, is told when it is asked for
+            continue
+
+
+def _of_classes(dataset: Mapping, classes, seed: int, data_dir: str | None):
+    """The data sets with the images of chosen classes only, as one."""
+    names = dataset.get("names", [dataset.get("name")])
+    if len(classes) != len(names):
+        raise UserError(f"classes has {len(classes)} lists; there must be one for each of {len(names)} data sets")
+    options, sets = {key: value for key, value in dataset.items() if key not in ("name", "names")}, []
+    for name, chosen in zip(names, classes, strict=True):
+        one = load_dataset({**options, "name": name}, seed=stream(seed, "partition"), data_dir=data_dir)
+        for label in chosen:
+            if not 0 <= label < one.num_classes:
+                raise UserError(f"classes has {label}; those of {name} are 0 to {one.num_classes - 1}")
+        rows = np.flatnonzero(np.isin(one.train.y, chosen)) if chosen else np.arange(len(one.train))
+        sets.append(dataclasses.replace(one, train=one.train.take(rows)))
+    return mixture(sets, labels="apart") if len(sets) > 1 else sets[0]
 
 
 def _name(dataset: object) -> str:
@@ -157,16 +197,16 @@ def _chosen(whole, examples: int | None, seed: int) -> np.ndarray:
 
 def _train(autoencoder: FlatAutoencoder, x, epochs, batch_size, learning_rate, seed, show_progress) -> tuple[np.ndarray, float]:
     """Returns the trained vector, `float32 [P]`, and the mean loss over the last epoch."""
-    adam_steps = build_adam_steps(autoencoder, batch_size, learning_rate)
+    take_steps = build_steps(autoencoder, batch_size, learning_rate)
     rng = np.random.default_rng(stream(seed, "encoder order"))
-    state, images = start_adam(autoencoder.initial), tf.constant(x)
+    state, images = start_steps(autoencoder.initial), tf.constant(x)
     at_a_time = _STEPS_AT_A_TIME * batch_size
     with progress_bar(epochs * len(x), "encoder", "image", show=show_progress) as bar:
         for _ in range(epochs):
             order, total = rng.permutation(len(x)).astype(np.int32), 0.0
             for start in range(0, len(x), at_a_time):
                 few = order[start : start + at_a_time]
-                state, loss = adam_steps(state, images, tf.constant(few))
+                state, loss = take_steps(state, images, tf.constant(few))
                 total += float(loss)
                 bar.update(len(few))
             mean = total / len(x)

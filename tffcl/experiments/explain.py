@@ -2,12 +2,14 @@
 
 import dataclasses
 import inspect
+import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 
 from tffcl.datasets import federated
 from tffcl.datasets import registry as data
-from tffcl.experiments import catalog, config, tasks
+from tffcl.experiments import catalog, config, study_files, tasks
+from tffcl.experiments.encoder_data import ENCODERS, training_sets
 from tffcl.validation import describe, keys_of, types_of
 
 _NEEDED = (inspect.Parameter.empty, dataclasses.MISSING)
@@ -40,6 +42,18 @@ def _algorithm(name: str) -> Iterator[str]:
         yield from _settings(f"algorithms.{name}", parameters)
     yield "It may also have its own values of [train]'s keys:"
     yield from _settings("train", config.TrainSettings)
+
+
+def _study(name: str) -> Iterator[str]:
+    study = study_files.load_study(name)
+    yield ", ".join(filter(None, [study.title, study.paper, study.table]))
+    if study.note:
+        yield study.note
+    for cell in study.cells:
+        mean, spread = cell.published
+        printed = "nothing printed" if mean is None else f"{mean:g}{'' if spread is None else f' ± {spread:g}'}"
+        able = f"not available: {cell.missing}" if cell.missing else f"{cell.method} on {pathlib.Path(cell.task).stem}"
+        yield f"  {cell.name}: {cell.measure}, {printed}; {able}"
 
 
 def _task(name: str) -> Iterator[str]:
@@ -103,9 +117,23 @@ def _aggregation(name: str) -> Iterator[str]:
     yield from _function("aggregation", entry.builder())
 
 
+def _encoder(name: str) -> Iterator[str]:
+    trained_on, description = data.find("encoder", ENCODERS, name)
+    yield description
+    yield f'the same as algorithms.flt.encoder = "{trained_on}"'
+    from tffcl.experiments.encoders import kept_encoders
+
+    for path, told in kept_encoders():
+        told_sets = [told["dataset"].get("name")] if "name" in told["dataset"] else told["dataset"]["names"]
+        classes = told.get("classes") or [[]] * len(told_sets)
+        if training_sets(name) == [(each, tuple(own)) for each, own in zip(told_sets, classes)]:
+            size = f"{told['examples']:,} images, {told['epochs']} epochs, codes of {told['latent']}"
+            yield f"kept: {path} ({size}, loss {told['loss']:.4f})"
+
+
 _EXPLAINERS = {
     "algorithms": _algorithm, "tasks": _task, "datasets": _dataset, "partitions": _partition, "models": _model,
-    "signatures": _signature, "trainings": _training, "aggregations": _aggregation,
+    "signatures": _signature, "trainings": _training, "aggregations": _aggregation, "encoders": _encoder, "studies": _study,
 }  # fmt: skip
 
 

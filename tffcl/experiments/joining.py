@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 import pathlib
+import sys
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from tffcl.experiments import prepare
 from tffcl.experiments.config import load_run_config
 from tffcl.experiments.finished import TrainedRun, load_run
 from tffcl.experiments.populations import build_population, held_out
+from tffcl.reporting.files import find_runs
 from tffcl.rounds.simulation import run_round
 from tffcl.runner import summary
 from tffcl.runner.evaluator import Evaluator
@@ -78,6 +80,26 @@ def join_newcomers(out: str | pathlib.Path, *, data_dir: str | None = None, show
     contents = _contents(trained, _join(trained, show_progress))
     _write(out, contents)
     return contents
+
+
+def join_all(out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True):
+    """Lets the newcomers of every finished run of a comparison join it; those that have joined before are left as they are.
+
+    Args:
+      out: The directory of the comparison.
+      data_dir: Where data sets are; default as in `datasets`.
+      show_progress: A line a run, and a progress bar while newcomers train, on standard error.
+
+    Raises:
+      UserError: As `join_newcomers` for a run, or if the directory holds no finished run.
+    """
+    runs = find_runs(out)
+    for number, run in enumerate(runs, 1):
+        if show_progress:
+            print(f"[{number}/{len(runs)}] {run.method} seed {run.seed}", file=sys.stderr)
+        noted = run.path / "newcomers.json"
+        if not noted.is_file() or noted.stat().st_mtime_ns < (run.path / "summary.json").stat().st_mtime_ns:
+            join_newcomers(run.path, data_dir=data_dir, show_progress=show_progress)
 
 
 def _join(trained: TrainedRun, show_progress: bool) -> _Joined:

@@ -37,6 +37,7 @@ def build_population(federated: FederatedDataset, clients=None, *, changed=()) -
     def examples(client):
         return as_examples(*arrays(client))
 
+    held = federated.validation_indices
     shared = {}  # clients with the same test set hold the same array of indices: one data set serves them all
 
     def test_examples(client):
@@ -57,6 +58,7 @@ def build_population(federated: FederatedDataset, clients=None, *, changed=()) -
         note=federated.note,
         arrays=arrays,
         test_arrays=test_arrays,
+        validation=held and PooledTests(federated.train.x, federated.train.y, tuple(held[client] for client in ids)),
     )
 
 

@@ -57,6 +57,7 @@ def local_training(train: TrainSettings) -> LocalTraining:
         epochs=train.local_epochs,
         batch_size=train.batch_size,
         learning_rate=train.learning_rate,
+        learning_rate_decay=train.learning_rate_decay,
         momentum=train.momentum,
         weight_decay=train.weight_decay,
     )
@@ -89,8 +90,9 @@ def _encoder(method, federated, data_dir: str | None):
 
     shape = federated.train.x.shape[1:]
     return find_encoder(
-        method.encoder, shape, epochs=method.encoder_epochs, examples=method.encoder_examples, data_dir=data_dir
-    )
+        method.encoder, shape, epochs=method.encoder_epochs, examples=method.encoder_examples, latent=method.latent,
+        data_dir=data_dir,
+    )  # fmt: skip
 
 
 def build_method(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> Method:

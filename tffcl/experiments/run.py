@@ -20,7 +20,8 @@ def run(
     overwrite: bool = False,
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
-) -> Result:
+    until: int | None = None,
+) -> Result | None:
     """Runs one method on one task and writes the files of a run (see the README) but for report and figures.
 
     Args:
@@ -31,6 +32,7 @@ def run(
       overwrite: Delete the run that is in `out`.
       show_progress: A progress bar with an ETA on standard error.
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
+      until: Stop after this round with a checkpoint, to go on later with `resume`; then there is no result yet.
 
     Raises:
       UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
@@ -59,4 +61,6 @@ def run(
         overwrite=overwrite,
         show_progress=show_progress,
         workers=workers,
+        place_unseen=config.evaluation.place_unseen,
+        until=until,
     )

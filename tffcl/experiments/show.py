@@ -82,9 +82,43 @@ def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
     tests = np.array([len(index) for index in federated.test_indices])
     yield f"  test examples of a client: {_spread(tests)}; {len(federated.test):,} different ones"
     yield f"  classes of a client: {_spread((counts > 0).sum(axis=1))}; {federated.num_classes} in all"
+    yield f"  skew of labels: {_skew_in_words(counts)}"
+    yield f"  skew of sizes: {_sizes_in_words(counts.sum(axis=1))}"
     yield from _group_lines(counts, federated.true_groups, federated.transforms)
     if federated.note:
         yield f"  note: {federated.note}"
+
+
+def label_distances(counts: np.ndarray) -> np.ndarray:
+    """How far each client's labels are from those of all together: half the sum of the differences of the shares, 0 to 1.
+
+    Args:
+      counts: `int [N, C]`, training examples of each label.
+
+    Returns:
+      `float [N]`, total variation distances.
+    """
+    shares, whole = counts / counts.sum(axis=1, keepdims=True), counts.sum(axis=0) / counts.sum()
+    return np.abs(shares - whole).sum(axis=1) / 2
+
+
+def gini(sizes: np.ndarray) -> float:
+    """Gini coefficient of the sizes `[N]`: 0 where all are equal, towards 1 where one client holds all."""
+    ordered = np.sort(sizes)
+    count = len(ordered)
+    return float((2 * np.arange(1, count + 1) - count - 1) @ ordered / (count * ordered.sum()))
+
+
+def _skew_in_words(counts: np.ndarray) -> str:
+    low, middle, high = np.percentile(label_distances(counts), [0, 50, 100])
+    return (
+        f"distance of a client's labels from everyone's {low:.2f} to {high:.2f}, median {middle:.2f} (0: the same, 1: disjoint)"
+    )
+
+
+def _sizes_in_words(sizes: np.ndarray) -> str:
+    deciles = ", ".join(f"{each:,.0f}" for each in np.quantile(sizes, np.arange(1, 10) / 10))
+    return f"Gini coefficient {gini(sizes):.2f}; deciles {deciles}"
 
 
 def _shape(federated: FederatedDataset) -> str:

@@ -55,9 +55,10 @@ class Similarity:
         """Draws which clients merge at which angle, and the cut."""
         from tffcl.reporting import figures
 
+        tree_unit = self.how.tree_unit or self.how.unit
         return figures.dendrogram_figure(
-            self.dendrogram.merges, self.threshold, labels=self.labels, unit=self.how.tree_unit or self.how.unit,
-            linkage=self.how.linkage, suggestion=self.suggestion.reason,
+            self.dendrogram.merges, self.threshold, labels=self.labels, unit=tree_unit,
+            linkage=self.how.linkage, suggestion=self.suggestion.reason if self.how.suggested_unit == tree_unit else "",
         )  # fmt: skip
 
     def histogram(self, truth: np.ndarray | None = None):
@@ -100,7 +101,7 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
     how.check(len(population.client_ids))
     found = how.distances(how.build_signing()(population), None)
     labels, dendrogram, threshold = how.group(found)
-    suggestion = hierarchical.suggest_threshold(dendrogram, unit=how.tree_unit or how.unit)
+    suggestion = how.suggest(found, dendrogram)
     return Similarity(population.client_ids, found, labels, dendrogram, threshold, suggestion, how, config.seed)
 
 
@@ -141,7 +142,7 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: 
         low, middle, high = np.percentile(pairs, [0, 50, 100])
         measured = f"{low:.4g} to {high:.4g} {unit}, median {middle:.4g}"
         yield f"{len(labels)} clients of {config.task}, {found.how.metric}: {measured}"
-    suggested = f"{suggestion.threshold:.4g} {found.how.tree_unit or unit}, {suggestion.num_clusters} clusters"
+    suggested = f"{suggestion.threshold:.4g} {found.how.suggested_unit}, {suggestion.num_clusters} clusters"
     yield f"suggested threshold {suggested}: {suggestion.reason}"
     if found.how.setting:
         ((key, as_set),) = found.how.setting.items()

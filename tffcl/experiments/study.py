@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import sys
 import tomllib
+import traceback
 from collections.abc import Mapping, Sequence
 
 import tomli_w
@@ -106,7 +107,7 @@ def plan(
             continue
         resolved = [_resolve(cell, seed, rounds, overrides or {}) for seed in seeds]
         # Cells of one setting, as an accuracy and its variance, are of the same runs.
-        place = known.setdefault(_identity(resolved[0]), pathlib.PurePath(slug(cell.column), slug(cell.row)))
+        place = known.setdefault(_identity(resolved[0]), _free(pathlib.PurePath(slug(cell.column), slug(cell.row)), known))
         places.append(place)
         for config in resolved:
             joins = cell.measure in _NEWCOMERS or (place, config.seed) in runs and runs[place, config.seed].newcomers
@@ -114,6 +115,14 @@ def plan(
             before = runs.get((place, config.seed))
             runs[place, config.seed] = StudyRun(place, config, before.title if before else title, joins)
     return StudyPlan(study, tuple(cells), tuple(places), seeds, rounds, tuple(runs.values()))
+
+
+def _free(place: pathlib.PurePath, known: Mapping[str, pathlib.PurePath]) -> pathlib.PurePath:
+    """The place, with a number behind it if cells of other settings have a name that directories cannot tell from this one's."""
+    same = sum(
+        each == place or each.name.startswith(f"{place.name}~") and each.parent == place.parent for each in known.values()
+    )
+    return place.with_name(f"{place.name}~{same + 1}") if same else place
 
 
 def _identity(config: RunConfig) -> str:
@@ -190,14 +199,22 @@ def _run(each: StudyRun, out: pathlib.Path, data_dir: str | None, show_progress:
         if joins and not (place / "newcomers.json").is_file():
             joining.join_newcomers(place, data_dir=data_dir, show_progress=show_progress)
     except Interrupted:
-        raise
+        raise Interrupted(f"stopped in {each.title}; the same command goes on") from None
     except UserError as error:  # of one run, as data that are not there; the study's others go on
-        results = out / RESULTS / each.directory
-        results.mkdir(parents=True, exist_ok=True)
-        about = {"algorithm": each.config.algorithm, "seed": each.config.seed, "reason": str(error)}
-        (results / FAILED).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-        return str(error)
+        return _note(each, out, str(error))
+    except Exception as error:  # a fault of ours in one cell must not cost a night: the others go on, and it is told in full
+        traceback.print_exc()
+        return _note(each, out, f"{type(error).__name__}: {error}")
     return ""
+
+
+def _note(each: StudyRun, out: pathlib.Path, reason: str) -> str:
+    """Writes into the results why a run failed; the same command tries it again. Returns the reason."""
+    results = out / RESULTS / each.directory
+    results.mkdir(parents=True, exist_ok=True)
+    about = {"algorithm": each.config.algorithm, "seed": each.config.seed, "reason": reason}
+    (results / FAILED).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    return reason
 
 
 def _keep(each: StudyRun, out: pathlib.Path, keep_checkpoints: bool):

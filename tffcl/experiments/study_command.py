@@ -2,7 +2,7 @@
 
 import pathlib
 
-from tffcl.errors import UserError
+from tffcl.experiments.sweep_command import parse_seeds
 
 
 def add_study(parser):
@@ -35,7 +35,7 @@ def study(options, overrides: dict) -> int:
     if not options.table_only:
         from tffcl.experiments import study as studies
 
-        seeds = _seeds(options.seeds) if options.seeds else ()
+        seeds = parse_seeds(options.seeds) if options.seeds else ()
         planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)
         failed = studies.run_study(
             planned,
@@ -50,13 +50,6 @@ def study(options, overrides: dict) -> int:
 
 def _default_out(name: str, rounds: float) -> str:
     return f"runs/studies/{name}" + ("" if rounds == 1 else f"-rounds-{rounds:g}")
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        return [int(seed) for seed in text.split(",")]
-    except ValueError:
-        raise UserError(f"--seeds {text!r} must be whole numbers with commas between, e.g. 0,1,2") from None
 
 
 def write_tables(out: pathlib.Path):

@@ -14,6 +14,7 @@ from tffcl.experiments.tasks import merged, task_directory, task_names
 # What a cell compares with the published number, and what it means.
 MEASURES = {
     "cluster": "accuracy %, the assigned model before local training",
+    "participants": "the same, over the clients that took part in a round",
     "local": "accuracy %, the client's own model after its last local training",
     "global": "accuracy %, one model on all test data",
     "cluster_variance": "variance over clients of the cluster accuracy, %²",

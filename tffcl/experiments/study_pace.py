@@ -23,16 +23,18 @@ class Pace:
       setup: Seconds before the first round.
       training: Seconds a round for each client and local epoch.
       evaluation: Seconds an evaluation.
+      clients: How many clients the task has, for a task whose rounds take a share of them.
     """
 
     setup: float
     training: float
     evaluation: float
+    clients: int
 
     def seconds(self, config: RunConfig) -> float:
         """Estimates a run of the task from the clients and local epochs of its rounds."""
         train = config.train
-        rounds = train.rounds * train.clients_per_round * train.local_epochs * self.training
+        rounds = train.rounds * train.cohort_size(self.clients) * train.local_epochs * self.training
         return self.setup + rounds + (train.rounds / config.evaluation.every + 1) * self.evaluation
 
 
@@ -43,7 +45,8 @@ def try_out(config: RunConfig, data_dir: str | None) -> Pace:
       config: Of any method of the task whose data and model are tried.
       data_dir: Where data sets are.
     """
-    train = dataclasses.replace(config.train, rounds=_TRIAL_ROUNDS, clients_per_round=_TRIAL_CLIENTS, local_epochs=1)
+    cohort = {"clients_per_round": _TRIAL_CLIENTS, "participation": None}
+    train = dataclasses.replace(config.train, rounds=_TRIAL_ROUNDS, local_epochs=1, **cohort)
     evaluation = configs.EvaluationSettings(every=_TRIAL_ROUNDS)
     checkpoint = configs.CheckpointSettings(every=_TRIAL_ROUNDS)
     short = dataclasses.replace(
@@ -60,9 +63,10 @@ def try_out(config: RunConfig, data_dir: str | None) -> Pace:
         summary = run(short, place, data_dir=data_dir, show_progress=False).summary
         with open(pathlib.Path(place) / "rounds.csv", newline="", encoding="utf-8") as file:
             seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
+        clients = sum(summary["clusters"]["sizes"])
     evaluated = max(seconds[-1] - seconds[1], 0.0)
     # Two clients are trained side by side where there are two cores, as all of a round are.
-    return Pace(summary["seconds"]["clustering"] + 5.0, seconds[1] / _TRIAL_CLIENTS, evaluated)
+    return Pace(summary["seconds"]["clustering"] + 5.0, seconds[1] / _TRIAL_CLIENTS, evaluated, clients)
 
 
 def fingerprint(settings: Mapping) -> str:

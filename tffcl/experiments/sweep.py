@@ -153,6 +153,7 @@ def plan(
     *,
     seeds: Sequence[int] = (0,),
     overrides: Mapping | None = None,
+    points: Sequence[tuple] | None = None,
 ) -> Plan:
     """Puts the configurations of all runs together, so that a wrong value is refused before anything runs.
 
@@ -162,6 +163,7 @@ def plan(
       axes: One or two.
       seeds: Different ones.
       overrides: Nested tables that replace the file's values, for all runs.
+      points: The values of each; default all combinations of the axes'.
 
     Raises:
       UserError: As `config.resolve`, or if two runs would be the same, or a key is given twice.
@@ -170,8 +172,9 @@ def plan(
     for place, seed in enumerate(seeds):
         if seed in seeds[:place]:
             raise UserError(f"--seeds names {seed} twice; give each seed once")
+    wanted = itertools.product(*(axis.values for axis in axes)) if points is None else points
     points = []
-    for values in itertools.product(*(axis.values for axis in axes)):
+    for values in wanted:
         changed = overrides or {}
         for axis, value in zip(axes, values, strict=True):
             changed = tasks.merged(changed, _nested(axis.key, value))

@@ -83,9 +83,10 @@ def _write(directory: pathlib.Path, trained: TrainedRun) -> dict:
     computations = exports.computations(state)
     arguments = rehearse(method, computations, state, synthetic_examples(method.model, config.seed), context)
     if exports.summed and "training" in arguments:
-        models = exports.server_values(state)["models"]
-        computations[SUMMED] = exports.summed(len(models))
-        arguments[SUMMED] = _summed_argument(arguments["training"], len(models))
+        # Clients that the server meets in the rehearsal may found clusters.
+        clusters = max(len(exports.server_values(state)["models"]), len(arguments["training"][0]["models"]))
+        computations[SUMMED] = exports.summed(clusters)
+        arguments[SUMMED] = _summed_argument(arguments["training"], clusters)
     described = {
         name: _write_computation(directory, name, computation, arguments.get(name), SUMMED in computations)
         for name, computation in computations.items()

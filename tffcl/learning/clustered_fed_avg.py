@@ -154,6 +154,8 @@ def _build_round(
     model: FlatModel, training: LocalTraining, num_clusters: int, optimizer, weighting, aggregator, metrics, element_spec
 ) -> Round:
     """Builds the round: that of IFCA on data sets of any form, with summed metrics instead of the clients' reports."""
+    if training.learning_rate_decay < 1:
+        raise UserError("learning_rate_decay needs the number of the round, which this process does not tell its clients")
     choose_and_train = build_choose_and_train(model, training, "loss", "examples")
 
     def compute(received, client):

@@ -32,6 +32,25 @@ def read_text(path: pathlib.Path) -> str:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def aligned(lines: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Returns lines of cells as text of equal columns, the first `left` of them at the left, the others at the right."""
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Returns lines of cells as a table of Markdown; the first line is its head, numbers stand at the right."""
+    bar = "\\|"
+    text = [f"| {' | '.join(cell.replace('|', bar) for cell in line)} |" for line in lines]
+    return [text[0], f"|---|{'---:|' * (len(lines[0]) - 1)}", *text[1:]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     """A CSV file.

@@ -19,7 +19,10 @@ ROUND_COLUMNS = (
     "global_accuracy", "down_bytes", "up_bytes",
 )  # fmt: skip
 # What only some methods measure.
-OPTIONAL_ROUND_COLUMNS = ("clustering_error", "change_flags", "formed_anew", "known_clusters", "objective")
+OPTIONAL_ROUND_COLUMNS = (
+    "clustering_error", "change_flags", "formed_anew", "known_clusters", "objective", "cluster_accuracy_participants",
+    "local_accuracy_all", "validation_cluster_accuracy", "validation_global_accuracy",
+)  # fmt: skip
 CLIENT_COLUMNS = (
     "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",
     "local_accuracy",

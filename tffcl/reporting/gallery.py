@@ -1,7 +1,7 @@
 """Which pictures a report has, with the words that say how to read them."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -23,6 +23,7 @@ class Picture:
       title: What it shows.
       caption: How to read it.
       png: The picture.
+      others: The same in other formats that were asked for, by the ending of their file.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Picture:
     title: str
     caption: str
     png: bytes
+    others: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     @property
     def width(self) -> int:
@@ -97,6 +99,7 @@ def _picture(name: str, section: str, title: str, caption: str, figure: ReportFi
         f"{prefix}{title}" if prefix else title[:1].upper() + title[1:],
         caption,
         style.to_png(figure),
+        {format: style.to_bytes(figure, format) for format in style.asked_formats.get()},
     )
 
 

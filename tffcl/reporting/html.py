@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import jinja2
 import numpy as np
 
-from tffcl.reporting import settings, sweeps, tables
+from tffcl.reporting import settings, sweeps, tables, targets
 from tffcl.reporting.files import NO_CLUSTER, RunFiles
 from tffcl.reporting.gallery import Picture
 from tffcl.reporting.sweeps import Sweep
@@ -67,6 +67,8 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[tables
         "seconds": tables.to_html(rows, tables.TIME_GROUPS),
         "legend": tables.LEGEND,
         "caution": tables.CAUTION,
+        "targets": _targets(runs, root),
+        "targets_legend": targets.LEGEND,
         "failures": [str(each) for row in rows for each in row.failures],
         "shared": _Table(("setting", "value"), settings.shared(runs)),
         "differing": _Table(("setting", *methods), differing),
@@ -99,6 +101,13 @@ def _of_sweep(sweep: Sweep | None) -> dict:
         "failures": failures,
         "clients": None,  # two columns for each point are too many
     }
+
+
+def _targets(runs: Sequence[RunFiles], root: pathlib.Path) -> _Table | None:
+    wanted = targets.read_targets(root)
+    return (
+        _Table(targets.HEADS, [targets.cells(row) for row in targets.reached(runs, wanted)], numbers=True) if wanted else None
+    )
 
 
 def _title(runs: Sequence[RunFiles], comparison: bool) -> str:

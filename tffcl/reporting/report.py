@@ -1,19 +1,37 @@
 """The report of a run, a comparison or a sweep, made again from its files."""
 
 import pathlib
+from collections.abc import Callable, Sequence
 
-from tffcl.errors import UserError
-from tffcl.reporting import files, gallery, html, sweeps, tables
+from tffcl.errors import UserError, unknown
+from tffcl.reporting import files, gallery, html, style, sweeps, tables, targets
 from tffcl.reporting.gallery import Picture
 
+FORMATS = ("csv", "md", "latex", "png", "svg", "pdf")
+_FIGURES = ("svg", "pdf")
 
-def write_report(path: str | pathlib.Path) -> pathlib.Path:
+
+def parse_formats(text: str) -> list[str]:
+    """Turns "csv,md,latex,svg" into formats.
+
+    Raises:
+      UserError: If one is unknown.
+    """
+    formats = [each.strip() for each in text.split(",")] if text else []
+    for each in formats:
+        if each not in FORMATS:
+            raise unknown("format", each, FORMATS)
+    return formats
+
+
+def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathlib.Path:
     """Writes `figures/*.png` and `report.html` of a run, and `table.csv` of a comparison or `sweep.csv` of a sweep, too.
 
     What was there under these names is replaced; the same files give the same report.
 
     Args:
       path: The output directory of a run, a comparison or a sweep.
+      formats: Of `FORMATS`: tables as "md" (`table.md`) and "latex" (`table.tex`), figures as "svg" and "pdf", too.
 
     Returns:
       Where the page is.
@@ -22,11 +40,16 @@ def write_report(path: str | pathlib.Path) -> pathlib.Path:
       UserError: If a file of a run is missing or damaged, or the directory cannot be written to.
     """
     path = pathlib.Path(path)
-    pictures, texts = _of_sweep(path) if sweeps.is_sweep(path) else _of_runs(path)
+    before = style.asked_formats.set(tuple(each for each in _FIGURES if each in formats))
+    try:
+        pictures, texts = _of_sweep(path, formats) if sweeps.is_sweep(path) else _of_runs(path, formats)
+    finally:
+        style.asked_formats.reset(before)
     try:
         (path / "figures").mkdir(exist_ok=True)
         for picture in pictures:
-            (path / "figures" / f"{picture.name}.png").write_bytes(picture.png)
+            for ending, data in ({"png": picture.png} | dict(picture.others)).items():
+                (path / "figures" / f"{picture.name}.{ending}").write_bytes(data)
         for name, text in texts.items():
             (path / name).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -47,18 +70,30 @@ def write_table(path: str | pathlib.Path):
         (path / "table.csv").write_text(tables.to_csv(tables.directory_rows(path)), encoding="utf-8")
 
 
-def _of_runs(path: pathlib.Path) -> tuple[list[Picture], dict[str, str]]:
+def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
     runs = files.find_runs(path)
     alone = files.is_run(path)
     pictures = gallery.run_pictures(runs[0]) if alone else gallery.comparison_pictures(runs)
-    table = {} if alone else {"table.csv": tables.to_csv(tables.directory_rows(path))}
+    rows = tables.directory_rows(path)
+    table = {} if alone else {"table.csv": tables.to_csv(rows)}
+    table |= _further("table", formats, lambda write: write(rows))
+    wanted = [] if alone else targets.read_targets(path)
+    if wanted:
+        table["targets.csv"] = targets.to_csv(targets.reached(runs, wanted))
     return pictures, {**table, "report.html": html.render(runs, pictures, path)}
 
 
-def _of_sweep(path: pathlib.Path) -> tuple[list[Picture], dict[str, str]]:
+def _further(name: str, formats: Sequence[str], make: Callable[[Callable], str]) -> dict[str, str]:
+    """A table in the formats that were asked for beside CSV."""
+    writers = {"md": ("md", tables.to_markdown), "latex": ("tex", tables.to_latex)}
+    return {f"{name}.{ending}": make(write) for key, (ending, write) in writers.items() if key in formats}
+
+
+def _of_sweep(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
     sweep = sweeps.read_sweep(path)
     pictures = gallery.sweep_pictures(sweep)
     return pictures, {
         "sweep.csv": sweeps.to_csv(sweep),
+        **_further("sweep", formats, lambda write: sweeps.to_other(sweep, write)),
         "report.html": html.render(sweep.runs, pictures, path, sweep),
     }

@@ -18,6 +18,7 @@ from tffcl.reporting.units import MISSING, Stat, show_number
 CONTENTS = "study.json"
 _KINDS = ("cluster", "local", "global")
 _MEASURES = {
+    "participants": "cluster, took part",
     "cluster_variance": "variance, cluster",
     "local_variance": "variance, local",
     "unseen_cluster": "unseen, cluster",
@@ -25,8 +26,7 @@ _MEASURES = {
     "clustering_error": "clustering error",
     "ari": "ARI",
 }
-BAR = "\\|"  # in a cell of a Markdown table
-HEADS = ("", "compared", "here", "paper", "difference", *_KINDS, "ARI", "seeds", "rounds")
+HEADS = ("", "compared", "here", "paper", "difference", "cluster", "took part", "local", "global", "ARI", "seeds", "rounds")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Result:
       here: Over the seeds, in the unit of the published number.
       missed: How many seeds never reached the target.
       published: `(mean, spread)`; None where the paper has none.
-      accuracies: cluster, local and global in percent, over the seeds.
+      accuracies: cluster, local, global, and as "took part" cluster over those that took part, in percent, over the seeds.
       ari: Adjusted Rand index over the seeds.
       rounds: That were run.
       failures: The seeds that failed, and why.
@@ -128,7 +128,10 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
         here=Stat.of(values),
         missed=sum(map(math.isnan, values)) if cell["measure"].endswith("_to") else 0,
         published=tuple(cell["published"]),
-        accuracies={kind: Stat.of(_accuracy(each, kind, "mean", 100) for each in summaries) for kind in _KINDS},
+        accuracies={
+            **{kind: Stat.of(_accuracy(each, kind, "mean", 100) for each in summaries) for kind in _KINDS},
+            "took part": Stat.of(map(_participants, summaries)),
+        },
         ari=Stat.of(_nan(each["clusters"]["ari"]) for each in summaries),
         rounds=max((each["rounds"] for each in summaries), default=None),
         failures=failures,
@@ -150,11 +153,18 @@ def _accuracy(summary: Mapping, kind: str, what: str, scale: float) -> float:
     return scale * _nan(summary["accuracy"][kind][what])
 
 
+def _participants(summary: Mapping) -> float:
+    """The cluster accuracy over those that took part; NaN in runs of versions that did not take it."""
+    return 100 * _nan(summary["accuracy"]["cluster"].get("participants", {}).get("mean"))
+
+
 def _measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
     """The number of one run that the cell compares; NaN if it has none."""
     measure = cell["measure"]
     if measure in _KINDS:
         return _accuracy(summary, measure, "mean", 100)
+    if measure == "participants":
+        return _participants(summary)
     kind, _, what = measure.partition("_")
     if what == "variance":
         return _accuracy(summary, kind, "variance", 1e4)
@@ -175,9 +185,13 @@ def _measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
 
 
 def rounds_to(path: pathlib.Path, accuracy: str, target: float) -> float:
-    """Returns the first evaluated round of a rounds.csv with at least this accuracy in percent; NaN if there is none."""
+    """Returns the first evaluated round of a rounds.csv with at least this accuracy in percent; NaN if there is none.
+
+    Local accuracy counts those who never trained with their untrained model, as the papers' tables do.
+    """
     table = columns.read_table(path, ["round", f"{accuracy}_accuracy"])
-    reached = np.flatnonzero(100 * table.floats(f"{accuracy}_accuracy") >= target)
+    column = "local_accuracy_all" if accuracy == "local" and "local_accuracy_all" in table.names else f"{accuracy}_accuracy"
+    reached = np.flatnonzero(100 * table.floats(column) >= target)
     return float(table.floats("round")[reached[0]]) if reached.size else math.nan
 
 
@@ -193,10 +207,12 @@ def _row(result: Result) -> list[str]:
         here = "not reached" if not result.here.count else f"{here} ({result.missed} not reached)"
     mean, spread = result.published
     paper = MISSING if mean is None else f"{mean:.{decimals}f}{'' if spread is None else f' ± {spread:.{decimals}f}'}"
-    difference = MISSING if result.difference is None else f"{result.difference:+.{decimals}f}"
+    # Nothing is neither above nor below.
+    difference = MISSING if result.difference is None else f"{round(result.difference, decimals) or 0:+.{decimals}f}"
+    difference = difference.lstrip("+") if not difference.strip("+0.") else difference
     seeds = str(max(each.count for each in result.accuracies.values()))
     rounds = MISSING if result.rounds is None else f"{result.rounds} of {noted['paper_rounds']}"
-    accuracies = [show_number(result.accuracies[kind], 2) for kind in _KINDS]
+    accuracies = [show_number(result.accuracies[kind], 2) for kind in HEADS[5:9]]
     return [noted["row"], compared, here, paper, difference, *accuracies, show_number(result.ari, 3), seeds, rounds]
 
 
@@ -227,10 +243,7 @@ def to_text(study: StudyResults) -> str:
     for heading, lines, notes in _tables(study):
         parts += ["", heading]
         if lines:
-            widths = [max(map(len, cells)) for cells in zip(HEADS, *lines, strict=True)]
-            for cells in (HEADS, *lines):
-                first, *others = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-                parts.append("  ".join([first.strip().ljust(widths[0]), *others]).rstrip())
+            parts += columns.aligned([HEADS, *lines])
         parts += notes
     return "\n".join(parts)
 
@@ -242,8 +255,7 @@ def to_markdown(study: StudyResults, level: int = 2) -> str:
     for heading, lines, notes in _tables(study):
         parts += ["", f"**{heading}**", ""]
         if lines:
-            parts += [f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}"]
-            parts += [f"| {' | '.join(cell.replace('|', BAR) for cell in line)} |" for line in lines]
+            parts += columns.markdown([HEADS, *lines])
         parts += [f"\n{note}" for note in notes]
     return "\n".join(parts) + "\n"
 
@@ -253,11 +265,21 @@ def to_csv(study: StudyResults) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     plain = ("column", "row", "task", "method", "measure", "accuracy", "target")
-    ends = ("cluster_percent", "local_percent", "global_percent", "ari", "seeds", "rounds", "missing", "failed")
+    ends = (
+        "cluster_percent",
+        "took_part_percent",
+        "local_percent",
+        "global_percent",
+        "ari",
+        "seeds",
+        "rounds",
+        "missing",
+        "failed",
+    )
     writer.writerow([*plain, "here", "here_std", "paper", "paper_spread", "difference", *ends])
     for result in study.results:
         numbers = [result.here.mean, result.here.std, *result.published, result.difference]
-        others = [*(result.accuracies[kind].mean for kind in _KINDS), result.ari.mean]
+        others = [*(result.accuracies[kind].mean for kind in HEADS[5:9]), result.ari.mean]
         cells = ["" if value is None or math.isnan(value) else f"{value:.10g}" for value in (*numbers, *others)]
         seeds = max(each.count for each in result.accuracies.values())
         failed = "; ".join(f"seed {each.seed}: {each.reason}" for each in result.failures)

@@ -1,9 +1,11 @@
 """What all figures share: their class, colours and small manners of drawing."""
 
+import contextvars
 import io
 import pathlib
 from collections.abc import Hashable, Sequence
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -37,6 +39,18 @@ def to_png(figure: Figure) -> bytes:
     data = io.BytesIO()
     # Without the metadata the same files give the same bytes, whatever matplotlib's version.
     figure.savefig(data, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.1, metadata={"Software": None})
+    return data.getvalue()
+
+
+# What pictures are made in beside PNG, while a report is written.
+asked_formats: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("asked_formats", default=())
+
+
+def to_bytes(figure: Figure, format: str) -> bytes:
+    """Returns a figure as "svg" or "pdf", the same bytes each time."""
+    data, dated = io.BytesIO(), {"svg": "Date", "pdf": "CreationDate"}[format]
+    with matplotlib.rc_context({"svg.hashsalt": "tffcl"}):
+        figure.savefig(data, format=format, bbox_inches="tight", pad_inches=0.1, metadata={dated: None})
     return data.getvalue()
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -170,6 +170,11 @@ def legend(sweep: Sweep) -> list[tuple[str, str]]:
 def to_text(sweep: Sweep) -> str:
     """Returns the table for a terminal."""
     return tables.to_text(sweep_rows(sweep), groups=measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title)
+
+
+def to_other(sweep: Sweep, write: Callable) -> str:
+    """Returns the table by a function such as `tables.to_markdown` or `tables.to_latex`."""
+    return write(sweep_rows(sweep), measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title)
 
 
 def to_csv(sweep: Sweep) -> str:

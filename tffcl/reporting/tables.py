@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from markupsafe import Markup, escape
 
 from tffcl.reporting import comparisons, files
+from tffcl.reporting.columns import markdown
 from tffcl.reporting.comparisons import Failure
 from tffcl.reporting.files import RunFiles
 from tffcl.reporting.units import Stat, show_bytes, show_count, show_number, show_seconds
@@ -26,9 +27,15 @@ LEGEND = (
      "worst served tenth is."),
     ("clusters, ARI", "How many clusters were found, and their agreement with the true groups where these are known "
      "(adjusted Rand index: 1 is perfect, about 0 is chance)."),
+    ("NMI", "Normalised mutual information of the clusters and the true groups: 1 is perfect; many small clusters have some by chance."),
+    ("those that took part", "The cluster accuracy over the clients that trained in at least one round, which is what the papers test, and "
+     "by how much it is above that of the others: a client that never took part has the model that the method gives to strangers."),
+    ("never trained counted", "Local accuracy over all clients, those that never trained with the untrained model, as the authors of PACFL "
+     "and FLIS count."),
     ("down, up, signatures", "Bytes from the server to all clients, from all clients to the server, and what the "
      "signatures took of them, over the whole run."),
-    ("±", "Mean and sample standard deviation (ddof = 1) over the seeds; absent with one seed."),
+    ("±", "Mean and sample standard deviation (ddof = 1) over the seeds; absent with one seed. table.csv has the standard error of the "
+     "mean beside it."),
 )  # fmt: skip
 CAUTION = (
     "The three accuracies answer three questions. Compare methods within a column, never the local accuracy of one "
@@ -124,6 +131,26 @@ COLUMNS = (
     ),
     Column("clusters", "clusters", "found", ("clusters", "count"), 1, show_count),
     Column("ari", "clusters", "ARI", ("clusters", "ari"), 1, _decimals(3)),
+    Column("nmi", "agreement", "NMI", ("clusters", "nmi"), 1, _decimals(3)),
+    Column(
+        "participants_accuracy_percent",
+        "those that took part",
+        "cluster",
+        ("accuracy", "cluster", "participants", "mean"),
+        100,
+        _decimals(2),
+    ),
+    Column(
+        "participation_gap_percent",
+        "those that took part",
+        "gap",
+        ("accuracy", "cluster", "participants", "gap"),
+        100,
+        _decimals(2),
+    ),
+    Column(
+        "local_all_accuracy_percent", "never trained counted", "local", ("accuracy", "local", "all", "mean"), 100, _decimals(2)
+    ),
     Column("down_bytes", "traffic", "down", ("traffic", "down_bytes"), 1, show_bytes),
     Column("up_bytes", "traffic", "up", ("traffic", "up_bytes"), 1, show_bytes),
     Column("signature_bytes", "traffic", "signatures", ("traffic", "signature_bytes"), 1, show_bytes),
@@ -132,11 +159,14 @@ COLUMNS = (
     Column("training_seconds", "of which", "training", ("seconds", "training"), 1, show_seconds),
     Column("evaluation_seconds", "of which", "evaluation", ("seconds", "evaluation"), 1, show_seconds),
 )
-ACCURACY_GROUPS = ("accuracy %", "variance", "worst 10 %", "clusters")
+_FIRST_GROUPS = ("accuracy %", "variance", "worst 10 %", "clusters")
+ACCURACY_GROUPS = (*_FIRST_GROUPS, "agreement", "those that took part", "never trained counted")
 TRAFFIC_GROUPS = ("traffic",)
 TIME_GROUPS = ("seconds", "of which")
+_LATEX = {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "±": r"$\pm$", "–": "--", "{": r"\{", "}": r"\}"}
+_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "²": r"$^2$"}
 # The parts of the time are for the report; in a terminal they would only make the table longer.
-TEXT_GROUPS = (*ACCURACY_GROUPS, *TRAFFIC_GROUPS, "seconds")
+TEXT_GROUPS = (*_FIRST_GROUPS, *TRAFFIC_GROUPS, "seconds")
 
 
 def comparison_rows(runs: Sequence[RunFiles], failures: Sequence[Failure] = ()) -> list[Row]:
@@ -217,7 +247,9 @@ def to_csv(
     first: Sequence[str] = ("algorithm",),
     names: Sequence[Sequence[str]] | None = None,
 ) -> str:
-    """Returns the table for programs: for each column its mean and `<column>_std`, empty where there is none.
+    """Returns the table for programs: for each column its mean, `<column>_std` and the mean's standard error `<column>_stderr`.
+
+    A cell is empty where there is no number.
 
     The last column, `failed`, says which seeds failed and why.
 
@@ -230,12 +262,59 @@ def to_csv(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     keys = [each.key for each in columns]
-    writer.writerow([*first, "seeds", *(name for key in keys for name in (key, f"{key}_std")), "failed"])
+    writer.writerow([*first, "seeds", *(name for key in keys for name in (key, f"{key}_std", f"{key}_stderr")), "failed"])
     for row, own in zip(rows, names or [(row.algorithm,) for row in rows], strict=True):
-        cells = [_plain(value) for key in keys for value in (row.stats[key].mean, row.stats[key].std)]
+        stats = [row.stats[key] for key in keys]
+        cells = [_plain(value) for stat in stats for value in (stat.mean, stat.std, stat.stderr)]
         failed = "; ".join(f"seed {each.seed}: {each.reason}" for each in row.failures)
         writer.writerow([*own, len(row.seeds), *cells, failed])
     return text.getvalue()
+
+
+def to_markdown(
+    rows: Sequence[Row],
+    groups: Sequence[str] = TEXT_GROUPS,
+    *,
+    columns: Sequence[Column] = COLUMNS,
+    first: str = "method",
+) -> str:
+    """Returns the table in Markdown, a line for each failed run below it. The arguments are those of `to_text`."""
+    heads, lines = _plain_table(rows, groups, columns, first)
+    text = markdown([heads, *lines])
+    return "\n".join([*text, *(f"\n{each}" for row in rows for each in row.failures)]) + "\n"
+
+
+def to_latex(
+    rows: Sequence[Row],
+    groups: Sequence[str] = TEXT_GROUPS,
+    *,
+    columns: Sequence[Column] = COLUMNS,
+    first: str = "method",
+) -> str:
+    """Returns the table as a `tabular` of LaTeX with booktabs' rules. The arguments are those of `to_text`."""
+    heads, lines = _plain_table(rows, groups, columns, first)
+    text = [
+        f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+        "\\toprule",
+        f"{' & '.join(map(_latex, heads))} \\\\",
+        "\\midrule",
+    ]
+    text += [f"{' & '.join(map(_latex, line))} \\\\" for line in lines]
+    text += ["\\bottomrule", "\\end{tabular}"]
+    return "\n".join([*text, *(f"% {each}" for row in rows for each in row.failures)]) + "\n"
+
+
+def _plain_table(
+    rows: Sequence[Row], groups: Sequence[str], columns: Sequence[Column], first: str
+) -> tuple[list[str], list[list[str]]]:
+    """Titles, with those of the groups before them, and the cells of each row."""
+    chosen = [each for group in groups for each in columns if each.group == group]
+    heads = [first, "seeds", *(f"{each.group}: {each.header}" for each in chosen)]
+    return heads, [[row.algorithm, row.shown_seeds, *(each.show(row.stats[each.key]) for each in chosen)] for row in rows]
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
 def to_html(

@@ -23,6 +23,11 @@ class Stat:
     std: float
     count: int
 
+    @property
+    def stderr(self) -> float:
+        """Standard error of the mean; NaN with fewer than two seeds."""
+        return self.std / math.sqrt(self.count) if self.count else math.nan
+
     @classmethod
     def of(cls, values: Iterable[float]) -> "Stat":
         """Returns the statistics of the values that are not NaN."""

@@ -1,7 +1,7 @@
 """Asks clients for a value that they compute from their examples, without training: signatures, choices among models."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ from tffcl.aggregators.collect import by_client, collect
 from tffcl.clients.population import Population
 from tffcl.kept_builds import built_once
 from tffcl.rounds.traffic import Transfer
-from tffcl.signatures.signature import Signature
+from tffcl.signatures.signature import OWN_SEED, Signature
 
 _CLIENTS_AT_A_TIME = 50  # bounds the data in flight; a round number keeps the runtime's executors few
 
@@ -22,7 +22,7 @@ def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, comput
     It has the shape of a round, so that it can be exported as one; the context comes back unchanged.
 
     Args:
-      context_type: C, what the server broadcasts.
+      context_type: C, what the server broadcasts; a field `signature.OWN_SEED` becomes each client's own.
       examples_type: E*, of a client's examples, a sequence; or the struct of tensors that they are in simulations.
       compute: `(context, examples) -> value` in TensorFlow, or a `tff.Computation`.
 
@@ -35,6 +35,7 @@ def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, comput
 
     @tff.tensorflow.computation(context_type, client_type)
     def answer(context, client):
+        context = _with_own_seed(context, client["client_id"])
         return collections.OrderedDict(client_id=client["client_id"], value=compute(context, client["examples"]))
 
     @tff.tensorflow.computation(context_type)
@@ -47,6 +48,14 @@ def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, comput
         return tff.federated_map(keep, context), collect(answered["client_id"], answered["value"])
 
     return ask
+
+
+def _with_own_seed(context, client_id):
+    """The context with the client's own seed: two clients of one seed would shuffle, and drop out, alike."""
+    if not isinstance(context, Mapping) or OWN_SEED not in context:
+        return context
+    own = tf.random.experimental.stateless_fold_in(context[OWN_SEED], client_id)
+    return collections.OrderedDict({**context, OWN_SEED: own})
 
 
 def ask_all(asking: tff.Computation, context, population: Population, examples: Callable[[int], object]):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tffcl.aggregators.collect import by_client
+from tffcl.client_work.local_sgd import ROUND
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.errors import Diverged
@@ -86,6 +87,8 @@ def run_round(
       UserError: If a client's trained model is not finite, or a single client takes more than the memory budget.
     """
     values = dict(values or {})
+    if ROUND in composed.work.fields:
+        fields[ROUND] = np.full(len(cohort.client_ids), cohort.seed[1], np.int32)
     if kept is not None:
         fields["kept"] = kept.of(cohort.client_ids) if brought is None else brought
     chosen = blocks.plan(composed, cohort, values)

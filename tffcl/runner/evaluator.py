@@ -1,6 +1,7 @@
 """The accuracies `cluster` and `global`: each distinct test image is answered once per model, then gathered per client."""
 
 import collections
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -49,24 +50,26 @@ class Evaluator:
     The same numbers as every client evaluating on its own copy (tested so), at the cost of the distinct images.
     """
 
-    def __init__(self, model: FlatModel, population: Population, slots: int | None = None):
+    def __init__(self, model: FlatModel, population: Population, slots: int | None = None, *, tests: PooledTests | None = None):
         """Prepares the evaluation.
 
         Args:
           model: The architecture.
           population: The clients whose test examples count; row i of all results is its i-th.
           slots: How many inferences run at a time; default as many as this machine has cores.
+          tests: What is answered instead of the test examples, e.g. validation examples.
         """
-        self._model, self._population = model, population
+        self._pool, self._answered = tests, {}
+        self.model, self._population = model, population
         self._slots = slots or runtime.WorkerSettings().cores
         self._answering = build_answering(model)
 
     @property
     def _tests(self) -> PooledTests:
-        return self._population.pooled_tests
+        return self._population.pooled_tests if self._pool is None else self._pool
 
     def correct(self, models: np.ndarray, wanted: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Answers images by models.
+        """Answers images by models; those that were answered by the same models in the call before are not asked again.
 
         Args:
           models: `float32 [K, P]`.
@@ -75,9 +78,12 @@ class Evaluator:
         Returns:
           For each of these rows, `float [n]`: the share of labels that is right, of each of its images.
         """
-        result = {row: np.zeros(len(images)) for row, images in wanted.items()}
+        keys = {row: _digest(models[row], images) for row, images in wanted.items()}
+        result = {row: self._answered.get(keys[row], np.zeros(len(images))) for row, images in wanted.items()}
         pieces = []
         for row, images in wanted.items():
+            if keys[row] in self._answered:
+                continue
             parts = max(1, -(-len(images) // _IMAGES_AT_A_TIME))
             places = np.array_split(np.arange(len(images)), max(parts, self._slots))
             pieces += [(row, part, images[part]) for part in places if len(part)]
@@ -87,6 +93,7 @@ class Evaluator:
                 row, places, images = wave[item]
                 right = answers == self._tests.y[images]
                 result[row][places] = right.reshape(len(right), -1).mean(axis=1) if right.ndim > 1 else right
+        self._answered = {keys[row]: right for row, right in result.items()}
         return result
 
     def _answer(self, models, wave):
@@ -122,6 +129,13 @@ class Evaluator:
         if not len(everything):
             return None
         return float(self.correct(model[np.newaxis], {0: everything})[0].mean())
+
+
+def _digest(model: np.ndarray, images: np.ndarray) -> bytes:
+    """Tells a model with the images that it is asked about from all others."""
+    found = hashlib.blake2b(np.ascontiguousarray(model), digest_size=16)
+    found.update(np.ascontiguousarray(images))
+    return found.digest()
 
 
 def _union(indices):

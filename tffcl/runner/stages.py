@@ -21,12 +21,22 @@ class Stage:
       evaluator: Of their test examples.
       arrivals: Those of them who were not there in the stage before, or None.
       changed: Clients with other data than in the stage before, `int32 [n]`, ascending.
+      initial: The model before any training, `float32 [P]`.
+      validator: Of their validation examples; None without.
     """
 
     population: Population
     evaluator: Evaluator
     arrivals: Population | None
     changed: np.ndarray
+    initial: np.ndarray
+    validator: Evaluator | None = None
+
+    @functools.cached_property
+    def untrained(self) -> np.ndarray:
+        """The initial model's accuracy on each client's test examples, `float64 [N]`: that of who never trained."""
+        own = Evaluator(self.evaluator.model, self.population)
+        return own.cluster_accuracy(self.initial[np.newaxis], np.zeros(len(self.population), int))
 
 
 class Stages:
@@ -82,12 +92,13 @@ class Stages:
 
     def _make_stage(self, place: int) -> Stage:
         population, nobody = self.populations[place], np.zeros(0, np.int32)
-        evaluator = Evaluator(self._model, population)
+        evaluator, held = Evaluator(self._model, population), population.validation
+        more = self._model.initial, None if held is None else Evaluator(self._model, population, tests=held)
         if place == 0:
-            return Stage(population, evaluator, None, nobody)
+            return Stage(population, evaluator, None, nobody, *more)
         before = self.populations[place - 1]
         new = np.setdiff1d(population.client_ids, before.client_ids)
         versions = before.versions[before.index(np.setdiff1d(population.client_ids, new))]
         stayed = np.setdiff1d(population.client_ids, new)
         changed = stayed[population.versions[population.index(stayed)] > versions]
-        return Stage(population, evaluator, population.restricted(new) if new.size else None, changed)
+        return Stage(population, evaluator, population.restricted(new) if new.size else None, changed, *more)

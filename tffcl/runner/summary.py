@@ -4,10 +4,10 @@ import csv
 import json
 import pathlib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from tffcl.algorithms.method import Views
 from tffcl.clients.population import Population
@@ -24,18 +24,22 @@ def spread(values: np.ndarray) -> dict[str, float | None]:
       values: One accuracy a client; NaN where there is none.
 
     Returns:
-      `mean`, `std` and `variance` (of the population of clients, ddof 0) and `worst_decile`, the mean over the tenth of
-      the clients (rounded up) that have it worst; None where no client has a value.
+      `mean`, `std` and `variance` (of the population of clients, ddof 0), `stderr`, the standard error of the mean (from ddof 1;
+      None for one client), `worst_decile`, the mean over the tenth of the
+      clients (rounded up) that have it worst, and `deciles`, below which 10, 20, ... 90 % of them are; None where no client has
+      a value.
     """
     known = np.sort(values[np.isfinite(values)])
     if not known.size:
-        return dict.fromkeys(("mean", "std", "variance", "worst_decile"))
+        return dict.fromkeys(("mean", "std", "variance", "worst_decile", "deciles", "stderr"))
     worst = known[: -(-len(known) // 10)]
     return {
         "mean": float(known.mean()),
         "std": float(known.std()),
         "variance": float(known.var()),
         "worst_decile": float(worst.mean()),
+        "stderr": float(known.std(ddof=1) / np.sqrt(known.size)) if known.size > 1 else None,
+        "deciles": np.quantile(known, np.arange(1, 10) / 10).tolist(),
     }
 
 
@@ -43,6 +47,24 @@ def local_accuracies(progress: dict) -> np.ndarray:
     """Accuracy of each client's own model after its last local training, `float64 [N]`, NaN for who never trained."""
     total = progress["local_total"]
     return np.divide(progress["local_correct"], total, out=np.full(len(total), np.nan), where=total > 0)
+
+
+def local_of_all(accuracy: Mapping, progress: dict) -> np.ndarray:
+    """The same, `float64 [N]`, where who never trained counts with the untrained model, as the authors of PACFL and FLIS count."""
+    local = local_accuracies(progress)
+    return np.where((progress["rounds_trained"] > 0) | np.isfinite(local), local, accuracy["untrained"])
+
+
+def participation(accuracy: Mapping, progress: dict) -> dict:
+    """The cluster accuracy of those that took part in a round, of the others, and by how much these are behind.
+
+    Returns:
+      Statistics of the former as `spread`, with their `share` of all clients, the `others` mean and the `gap` between the means.
+    """
+    took_part = progress["rounds_trained"] > 0
+    found, others = spread(accuracy["cluster"][took_part]), spread(accuracy["cluster"][~took_part])["mean"]
+    gap = None if found["mean"] is None or others is None else found["mean"] - others
+    return {**found, "share": float(took_part.mean()), "others": others, "gap": gap}
 
 
 def rand_index(true_groups, assignment) -> float | None:
@@ -54,12 +76,23 @@ def rand_index(true_groups, assignment) -> float | None:
         return float(adjusted_rand_score(true_groups, assignment))
 
 
-def agreement(population: Population, views: Views, among: np.ndarray | None = None) -> float | None:
-    """Adjusted Rand index of the clusters against the true groups, of all clients or of those `among bool [N]`."""
+def mutual_information(true_groups, assignment) -> float | None:
+    """Normalised mutual information of the clusters and the true groups (1: the same; many small clusters gain by chance)."""
+    if true_groups is None:
+        return None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The number of unique classes")
+        return float(normalized_mutual_info_score(true_groups, assignment))
+
+
+def agreement(
+    population: Population, views: Views, among: np.ndarray | None = None, index: Callable = rand_index
+) -> float | None:
+    """An index of the clusters against the true groups, of all clients or of those `among bool [N]`; None without groups."""
     if population.groups is None:
         return None
     among = np.ones(len(views.client_ids), bool) if among is None else among
-    return rand_index(population.groups[population.index(views.client_ids[among])], views.clusters[among])
+    return index(population.groups[population.index(views.client_ids[among])], views.clusters[among])
 
 
 def cluster_numbers(population: Population, views: Views) -> dict:
@@ -92,11 +125,16 @@ def summarize(
         **about,
         "notes": [*([population.note] if population.note else []), *views.notes, *told],
         "accuracy": {
-            "cluster": spread(accuracy["cluster"]),
-            "local": {**spread(local), "share": float(np.isfinite(local).mean())},
+            "cluster": {**spread(accuracy["cluster"]), "participants": participation(accuracy, progress)},
+            "local": {
+                **spread(local),
+                "share": float(np.isfinite(local).mean()),
+                "all": spread(local_of_all(accuracy, progress)),
+            },
             "global": {"mean": accuracy["global"], **whole},
         },
-        "clusters": {"count": numbers.pop("clusters"), "sizes": sizes.tolist(), **numbers},
+        **({"validation": _validation(accuracy["validation"])} if "validation" in accuracy else {}),
+        "clusters": {"count": numbers.pop("clusters"), "sizes": sizes.tolist(), **numbers, **_information(population, views)},
         "traffic": {key: int(progress[key]) for key in ("down_bytes", "up_bytes", "signature_bytes")},
         "seconds": {
             "total": clustering + training + evaluation,
@@ -105,6 +143,16 @@ def summarize(
             "evaluation": evaluation,
         },
     }
+
+
+def _information(population: Population, views: Views) -> dict:
+    """Normalised mutual information beside the Rand indices, of known clients too where a method meets them."""
+    known = {} if views.known is None else {"known_nmi": agreement(population, views, views.known_or_all, mutual_information)}
+    return {"nmi": agreement(population, views, index=mutual_information), **known}
+
+
+def _validation(accuracy: Mapping) -> dict:
+    return {"cluster": spread(accuracy["cluster"]), "global": {"mean": accuracy["global"]}}
 
 
 def write_summary(out: pathlib.Path, summary: dict):

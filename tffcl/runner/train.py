@@ -17,7 +17,7 @@ from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
 from tffcl.errors import Diverged, UserError
 from tffcl.rounds import blocks
-from tffcl.runner import changes, checks, directory, summary
+from tffcl.runner import accuracies, changes, checks, directory, summary
 from tffcl.runner.checkpoints import Checkpoints
 from tffcl.runner.clustering_error import clustering_error
 from tffcl.runner.history import ClusterHistory
@@ -76,6 +76,7 @@ class _Run:
     progress: dict
     interrupts: Interrupts
     title: str
+    place_unseen: bool
 
     @contextlib.contextmanager
     def timed(self, which: int):
@@ -102,7 +103,9 @@ def train(
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
     memory: str | int | None = None,
-) -> Result:
+    place_unseen: bool = False,
+    until: int | None = None,
+) -> Result | None:
     """Trains a method on clients and writes the files of a run but for report and figures.
 
     Args:
@@ -124,6 +127,11 @@ def train(
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
       memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A larger
         cohort computes in blocks: the same numbers up to the order of sums.
+      place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
+      until: Stop after this round with a checkpoint, to go on later with `resume`.
+
+    Returns:
+      What the run gave; None if it has stopped by `until` before its end.
 
     Raises:
       UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
@@ -132,7 +140,7 @@ def train(
     checks.check_method(method)
     most = None if memory is None else parse_bytes(memory)
     protocol = Protocol(rounds, clients_per_round, seed, evaluate_every, checkpoint_every, keep_checkpoints)
-    settings = settings or _default_settings(method, protocol)
+    settings = settings or _default_settings(method, protocol, place_unseen)
     out = pathlib.Path(out)
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
@@ -150,18 +158,21 @@ def train(
     watch = blocks.Watch(lambda line: _say_once(progress, line, told), lambda *counts: _show_clients(progress, *counts))
     files = kept.stored_in(out / directory.KEPT)
     with watch_for_interrupts() as interrupts, progress as bar, files as store, budget(most), blocks.watched(watch):
-        job = _Run(method, protocol, stages, stages.at(0), _no_progress(len(population)), interrupts, title)
+        job = _Run(method, protocol, stages, stages.at(0), _no_progress(len(population)), interrupts, title, place_unseen)
         checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints, store)
         round_number, state = _start(job, checkpoints, resume, bar)
         bar.update(round_number)
         written = Metrics(out), ClusterHistory(out, round_number + 1)
-        state, accuracy = _rounds(job, state, round_number, checkpoints, *written, bar)
+        last = min(rounds, until or rounds)
+        state, accuracy = _rounds(job, state, round_number, last, checkpoints, *written, bar)
+    if accuracy is None:
+        return None
     about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": rounds}
     return _finish(job, out, about, state, accuracy)
 
 
-def _default_settings(method, protocol: Protocol) -> dict:
-    values = dataclasses.asdict(protocol)
+def _default_settings(method, protocol: Protocol, place_unseen: bool) -> dict:
+    values = dataclasses.asdict(protocol) | ({"place_unseen": True} if place_unseen else {})
     return {"task": "train", "algorithm": method.name, "seed": values.pop("seed"), "train": values}
 
 
@@ -218,25 +229,25 @@ def _enter_stage(job: _Run, state, number: int):
     return joined
 
 
-def _rounds(job: _Run, state, done: int, checkpoints: Checkpoints, metrics: Metrics, history: ClusterHistory, bar):
-    """Runs the rounds that are left; returns the last state and the last evaluation."""
+def _rounds(job: _Run, state, done: int, last: int, checkpoints: Checkpoints, metrics: Metrics, history: ClusterHistory, bar):
+    """Runs the rounds up to the `last`; returns the last state and the evaluation after the run's last round, None before."""
     protocol, accuracy, shown = job.protocol, None, {}
     saved = done
     try:
-        while done < protocol.rounds:
+        while done < last:
             job.interrupts.check()
             start = time.monotonic()
             state, row = _next_round(job, state, done + 1)
             done += 1
             if sampling.is_evaluation(done, protocol.rounds, protocol.evaluate_every):
                 state, accuracy = _evaluate(job, state)
-                row.update(_accuracy_row(job, accuracy))
+                row.update(accuracies.row(accuracy, job.progress))
                 row.update(_cluster_row(job, state))
             metrics.release(done, {**row, "seconds": time.monotonic() - start})
             views = job.method.views(state)
             history.save(done, job.stage.population.shown_ids, views.clusters)
             _show(bar, row, shown)
-            if done == protocol.rounds or done % protocol.checkpoint_every == 0:
+            if done == last or done % protocol.checkpoint_every == 0:
                 checkpoints.save(done, state, job.progress)
                 saved = done
     except KeyboardInterrupt:
@@ -248,6 +259,8 @@ def _rounds(job: _Run, state, done: int, checkpoints: Checkpoints, metrics: Metr
             checkpoints.save(done, state, job.progress)
         kind = Diverged if isinstance(error, Diverged) else UserError
         raise kind(f"{error} (rounds 1 to {done} are saved)" if done else str(error)) from None
+    if last < protocol.rounds:
+        return state, None
     return (state, accuracy) if accuracy else _evaluate(job, state)
 
 
@@ -292,7 +305,7 @@ def _round(job: _Run, state, number: int) -> tuple[object, dict]:
         **clusters,
         **({} if metrics.relatedness is None else {"clustering_error": clustering_error(population, metrics)}),
         **metrics.scalars,
-        **dict.fromkeys(("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy")),
+        **dict.fromkeys(accuracies.names(job.stage)),
         "down_bytes": int(metrics.traffic.down),
         "up_bytes": int(metrics.traffic.up),
     }
@@ -301,32 +314,11 @@ def _round(job: _Run, state, number: int) -> tuple[object, dict]:
 def _evaluate(job: _Run, state) -> tuple[object, dict]:
     """Returns the state, in which clients that choose have chosen, and their accuracies."""
     with job.timed(EVALUATION):
-        state = job.method.choose(state, job.stage.population)
-        ids, evaluator = job.stage.population.client_ids, job.stage.evaluator
-        models, rows = job.method.models_for(state, ids)
-        checks.check_models(job.method.name, models, rows, len(ids), job.method.model.size)
-        everyones = job.method.views(state).global_model
-        if everyones is None and len(np.unique(rows)) == 1:
-            everyones = models[rows[0]]
-        return state, {
-            "cluster": evaluator.cluster_accuracy(models, rows),
-            "global": None if everyones is None else evaluator.global_accuracy(everyones),
-        }
+        return accuracies.measure(job.method, job.stage, state, place_unseen=job.place_unseen)
 
 
 def _cluster_row(job: _Run, state) -> dict:
     return summary.cluster_numbers(job.stage.population, job.method.views(state))
-
-
-def _accuracy_row(job: _Run, accuracy: dict) -> dict:
-    local = summary.local_accuracies(job.progress)
-    known = np.isfinite(local)
-    return {
-        "cluster_accuracy": summary.spread(accuracy["cluster"])["mean"],
-        "local_accuracy": float(local[known].mean()) if known.any() else None,
-        "local_share": float(known.mean()),
-        "global_accuracy": accuracy["global"],
-    }
 
 
 def _say_once(bar, line: str, told: set):

@@ -10,7 +10,7 @@ from tffcl.client_work.examples import stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.signature import Signature, build_signature
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
 
 FORMS = {
     "gradient": "the gradient of the mean loss at the anchor (paper)",
@@ -102,10 +102,10 @@ def build_anchor_gradient(
         epochs of batches of 50 on CIFAR-10, at the rate of training).
       projection: Dimensions to which each client projects its vector, see `sketch`; 0, or as many as the model has
         parameters, is none.
-      seed: Decides the projection, and with "displacement" the order of examples.
+      seed: Decides the projection, and with "displacement", and a client's ID, the order of its examples.
 
     Returns:
-      The signature; its context is `<anchor=float32[P],seed=int32[2]>`.
+      The signature; its context is `<anchor=float32[P],seed=int32[2]>`, with "displacement" also `own_seed=int32[2]`.
 
     Raises:
       UserError: If the form is unknown or the projection negative.
@@ -121,13 +121,16 @@ def build_anchor_gradient(
         if form == "gradient":
             direction = gradient(anchor, data["x"], data["y"])
         else:
-            direction = anchor - local_sgd(anchor, data["x"], data["y"], seed)[0]
+            direction = anchor - local_sgd(anchor, data["x"], data["y"], context[OWN_SEED])[0]
         if size < model.size:
             direction = sketch(direction, size, tf.random.experimental.stateless_fold_in(seed, _SKETCH_STREAM))
         return tf.ensure_shape(direction, [size])
 
     context_type = collections.OrderedDict(anchor=tff.TensorType(np.float32, [model.size]), seed=tff.TensorType(np.int32, [2]))
     context = collections.OrderedDict(anchor=model.initial, seed=np.array([seed % 2**31, 0], np.int32))
+    if form == "displacement":
+        context_type.update([own_seed_type()])
+        context.update(own_seed(seed))
     key = None if model.key is None else (model.key, form, local, size)
     return build_signature(
         "anchor_gradient", model.example_spec, compute, context_type=tff.to_type(context_type), context=context, key=key

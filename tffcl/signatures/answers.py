@@ -11,7 +11,7 @@ from tffcl.client_work.local_evaluation import build_predict, build_probabilitie
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.signature import Signature, build_signature
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
 
 
 def check_images(model: FlatModel, images) -> np.ndarray:
@@ -65,10 +65,10 @@ def build_inference(
       training: The local training before answering.
       images: The server's, `uint8 [n, ...]`.
       soft: Probabilities instead of the most likely class.
-      seed: Decides in which order clients visit their examples.
+      seed: Decides, with its ID, in which order a client visits its examples.
 
     Returns:
-      The signature; its context is `<model=float32[P],images=uint8[n,...],seed=int32[2]>`, its value as in `answers_type`.
+      The signature; its context is `<model=float32[P],images=uint8[n,...],own_seed=int32[2]>`, its value as in `answers_type`.
 
     Raises:
       UserError: If the images are not what the model takes.
@@ -80,15 +80,15 @@ def build_inference(
         collections.OrderedDict(
             model=tff.TensorType(np.float32, [model.size]),
             images=tff.TensorType(images.dtype, images.shape),
-            seed=tff.TensorType(np.int32, [2]),
+            **dict([own_seed_type()]),
         )
     )
-    context = collections.OrderedDict(model=model.initial, images=images, seed=np.array([seed % 2**31, 0], np.int32))
+    context = collections.OrderedDict(model=model.initial, images=images, **own_seed(seed))
 
     @tf.function(autograph=False)
     def train_and_answer(context, examples):
         local = stack(examples)
-        trained, _ = local_sgd(context["model"], local["x"], local["y"], context["seed"])
+        trained, _ = local_sgd(context["model"], local["x"], local["y"], context[OWN_SEED])
         return tf.ensure_shape(answer(trained, context["images"]), value_type.shape)
 
     key = None if model.key is None else (model.key, training, soft)

@@ -1,20 +1,66 @@
 """FLT's signature: the k-means centres of what an encoder makes of a client's images (FLT Alg. 2 lines 1 to 10)."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.autoencoding import build_encode, build_fine_tune
+from tffcl.client_work.autoencoding import OPTIMIZERS, build_encode, build_fine_tune
 from tffcl.client_work.examples import stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
-from tffcl.signatures.signature import Signature, build_signature
-from tffcl.validation import Count, Positive, Whole, validated
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
+from tffcl.validation import Count, Parameters, Positive, Whole, one_of, validated
 
+FINE_TUNE_RATES = {"sgd": 0.01, "adam": 1e-3}  # FLT's η, of which the paper names one for all SGD; its code's
 _KMEANS_STREAM = 1  # folded into the seed, so that k-means does not draw the numbers of the first epoch again
+
+
+@dataclasses.dataclass(frozen=True)
+class FineTuning(Parameters):
+    """How a client trains the autoencoder on its own images before it encodes them (FLT Alg. 2 lines 3 to 5).
+
+    Attributes:
+      epochs: Passes over its images (J in FLT's section IV); 0 is the normal mode, which leaves the encoder as it is.
+      optimizer: A name in `OPTIMIZERS`.
+      learning_rate: Step size; default `FINE_TUNE_RATES` of the optimizer.
+      batch_size: Examples a step.
+    """
+
+    epochs: Whole = 0
+    optimizer: one_of(OPTIMIZERS) = "sgd"
+    learning_rate: Positive | None = None
+    batch_size: Count = 10
+
+    @property
+    def rate(self) -> float:
+        """The step size."""
+        return FINE_TUNE_RATES[self.optimizer] if self.learning_rate is None else self.learning_rate
+
+
+def build_embed(autoencoder: FlatAutoencoder, num_centres: int, fine_tuning: FineTuning):
+    """Builds what a client does with its images and an encoder (FLT Alg. 2 lines 3 to 9).
+
+    Returns:
+      A tf.function `(vector float32[P], x uint8[n, ...], seed int32[2]) -> (found, vector float32[P])`: `centres
+      float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning.
+    """
+    kmeans, encode = build_kmeans(num_centres), build_encode(autoencoder)
+    fine_tune = build_fine_tune(
+        autoencoder, fine_tuning.epochs, fine_tuning.batch_size, fine_tuning.rate, fine_tuning.optimizer
+    )
+
+    @tf.function(autograph=False)
+    def embed(vector, images, seed):
+        tuned = fine_tune(vector, images, seed) if fine_tuning.epochs else tf.identity(vector)
+        found = kmeans(encode(tuned, images), tf.random.experimental.stateless_fold_in(seed, _KMEANS_STREAM))
+        centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], autoencoder.latent])
+        return collections.OrderedDict(centres=centres, mask=found["mask"]), tuned
+
+    return embed
 
 
 def check_encoder(autoencoder: FlatAutoencoder, vector, example_spec) -> np.ndarray:
@@ -45,14 +91,15 @@ def build_embedding(
     *,
     num_centres: Count = 5,
     fine_tune_epochs: Whole = 0,
-    learning_rate: Positive = 1e-3,
+    optimizer: one_of(OPTIMIZERS) = "sgd",
+    learning_rate: Positive | None = None,
     batch_size: Count = 10,
     seed: int = 0,
 ) -> Signature:
     """Builds the signature `V = <centres=float32[k,e],mask=bool[k]>`: the centres of the codes of a client's images.
 
-    In the fine-tune mode each client first trains the autoencoder on its own images, as the paper says; the authors'
-    code trains one for all, centrally, on the whole training set. Then the server must send the decoder too, which is
+    In the fine-tune mode each client first trains the autoencoder on its own images by SGD, as the paper says; the authors'
+    code trains one for all by Adam, centrally, on the whole training set. Then the server must send the decoder too, which is
     the other half of the traffic.
 
     Args:
@@ -60,13 +107,14 @@ def build_embedding(
       vector: Its pre-trained parameters, `float32 [P]`.
       example_spec: `tf.TensorSpec` structure of one example; `x` is a raw image.
       num_centres: k.
-      fine_tune_epochs: J in FLT's section IV, epochs of Adam on the mean squared error; 0 leaves the encoder as it is.
-      learning_rate: Of Adam.
+      fine_tune_epochs: J in FLT's section IV, epochs on the mean squared error; 0 leaves the encoder as it is.
+      optimizer: Of fine-tuning, a name in `OPTIMIZERS`.
+      learning_rate: Of fine-tuning; default `FINE_TUNE_RATES` of the optimizer.
       batch_size: Examples a step of fine-tuning.
-      seed: Decides the order of examples in fine-tuning, and where k-means starts.
+      seed: Decides, with a client's ID, the order of examples in fine-tuning, and where k-means starts.
 
     Returns:
-      The signature; its context is `<encoder=float32[Q],seed=int32[2]>` with Q the encoder's parameters only, or all P
+      The signature; its context is `<encoder=float32[Q],own_seed=int32[2]>` with Q the encoder's parameters only, or all P
       with fine-tuning. A client with fewer different images than k masks the other centres; one whose fine-tuning
       diverged masks all.
 
@@ -74,22 +122,17 @@ def build_embedding(
       UserError: If the images are not what the encoder takes, the vector is not its, or a number is impossible.
     """
     vector = check_encoder(autoencoder, vector, example_spec)
-    kmeans, encode = build_kmeans(num_centres), build_encode(autoencoder)
-    fine_tune = build_fine_tune(autoencoder, fine_tune_epochs, batch_size, learning_rate)
+    fine_tuning = FineTuning(fine_tune_epochs, optimizer, learning_rate, batch_size)
+    embed_images = build_embed(autoencoder, num_centres, fine_tuning)
     sent = vector if fine_tune_epochs else vector[: autoencoder.layer_slices()["decoder_input"].start]
 
     @tf.function(autograph=False)
     def embed(context, examples):
-        images, seed = stack(examples)["x"], context["seed"]
         weights = tf.pad(context["encoder"], [[0, autoencoder.size - sent.size]])  # to encode needs no decoder
-        if fine_tune_epochs:
-            weights = fine_tune(weights, images, seed)
-        found = kmeans(encode(weights, images), tf.random.experimental.stateless_fold_in(seed, _KMEANS_STREAM))
-        centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], autoencoder.latent])
-        return collections.OrderedDict(centres=centres, mask=found["mask"])
+        return embed_images(weights, stack(examples)["x"], context[OWN_SEED])[0]
 
-    context_type = collections.OrderedDict(encoder=tff.TensorType(np.float32, sent.shape), seed=tff.TensorType(np.int32, [2]))
-    context = collections.OrderedDict(encoder=sent, seed=np.array([seed % 2**31, 0], np.int32))
-    traced = autoencoder.key, num_centres, fine_tune_epochs, learning_rate, batch_size
+    context_type = collections.OrderedDict([("encoder", tff.TensorType(np.float32, sent.shape)), own_seed_type()])
+    context = collections.OrderedDict(encoder=sent, **own_seed(seed))
+    traced = autoencoder.key, num_centres, fine_tuning
     key = None if autoencoder.key is None else traced
     return build_signature("embedding", example_spec, embed, context_type=tff.to_type(context_type), context=context, key=key)

@@ -11,7 +11,7 @@ from tffcl.client_work.examples import stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import unknown
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.signature import Signature, build_signature
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
 
 
 def layer_places(model: FlatModel, layers: Sequence[str] | None) -> list[slice]:
@@ -43,10 +43,10 @@ def build_partial_weights(
       model: Architecture and initial vector, which is broadcast.
       training: The local training.
       layers: Names of the layers that are sent; None: the last one.
-      seed: Decides in which order clients visit their examples.
+      seed: Decides, with its ID, in which order a client visits its examples.
 
     Returns:
-      The signature; its context is `<model=float32[P],seed=int32[2]>`.
+      The signature; its context is `<model=float32[P],own_seed=int32[2]>`.
 
     Raises:
       UserError: For an unknown layer.
@@ -57,11 +57,11 @@ def build_partial_weights(
     @tf.function(autograph=False)
     def compute(context, examples):
         data = stack(examples)
-        trained, _ = local_sgd(context["model"], data["x"], data["y"], context["seed"])
+        trained, _ = local_sgd(context["model"], data["x"], data["y"], context[OWN_SEED])
         return tf.ensure_shape(tf.concat([trained[place] for place in places], 0), [size])
 
-    context_type = collections.OrderedDict(model=tff.TensorType(np.float32, [model.size]), seed=tff.TensorType(np.int32, [2]))
-    context = collections.OrderedDict(model=model.initial, seed=np.array([seed % 2**31, 0], np.int32))
+    context_type = collections.OrderedDict([("model", tff.TensorType(np.float32, [model.size])), own_seed_type()])
+    context = collections.OrderedDict(model=model.initial, **own_seed(seed))
     key = None if model.key is None else (model.key, training, tuple((place.start, place.stop) for place in places))
     return build_signature(
         "partial_weights", model.example_spec, compute, context_type=tff.to_type(context_type), context=context, key=key

@@ -38,6 +38,21 @@ NO_CONTEXT = np.int32(0)
 NO_CONTEXT_TYPE = tff.TensorType(np.int32)  # TFF's deployment forms have no empty server state
 
 
+# The field of a context that is each client's own: before it computes, its ID is folded in. What must be one for all, as a
+# projection, has another name.
+OWN_SEED = "own_seed"
+
+
+def own_seed_type() -> tuple[str, tff.Type]:
+    """Name and type of the field of a context that is each client's own seed."""
+    return OWN_SEED, tff.TensorType(np.int32, [2])
+
+
+def own_seed(seed: int) -> dict[str, np.ndarray]:
+    """The value of that field, by its name."""
+    return {OWN_SEED: np.array([seed % 2**31, 0], np.int32)}
+
+
 _TRACED = KeptBuilds()
 
 

@@ -5,11 +5,17 @@ import collections
 import tensorflow as tf
 
 from tffcl.client_work.examples import as_features, stack
+from tffcl.client_work.order import visiting_order
 from tffcl.errors import UserError, unknown
 from tffcl.signatures.jacobi import symmetric_eigenpairs
 from tffcl.signatures.signature import Signature, build_signature
 
 METHODS = ("gram", "svd", "power")
+PREPROCESSING = {
+    "raw": "raw pixels divided by 255, other numbers as they are, uncentred (the authors' code)",
+    "normalized": "as the model takes them, normalised by the data set's mean and deviation (the authors' code for MIX-4)",
+    "centred": "raw, less the mean of the client's own examples: the vectors are its principal components",
+}
 
 # Singular values below this share of the largest are noise: such a direction is not the data's.
 _RANK_TOLERANCE = 1e-6
@@ -121,7 +127,7 @@ _BY = {"gram": _by_gram, "svd": _by_svd, "power": _by_power}
 
 
 @tf.function(autograph=False)
-def left_singular_vectors(data, num_vectors: int, method: str = "gram"):
+def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: float = 1.0):
     """Computes the `num_vectors` most significant left singular vectors of `data`.
 
     Each vector's sign is fixed so that its entry of largest magnitude is positive.
@@ -131,15 +137,19 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram"):
       num_vectors: p.
       method: "gram" (leading eigenvectors of the smaller Gram matrix, the fast way), "svd", or "power" (as "gram", by
         operations that a device's runtime has).
+      energy: Only as many vectors as are needed for this share of the sum of the data's squares; 1: all p.
 
     Returns:
-      `(basis float32 [d, p], mask bool [p])`; columns beyond the rank of the data are zero and masked.
+      `(basis float32 [d, p], mask bool [p])`; columns beyond the rank of the data, or the energy, are zero and masked.
     """
     data = tf.cast(data, tf.float64)
     values, basis = _BY[method](data, num_vectors)
     missing = num_vectors - tf.shape(values)[0]
     values, basis = tf.pad(values, [[0, missing]]), tf.pad(basis, [[0, 0], [0, missing]])
     mask = values > _RANK_TOLERANCE * tf.reduce_max(tf.pad(values, [[0, 1]]))
+    if energy < 1.0:
+        before = tf.math.cumsum(tf.square(values), exclusive=True)
+        mask = tf.logical_and(mask, before < energy * tf.reduce_sum(tf.square(data)))
     peak = tf.gather(tf.transpose(basis), tf.argmax(tf.abs(basis), axis=0), axis=1, batch_dims=1)
     basis = tf.where(mask, tf.where(peak < 0, -basis, basis), tf.zeros_like(basis))
     basis = tf.ensure_shape(basis, [data.shape[0], num_vectors])
@@ -147,7 +157,9 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram"):
 
 
 @tf.function(autograph=False)
-def class_singular_vectors(data, labels, num_vectors: int, num_classes: int, max_classes: int, method: str = "gram"):
+def class_singular_vectors(
+    data, labels, num_vectors: int, num_classes: int, max_classes: int, method: str = "gram", energy: float = 1.0
+):
     """Computes left singular vectors class by class and puts them side by side, in order of the labels.
 
     Args:
@@ -157,6 +169,7 @@ def class_singular_vectors(data, labels, num_vectors: int, num_classes: int, max
       num_classes: Labels are 0 to `num_classes - 1`.
       max_classes: For how many classes there is room; a client with more gives those with most examples.
       method: As in `left_singular_vectors`.
+      energy: The same, of each class.
 
     Returns:
       `(basis float32 [d, max_classes * p], mask bool [max_classes * p])`. Columns are orthonormal within a class only.
@@ -167,12 +180,17 @@ def class_singular_vectors(data, labels, num_vectors: int, num_classes: int, max
 
     def of_class(label):
         members = tf.boolean_mask(data, tf.equal(labels, label), axis=1)
-        return left_singular_vectors(members, num_vectors, method)
+        return left_singular_vectors(members, num_vectors, method, energy)
 
     bases, masks = tf.map_fn(of_class, present, fn_output_signature=(tf.float32, tf.bool), parallel_iterations=1)
     features = data.shape[0]
     basis = tf.reshape(tf.transpose(bases, [1, 0, 2]), [features, max_classes * num_vectors])
     return basis, tf.reshape(masks, [max_classes * num_vectors])
+
+
+def _centred(x):
+    features = as_features(x)
+    return features - tf.reduce_mean(features, axis=0)
 
 
 def build_subspace(
@@ -183,17 +201,22 @@ def build_subspace(
     num_classes: int | None = None,
     max_classes: int | None = None,
     preprocess=None,
+    samples: int | None = None,
+    energy: float = 1.0,
     method: str = "gram",
 ) -> Signature:
     """Builds the signature `V = <basis=float32[d,q],mask=bool[q]>` of a client's data subspace.
 
     Args:
       example_spec: `tf.TensorSpec` structure of one example, `x` and `y`.
-      num_vectors: p, singular vectors over all data (the paper), or per class.
+      num_vectors: p, singular vectors over all data (the paper), or per class; with `energy` at most so many.
       per_class: One truncated SVD per class, side by side (the authors' code): q = p * `max_classes`; else q = p.
       num_classes: Number of labels; needed with `per_class`.
       max_classes: Room for so many classes; default `num_classes`. What is not used is padding that is sent all the same.
-      preprocess: Raw examples to features; default raw pixels divided by 255, other numbers as they are, uncentred as in the authors' code.
+      preprocess: Raw examples `[n, ...]` to features, or a name in `PREPROCESSING` but "normalized", which is a model's
+        `preprocess`; default "raw".
+      samples: Only so many of a client's examples, at random but always the same; default all.
+      energy: As in `left_singular_vectors`.
       method: A name in `METHODS`.
 
     Raises:
@@ -212,17 +235,27 @@ def build_subspace(
     if per_class and not 1 <= max_classes <= num_classes:
         raise UserError(f"max_classes is {max_classes}; it must be from 1 to the number of classes, {num_classes}")
 
+    to_features = preprocess if callable(preprocess) else {"raw": as_features, "centred": _centred}[preprocess or "raw"]
+
     @tf.function(autograph=False)
     def compute(context, examples):
         del context
         local = stack(examples)
-        x = (preprocess or as_features)(local["x"])
+        if samples is not None:
+            count = tf.shape(local["y"])[0]
+            chosen = visiting_order(count, tf.stack([count, samples]))[:samples]
+            local = tf.nest.map_structure(lambda leaf: tf.gather(leaf, chosen), local)
+        x = to_features(local["x"])
         data = tf.transpose(tf.reshape(x, [-1, features]))
         if per_class:
-            basis, mask = class_singular_vectors(data, local["y"], num_vectors, num_classes, max_classes, method)
+            basis, mask = class_singular_vectors(data, local["y"], num_vectors, num_classes, max_classes, method, energy)
         else:
-            basis, mask = left_singular_vectors(data, num_vectors, method)
+            basis, mask = left_singular_vectors(data, num_vectors, method, energy)
         return collections.OrderedDict(basis=basis, mask=mask)
 
-    key = None if preprocess else (num_vectors, per_class, num_classes, max_classes, method)
+    key = (
+        None
+        if callable(preprocess)
+        else (num_vectors, per_class, num_classes, max_classes, preprocess, samples, energy, method)
+    )
     return build_signature("subspace", example_spec, compute, key=key)

@@ -1,0 +1,80 @@
+"""Learning rates that decay from round to round, and means in which every client counts the same."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.short_runs import TRAINING, assert_close, cohort_of, models_of
+from tffcl.aggregators.by_name import build_uniform_mean
+from tffcl.algorithms.ditto import build_ditto
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.fednova import FedNovaParameters, build_fednova
+from tffcl.algorithms.fedprox import build_fedprox
+from tffcl.algorithms.ifca import IFCAParameters, build_ifca
+from tffcl.algorithms.lg_fedavg import build_lg_fedavg
+from tffcl.algorithms.per_fedavg import build_per_fedavg
+from tffcl.algorithms.scaffold import build_scaffold
+from tffcl.algorithms.solo import build_solo
+from tffcl.algorithms.stocfl import build_stocfl
+from tffcl.client_work.local_sgd import build_local_sgd
+from tffcl.errors import UserError
+from tffcl.experiments import config, prepare
+
+PLAIN = dataclasses.replace(TRAINING, momentum=0.0)
+BUILDERS = {
+    "fedavg": lambda model, training: build_fedavg(model, training),
+    "fedavg with momentum": lambda model, training: build_fedavg(model, dataclasses.replace(training, momentum=0.5)),
+    "fedavg with weight decay": lambda model, training: build_fedavg(model, dataclasses.replace(training, weight_decay=0.1)),
+    "fedprox": build_fedprox,
+    "fednova": build_fednova,
+    "scaffold": build_scaffold,
+    "ditto": build_ditto,
+    "lg_fedavg": build_lg_fedavg,
+    "solo": build_solo,
+    "stocfl": build_stocfl,
+    "ifca": lambda model, training: build_ifca(model, training, IFCAParameters(num_clusters=2)),
+}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_the_rate_of_a_round_is_that_of_the_round_before_times_the_decay(tff_worker, model, population, name):
+    """Three rounds against three methods with the rates 0.1, 0.05 and 0.025, each of which goes on from the one before."""
+    build, state, expected = BUILDERS[name], None, None
+    decaying = build(model, dataclasses.replace(PLAIN, learning_rate_decay=0.5))
+    for number, clients in enumerate([(0, 1, 2), (1, 3, 4), (0, 2, 4)], 1):
+        fixed = build(model, dataclasses.replace(PLAIN, learning_rate=0.1 * 0.5 ** (number - 1)))
+        if state is None:
+            state, expected = decaying.initialize(population), fixed.initialize(population)
+        cohort = cohort_of(population, clients, number)
+        state, expected = decaying.next(state, cohort)[0], fixed.next(expected, cohort)[0]
+        assert_close(models_of(decaying, state, population), models_of(fixed, expected, population))
+
+
+def test_what_has_rates_of_its_own_is_refused(model):
+    decaying = dataclasses.replace(PLAIN, learning_rate_decay=0.9)
+    with pytest.raises(UserError, match="which learning_rate_decay does not change"):
+        build_per_fedavg(model, decaying)
+    with pytest.raises(UserError, match="learning_rate_decay and proximal_weight together"):
+        build_fednova(model, decaying, FedNovaParameters(proximal_weight=0.1))
+
+
+def test_every_client_counts_the_same_in_a_uniform_mean(tff_worker, model, population):
+    method = build_fedavg(model, PLAIN, aggregation=build_uniform_mean())
+    clients = [1, 4]  # of 40 and 12 examples
+    cohort = cohort_of(population, clients, 1)
+    state, _ = method.next(method.initialize(population), cohort)
+    trained = []
+    for client in clients:
+        data = next(iter(population.examples(client).batch(1000)))
+        trained.append(build_local_sgd(model, PLAIN)(model.initial, data["x"], data["y"], cohort.client_seed(client))[0])
+    assert_close(state.models[0], np.mean(trained, axis=0))
+    weighted = np.average(trained, axis=0, weights=[40, 12])
+    assert np.abs(weighted - state.models[0]).max() > 1e-3
+
+
+def test_a_task_asks_for_both():
+    said = config.parse_overrides(["train.learning_rate_decay=0.99", "aggregation.name=uniform_mean"])
+    found = config.resolve("demo_digits", "fedavg", overrides=said)
+    assert prepare.local_training(found.train).learning_rate_decay == 0.99
+    assert type(prepare.build_aggregation(found)) is type(build_uniform_mean())

@@ -1,0 +1,94 @@
+"""Clients that are clustered as they take part, and not all before the first round (PACFL Alg. 1 lines 7 to 20).
+
+The cohort of the first round is clustered; whoever takes part for the first time later is placed among those who are known, as
+newcomers are (Alg. 2 and 3).
+"""
+
+import dataclasses
+
+import numpy as np
+
+from tffcl.algorithms.method import Exports, Method, Views
+from tffcl.algorithms.one_shot import OneShot, OneShotState
+from tffcl.clients.arrivals import check_newcomers
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population, index_of
+
+ARRIVALS = {
+    "before_training": "all clients are clustered before the first round (the authors' code)",
+    "as_they_join": "those of the first round are, others are placed when they first take part (Alg. 1 as printed)",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArrivingState:
+    """All clients, and the state of the method for those who have taken part.
+
+    Attributes:
+      client_ids: `int32 [N]`, ascending.
+      met: Of the clients that are known; None before the first round.
+    """
+
+    client_ids: np.ndarray
+    met: OneShotState | None = None
+
+
+class OneShotArrivals(Method):
+    """A method that clusters by signatures, and asks a client for its own when it first takes part.
+
+    A client that has not taken part is in a cluster of its own and has the initial model; so has a cluster that newcomers found.
+    """
+
+    state_class = ArrivingState
+
+    def __init__(self, one_shot: OneShot):
+        self.name, self.model, self.joining, self._inner = one_shot.name, one_shot.model, one_shot.joining, one_shot
+
+    def initialize(self, population: Population) -> ArrivingState:
+        return ArrivingState(population.client_ids)
+
+    def next(self, state: ArrivingState, cohort: Cohort):
+        state, fresh = self._met(state, cohort.population, cohort.client_ids)
+        met, metrics = self._inner.next(state.met, cohort)
+        return dataclasses.replace(state, met=met), metrics.with_signatures(self.joining * fresh)
+
+    def _met(self, state: ArrivingState, population: Population, client_ids) -> tuple[ArrivingState, int]:
+        """The state in which the server knows these clients, and how many of them are new to it."""
+        fresh = np.sort(client_ids) if state.met is None else np.setdiff1d(client_ids, state.met.client_ids)
+        if not len(fresh):
+            return state, 0
+        arrivals = population.restricted(fresh)
+        met = self._inner.initialize(arrivals) if state.met is None else self._inner.admit(state.met, arrivals)
+        return dataclasses.replace(state, met=met), len(fresh)
+
+    def models_for(self, state: ArrivingState, client_ids):
+        initial, known = self._inner.engine.initial[np.newaxis], self._known(state, client_ids)
+        if state.met is None:
+            return initial, np.zeros(len(known), np.int32)
+        models, own = self._inner.models_for(state.met, np.asarray(client_ids)[known])
+        rows = np.full(len(known), len(models), np.int32)
+        rows[known] = own
+        return np.concatenate([models, initial]), rows
+
+    def _known(self, state: ArrivingState, client_ids) -> np.ndarray:
+        index_of(state.client_ids, client_ids)  # refuses who is not known at all
+        return np.isin(client_ids, [] if state.met is None else state.met.client_ids)
+
+    def admit(self, state: ArrivingState, newcomers: Population) -> ArrivingState:
+        """Newcomers send their signatures at once."""
+        check_newcomers(state, newcomers)
+        together = np.sort(np.concatenate([state.client_ids, newcomers.client_ids])).astype(np.int32)
+        return self._met(dataclasses.replace(state, client_ids=together), newcomers, newcomers.client_ids)[0]
+
+    def views(self, state: ArrivingState) -> Views:
+        known = self._known(state, state.client_ids)
+        clusters, inner = np.arange(len(known), dtype=np.int32), None
+        if state.met is not None:
+            inner = self._inner.views(state.met)
+            clusters += inner.clusters.max() + 1
+            clusters[known] = inner.clusters
+        return Views(state.client_ids, clusters, known, metric=inner.metric if known.all() and inner else None)
+
+    def exports(self) -> Exports:
+        inner = self._inner.exports()
+        return dataclasses.replace(inner, server_values=lambda state: inner.server_values(state.met))

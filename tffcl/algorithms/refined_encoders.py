@@ -1,0 +1,91 @@
+"""Encoders that clients go on fine-tuning each time they are related anew (FLT Alg. 2 lines 3 to 9, Alg. 3 line 25).
+
+"Clients will be asked to run E epochs of SGD from their latest state on their most recent dataset": what a client has made of
+the encoder stays with it between formations, and never counts as traffic.
+"""
+
+import collections
+import dataclasses
+import functools
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.collect import CollectFactory
+from tffcl.client_work.examples import stack
+from tffcl.client_work.work import ClientResult, ClientWork
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.kept import KeptStates
+from tffcl.clients.population import Population
+from tffcl.models.autoencoder import FlatAutoencoder
+from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.simulation import run_round
+from tffcl.signatures.embedding import FineTuning, build_embed
+
+
+def build_refining_round(autoencoder: FlatAutoencoder, example_spec, num_centres: int, fine_tuning: FineTuning) -> Round:
+    """Builds the round in which clients fine-tune the encoder that they keep, and send the centres of their codes.
+
+    Args:
+      autoencoder: The architecture; a client keeps its parameters, `float32[P]`.
+      example_spec: Structure of one example.
+      num_centres: k.
+      fine_tuning: How; 0 epochs leave the kept encoder as it is.
+
+    Returns:
+      A round without server values, that collects `centres=<centres=float32[k,e],mask=bool[k]>`.
+    """
+    embed = build_embed(autoencoder, num_centres, fine_tuning)
+
+    def compute(received, client):
+        del received
+        local = stack(client["examples"])
+        found, tuned = embed(client["kept"], local["x"], client["seed"])
+        finite = tf.reduce_all(tf.math.is_finite(tuned))
+        report = collections.OrderedDict(examples=tf.shape(local["y"])[0], loss=tf.constant(0.0), finite=finite)
+        return ClientResult({"centres": found}, report, tuned)
+
+    work = ClientWork(example_spec, compute, kept=tff.TensorType(np.float32, [autoencoder.size]))
+    return compose(work, {"centres": CollectFactory()}, Server())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RefinedEncoders:
+    """Signs with encoders that clients keep.
+
+    Attributes:
+      autoencoder: The architecture.
+      example_spec: Structure of one example.
+      num_centres: k.
+      fine_tuning: How; its epochs are replaced.
+      seed: Decides the order of examples and where k-means starts, with the round and the client.
+    """
+
+    autoencoder: FlatAutoencoder
+    example_spec: object
+    num_centres: int
+    fine_tuning: FineTuning
+    seed: int
+
+    def sign(self, population: Population, encoders: KeptStates, epochs: int, round_number: int):
+        """Lets clients fine-tune and encode.
+
+        Args:
+          population: Who.
+          encoders: What they have kept.
+          epochs: Of fine-tuning.
+          round_number: After which round; 0 before the first.
+
+        Returns:
+          `centres float32 [N, k, e]` and `mask bool [N, k]` by name, and the encoders that the clients have now.
+        """
+        cohort = Cohort(population, population.client_ids, (self.seed, round_number))
+        result = run_round(_refining(self, epochs), cohort, kept=encoders)
+        return result.collected["centres"], result.kept
+
+
+@functools.lru_cache(maxsize=4)  # the modes of one method
+def _refining(encoders: RefinedEncoders, epochs: int) -> Round:
+    fine_tuning = dataclasses.replace(encoders.fine_tuning, epochs=epochs)
+    return build_refining_round(encoders.autoencoder, encoders.example_spec, encoders.num_centres, fine_tuning)

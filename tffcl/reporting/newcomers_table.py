@@ -1,0 +1,71 @@
+"""The newcomers of all runs of a comparison in one table (PACFL Table 3, FLIS Table IV)."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Sequence
+
+from tffcl.errors import UserError
+from tffcl.reporting import columns, files, tables
+from tffcl.reporting.files import RunFiles
+from tffcl.reporting.tables import Column, Row
+from tffcl.reporting.units import Stat, show_count, show_number
+
+_JOINED = "newcomers.json"
+
+
+def _two(stat: Stat) -> str:
+    return show_number(stat, 2)
+
+
+def _three(stat: Stat) -> str:
+    return show_number(stat, 3)
+
+
+COLUMNS = (
+    Column("cluster_accuracy_percent", "accuracy %", "cluster", ("accuracy", "cluster", "mean"), 100, _two),
+    Column("local_accuracy_percent", "accuracy %", "local", ("accuracy", "local", "mean"), 100, _two),
+    Column("cluster_worst_decile_percent", "worst 10 %", "cluster", ("accuracy", "cluster", "worst_decile"), 100, _two),
+    Column("local_worst_decile_percent", "worst 10 %", "local", ("accuracy", "local", "worst_decile"), 100, _two),
+    Column("newcomers", "newcomers", "joined", ("newcomers",), 1, show_count),
+    Column("clusters_founded", "clusters", "founded", ("clusters", "founded"), 1, show_count),
+    Column("ari", "clusters", "ARI", ("clusters", "ari"), 1, _three),
+)
+_GROUPS = ("accuracy %", "worst 10 %", "newcomers", "clusters")
+_LEGEND = (
+    "cluster: the model that a newcomer is given; local: after its own epochs with it. ARI: of all clients, newcomers included."
+)
+
+
+def newcomer_rows(path: str | pathlib.Path) -> list[Row]:
+    """Returns a row a method of the comparison in a directory, over the seeds whose newcomers have joined.
+
+    Raises:
+      UserError: If no run has newcomers that joined, or a file is damaged.
+    """
+    runs = [_with_newcomers(run) for run in files.find_runs(path) if (run.path / _JOINED).is_file()]
+    if not runs:
+        raise UserError(f"no newcomers have joined a run in {path}")
+    methods: dict[str, list[RunFiles]] = {}
+    for run in runs:
+        methods.setdefault(run.method, []).append(run)
+    return [_row(name, own) for name, own in methods.items()]
+
+
+def _with_newcomers(run: RunFiles) -> RunFiles:
+    file = run.path / _JOINED
+    try:
+        return dataclasses.replace(run, summary=json.loads(columns.read_text(file)))
+    except json.JSONDecodeError as error:
+        raise columns.damaged(file, error) from error
+
+
+def _row(name: str, runs: Sequence[RunFiles]) -> Row:
+    return Row(name, tuple(run.seed for run in runs), {each.key: Stat.of(each.read(run) for run in runs) for each in COLUMNS})
+
+
+def write_table(path: str | pathlib.Path) -> str:
+    """Writes `newcomers.csv` of a comparison; returns the table for a terminal."""
+    rows = newcomer_rows(path)
+    (pathlib.Path(path) / "newcomers.csv").write_text(tables.to_csv(rows, columns=COLUMNS), encoding="utf-8")
+    return f"{tables.to_text(rows, groups=_GROUPS, columns=COLUMNS)}\n\n{_LEGEND}"

@@ -1,0 +1,35 @@
+"""The report of a directory, written and printed."""
+
+import pathlib
+import sys
+
+from tffcl.reporting import report, search_table, sweeps, tables, targets
+from tffcl.reporting.files import find_runs, unfinished_runs
+
+
+def print_report(out: str | pathlib.Path, formats: str = ""):
+    """Writes the report of a run, a comparison, a sweep or a search, and prints its table and where the page is.
+
+    Args:
+      out: Its directory.
+      formats: Further ones as `report.parse_formats` takes them.
+    """
+    asked = report.parse_formats(formats)
+    if search_table.is_search(out):
+        print(search_table.to_text(search_table.read_search(out)))
+        return
+    if sweeps.is_sweep(out):
+        found = sweeps.read_sweep(out)
+        text, runs = sweeps.to_text(found), len(found.runs)
+    else:
+        rows = tables.directory_rows(out)
+        text, runs = tables.to_text(rows), sum(len(row.seeds) for row in rows)
+    page = report.write_report(out, asked) if runs else None  # of runs that all failed there are no pictures
+    print(text)
+    wanted = targets.read_targets(out)
+    if wanted and runs:
+        print(f"\n{targets.to_text(targets.reached(find_runs(out), wanted))}")
+    for each in unfinished_runs(out):
+        print(f"\nnot finished, and left out: {each}", file=sys.stderr)
+    if page:
+        print(f"\nreport: {page}")
