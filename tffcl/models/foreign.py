@@ -54,7 +54,7 @@ def from_functional(
 
     probabilities = converted(probabilities) if probabilities else tf.nn.softmax
     classes = _check_output(name, functional, spec)
-    _check_loss(name, functional, spec, classes)
+    _check_loss(name, functional, loss, spec, classes)
     return FlatModel(name, weights, functional, tf.identity, outputs, spec, classes, loss, losses, probabilities)
 
 
@@ -172,12 +172,12 @@ def _check_output(name: str, functional, spec) -> int:
     return int(output.shape[-1])
 
 
-def _check_loss(name: str, functional, spec, classes: int):
+def _check_loss(name: str, functional, given_loss, spec, classes: int):
     """UserError if the loss is not a number that is the same for one example and for a batch of its copies."""
     batch = [tf.TensorSpec([None, *each.shape], each.dtype) for each in spec.values()]
 
     def loss(x, y):
-        return functional.loss(functional.predict_on_batch(functional.initial_weights, x, False), y)
+        return given_loss(functional.predict_on_batch(functional.initial_weights, x, False), y)
 
     copies = 3 if classes != 3 else 4  # not the number of classes: a loss of other labels could take one for the other
     try:
