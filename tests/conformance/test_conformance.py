@@ -52,7 +52,6 @@ def test_a_strangers_method_conforms(built_by, clients, two_workers):
     assert checks.check_method_conforms(built_by(strangers.ByParity), *clients, two_workers=two_workers) == []
 
 
-@pytest.mark.slow  # the one above is a stranger's too, and test_own_methods runs, kills and resumes the one of the file
 def test_a_method_in_a_file_beside_a_task_conforms(built_by, clients, two_workers):
     built = built_by(functools.partial(load_reference("my_methods:build_mine", OWN), num_clusters=2))
     assert checks.check_method_conforms(built, *clients, two_workers=two_workers) == []
