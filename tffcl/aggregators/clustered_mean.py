@@ -247,7 +247,7 @@ def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clus
     return tff.templates.AggregationProcess(initialize, next_fn)
 
 
-@tf.function
+@tf.function(autograph=False)
 def _add_to_slot(slots: list, key, value):
     """Adds a value to the row of its key; the other slots are passed on as they are."""
     row = key // len(slots)

@@ -19,7 +19,7 @@ def build_label_histogram(model: FlatModel, *, noise_multiplier: NonNegative = 0
       noise_seed: See `private_noise.noised`.
     """
 
-    @tf.function
+    @tf.function(autograph=False)
     def histogram(context, examples):
         del context
         labels = tf.reshape(stack(examples)["y"], [-1])
