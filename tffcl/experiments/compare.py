@@ -13,8 +13,9 @@ from tffcl.experiments.config import RunConfig
 from tffcl.experiments.run import run
 from tffcl.reporting import report
 from tffcl.reporting.comparisons import COMPARISON, read_order
+from tffcl.reporting.marker import check_summary
 from tffcl.reporting.targets import Target, read_targets
-from tffcl.runner.directory import FAILED, check_claim
+from tffcl.runner.directory import FAILED, check_claim, check_no_run
 from tffcl.runtime import RemoteWorkers
 
 
@@ -48,6 +49,7 @@ def compare(
       UserError: As `run_all`, or if two configurations are the same run.
     """
     out = pathlib.Path(out)
+    check_no_run(out, "a comparison")
     places = [out / config.algorithm / f"seed-{config.seed}" for config in configs]
     if len(set(places)) < len(places):
         raise UserError("a comparison needs each algorithm and each seed once")
@@ -144,9 +146,8 @@ def ended(place: pathlib.Path) -> str:
 
 
 def read_summary(place: pathlib.Path) -> dict | None:
-    """Reads the summary of the run in a directory; None if it has none."""
-    file = place / "summary.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    """Reads the summary of the run in a directory; None if it has none; UserError if it is damaged or of another run."""
+    return check_summary(place)
 
 
 def run_or_note(config: RunConfig, place: pathlib.Path, **options):

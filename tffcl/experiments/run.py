@@ -63,4 +63,5 @@ def run(
         workers=workers,
         place_unseen=config.evaluation.place_unseen,
         until=until,
+        data=prepare.data_fingerprint(federated),
     )

@@ -6,7 +6,6 @@ import json
 import math
 import pathlib
 import re
-import shutil
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from tffcl.experiments import compare, sweep
 from tffcl.experiments.methods import MethodSource
 from tffcl.experiments.sweep import Axis, Plan, Point
 from tffcl.reporting.search_table import CONTENTS
-from tffcl.runner.directory import FAILED, check_claim
+from tffcl.runner.directory import FAILED, check_claim, clear
 
 SELECTABLE = ("cluster", "global")  # `local` is measured on the clients, on their test examples
 _PICKED = "picked"
@@ -170,7 +169,7 @@ def search(
     if overwrite:
         for place in [*(out / point.directory for point in planned.points), out / _PICKED]:
             for run in place.glob("seed-*/config.toml"):
-                shutil.rmtree(run.parent)
+                clear(run.parent)
     job = _Search(planned, out, options, {"data_dir": data_dir, "show_progress": show_progress})
     noted = []
     left: list[Point] = list(planned.points)

@@ -20,7 +20,7 @@ from tffcl.experiments.config import RunConfig
 from tffcl.experiments.study_files import Cell, Study, chosen, slug
 from tffcl.experiments.study_pace import human_time
 from tffcl.reporting.study_table import CONTENTS
-from tffcl.runner.directory import CHECKPOINTS, FAILED, KEPT, check_claim
+from tffcl.runner.directory import CHECKPOINTS, FAILED, KEPT, check_claim, clear
 from tffcl.runner.train import Interrupted
 
 RUNS, RESULTS, TRIALS = "runs", "results", "trials.json"
@@ -242,8 +242,9 @@ def _claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
         raise UserError(f"{out} holds the study {before['study']}, not {planned.study.name}; give another --out")
     if overwrite:
         for each in planned.runs:
-            for place in (out / RUNS / each.directory, out / RESULTS / each.directory):
-                shutil.rmtree(place, ignore_errors=True)
+            clear(out / RUNS / each.directory)
+            for name in _SMALL_FILES:
+                (out / RESULTS / each.directory / name).unlink(missing_ok=True)
     for each in planned.runs:
         check_claim(out / RUNS / each.directory, each.config.as_dict(), resume=True, overwrite=False)
     file.parent.mkdir(parents=True, exist_ok=True)

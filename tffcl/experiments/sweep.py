@@ -15,6 +15,7 @@ from tffcl.experiments.config import RunConfig, TrainSettings
 from tffcl.experiments.methods import MethodSource, find_method
 from tffcl.reporting import report
 from tffcl.reporting.units import show_value
+from tffcl.runner.directory import check_no_run
 from tffcl.validation import with_todays_keys
 
 _LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
@@ -255,6 +256,7 @@ def sweep(
     out = pathlib.Path(out)
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out must be a directory")
+    check_no_run(out, "a sweep")
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [(number, point) for number in range(len(planned.seeds)) for point in planned.points]
     places = [out / point.directory / f"seed-{planned.seeds[number]}" for number, point in order]
