@@ -3,6 +3,7 @@
 Every case has its own copy of one run that was stopped after three of its four rounds, or of the same run finished.
 """
 
+import dataclasses
 import errno
 import json
 import os
@@ -350,6 +351,28 @@ def test_two_runs_of_one_process(tmp_path):
     assert not list((tmp_path / "run").iterdir())
 
 
+def test_two_comparisons_or_studies_in_one_directory(tmp_path):
+    from tffcl.experiments import compare, study, study_files
+
+    planned = study.plan(study_files.load_study("demo_digits"), rounds=2)
+    calls = [lambda: compare.compare([resolved()], tmp_path, show_progress=False), lambda: study.run_study(planned, tmp_path)]
+    for call in calls:
+        with locked(tmp_path), pytest.raises(UserError, match=f"being written by another run .process {os.getpid()}"):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_study_whose_contents_are_damaged(tmp_path):
+    from tffcl.experiments import study, study_files
+
+    file = tmp_path / "results" / "study.json"
+    file.parent.mkdir()
+    for damage in ("{", "[]", '{"study": "demo_digits"}'):
+        file.write_text(damage)
+        with pytest.raises(UserError, match="study.json is damaged: [^\n]*$"):
+            study.run_study(study.plan(study_files.load_study("demo_digits"), rounds=2), tmp_path)
+
+
 # --- Data that changed ---
 
 
@@ -357,7 +380,7 @@ def test_data_that_changed(finished, stopped_again, monkeypatch):
     federated = prepare.load_data(resolved())
     train = federated.train.x.copy()
     train[5, 3, 3] ^= 1
-    changed = tffcl_replace(federated, train)
+    changed = dataclasses.replace(federated, train=dataclasses.replace(federated.train, x=train))
     monkeypatch.setattr(prepare, "load_data", lambda *_: changed)
     assert f"the data have changed since the run in {stopped_again}: training images differ;" in refused(
         stopped_again, resume=True
@@ -371,19 +394,11 @@ def stopped_again(runs, tmp_path):
     return shutil.copytree(runs[0] / "stopped", tmp_path / "stopped again")
 
 
-def tffcl_replace(federated, train):
-    import dataclasses
-
-    return dataclasses.replace(federated, train=dataclasses.replace(federated.train, x=train))
-
-
 def test_every_part_of_the_data_counts(population):
     federated = prepare.load_data(resolved())
     before = prepare.data_fingerprint(federated)
     assert before == prepare.data_fingerprint(federated)
     fewer = [index[:-1] for index in federated.test_indices]
-    import dataclasses
-
     after = prepare.data_fingerprint(dataclasses.replace(federated, test_indices=tuple(fewer)))
     with pytest.raises(UserError, match="the clients' shares of test examples differ"):
         fingerprint.check_same_data("OUT", before, after)
@@ -405,8 +420,8 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(stopped,
         patched.setattr(place, name, full)
         told = refused(stopped, resume=True, unchanged=False)
     assert told == (
-        "somewhere cannot be written: No space left on device (rounds 1 to 3 are saved, later ones lost; the same command with "
-        "--resume goes on when it can be written)"
+        "somewhere cannot be written: No space left on device (what was done up to round 3 is saved, later rounds "
+        "are lost; the same command with --resume goes on when it can be written)"
     )
     assert_same_result(go(stopped, resume=True).summary, runs[1])
     assert [row["round"] for row in rows_of(stopped / "rounds.csv")] == ["1", "2", "3", "4"]

@@ -1,9 +1,10 @@
 """Several methods and seeds on one task, one after the other, in the layout of a comparison."""
 
+import contextlib
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tomli_w
 
@@ -16,6 +17,7 @@ from tffcl.reporting.comparisons import COMPARISON, read_order
 from tffcl.reporting.marker import check_summary
 from tffcl.reporting.targets import Target, read_targets
 from tffcl.runner.directory import FAILED, check_claim, check_no_run
+from tffcl.runner.lock import locked
 from tffcl.runtime import RemoteWorkers
 
 
@@ -61,6 +63,7 @@ def compare(
         overwrite=overwrite,
         show_progress=show_progress,
         workers=workers,
+        hold=locked(out),
         begun=lambda: _write_asked(out, configs, targets),
         after_each=lambda: report.write_table(out),
     )
@@ -85,6 +88,7 @@ def run_all(
     overwrite: bool = False,
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
+    hold: contextlib.AbstractContextManager | None = None,
     begun: Callable[[], None] = lambda: None,
     after_each: Callable[[], None] = lambda: None,
 ) -> list[dict | None]:
@@ -102,6 +106,7 @@ def run_all(
       overwrite: Runs that are there are deleted.
       show_progress: A bar a run.
       workers: As in `run.run`.
+      hold: Entered for the runs when all places have been found free, a lock on what they are written into.
       begun: Called when all places have been found free, before the first run.
       after_each: Called after each run.
 
@@ -114,7 +119,6 @@ def run_all(
     """
     for config, place in zip(configs, places, strict=True):  # after hours of work would be too late
         check_claim(place, config.as_dict(), resume=resume, overwrite=overwrite)
-    begun()
     options = {
         "data_dir": data_dir,
         "resume": resume,
@@ -122,6 +126,14 @@ def run_all(
         "show_progress": show_progress,
         "workers": workers,
     }
+    with hold or contextlib.nullcontext():
+        begun()
+        return _run_each(configs, places, titles, after_each, options)
+
+
+def _run_each(configs, places, titles, after_each: Callable[[], None], options: Mapping) -> list[dict | None]:
+    """The runs of `run_all`, where all places are free."""
+    resume, show_progress, workers = (options[name] for name in ("resume", "show_progress", "workers"))
     summaries, ran = [], False
     for number, (config, place) in enumerate(zip(configs, places, strict=True)):
         known = resume and ended(place)

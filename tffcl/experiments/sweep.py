@@ -16,6 +16,7 @@ from tffcl.experiments.methods import MethodSource, find_method
 from tffcl.reporting import report
 from tffcl.reporting.units import show_value
 from tffcl.runner.directory import check_no_run
+from tffcl.runner.lock import locked
 from tffcl.validation import with_todays_keys
 
 _LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
@@ -262,7 +263,7 @@ def sweep(
     places = [out / point.directory / f"seed-{planned.seeds[number]}" for number, point in order]
     titles = [f"{describe(planned.axes, point.values)}, seed {planned.seeds[number]}" for number, point in order]
     options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
-    options |= {"begun": lambda: _write_plan(out, planned), "after_each": lambda: report.write_table(out)}
+    options |= {"hold": locked(out), "begun": lambda: _write_plan(out, planned), "after_each": lambda: report.write_table(out)}
     summaries = compare.run_all([point.runs[number] for number, point in order], places, titles=titles, **options)
     points = len(planned.points)
     return [summaries[number * points + place] for place in range(points) for number in range(len(planned.seeds))]

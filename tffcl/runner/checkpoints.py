@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tffcl.clients.archive import write_arrays
 from tffcl.clients.kept import KeptStore
 from tffcl.errors import UserError
 from tffcl.runner import directory, state_arrays
@@ -54,15 +55,8 @@ class Checkpoints:
         arrays, named = state_arrays.pack({"state": state, "progress": progress})
         path = self._path(round_number)
         partial = path.with_suffix(".partial")
-        try:
-            with open(partial, "wb") as file:
-                np.savez(file, **{_KEPT: np.array(named, np.int64).reshape(-1, 2), _RUN: np.array(self._run)}, **arrays)
-            partial.replace(path)
-        except BaseException as error:
-            partial.unlink(missing_ok=True)
-            if isinstance(error, ValueError) and isinstance(error.__context__, OSError):
-                raise error.__context__ from None  # zipfile cannot end an archive for which there was no room
-            raise
+        write_arrays(partial, {_KEPT: np.array(named, np.int64).reshape(-1, 2), _RUN: np.array(self._run), **arrays})
+        partial.replace(path)
         for old in self.rounds()[: -self._keep]:
             self._path(old).unlink()
         if self._store is not None and (named or self._store.files()):
@@ -152,6 +146,6 @@ def unwritten(error: OSError, out: pathlib.Path, checkpoints: Checkpoints) -> Us
         saved = None
     there = "nothing of the run is saved"
     if saved is not None:
-        rounds = f"rounds 1 to {saved} are saved, later ones lost" if saved else "no round is saved"
+        rounds = f"what was done up to round {saved} is saved, later rounds are lost" if saved else "no round is saved"
         there = f"{rounds}; the same command with --resume goes on when it can be written"
     return UserError(f"{place} cannot be written: {error.strerror or error} ({there})")
