@@ -238,7 +238,7 @@ def _segment_process(value_type, weight_type, num_clusters):
     return tff.templates.AggregationProcess(initialize, next_fn)
 
 
-@tf.function
+@tf.function(autograph=False)
 def _add_to_slot(slots: list, key, value):
     """Adds a value to the row of its key; the other slots are passed on as they are."""
     row = key // len(slots)

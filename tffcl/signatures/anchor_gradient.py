@@ -26,7 +26,7 @@ def build_gradient(model: FlatModel):
     The mean is over all n examples, taken in parts of 100, without dropout. With n = 0 it is zero.
     """
 
-    @tf.function
+    @tf.function(autograph=False)
     def gradient(vector, x, y):
         n = tf.shape(y)[0]
 
@@ -45,7 +45,7 @@ def build_gradient(model: FlatModel):
     return gradient
 
 
-@tf.function
+@tf.function(autograph=False)
 def sketch(vector, dimensions: int, seed):
     """Projects a vector at random so that inner products are kept in the mean: a count sketch.
 
@@ -115,7 +115,7 @@ def build_anchor_gradient(
     size = signature_size(model, projection)
     gradient, local_sgd = build_gradient(model), build_local_sgd(model, local)
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute(context, examples):
         anchor, seed, data = context["anchor"], context["seed"], stack(examples)
         if form == "gradient":

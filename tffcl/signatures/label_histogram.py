@@ -14,7 +14,7 @@ def build_label_histogram(model: FlatModel) -> Signature:
       model: Decides the examples' type and C.
     """
 
-    @tf.function
+    @tf.function(autograph=False)
     def histogram(context, examples):
         del context
         labels = tf.reshape(stack(examples)["y"], [-1])

@@ -126,7 +126,7 @@ def _largest_by_power(gram, count):
 _BY = {"gram": _by_gram, "svd": _by_svd, "power": _by_power}
 
 
-@tf.function
+@tf.function(autograph=False)
 def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: float = 1.0):
     """Computes the `num_vectors` most significant left singular vectors of `data`.
 
@@ -156,7 +156,7 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: 
     return tf.cast(basis, tf.float32), tf.ensure_shape(mask, [num_vectors])
 
 
-@tf.function
+@tf.function(autograph=False)
 def class_singular_vectors(
     data, labels, num_vectors: int, num_classes: int, max_classes: int, method: str = "gram", energy: float = 1.0
 ):
@@ -237,7 +237,7 @@ def build_subspace(
 
     to_features = preprocess if callable(preprocess) else {"raw": as_features, "centred": _centred}[preprocess or "raw"]
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute(context, examples):
         del context
         local = stack(examples)
