@@ -120,6 +120,16 @@ class Checkpoints:
             return number, *loaded
         raise first
 
+    def run_named(self) -> str:
+        """Returns the name of the run that the newest readable checkpoint bears; "" if none bears one."""
+        for number in reversed(self.rounds()):
+            try:
+                with np.load(self._path(number), allow_pickle=False) as saved:
+                    return str(saved[_RUN])
+            except Exception:  # as in `load`
+                continue
+        return ""
+
     def _check_kept(self, named):
         missing = set(map(tuple, named)) - set(self._store.files()) if self._store is not None and named else None
         if missing:

@@ -136,7 +136,7 @@ def _is_checkpoint(path: pathlib.Path) -> bool:
         return False
 
 
-def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew: bool) -> str:
+def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew: bool, name: str = "") -> str:
     """Makes `out` this run's: the marker first, then the settings and the versions of software in config.toml.
 
     Args:
@@ -144,6 +144,7 @@ def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew
       settings: Of the run.
       data: The fingerprint of its data.
       anew: Whether what an earlier run has left is removed. What no run has written stays, and is named on standard error.
+      name: Of the run, if its checkpoints bear one and its marker is lost.
 
     Returns:
       The name of the run, which its checkpoints bear.
@@ -152,7 +153,13 @@ def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew
         clear(out)
     marker = read_marker(out) or {}
     begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    marker = {"tffcl run": uuid.uuid4().hex, "begun": begun, "data": dict(data), **marker, "settings": _digest(settings)}
+    marker = {
+        "tffcl run": name or uuid.uuid4().hex,
+        "begun": begun,
+        "data": dict(data),
+        **marker,
+        "settings": _digest(settings),
+    }
     _write(out / MARKER, json.dumps(marker, indent=1) + "\n")
     for path in [*out.iterdir(), *(out / CHECKPOINTS).glob("round_*.partial")]:
         if path.is_file() and _is_ours(path, out) and (path.suffix == ".partial" or "_temp" in path.name):

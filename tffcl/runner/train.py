@@ -168,7 +168,7 @@ def train(
             anew = not resume or checkpoints.latest() is None
             if not anew:
                 fingerprint.check_same_data(out, (read_marker(out) or {}).get("data"), data)
-            run = directory.claim(out, settings, data, anew=anew)
+            run = directory.claim(out, settings, data, anew=anew, name="" if anew else checkpoints.run_named())
             files = kept.stored_in(out / directory.KEPT)
             progress = progress_bar(rounds, title, "round", show=show_progress)
             watch = blocks.Watch(lambda line: _say_once(progress, line, told), lambda *counts: _show_clients(progress, *counts))
