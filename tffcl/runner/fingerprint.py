@@ -26,7 +26,8 @@ def of_array(*parts: np.ndarray) -> str:
 def of_parts(indices: Iterable[np.ndarray]) -> str:
     """The same for a list of arrays, one a client."""
     held = [np.asarray(each) for each in indices]
-    return of_array(np.concatenate(held), np.array([len(each) for each in held]))
+    lengths = np.array([len(each) for each in held])
+    return f"{lengths.sum()} {of_array(np.concatenate(held), lengths).split()[1]}"
 
 
 def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
