@@ -199,6 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     options = build_parser().parse_args(arguments)
     try:
+        _check_no_nul(options)
         with _memory(options):
             return options.function(options) or 0
     except UserError as error:
@@ -216,6 +217,20 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `tffcl ... | head`: nobody reads on
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
         return 0
+    except (ConnectionError, TimeoutError):  # of a network, not of files
+        raise
+    except OSError as error:  # a full disk, a name that is too long
+        name = str(error.filename or "a file")
+        name = name if len(name) <= 150 else f"{name[:70]}...{name[-70:]}"
+        print(f"tffcl: {name} cannot be written or read: {error.strerror or error}", file=sys.stderr)
+        return 2
+
+
+def _check_no_nul(options):
+    for name, value in vars(options).items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and "\0" in text:
+                raise UserError(f"{name} is {text[:100]!r}; a NUL character is not allowed")
 
 
 def _memory(options):

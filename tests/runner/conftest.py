@@ -1,10 +1,12 @@
 """What tests of whole runs share."""
 
 import functools
+import shutil
 
 import pytest
 
 import tffcl
+from tests.runner import stopped_runs
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +25,22 @@ def finished_run(request, tmp_path_factory, kept):
         return name, out, tffcl.run(request.module.resolved(name), out, data_dir=kept, show_progress=False).summary
 
     return run
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """`{"stopped": after round 3, "finished": ...}`, directories that no test changes, and the finished run's summary."""
+    place = tmp_path_factory.mktemp("damage")
+    assert stopped_runs.go(place / "stopped", until=3) is None
+    shutil.copytree(place / "stopped", place / "finished")
+    return place, stopped_runs.go(place / "finished", resume=True).summary
+
+
+@pytest.fixture
+def stopped(runs, tmp_path):
+    return shutil.copytree(runs[0] / "stopped", tmp_path / "run")
+
+
+@pytest.fixture
+def finished(runs, tmp_path):
+    return shutil.copytree(runs[0] / "finished", tmp_path / "run")

@@ -26,7 +26,8 @@ def subclasses(cls):
 
 for entry in ALGORITHMS.values():
     importlib.import_module(entry.module)
-STATES = sorted((each for each in subclasses(ClusteredState) if each.__module__.startswith("tffcl.")), key=lambda c: c.__name__)
+FOUND = subclasses(ClusteredState) | {each.state_class for each in subclasses(Method) if hasattr(each, "state_class")}
+STATES = sorted((each for each in FOUND if each.__module__.startswith("tffcl.")), key=lambda c: c.__name__)
 
 
 def sample(hint, rng):

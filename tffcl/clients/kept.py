@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tffcl.clients.archive import write_arrays
 from tffcl.errors import UserError
 
 MEMORY_BYTES = 2**30  # of kept values that stay in memory; later ones are written to disk at once
@@ -54,7 +55,8 @@ class KeptStore:
         """Writes a value; returns its version."""
         version = next(self._versions)
         self.directory.mkdir(parents=True, exist_ok=True)
-        np.savez(self._path(client, version), *tf.nest.flatten(value))
+        leaves = {f"arr_{place}": leaf for place, leaf in enumerate(tf.nest.flatten(value))}
+        write_arrays(self._path(client, version), leaves)
         return version
 
     def read(self, client: int, version: int, like):

@@ -1,9 +1,10 @@
 """Several methods and seeds on one task, one after the other, in the layout of a comparison."""
 
+import contextlib
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tomli_w
 
@@ -13,8 +14,10 @@ from tffcl.experiments.config import RunConfig
 from tffcl.experiments.run import run
 from tffcl.reporting import report
 from tffcl.reporting.comparisons import COMPARISON, read_order
+from tffcl.reporting.marker import check_summary
 from tffcl.reporting.targets import Target, read_targets
-from tffcl.runner.directory import FAILED, check_claim
+from tffcl.runner.directory import FAILED, check_claim, check_no_run
+from tffcl.runner.lock import locked
 from tffcl.runtime import RemoteWorkers
 
 
@@ -48,6 +51,7 @@ def compare(
       UserError: As `run_all`, or if two configurations are the same run.
     """
     out = pathlib.Path(out)
+    check_no_run(out, "a comparison")
     places = [out / config.algorithm / f"seed-{config.seed}" for config in configs]
     if len(set(places)) < len(places):
         raise UserError("a comparison needs each algorithm and each seed once")
@@ -59,6 +63,7 @@ def compare(
         overwrite=overwrite,
         show_progress=show_progress,
         workers=workers,
+        hold=locked(out),
         begun=lambda: _write_asked(out, configs, targets),
         after_each=lambda: report.write_table(out),
     )
@@ -83,6 +88,7 @@ def run_all(
     overwrite: bool = False,
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
+    hold: contextlib.AbstractContextManager | None = None,
     begun: Callable[[], None] = lambda: None,
     after_each: Callable[[], None] = lambda: None,
 ) -> list[dict | None]:
@@ -100,6 +106,7 @@ def run_all(
       overwrite: Runs that are there are deleted.
       show_progress: A bar a run.
       workers: As in `run.run`.
+      hold: Entered for the runs when all places have been found free, a lock on what they are written into.
       begun: Called when all places have been found free, before the first run.
       after_each: Called after each run.
 
@@ -112,7 +119,6 @@ def run_all(
     """
     for config, place in zip(configs, places, strict=True):  # after hours of work would be too late
         check_claim(place, config.as_dict(), resume=resume, overwrite=overwrite)
-    begun()
     options = {
         "data_dir": data_dir,
         "resume": resume,
@@ -120,6 +126,14 @@ def run_all(
         "show_progress": show_progress,
         "workers": workers,
     }
+    with hold or contextlib.nullcontext():
+        begun()
+        return _run_each(configs, places, titles, after_each, options)
+
+
+def _run_each(configs, places, titles, after_each: Callable[[], None], options: Mapping) -> list[dict | None]:
+    """The runs of `run_all`, where all places are free."""
+    resume, show_progress, workers = (options[name] for name in ("resume", "show_progress", "workers"))
     summaries, ran = [], False
     for number, (config, place) in enumerate(zip(configs, places, strict=True)):
         known = resume and ended(place)
@@ -144,9 +158,8 @@ def ended(place: pathlib.Path) -> str:
 
 
 def read_summary(place: pathlib.Path) -> dict | None:
-    """Reads the summary of the run in a directory; None if it has none."""
-    file = place / "summary.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    """Reads the summary of the run in a directory; None if it has none; UserError if it is damaged or of another run."""
+    return check_summary(place)
 
 
 def run_or_note(config: RunConfig, place: pathlib.Path, **options):

@@ -11,7 +11,8 @@ from tffcl.errors import UserError
 from tffcl.experiments import prepare
 from tffcl.experiments.config import RunConfig, load_run_config
 from tffcl.experiments.populations import drifting, population_in
-from tffcl.runner import directory
+from tffcl.reporting.marker import read_marker
+from tffcl.runner import directory, fingerprint
 from tffcl.runner.checkpoints import Checkpoints
 from tffcl.runner.result import Trained
 
@@ -37,15 +38,22 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None) -> Trained
       data_dir: Where data sets are; default as in `datasets`.
 
     Raises:
-      UserError: If `out` holds no run, or one without a checkpoint.
+      UserError: If `out` holds no run, or one without a checkpoint, or the data or the settings have changed since.
     """
     out = pathlib.Path(out)
     config = load_run_config(out)
-    checkpoints = Checkpoints(out / directory.CHECKPOINTS)
+    marker = read_marker(out) or {}
+    directory.check_unchanged_settings(out)
+    checkpoints = Checkpoints(out / directory.CHECKPOINTS, run=marker.get("tffcl run", ""))
     newest = checkpoints.latest()
     if newest is None:
         raise UserError(f"{out} has no checkpoint; tffcl run with --resume and this --out makes one")
+    if newest > config.train.rounds:
+        raise UserError(
+            f"{out} has a checkpoint of round {newest}, but the run has {config.train.rounds}; it is of another run"
+        )
     federated = prepare.load_data(config, data_dir)
+    fingerprint.check_same_data(out, marker.get("data"), prepare.data_fingerprint(federated))
     method = prepare.build_method(config, prepare.build_model(config, federated), federated, data_dir)
     runtime.use_local_worker()
     with kept.stored_in(out / directory.KEPT):

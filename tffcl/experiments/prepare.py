@@ -18,6 +18,7 @@ from tffcl.experiments.catalog import AGGREGATIONS, MODELS, find_aggregation, fi
 from tffcl.experiments.config import RunConfig, TrainSettings
 from tffcl.models.flat import FlatModel
 from tffcl.references import made_by
+from tffcl.runner import fingerprint
 from tffcl.validation import from_table
 
 
@@ -30,6 +31,17 @@ def load_data(config: RunConfig, data_dir: str | None = None):
     """Loads a task's data, parted among clients by the run's seed (a `datasets.core.FederatedDataset`)."""
     dataset, partition = (json.dumps(dict(each), sort_keys=True) for each in (config.dataset, config.partition))
     return _load(dataset, partition, stream(config.seed, "partition"), data_dir)
+
+
+def data_fingerprint(federated) -> dict[str, str]:
+    """What the data of a task are told by, those of newcomers and of the server included, see `runner.fingerprint`."""
+    found = {}
+    for name, images in (("training", federated.train), ("test", federated.test), ("the server's", federated.server)):
+        if images is not None:
+            found |= {f"{name} images": fingerprint.of_array(images.x), f"{name} labels": fingerprint.of_array(images.y)}
+    held = {"training": federated.train_indices, "test": federated.test_indices, "validation": federated.validation_indices}
+    found |= {f"the clients' shares of {name} examples": fingerprint.of_parts(held[name]) for name in held if held[name]}
+    return {"clients": str(federated.num_clients), **found}
 
 
 def build_model(config: RunConfig, federated) -> FlatModel:

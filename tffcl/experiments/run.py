@@ -8,8 +8,8 @@ from tffcl.experiments.attacks import note_of, told_of, with_wrong_labels
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.populations import build_populations
 from tffcl.runner import directory
+from tffcl.runner.directory import write_summary
 from tffcl.runner.result import Result
-from tffcl.runner.summary import write_summary
 from tffcl.runner.train import train
 from tffcl.runtime import RemoteWorkers, remote_workers
 
@@ -73,6 +73,7 @@ def run(
         privacy=config.privacy,
         place_unseen=config.evaluation.place_unseen,
         until=until,
+        data=prepare.data_fingerprint(federated),
     )
     if result is not None and len(malicious):
         told = told_of(attack, malicious, result.client_columns, result.trained.population.client_ids)

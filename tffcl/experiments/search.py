@@ -6,7 +6,6 @@ import json
 import math
 import pathlib
 import re
-import shutil
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,8 @@ from tffcl.experiments import compare, sweep
 from tffcl.experiments.methods import MethodSource
 from tffcl.experiments.sweep import Axis, Plan, Point
 from tffcl.reporting.search_table import CONTENTS
-from tffcl.runner.directory import FAILED, check_claim
+from tffcl.runner.directory import FAILED, check_claim, clear
+from tffcl.runner.lock import locked
 
 SELECTABLE = ("cluster", "global")  # `local` is measured on the clients, on their test examples
 _PICKED = "picked"
@@ -157,7 +157,7 @@ def search(
     Raises:
       UserError: If runs hold no validation examples out, a place holds another run, or all points diverge.
     """
-    out, first = pathlib.Path(out), planned.points[0].runs[0]
+    out = pathlib.Path(out)
     if any(not run.dataset.get("validation") for point in planned.points for run in point.runs):
         raise UserError(
             "--select needs validation examples, e.g. --set dataset.validation=0.1: a share of each client's training data"
@@ -167,11 +167,18 @@ def search(
         for run in point.runs:
             place = out / point.directory / f"seed-{run.seed}"
             check_claim(place, run.as_dict(), resume=resume, overwrite=overwrite)
+    with locked(out):
+        return _pick(planned, out, options, picked_seeds, {"data_dir": data_dir, "show_progress": show_progress}, overwrite)
+
+
+def _pick(planned: Plan, out: pathlib.Path, options: SearchOptions, picked_seeds, how: Mapping, overwrite: bool) -> dict:
+    """The search itself, in a directory whose lock is held."""
+    first = planned.points[0].runs[0]
     if overwrite:
         for place in [*(out / point.directory for point in planned.points), out / _PICKED]:
             for run in place.glob("seed-*/config.toml"):
-                shutil.rmtree(run.parent)
-    job = _Search(planned, out, options, {"data_dir": data_dir, "show_progress": show_progress})
+                clear(run.parent)
+    job = _Search(planned, out, options, how)
     noted = []
     left: list[Point] = list(planned.points)
     for until, count in rungs(len(left), first.train.rounds, first.evaluation.every, options.halving):

@@ -20,7 +20,8 @@ from tffcl.experiments.config import RunConfig
 from tffcl.experiments.study_files import Cell, Study, chosen, slug
 from tffcl.experiments.study_pace import human_time
 from tffcl.reporting.study_table import CONTENTS
-from tffcl.runner.directory import CHECKPOINTS, FAILED, KEPT, check_claim
+from tffcl.runner.directory import CHECKPOINTS, FAILED, KEPT, check_claim, clear
+from tffcl.runner.lock import locked
 from tffcl.runner.train import Interrupted
 
 RUNS, RESULTS, TRIALS = "runs", "results", "trials.json"
@@ -169,6 +170,14 @@ def run_study(
       UserError: If `out` holds another study, or this one with other settings.
     """
     out = pathlib.Path(out)
+    with locked(out):
+        return _run_all(planned, out, data_dir, overwrite, keep_checkpoints, show_progress)
+
+
+def _run_all(
+    planned: StudyPlan, out: pathlib.Path, data_dir, overwrite: bool, keep_checkpoints: bool, show_progress: bool
+) -> int:
+    """The runs of a study, in a directory whose lock is held; returns how many failed."""
     _claim(planned, out, overwrite)
     clock = _Clock(planned, out, data_dir, show_progress)
     order = clock.order()
@@ -237,13 +246,14 @@ def _keep(each: StudyRun, out: pathlib.Path, keep_checkpoints: bool):
 def _claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
     """Checks that the directory is this study's, and writes what its results mean."""
     file = out / RESULTS / CONTENTS
-    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    before = _read_before(file)
     if before and before["study"] != planned.study.name:
         raise UserError(f"{out} holds the study {before['study']}, not {planned.study.name}; give another --out")
     if overwrite:
         for each in planned.runs:
-            for place in (out / RUNS / each.directory, out / RESULTS / each.directory):
-                shutil.rmtree(place, ignore_errors=True)
+            clear(out / RUNS / each.directory)
+            for name in _SMALL_FILES:
+                (out / RESULTS / each.directory / name).unlink(missing_ok=True)
     for each in planned.runs:
         check_claim(out / RUNS / each.directory, each.config.as_dict(), resume=True, overwrite=False)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -257,6 +267,18 @@ def _claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
     partial = file.with_name(f"{CONTENTS}.partial")
     partial.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
     partial.replace(file)
+
+
+def _read_before(file: pathlib.Path) -> dict | None:
+    """What an earlier call has noted of this study; None if there was none."""
+    if not file.exists():
+        return None
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+        [(cell["column"], cell["row"]) for cell in before["cells"]], before["study"], {*before["seeds"]}
+        return before
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged: {type(error).__name__} {error}; without it, the runs are still there") from None
 
 
 def _contents(planned: StudyPlan) -> dict:

@@ -15,6 +15,8 @@ from tffcl.experiments.config import RunConfig, TrainSettings
 from tffcl.experiments.methods import MethodSource, find_method
 from tffcl.reporting import report
 from tffcl.reporting.units import show_value
+from tffcl.runner.directory import check_no_run
+from tffcl.runner.lock import locked
 from tffcl.validation import with_todays_keys
 
 _LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
@@ -255,12 +257,13 @@ def sweep(
     out = pathlib.Path(out)
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out must be a directory")
+    check_no_run(out, "a sweep")
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [(number, point) for number in range(len(planned.seeds)) for point in planned.points]
     places = [out / point.directory / f"seed-{planned.seeds[number]}" for number, point in order]
     titles = [f"{describe(planned.axes, point.values)}, seed {planned.seeds[number]}" for number, point in order]
     options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
-    options |= {"begun": lambda: _write_plan(out, planned), "after_each": lambda: report.write_table(out)}
+    options |= {"hold": locked(out), "begun": lambda: _write_plan(out, planned), "after_each": lambda: report.write_table(out)}
     summaries = compare.run_all([point.runs[number] for number, point in order], places, titles=titles, **options)
     points = len(planned.points)
     return [summaries[number * points + place] for place in range(points) for number in range(len(planned.seeds))]

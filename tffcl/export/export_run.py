@@ -53,14 +53,15 @@ def export_run(out: str | pathlib.Path, to: str | pathlib.Path, *, data_dir: str
       The contents of manifest.json.
 
     Raises:
-      UserError: If there is no run, or `to` holds something.
+      UserError: If there is no run, or `to` holds something, or `<to>.partial` exists.
     """
     to = pathlib.Path(to)
     if to.is_file() or (to.is_dir() and any(to.iterdir())):
         raise UserError(f"{to} holds something already; give --to a new directory")
-    trained = load_run(out, data_dir=data_dir)
     partial = to.with_name(f"{to.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    if partial.exists() or partial.is_symlink():
+        raise UserError(f"{partial} exists, where the export would be written first; move it, or give another --to")
+    trained = load_run(out, data_dir=data_dir)
     partial.mkdir(parents=True)
     try:
         contents = _write(partial, trained)

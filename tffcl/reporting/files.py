@@ -13,6 +13,7 @@ import numpy as np
 
 from tffcl.errors import UserError
 from tffcl.reporting import columns, comparisons
+from tffcl.reporting.marker import check_summary
 
 ROUND_COLUMNS = (
     "round", "seconds", "train_loss", "clusters", "ari", "cluster_accuracy", "local_accuracy", "local_share",
@@ -289,6 +290,7 @@ def _read_summary(path: pathlib.Path) -> dict:
     for key, kind in (("task", str), ("algorithm", str), ("seed", int)):
         if not isinstance(summary.get(key), kind):
             raise columns.damaged(path, f"{key} is {summary.get(key)!r}")
+    check_summary(path.parent)
     return summary
 
 

@@ -7,34 +7,39 @@ versions that belong to it.
 
 import pathlib
 import re
+import sys
 from collections.abc import Mapping
 
 import numpy as np
 
+from tffcl.clients.archive import write_arrays
 from tffcl.clients.kept import KeptStore
 from tffcl.errors import UserError
-from tffcl.runner import state_arrays
+from tffcl.runner import directory, state_arrays
 
 # What a run keeps beside the method's state: for each client, and totals.
 PROGRESS_KEYS = (
     "rounds_trained", "local_correct", "local_total", "down_bytes", "up_bytes", "signature_bytes", "seconds", "releases",
 )  # fmt: skip
 _KEPT = "kept versions"  # `int64 [n, 2]`: client and version
+_RUN = "run"  # which run it is of
+_ANEW = "; --overwrite starts anew"
 _NAME = re.compile(r"round_(\d+)\.npz")
 
 
 class Checkpoints:
     """The checkpoints in a directory, of which the newest are kept."""
 
-    def __init__(self, directory: pathlib.Path, keep: int = 2, kept_store: KeptStore | None = None):
+    def __init__(self, directory: pathlib.Path, keep: int = 2, kept_store: KeptStore | None = None, run: str = ""):
         """Opens a directory of checkpoints; it need not exist.
 
         Args:
           directory: Where the files are.
           keep: How many of the newest are kept.
           kept_store: Where the files of clients' kept values are; those that no checkpoint names are removed from it.
+          run: The name of the run; a checkpoint of another run is refused. Without a name, none is.
         """
-        self._directory, self._keep, self._store = directory, keep, kept_store
+        self._directory, self._keep, self._store, self._run = directory, keep, kept_store, run
 
     def rounds(self) -> list[int]:
         """Returns the saved rounds, ascending."""
@@ -47,13 +52,12 @@ class Checkpoints:
 
     def save(self, round_number: int, state, progress: Mapping):
         """Saves everything that a resumed run needs, and removes the oldest checkpoints."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(exist_ok=True)
         progress = {key: np.asarray(progress[key]) for key in PROGRESS_KEYS}
         arrays, named = state_arrays.pack({"state": state, "progress": progress})
         path = self._path(round_number)
         partial = path.with_suffix(".partial")
-        with open(partial, "wb") as file:
-            np.savez(file, **{_KEPT: np.array(named, np.int64).reshape(-1, 2)}, **arrays)
+        write_arrays(partial, {_KEPT: np.array(named, np.int64).reshape(-1, 2), _RUN: np.array(self._run), **arrays})
         partial.replace(path)
         for old in self.rounds()[: -self._keep]:
             self._path(old).unlink()
@@ -78,13 +82,60 @@ class Checkpoints:
                 # NumPy checks a checksum only where it reads to the end, which a damaged header can keep it from.
                 if damaged := saved.zip.testzip():
                     raise ValueError(f"{damaged} is damaged")
+                if _RUN in saved.files and self._run and str(saved[_RUN]) not in ("", self._run):
+                    raise ValueError("it is of another run")
+                self._check_kept(saved[_KEPT].tolist())
                 loaded = state_arrays.unpack(saved, {"state": state_class})
             return loaded["state"], dict(loaded["progress"])
         except Exception as error:  # NumPy's, zipfile's and json's errors for damaged files are of a dozen types
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(
-                f"the checkpoint of round {round_number} cannot be read ({reason}); --overwrite starts anew"
-            ) from None
+            raise UserError(f"the checkpoint of round {round_number} cannot be read ({reason}){_ANEW}") from None
+
+    def load_newest(self, state_class: type, last_round: int):
+        """Loads the newest checkpoint that can be read; damaged ones after it are told on standard error, and removed.
+
+        Args:
+          state_class: The dataclass of the method's state.
+          last_round: Of the run.
+
+        Returns:
+          Its round, the method's state and the run's progress.
+
+        Raises:
+          UserError: If none can be read, or one is of a round after the last.
+        """
+        first, damaged = None, []
+        for number in reversed(self.rounds()):
+            if number > last_round:
+                raise UserError(
+                    f"{self._path(number)} is of a round after the run's last, {last_round}; --overwrite starts anew"
+                )
+            try:
+                loaded = self.load(number, state_class)
+            except UserError as error:
+                first, damaged = first or error, [*damaged, number]
+                continue
+            for each in damaged:
+                self._path(each).unlink()
+            if damaged:
+                print(f"tffcl: {str(first).removesuffix(_ANEW)}; the run goes on from round {number}", file=sys.stderr)
+            return number, *loaded
+        raise first
+
+    def run_named(self) -> str:
+        """Returns the name of the run that the newest readable checkpoint bears; "" if none bears one."""
+        for number in reversed(self.rounds()):
+            try:
+                with np.load(self._path(number), allow_pickle=False) as saved:
+                    return str(saved[_RUN])
+            except Exception:  # as in `load`
+                continue
+        return ""
+
+    def _check_kept(self, named):
+        missing = set(map(tuple, named)) - set(self._store.files()) if self._store is not None and named else None
+        if missing:
+            raise ValueError(f"what client {min(missing)[0]} kept is missing")
 
     def _path(self, round_number: int) -> pathlib.Path:
         return self._directory / f"round_{round_number:06}.npz"
@@ -96,3 +147,17 @@ class Checkpoints:
                 return [tuple(pair) for pair in saved[_KEPT].tolist()]
         except Exception:  # as in `load`
             return []
+
+
+def unwritten(error: OSError, out: pathlib.Path, checkpoints: Checkpoints) -> UserError:
+    """Returns the error for a run whose files cannot be written: which, why, and what of the run there is."""
+    place = directory.shown(pathlib.Path(error.filename or out))
+    try:
+        saved = checkpoints.latest()
+    except OSError:
+        saved = None
+    there = "nothing of the run is saved"
+    if saved is not None:
+        rounds = f"what was done up to round {saved} is saved, later rounds are lost" if saved else "no round is saved"
+        there = f"{rounds}; the same command with --resume goes on when it can be written"
+    return UserError(f"{place} cannot be written: {error.strerror or error} ({there})")

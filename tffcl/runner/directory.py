@@ -1,60 +1,233 @@
-"""The directory of a run: whose it is, and which of its files are the run's."""
+"""The directory of a run: whose it is, and which of its files are the run's.
 
+A directory is a run's by its marker, `run.json`, which is written before everything else and removed after it.
+"""
+
+import datetime
 import importlib.metadata
+import json
 import pathlib
-import shutil
+import re
+import sys
 import tomllib
+import uuid
 from collections.abc import Mapping
 
+import numpy as np
 import tomli_w
 
 from tffcl.errors import UserError
+from tffcl.reporting.marker import MARKER, check_summary, digest_of, read_marker
+from tffcl.runner.lock import LOCK, check_unlocked
 
 CHECKPOINTS, KEPT = "checkpoints", "kept"
 FAILED = "failed.json"  # why a run of a comparison has none of the files of a finished one
-_DIRECTORIES = (CHECKPOINTS, KEPT, "tensorboard", "figures", "history")
-# What a run and the commands on it leave behind, beside directories.
+_PICTURES = (
+    "accuracy|progress|merging|clients|sizes|sweep|(labels|splits|representations|proximity|dendrogram|relatedness|centres).*"
+)
+# What a run and the commands on it leave behind: names of files in its directories, and of files beside them.
+_DIRECTORIES = {
+    CHECKPOINTS: r"round_\d{6,}\.(npz|partial)",
+    KEPT: r"\d+\.\d+\.npz",
+    "tensorboard": r"events\.out\.tfevents\..+",
+    "figures": rf"({_PICTURES})\.(png|svg|pdf)",
+    "history": r"\d{6,}\.npy",
+}
 _FILES = (
     "config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "report.html", "newcomers.csv",
     "newcomers.json", "representations.npz", "splits.csv", FAILED,
 )  # fmt: skip
+# What other commands make of a directory; `run` there would put its own report in the place of theirs.
+_OTHERS = {
+    "comparison.toml": "a comparison", "sweep.toml": "a sweep", "search.json": "a search", "results/study.json": "a study",
+    "manifest.json": "an export",
+}  # fmt: skip
 
 
-def check_claim(out: pathlib.Path, settings: Mapping, *, resume: bool, overwrite: bool):
+def check_claim(out: pathlib.Path, settings: Mapping, *, resume: bool, overwrite: bool, held: bool = False):
     """Checks that `out` may become this run's.
 
+    Args:
+      out: The directory; it need not exist.
+      settings: Of the run.
+      resume: Whether a run that is there may be gone on with.
+      overwrite: Whether a run that is there may be deleted.
+      held: Whether this run holds the directory's lock already.
+
     Raises:
-      UserError: If it is a file, or holds a run that may not be touched or is another one.
+      UserError: If it is a file, holds a run that may not be touched, is another one or runs, or holds files that are no run's.
     """
+    try:
+        _check_claim(out, settings, resume, overwrite, held)
+    except OSError as error:
+        raise UserError(f"--out {shown(out)} cannot be used: {error.strerror or error}") from None
+
+
+def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: bool, held: bool):
+    if "\0" in str(out):
+        raise UserError(f"--out {str(out)!r} holds a NUL character, which no name of a file can")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out must be a directory")
+    for name, what in _OTHERS.items():
+        if (out / name).is_file():
+            raise UserError(f"{out} holds {what} ({name}); a run of its own needs another --out")
+    _check_kinds(out)
+    if not held:
+        check_unlocked(out)
+    if not _is_runs(out):
+        foreign = [name for name in (*_FILES, MARKER) if (out / name).exists()]
+        foreign += [f"{CHECKPOINTS}/{path.name}" for path in (out / CHECKPOINTS).glob("round_*.npz")]
+        if foreign:
+            raise UserError(f"{out / foreign[0]} is no run's, and a run would write over it; move it, or give another --out")
+        return
     begun = any((out / name).is_file() for name in ("summary.json", FAILED)) or any((out / CHECKPOINTS).glob("round_*.npz"))
     if overwrite or not begun:  # one that failed before its first checkpoint has left nothing
         return
-    if resume:
-        check_same(out, settings)
-    else:
+    if not resume:
         raise UserError(f"{out} holds a run already; --resume goes on with it, --overwrite starts anew, or give another --out")
+    check_same(out, settings)
+    check_summary(out)
 
 
-def claim(out: pathlib.Path, settings: Mapping, *, overwrite: bool):
-    """Makes `out` this run's, and writes its settings and the versions of software into config.toml."""
-    file = out / "config.toml"
-    if overwrite and file.is_file():
-        for name in _DIRECTORIES:
-            shutil.rmtree(out / name, ignore_errors=True)
-        for name in _FILES:
-            (out / name).unlink(missing_ok=True)
-    out.mkdir(parents=True, exist_ok=True)
+def check_no_run(out: pathlib.Path, what: str):
+    """Raises UserError if a directory in which something else shall be made is a run's."""
+    try:
+        if (out / MARKER).is_file() or (out / "summary.json").is_file():
+            raise UserError(f"{shown(out)} holds a run; {what} needs another --out")
+    except OSError as error:
+        raise UserError(f"--out {shown(out)} cannot be used: {error.strerror or error}") from None
+
+
+def clear(out: pathlib.Path):
+    """Removes the run that is in a directory, and nothing else: what no run has written is named on standard error."""
+    left = _remove(out) if out.is_dir() and _is_runs(out) else []
+    if left:
+        print(f"tffcl: not a run's, and left as they are: {', '.join(map(str, left))}", file=sys.stderr)
+
+
+def _check_kinds(out: pathlib.Path):
+    """Raises UserError if there is a file where a run has a directory, or a directory where it has a file."""
+    for name in _DIRECTORIES:
+        if (out / name).exists() and not (out / name).is_dir():
+            raise UserError(f"{out / name} is a file; a run has a directory there: move it, or give another --out")
+    names = [f"{CHECKPOINTS}/{path.name}" for path in (out / CHECKPOINTS).glob("round_*.npz")]
+    for name in (*_FILES, MARKER, LOCK, *names):
+        if (out / name).exists() and not (out / name).is_file():
+            raise UserError(f"{out / name} is not a file, as it is in a run's directory: move it, or give another --out")
+
+
+def _is_runs(out: pathlib.Path) -> bool:
+    """Whether a run has written into the directory: there is a marker, the settings of an older run, or its checkpoints."""
+    if (out / MARKER).is_file():
+        return read_marker(out) is not None
+    try:
+        if "tffcl" in tomllib.loads((out / "config.toml").read_text(encoding="utf-8"))["versions"]:
+            return True
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return not (out / "config.toml").exists() and any(map(_is_checkpoint, (out / CHECKPOINTS).glob("round_*.npz")))
+
+
+def _is_checkpoint(path: pathlib.Path) -> bool:
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            return {"structure", "kept versions"} <= set(saved.files)
+    except Exception:  # NumPy's and zipfile's errors for what is no archive are of a dozen types
+        return False
+
+
+def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew: bool, name: str = "") -> str:
+    """Makes `out` this run's: the marker first, then the settings and the versions of software in config.toml.
+
+    Args:
+      out: The directory, whose lock is held.
+      settings: Of the run.
+      data: The fingerprint of its data.
+      anew: Whether what an earlier run has left is removed. What no run has written stays, and is named on standard error.
+      name: Of the run, if its checkpoints bear one and its marker is lost.
+
+    Returns:
+      The name of the run, which its checkpoints bear.
+    """
+    if anew:
+        clear(out)
+    marker = read_marker(out) or {}
+    begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    marker = {
+        "tffcl run": name or uuid.uuid4().hex,
+        "begun": begun,
+        "data": dict(data),
+        **marker,
+        "settings": _digest(settings),
+    }
+    _write(out / MARKER, json.dumps(marker, indent=1) + "\n")
+    for path in [*out.iterdir(), *(out / CHECKPOINTS).glob("round_*.partial")]:
+        if path.is_file() and _is_ours(path, out) and (path.suffix == ".partial" or "_temp" in path.name):
+            path.unlink()  # of a process that was killed while it wrote
     packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")
     versions = {name: importlib.metadata.version(name) for name in packages}
-    file.write_text(tomli_w.dumps({**settings, "versions": versions}), encoding="utf-8")
+    _write(out / "config.toml", tomli_w.dumps({**settings, "versions": versions}))
+    return marker["tffcl run"]
+
+
+def write_summary(out: pathlib.Path, summary: Mapping):
+    """Writes summary.json, whole or not at all, and that it is this run's result into the marker, if there is one."""
+    text = json.dumps(summary, indent=2) + "\n"
+    marker = read_marker(out)
+    if marker is not None:  # before the file: a process that is killed in between has no result yet
+        _write(out / MARKER, json.dumps({**marker, "summary": digest_of(text.encode())}, indent=1) + "\n")
+    _write(out / "summary.json", text)
+
+
+def check_unchanged_settings(out: pathlib.Path):
+    """Raises UserError if config.toml says something else than the run was started with."""
+    settings, marker = _read_settings(out / "config.toml"), read_marker(out)
+    if marker is not None and marker.get("settings", _digest(settings)) != _digest(settings):
+        raise UserError(f"{out / 'config.toml'} is not as the run has written it; its results belong to other settings")
+
+
+def _digest(settings: Mapping) -> str:
+    return digest_of(json.dumps(settings, sort_keys=True, default=str).encode())
+
+
+def _write(path: pathlib.Path, text: str):
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+def _is_ours(path: pathlib.Path, out: pathlib.Path) -> bool:
+    """Whether a run has such a file there."""
+    if path.parent == out:
+        name = path.name.removesuffix(".partial")
+        return name in (*_FILES, MARKER) or re.fullmatch(r"rounds\.csv_temp\d+", name) is not None
+    return re.fullmatch(_DIRECTORIES[path.parent.name], path.name) is not None
+
+
+def _remove(out: pathlib.Path) -> list[pathlib.Path]:
+    """Removes what a run has written, its marker at the end; returns what else there is in its directories."""
+    left = []
+    for name in _DIRECTORIES:
+        if not (out / name).is_dir():
+            continue
+        for path in sorted((out / name).iterdir()):
+            if path.is_file() and _is_ours(path, out):
+                path.unlink()
+            else:
+                left.append(path)
+        if not any((out / name).iterdir()) and not (out / name).is_symlink():
+            (out / name).rmdir()
+    for path in sorted(out.iterdir(), key=lambda each: each.name == MARKER):
+        if path.is_file() and _is_ours(path, out):
+            path.unlink()
+        elif path.name not in (*_DIRECTORIES, LOCK):
+            left.append(path)
+    return left
 
 
 def check_same(out: pathlib.Path, settings: Mapping):
     """Raises UserError if the run in `out` has other settings, naming the first that differs."""
-    old = tomllib.loads((out / "config.toml").read_text(encoding="utf-8"))
-    old.pop("versions", None)
+    old = _read_settings(out / "config.toml")
     difference = _first_difference(_without_budget(old), _without_budget(settings))
     if difference:
         key, before, now = difference
@@ -68,6 +241,23 @@ def _without_budget(settings: Mapping) -> dict:
     privacy = {key: value for key, value in settings.get("privacy", {}).items() if key != "epsilon"}
     others = {key: value for key, value in settings.items() if key != "privacy"}
     return {**others, **({"privacy": privacy} if privacy else {})}
+
+
+def _read_settings(file: pathlib.Path) -> dict:
+    try:
+        settings = tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{file} is missing, so that nobody knows what was run; --overwrite starts anew") from None
+    except ValueError as error:
+        raise UserError(f"{file} is damaged: {error}; --overwrite starts anew") from None
+    settings.pop("versions", None)
+    return settings
+
+
+def shown(path: pathlib.Path) -> str:
+    """Returns a path as a message can hold it: a long one shortened."""
+    text = str(path)
+    return text if len(text) <= 150 else f"{text[:70]}...{text[-70:]}"
 
 
 def _first_difference(old: Mapping, new: Mapping, prefix=""):

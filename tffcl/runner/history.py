@@ -1,8 +1,11 @@
 """Which client was in which cluster after which round, in `OUT/history/`: a file for every round that changed something."""
 
 import pathlib
+import re
 
 import numpy as np
+
+from tffcl.errors import UserError
 
 
 class ClusterHistory:
@@ -14,15 +17,18 @@ class ClusterHistory:
         Args:
           out: The directory of the run.
           first: The first round that will be written; later ones of an interrupted run are dropped.
+
+        Raises:
+          UserError: If a file of an earlier round is damaged.
         """
         self._directory = out / "history"
         self._directory.mkdir(exist_ok=True)
         self._last = None
-        for path in sorted(self._directory.glob("*.npy")):
+        for path in sorted(each for each in self._directory.glob("*.npy") if re.fullmatch(r"\d{6,}", each.stem)):
             if int(path.stem) >= first:
                 path.unlink()
             else:
-                self._last = np.load(path)
+                self._last = _read(path)
 
     def save(self, round_number: int, client_ids: np.ndarray, assignment: np.ndarray):
         """Saves the clusters after a round; of clients with names all is text."""
@@ -31,3 +37,13 @@ class ClusterHistory:
         if self._last is None or not np.array_equal(self._last, now):
             np.save(self._directory / f"{round_number:06}.npy", now)
             self._last = now
+
+
+def _read(path: pathlib.Path) -> np.ndarray:
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}; --overwrite starts anew") from None
+    if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) != 2:
+        raise UserError(f"{path} is damaged: it does not hold clients and their clusters; --overwrite starts anew")
+    return found

@@ -1,7 +1,6 @@
 """What a run says at its end: accuracies with their spread over clients, cluster quality, traffic, time."""
 
 import csv
-import json
 import pathlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -153,13 +152,6 @@ def _information(population: Population, views: Views) -> dict:
 
 def _validation(accuracy: Mapping) -> dict:
     return {"cluster": spread(accuracy["cluster"]), "global": {"mean": accuracy["global"]}}
-
-
-def write_summary(out: pathlib.Path, summary: dict):
-    """Writes summary.json, whole or not at all."""
-    partial = out / "summary.json.partial"
-    partial.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    partial.replace(out / "summary.json")
 
 
 def client_table(population: Population, views: Views, accuracy: dict, progress: dict) -> dict[str, np.ndarray]:

@@ -16,12 +16,14 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
 from tffcl.errors import Diverged, UserError, unknown
+from tffcl.reporting.marker import read_marker
 from tffcl.rounds import blocks, releases
-from tffcl.runner import accuracies, changes, checks, directory, summary
-from tffcl.runner.checkpoints import Checkpoints
+from tffcl.runner import accuracies, changes, checks, directory, fingerprint, summary
+from tffcl.runner.checkpoints import Checkpoints, unwritten
 from tffcl.runner.clustering_error import clustering_error
 from tffcl.runner.history import ClusterHistory
 from tffcl.runner.interrupts import Interrupts, watch_for_interrupts
+from tffcl.runner.lock import locked
 from tffcl.runner.privacy import BudgetSpent, Ledger, PrivacySettings, privacy_notes, warn_of_delta
 from tffcl.runner.progress import progress_bar
 from tffcl.runner.result import Result, Trained
@@ -114,6 +116,7 @@ def train(
     privacy: PrivacySettings = PrivacySettings(),
     place_unseen: bool = False,
     until: int | None = None,
+    data: Mapping[str, str] | None = None,
 ) -> Result | None:
     """Trains a method on clients and writes the files of a run but for report and figures.
 
@@ -141,6 +144,7 @@ def train(
       privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
       place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
       until: Stop after this round with a checkpoint, to go on later with `resume`.
+      data: What the data are told by, see `runner.fingerprint`: a run is resumed with the same only. Default: the populations.
 
     Returns:
       What the run gave; None if it has stopped by `until` before its end.
@@ -166,33 +170,44 @@ def train(
         warn_of_delta(ledger, len(population))
     if not workers:
         runtime.use_local_worker()
-    directory.claim(out, settings, overwrite=overwrite)  # all that a user may have got wrong is known by now
+    if data is None:
+        data = fingerprint.of_populations({0: population, **(later or {})})
     title = f"{settings['algorithm']} seed {seed}"
-    progress = progress_bar(rounds, title, "round", show=show_progress)
     told = set()
-    watch = blocks.Watch(lambda line: _say_once(progress, line, told), lambda *counts: _show_clients(progress, *counts))
-    files = kept.stored_in(out / directory.KEPT)
-    with (
-        watch_for_interrupts() as interrupts,
-        progress as bar,
-        files as store,
-        budget(most),
-        blocks.watched(watch),
-        releases.accounted(ledger),
-    ):
-        job = _Run(
-            method, protocol, stages, stages.at(0), _no_progress(len(population)), interrupts, title, place_unseen, ledger
-        )
-        checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints, store)
-        round_number, state = _start(job, checkpoints, resume, bar)
-        bar.update(round_number)
-        written = Metrics(out), ClusterHistory(out, round_number + 1)
-        last = min(rounds, until or rounds)
-        state, accuracy, done = _rounds(job, state, round_number, last, checkpoints, *written, bar)
-    if accuracy is None:
-        return None
-    about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": done}
-    return _finish(job, out, about, state, accuracy)
+    checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints)
+    try:
+        # All that a user may have got wrong is known by now.
+        with locked(out):
+            directory.check_claim(out, settings, resume=resume, overwrite=overwrite, held=True)
+            anew = not resume or checkpoints.latest() is None
+            if not anew:
+                fingerprint.check_same_data(out, (read_marker(out) or {}).get("data"), data)
+            run = directory.claim(out, settings, data, anew=anew, name="" if anew else checkpoints.run_named())
+            files = kept.stored_in(out / directory.KEPT)
+            progress = progress_bar(rounds, title, "round", show=show_progress)
+            watch = blocks.Watch(lambda line: _say_once(progress, line, told), lambda *counts: _show_clients(progress, *counts))
+            with (
+                watch_for_interrupts() as interrupts,
+                progress as bar,
+                files as store,
+                budget(most),
+                blocks.watched(watch),
+                releases.accounted(ledger),
+            ):
+                none = _no_progress(len(population))
+                job = _Run(method, protocol, stages, stages.at(0), none, interrupts, title, place_unseen, ledger)
+                checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints, store, run)
+                round_number, state = _start(job, checkpoints, resume, bar)
+                bar.update(round_number)
+                written = Metrics(out, round_number), ClusterHistory(out, round_number + 1)
+                last = min(rounds, until or rounds)
+                state, accuracy, done = _rounds(job, state, round_number, last, checkpoints, *written, bar)
+            about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": done}
+            return None if accuracy is None else _finish(job, out, about, state, accuracy)
+    except (ConnectionError, TimeoutError):  # of workers, not of files
+        raise
+    except OSError as error:
+        raise unwritten(error, out, checkpoints) from None
 
 
 def _default_settings(method, protocol: Protocol, place_unseen: bool) -> dict:
@@ -208,9 +223,8 @@ def _no_progress(clients: int) -> dict:
 
 def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int, object]:
     """Returns the round that is done and the state after it: from a checkpoint, or 0 and the initial state."""
-    saved = checkpoints.latest() if resume else None
-    if saved is not None:
-        state, job.progress = checkpoints.load(saved, job.method.state_class)
+    if resume and checkpoints.latest() is not None:
+        saved, state, job.progress = checkpoints.load_newest(job.method.state_class, job.protocol.rounds)
         job.stage = job.stages.at(saved)
         job.progress.setdefault("releases", np.zeros((0, 5)))  # of a run of an earlier version
         job.ledger.restore(job.progress["releases"])
@@ -416,7 +430,7 @@ def _finish(job: _Run, out: pathlib.Path, about: dict, state, accuracy: dict) ->
     contents = summary.summarize(about, population, views, accuracy, job.progress, [*told, *privacy_notes(cost)])
     if cost is not None:
         contents["privacy"] = cost
-    summary.write_summary(out, contents)
+    directory.write_summary(out, contents)
     trained = Trained(job.method, state, population, about["rounds"])
     return Result(contents, trained, out, _read_rounds(out / "rounds.csv"), columns)
 

@@ -1,0 +1,208 @@
+"""Whatever happens to the files of a run: it survives, or one clear line says what is wrong; nothing is silently wrong.
+
+Every case has its own copy of one run that was stopped after three of its four rounds, or of the same run finished; see
+`test_directories.py` for whose a directory is, and for what happens to disks and data.
+"""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+import tffcl
+from tests.runner.finished_runs import rows_of
+from tests.runner.stopped_runs import NEWEST, assert_same_result, go, refused, resolved
+from tffcl.errors import UserError
+from tffcl.experiments.run import run
+from tffcl.runner.round_metrics import Metrics
+
+# --- What a resumed run finds, and survives ---
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, empty])
+def test_a_damaged_checkpoint_the_one_before(stopped, runs, capsys, damage):
+    damage(stopped / NEWEST)
+    found = go(stopped, resume=True)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tffcl: the checkpoint of round 3 cannot be read (")
+    assert line.endswith("; the run goes on from round 2")
+    assert_same_result(found.summary, runs[1])
+    assert [row["round"] for row in rows_of(stopped / "rounds.csv")] == ["1", "2", "3", "4"]
+
+
+def test_all_checkpoints_damaged(stopped):
+    for path in (stopped / "checkpoints").iterdir():
+        truncate(path)
+    assert "the checkpoint of round 3 cannot be read" in refused(stopped, resume=True, unchanged=False)
+    assert (stopped / NEWEST).exists()
+
+
+def test_a_checkpoint_of_another_run(stopped, tmp_path, runs, capsys):
+    run(resolved(seed=1), tmp_path / "other", show_progress=False, until=3)
+    shutil.copy(tmp_path / "other" / NEWEST, stopped / NEWEST)
+    found = go(stopped, resume=True)
+    assert "it is of another run" in capsys.readouterr().err
+    assert_same_result(found.summary, runs[1])
+
+
+def test_rows_of_rounds_are_missing(stopped, runs, capsys):
+    (stopped / "rounds.csv").unlink()
+    assert_same_result(go(stopped, resume=True).summary, runs[1])
+    assert "rounds.csv was missing; its rounds 1 to 3 are lost" in capsys.readouterr().err
+    assert [row["round"] for row in rows_of(stopped / "rounds.csv")] == ["4"]
+
+
+def test_a_row_that_was_half_written(stopped, runs, capsys):
+    with open(stopped / "rounds.csv", "a") as file:
+        file.write("4,0.1")
+    assert_same_result(go(stopped, resume=True).summary, runs[1])
+    assert capsys.readouterr().err == ""
+    assert [row["round"] for row in rows_of(stopped / "rounds.csv")] == ["1", "2", "3", "4"]
+
+
+def test_rows_in_the_middle_are_told_and_no_row_is_there_twice(tmp_path, capsys):
+    file = tmp_path / "rounds.csv"
+    file.write_text("round,a\r\n1,5\r\n1,6\r\n3\r\n5,7\r\n6,8\r\n")
+    Metrics(tmp_path, 5)
+    assert "no rows of rounds 2 to 4;" in capsys.readouterr().err
+    assert file.read_text().split() == ["round,a", "1,5", "5,7"]
+
+
+def test_a_lost_marker_is_written_again(stopped, runs):
+    (stopped / "run.json").unlink()
+    assert_same_result(go(stopped, resume=True).summary, runs[1])
+    assert tffcl.load_run(stopped).round_number == 4
+
+
+def test_a_run_of_an_earlier_version_goes_on(stopped, runs):
+    """It has neither a marker nor checkpoints that bear a name."""
+    (stopped / "run.json").unlink()
+    for path in (stopped / "checkpoints").iterdir():
+        with np.load(path) as saved:
+            arrays = {name: saved[name] for name in saved.files if name != "run"}
+        np.savez(path, **arrays)
+    assert_same_result(go(stopped, resume=True).summary, runs[1])
+    assert (stopped / "run.json").is_file()
+
+
+def test_leftovers_are_cleared(stopped, runs):
+    left = ["rounds.csv_temp1234", "summary.json.partial", "checkpoints/round_000004.partial", "run.lock"]
+    for name in left:
+        (stopped / name).write_bytes(b"half")
+    assert_same_result(go(stopped, resume=True).summary, runs[1])
+    assert not [name for name in left if (stopped / name).exists()]
+
+
+def test_files_of_others_stay(stopped, runs):
+    foreign = ["history/notes.npy", "checkpoints/mine.bin", "a.partial"]
+    for name in foreign:
+        (stopped / name).write_bytes(b"mine")
+    assert_same_result(go(stopped, resume=True).summary, runs[1])
+    assert all((stopped / name).read_bytes() == b"mine" for name in foreign)
+
+
+# --- What it finds, and refuses ---
+
+
+def is_text(text):
+    return lambda path: path.write_text(text)
+
+
+def is_directory(path):
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def is_file(path):
+    shutil.rmtree(path, ignore_errors=True)
+    path.write_text("")
+
+
+REFUSED = {
+    "settings that are no TOML": ("config.toml", is_text("= ="), "config.toml is damaged"),
+    "settings that are no text": ("config.toml", lambda path: path.write_bytes(b"\xff\xfe"), "config.toml is damaged"),
+    "settings of another run": ("config.toml", is_text("seed = 3"), "holds another run"),
+    "no settings": ("config.toml", os.unlink, "config.toml is missing"),
+    "settings that are a directory": ("config.toml", is_directory, "config.toml is not a file"),
+    "a marker that is no JSON": ("run.json", is_text("{"), "run.json is damaged, or not a run's"),
+    "a marker that is somebody else's": ("run.json", is_text('{"run": 1}'), "run.json is damaged, or not a run's"),
+    "a marker that is a directory": ("run.json", is_directory, "run.json is not a file"),
+    "a result that is no JSON": ("summary.json", is_text("{"), "summary.json is damaged"),
+    "a result that is a list": ("summary.json", is_text("[]"), "summary.json is damaged"),
+    "a result of somebody else": ("summary.json", is_text('{"task": "demo_digits"}'), "is not the result of the run"),
+    "a result that is a directory": ("summary.json", is_directory, "summary.json is not a file"),
+    "rows that are a directory": ("rounds.csv", is_directory, "rounds.csv is not a file"),
+    "rounds that are a file": ("history", is_file, "history is a file"),
+    "checkpoints that are a file": ("checkpoints", is_file, "checkpoints is a file"),
+    "TensorBoard that is a file": ("tensorboard", is_file, "tensorboard is a file"),
+    "figures that are a file": ("figures", is_file, "figures is a file"),
+    "a checkpoint that is a directory": (NEWEST, is_directory, "round_000003.npz is not a file"),
+}
+
+
+@pytest.mark.parametrize("name, damage, told", REFUSED.values(), ids=REFUSED)
+def test_damage_is_refused_by_name(stopped, name, damage, told):
+    damage(stopped / name)
+    assert told in refused(stopped, resume=True)
+
+
+REFUSED_LATER = {
+    "rows that are no text": ("rounds.csv", lambda path: path.write_bytes(b"\xff\xfe\0"), "rounds.csv is damaged"),
+    "rows of something else": ("rounds.csv", is_text("a,b\n1,2\n"), "rounds.csv is damaged"),
+    "clusters of a round": ("history/000001.npy", truncate, "000001.npy is damaged"),
+    "clusters of another shape": ("history/000001.npy", lambda path: np.save(path, np.zeros(3)), "000001.npy is damaged"),
+}
+
+
+@pytest.mark.parametrize("name, damage, told", REFUSED_LATER.values(), ids=REFUSED_LATER)
+def test_damage_to_what_was_noted_is_refused_by_name(stopped, name, damage, told):
+    damage(stopped / name)
+    assert told in refused(stopped, resume=True, unchanged=False)
+
+
+def test_a_checkpoint_after_the_last_round(stopped):
+    shutil.copy(stopped / NEWEST, stopped / "checkpoints/round_000009.npz")
+    told = refused(stopped, resume=True, unchanged=False)
+    assert "round_000009.npz is of a round after the run's last, 4" in told
+    with pytest.raises(UserError, match="checkpoint of round 9, but the run has 4"):
+        tffcl.load_run(stopped)
+
+
+def test_a_foreign_result_is_nobodys(finished, runs, tmp_path):
+    """It is not reported, nor is a comparison content with it."""
+    from tffcl.experiments import compare
+    from tffcl.reporting.files import read_run
+
+    summary = json.loads((finished / "summary.json").read_text())
+    summary["accuracy"]["cluster"]["mean"] = 0.999
+    (finished / "summary.json").write_text(json.dumps(summary))
+    for read in (read_run, compare.read_summary):
+        with pytest.raises(UserError, match="is not the result of the run in this directory"):
+            read(finished)
+    (finished / "run.json").unlink()  # a run of an earlier version
+    (finished / "summary.json").write_text(json.dumps({**summary, "seed": 5}))
+    with pytest.raises(UserError, match="of another run: its seed is 5, not 0"):
+        compare.read_summary(finished)
+
+
+def test_other_settings_than_the_run_was_started_with(finished):
+    text = (finished / "config.toml").read_text()
+    (finished / "config.toml").write_text(text.replace("learning_rate = 0.1", "learning_rate = 0.2"))
+    with pytest.raises(UserError, match="config.toml is not as the run has written it"):
+        tffcl.load_run(finished)

@@ -1,0 +1,238 @@
+"""Whose a directory is: runs and strangers' files, two runs at a time, data that changed, disks that are full."""
+
+import dataclasses
+import errno
+import gc
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import tffcl
+from tests.runner.finished_runs import rows_of
+from tests.runner.stopped_runs import NEWEST, assert_same_result, go, refused, resolved
+from tffcl.cli import main
+from tffcl.errors import UserError
+from tffcl.experiments import prepare
+from tffcl.experiments.run import run
+from tffcl.runner import fingerprint
+from tffcl.runner.checkpoints import Checkpoints
+from tffcl.runner.history import ClusterHistory
+from tffcl.runner.lock import locked
+from tffcl.runner.round_metrics import Metrics
+
+# --- Whose the directory is ---
+
+
+@pytest.mark.parametrize("lost", [["config.toml"], ["config.toml", "run.json"]], ids=["settings", "settings and marker"])
+def test_no_old_model_survives_overwriting(stopped, lost):
+    for name in lost:
+        (stopped / name).unlink()
+    run(resolved(seed=3), stopped, overwrite=True, show_progress=False, until=1)
+    assert Checkpoints(stopped / "checkpoints").rounds() == [0, 1]
+    assert tffcl.load_run(stopped).round_number == 1
+    assert len(list((stopped / "history").iterdir())) == 1
+    assert len(rows_of(stopped / "rounds.csv")) == 1
+
+
+def test_overwriting_leaves_what_no_run_has_written(finished, capsys):
+    foreign = ["checkpoints/mine.bin", "figures/holiday.png", "notes.txt", "figures/inner/accuracy.png"]
+    for name in foreign:
+        (finished / name).parent.mkdir(exist_ok=True, parents=True)
+        (finished / name).write_text("mine")
+    (finished / "figures/accuracy.png").write_text("ours")
+    go(finished, overwrite=True, until=1)
+    told = capsys.readouterr().err
+    for name in foreign:
+        assert (finished / name).read_text() == "mine"
+        assert str(finished / name) in told or "inner" in name
+    assert not (finished / "figures/accuracy.png").exists() and not (finished / "summary.json").exists()
+
+
+@pytest.mark.parametrize("name", ["config.toml", "summary.json", "rounds.csv", "report.html", "run.json", NEWEST])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_users_own_file_is_refused_by_name(tmp_path, name, overwrite):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('title = "mine"')
+    assert str(tmp_path / name) in refused(tmp_path, overwrite=overwrite)
+
+
+@pytest.mark.parametrize("name", ["comparison.toml", "sweep.toml", "search.json", "results/study.json", "manifest.json"])
+def test_no_run_inside_something_else(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("")
+    assert f"({name}); a run of its own needs another --out" in refused(tmp_path, overwrite=True)
+
+
+def test_no_comparison_inside_a_run(finished):
+    from tffcl.experiments import compare
+
+    with pytest.raises(UserError, match="holds a run; a comparison needs another --out"):
+        compare.compare([resolved()], finished, show_progress=False)
+
+
+def test_an_export_deletes_nothing(finished, tmp_path, capsys):
+    (tmp_path / "exp.partial").mkdir()
+    (tmp_path / "exp.partial" / "mine").write_text("mine")
+    assert main(["export", str(finished), "--to", str(tmp_path / "exp")]) == 2
+    assert f"{tmp_path / 'exp.partial'} exists" in capsys.readouterr().err
+    assert (tmp_path / "exp.partial" / "mine").read_text() == "mine"
+
+
+# --- Two runs, one directory ---
+
+HOLD = """
+import pathlib, sys
+from tffcl.runner.lock import locked
+with locked(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(stopped, runs):
+    command = [sys.executable, "-c", HOLD, str(stopped)]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline() == "held\n"
+        for options in ({"resume": True}, {"overwrite": True}):
+            told = refused(stopped, **options)
+            assert f"is being written by another run (process {other.pid}, since 20" in told
+    finally:
+        other.kill()
+        other.communicate()
+    assert (stopped / "run.lock").exists()
+    assert_same_result(go(stopped, resume=True).summary, runs[1])
+    assert not (stopped / "run.lock").exists()
+
+
+def test_two_runs_of_one_process(tmp_path):
+    with locked(tmp_path / "run"), pytest.raises(UserError, match=f"process {os.getpid()}"):
+        go(tmp_path / "run")
+    assert not list((tmp_path / "run").iterdir())
+
+
+def test_two_comparisons_or_studies_in_one_directory(tmp_path):
+    from tffcl.experiments import compare, study, study_files
+
+    planned = study.plan(study_files.load_study("demo_digits"), rounds=2)
+    calls = [lambda: compare.compare([resolved()], tmp_path, show_progress=False), lambda: study.run_study(planned, tmp_path)]
+    for call in calls:
+        with locked(tmp_path), pytest.raises(UserError, match=f"being written by another run .process {os.getpid()}"):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_study_whose_contents_are_damaged(tmp_path):
+    from tffcl.experiments import study, study_files
+
+    file = tmp_path / "results" / "study.json"
+    file.parent.mkdir()
+    for damage in ("{", "[]", '{"study": "demo_digits"}'):
+        file.write_text(damage)
+        with pytest.raises(UserError, match="study.json is damaged: [^\n]*$"):
+            study.run_study(study.plan(study_files.load_study("demo_digits"), rounds=2), tmp_path)
+
+
+# --- Data that changed ---
+
+
+def test_data_that_changed(finished, stopped_again, monkeypatch):
+    federated = prepare.load_data(resolved())
+    train = federated.train.x.copy()
+    train[5, 3, 3] ^= 1
+    changed = dataclasses.replace(federated, train=dataclasses.replace(federated.train, x=train))
+    monkeypatch.setattr(prepare, "load_data", lambda *_: changed)
+    assert f"the data have changed since the run in {stopped_again}: training images differ;" in refused(
+        stopped_again, resume=True
+    )
+    with pytest.raises(UserError, match="training images differ"):
+        tffcl.load_run(finished)
+
+
+@pytest.fixture
+def stopped_again(runs, tmp_path):
+    return shutil.copytree(runs[0] / "stopped", tmp_path / "stopped again")
+
+
+def test_every_part_of_the_data_counts(population):
+    federated = prepare.load_data(resolved())
+    before = prepare.data_fingerprint(federated)
+    assert before == prepare.data_fingerprint(federated)
+    fewer = [index[:-1] for index in federated.test_indices]
+    after = prepare.data_fingerprint(dataclasses.replace(federated, test_indices=tuple(fewer)))
+    with pytest.raises(UserError, match="the clients' shares of test examples differ"):
+        fingerprint.check_same_data("OUT", before, after)
+    own, other = (fingerprint.of_populations({0: each}) for each in (population, population.restricted([0, 1, 2, 3])))
+    with pytest.raises(UserError, match=r"clients differ \(4, not 5\), sizes of clients differ"):
+        fingerprint.check_same_data("OUT", own, other)
+
+
+# --- The disk ---
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+
+
+@pytest.mark.parametrize("place, name", [(Checkpoints, "save"), (Metrics, "release"), (ClusterHistory, "save")])
+def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(stopped, runs, monkeypatch, place, name):
+    with monkeypatch.context() as patched:
+        patched.setattr(place, name, full)
+        told = refused(stopped, resume=True, unchanged=False)
+    assert told == (
+        "somewhere cannot be written: No space left on device (what was done up to round 3 is saved, later rounds "
+        "are lost; the same command with --resume goes on when it can be written)"
+    )
+    assert_same_result(go(stopped, resume=True).summary, runs[1])
+    assert [row["round"] for row in rows_of(stopped / "rounds.csv")] == ["1", "2", "3", "4"]
+
+
+@pytest.mark.slow  # the same with a disk that is full indeed, beside the faults that are made above
+@pytest.mark.parametrize("room", [12, 24, 28, 32, 36, 40, 44])
+def test_a_disk_that_is_full(tmp_path, runs, room):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room}k", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("only root may mount a small disk")
+    try:
+        try:
+            found = go(disk / "run")
+        except UserError as error:
+            assert "cannot be written: No space left on device" in str(error)
+            subprocess.run(["mount", "-o", "remount,size=10m", str(disk)], check=True)
+            found = go(disk / "run", resume=True)
+        assert_same_result(found.summary, runs[1])
+        assert [row["round"] for row in rows_of(disk / "run" / "rounds.csv")] == ["1", "2", "3", "4"]
+        del found
+        gc.collect()  # TensorBoard's files are open until their writers are collected
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert "Read-only file system" in refused(disk / "run", overwrite=True)
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_directory_that_is_deleted_in_the_middle(tmp_path, monkeypatch):
+    save = ClusterHistory.save
+
+    def delete(self, number, *more):
+        save(self, number, *more)
+        if number == 2:
+            shutil.rmtree(tmp_path / "run")
+
+    monkeypatch.setattr(ClusterHistory, "save", delete)
+    with pytest.raises(UserError, match=r"cannot be written: .* \(nothing of the run is saved\)"):
+        go(tmp_path / "run")
+
+
+@pytest.mark.parametrize("out", ["/proc/run", "/proc/1/run", "/dev/full/run", "x" * 300, "a\0b"], ids=range(5))
+@pytest.mark.parametrize("command", ["run", "compare", "report", "newcomers"])
+def test_names_that_cannot_be(tmp_path, monkeypatch, capsys, command, out):
+    monkeypatch.chdir(tmp_path)
+    task = ["demo_digits", "--rounds", "1", "--out", out]
+    more = {"run": [*task, "--algorithm", "fedavg"], "compare": [*task, "--algorithms", "fedavg"]}
+    assert main([command, *more.get(command, [out])]) == 2
+    told = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
+    assert len(told) == 1 and told[0].startswith("tffcl: ") and len(told[0]) < 400, told

@@ -1,0 +1,75 @@
+"""One run at a time in a directory: a lock file that names the process that holds it."""
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import json
+import os
+import pathlib
+
+from tffcl.errors import UserError
+
+LOCK = "run.lock"
+
+
+@contextlib.contextmanager
+def locked(out: pathlib.Path):
+    """Holds the directory, which is made if it is not there, inside the block.
+
+    The operating system gives the lock back when the process ends, however it ends; the file of a dead process is taken over.
+
+    Raises:
+      UserError: If another process, or another run of this one, holds it; the message names it and since when.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    file = _acquire(out)
+    try:
+        now = datetime.datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "since": now}))
+        file.flush()
+        yield
+    finally:
+        (out / LOCK).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # what a full disk did not take is written again when the file is closed
+            file.close()
+
+
+def check_unlocked(out: pathlib.Path):
+    """Raises UserError if somebody holds the directory."""
+    if not (out / LOCK).exists():
+        return
+    with open(out / LOCK, "rb") as file:
+        if not _lock(file):
+            raise _held(out)
+
+
+def _acquire(out: pathlib.Path):
+    while True:
+        file = open(out / LOCK, "a+", encoding="utf-8")
+        if not _lock(file):
+            file.close()
+            raise _held(out)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(out / LOCK)):
+                return file
+        file.close()  # its holder has removed it between the two lines above
+
+
+def _lock(file) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        # Some network file systems have no locks; a run there goes on without.
+        return error.errno in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
+    return True
+
+
+def _held(out: pathlib.Path) -> UserError:
+    try:
+        noted = json.loads((out / LOCK).read_text(encoding="utf-8"))
+        who = f"process {noted['pid']}, since {noted['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        who = "a process that is just starting"
+    return UserError(f"{out} is being written by another run ({who}); wait for its end, or give another --out")
