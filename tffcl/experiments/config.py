@@ -8,11 +8,13 @@ from typing import Annotated
 
 import msgspec
 
+from tffcl.datasets import registry
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import tasks
 from tffcl.experiments.catalog import GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
+from tffcl.experiments.declared import declared
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
-from tffcl.references import load_reference, references_in
+from tffcl.references import find_function, load_reference, references_in, registered
 from tffcl.validation import (
     Count,
     Fraction,
@@ -280,6 +282,7 @@ def resolve(
     tasks.check_tables(overrides, "on the command line")
     with loaded.locating(overrides):
         source = _find(algorithm, tasks.merged(loaded.contents, overrides), str(loaded.path.parent))
+        _check_at_once(loaded, source, seed, overrides)
         overrides = _with_todays_keys(overrides, source)
         contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, source), overrides, source), overrides)
         directory = _load_own_data(contents, str(loaded.path.parent))
@@ -288,6 +291,56 @@ def resolve(
         return dataclasses.replace(
             _resolved(loaded.name, contents, source, seed, overrides), directory=source.directory or directory
         )
+
+
+def _check_at_once(loaded: tasks.Task, source: MethodSource, seed: int, overrides: Mapping):
+    """Checks what needs no TensorFlow, which takes seconds to import: all tables but the model's own keys."""
+    light = declared(source)
+    contents = tasks.merged(loaded.contents, overrides)
+    if contents["model"].get("name") not in (None, *MODELS, *registered("model")):
+        find_model(contents["model"])
+    _check_data(contents)
+    if light is not None:
+        overrides = _with_todays_keys(overrides, light)
+        contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, light), overrides, light), overrides)
+        _resolved(loaded.name, contents, light, seed, overrides)
+
+
+def _check_data(contents: Mapping):
+    """Checks the names of data and partition, and the keys and values of a partition of the library's."""
+    table = contents["partition"]
+    if "builder" not in table:
+        name, function, options = find_function("partition", table, registry.functions(registry.PARTITIONS))
+        check_options(f"partition {name}", function, options, given=("seed",), also=("name",))
+    names = contents["dataset"].get("names", [contents["dataset"].get("name")])
+    for name in names if isinstance(names, list) else []:
+        if name is not None and (not isinstance(name, str) or name not in {*registry.DATASETS, *registered("dataset")}):
+            raise unknown("dataset", name, [*registry.DATASETS, *registered("dataset")], table="dataset", key="name")
+
+
+def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
+    """Returns a key that has no section with it: "train.rounds" for "rounds", "algorithms.pacfl.threshold" for "threshold".
+
+    Args:
+      task: The task.
+      algorithm: The method that runs; None where several may.
+      key: Of [train], or of the method's own table.
+
+    Raises:
+      UserError: If the key is of neither.
+    """
+    if algorithm:
+        from tffcl.experiments import sweep
+
+        source = find_source(task, algorithm)
+        return sweep.full_key(key, declared(source) or source)
+    known = {field.name for field in dataclasses.fields(TrainSettings)}
+    if key not in known:
+        raise UserError(
+            f"--set {key}=... is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4; without a section "
+            f"there are train's keys: {', '.join(sorted(known))}"
+        )
+    return f"train.{key}"
 
 
 def find_source(task: str | pathlib.Path, label: str, overrides: Mapping | None = None) -> MethodSource:

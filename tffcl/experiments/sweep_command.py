@@ -39,10 +39,11 @@ def parse_seeds(text: str) -> list[int]:
 
 def sweep(options, overrides: Mapping) -> int:
     """Runs a sweep, or with `--select` a search; returns 1 if a run failed."""
-    from tffcl.experiments import config, sweep
+    from tffcl.experiments import config, declared, sweep
     from tffcl.reporting.terminal import print_report
 
     source = config.find_source(options.task, options.algorithm, overrides)
+    source = declared.declared(source) or source
     texts = [("--over", options.over), *([("--and", options.second)] if options.second else [])]
     if options.select:
         return _search(options, overrides, source, texts)

@@ -212,5 +212,5 @@ def _parsed(path: pathlib.Path, modified: float) -> dict:
 
 def _parse(path: pathlib.Path) -> dict:
     if not path.is_file():
-        raise UserError(f"there is no task file {path}; names of the tasks that come with tffcl: {', '.join(task_names())}")
+        raise UserError(f"there is no task file {path}; `tffcl list tasks` names those that come with tffcl")
     return _parsed(path, path.stat().st_mtime)
