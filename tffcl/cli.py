@@ -13,6 +13,7 @@ from tffcl.runtime import memory
 _LISTS = (
     "algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations", "encoders",
 )  # fmt: skip
+_LONGEST = 500  # characters of what a user gave in a message
 _DEMO = ("pacfl", "fedavg", "solo")
 
 
@@ -25,6 +26,8 @@ class _Parser(argparse.ArgumentParser):
             message += "; every KEY=VALUE has a --set of its own"
         if kind == "unrecognized arguments" and words.startswith("--seeds") and self.prog in ("tffcl", "tffcl run"):
             message += "; tffcl compare runs several seeds"
+        message = " ".join(message.split())
+        message = message if len(message) <= _LONGEST or "(allowed" in message else f"{message[:_LONGEST]}..."
         self.exit(2, f"tffcl: {message} (see {self.prog} --help)\n")
 
     def _check_value(self, action, value):
@@ -216,6 +219,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except (FileExistsError, NotADirectoryError) as error:
         print(f"tffcl: {error.filename} is a file; it must be a directory", file=sys.stderr)
+        return 2
+    except MemoryError as error:
+        print(f"tffcl: the memory of this machine is not enough: {str(error) or 'allocation failed'}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `tffcl ... | head`: nobody reads on
         sys.stdout = open(os.devnull, "w", encoding="utf-8")

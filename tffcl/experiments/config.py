@@ -14,6 +14,7 @@ from tffcl.experiments import tasks
 from tffcl.experiments.catalog import GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
 from tffcl.experiments.declared import declared
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
+from tffcl.experiments.plain_toml import check_plain, read_toml
 from tffcl.references import find_function, load_reference, references_in, registered
 from tffcl.validation import (
     Count,
@@ -29,6 +30,8 @@ from tffcl.validation import (
     with_todays_keys,
     wrong,
 )
+
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,12 +214,16 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
     """
     overrides: dict = {}
     for pair in pairs:
+        if len(pair.splitlines()) > 1 or "\0" in pair:
+            raise UserError(f"--set {pair[:100]!r} has a line break or NUL; one SECTION.KEY=VALUE a --set")
         key, equals, text = pair.partition("=")
         path = key.strip().split(".")
         if not equals or len(path) < 2 or not all(path):
-            raise UserError(f"--set {pair!r} is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4")
+            raise UserError(
+                f"--set {pair[:100]!r} is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4"
+            )
         try:
-            value = tomllib.loads(f"value = {text}")["value"] if text.strip() else tasks.UNSET
+            value = read_toml(f"value = {text}", f"--set {key.strip()[:100]}")["value"] if text.strip() else tasks.UNSET
         except tomllib.TOMLDecodeError:
             value = text
         table = overrides
@@ -273,9 +280,10 @@ def resolve(
     Raises:
       UserError: For unknown or contradictory keys and values, by name.
     """
-    check_value("seed", seed, Whole)
+    check_value("seed", seed, Seed)
     loaded = tasks.load_task(task)
     overrides = overrides or {}
+    check_plain(overrides, "on the command line")
     for section in overrides:
         if section not in tasks.SECTIONS:
             raise unknown("section", section, tasks.SECTIONS)
@@ -451,9 +459,12 @@ def load_run_config(out: str | pathlib.Path) -> RunConfig:
     if not file.is_file():
         raise UserError(f"{out} holds no run: there is no config.toml in it")
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        values = read_toml(file.read_text(encoding="utf-8"), file.name)
+        tasks.check_tables({name: values.get(name, {}) for name in ("dataset", "partition", "model", "aggregation")}, file.name)
         return _written(values)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except KeyError as error:
+        raise UserError(f"{file} is damaged: there is no {error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is damaged: {error}") from None
 
 

@@ -34,7 +34,7 @@ def parse_seeds(text: str) -> list[int]:
     try:
         return [int(seed) for seed in text.split(",")]
     except ValueError:
-        raise UserError(f"--seeds {text!r} must be whole numbers with commas between, e.g. 0,1,2") from None
+        raise UserError(f"--seeds {text[:100]!r} must be whole numbers with commas between, e.g. 0,1,2") from None
 
 
 def sweep(options, overrides: Mapping) -> int:
