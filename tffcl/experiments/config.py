@@ -8,14 +8,14 @@ from typing import Annotated
 
 import msgspec
 
-from tffcl.datasets import registry
+from tffcl.datasets.federated import check_settings
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import tasks
 from tffcl.experiments.catalog import GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
 from tffcl.experiments.declared import declared
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
 from tffcl.experiments.plain_toml import check_plain, read_toml
-from tffcl.references import find_function, load_reference, references_in, registered
+from tffcl.references import load_reference, references_in, registered
 from tffcl.validation import (
     Count,
     Fraction,
@@ -307,23 +307,11 @@ def _check_at_once(loaded: tasks.Task, source: MethodSource, seed: int, override
     contents = tasks.merged(loaded.contents, overrides)
     if contents["model"].get("name") not in (None, *MODELS, *registered("model")):
         find_model(contents["model"])
-    _check_data(contents)
+    check_settings(contents["dataset"], contents["partition"])
     if light is not None:
         overrides = _with_todays_keys(overrides, light)
         contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, light), overrides, light), overrides)
         _resolved(loaded.name, contents, light, seed, overrides)
-
-
-def _check_data(contents: Mapping):
-    """Checks the names of data and partition, and the keys and values of a partition of the library's."""
-    table = contents["partition"]
-    if "builder" not in table:
-        name, function, options = find_function("partition", table, registry.functions(registry.PARTITIONS))
-        check_options(f"partition {name}", function, options, given=("seed",), also=("name",))
-    names = contents["dataset"].get("names", [contents["dataset"].get("name")])
-    for name in names if isinstance(names, list) else []:
-        if name is not None and (not isinstance(name, str) or name not in {*registry.DATASETS, *registered("dataset")}):
-            raise unknown("dataset", name, [*registry.DATASETS, *registered("dataset")], table="dataset", key="name")
 
 
 def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
