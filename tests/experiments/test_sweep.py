@@ -103,10 +103,10 @@ def test_a_cut_replaces_the_files_other_one():
 
 
 def test_directories_are_safe():
-    axes = [sweep.Axis("dataset.subset", ("../a b/c", "d" * 300))]
-    planned = sweep.plan("demo_digits", "pacfl", axes)
+    axes = [sweep.Axis("algorithms.flt.encoder", ("../a b/c", "d" * 300))]
+    planned = sweep.plan("demo_digits", "flt", axes)
     first, second = (point.directory.as_posix() for point in planned.points)
-    assert first == "subset-.._a_b_c"
+    assert first == "encoder-.._a_b_c"
     assert len(second) < 100
 
 

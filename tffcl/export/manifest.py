@@ -92,6 +92,6 @@ def _check_places(contents: dict, listed: dict, manifest: pathlib.Path):
         if isinstance(value, dict):
             left += [(each, name) for name, each in value.items()]
         elif key in _PLACES:
-            inside = value in listed or any(str(name).startswith(f"{value}/") for name in listed)
-            if not isinstance(value, str) or ".." in value.split("/") or not inside:
+            inside = isinstance(value, str) and any(name == value or name.startswith(f"{value}/") for name in listed)
+            if not inside or ".." in value.split("/"):
                 raise UserError(f"{manifest} is damaged: {key} is {value!r}; it must be one of the export's own files")
