@@ -30,6 +30,7 @@ __getattr__, __dir__, __all__ = lazily(
         "write_report": "tffcl.reporting.report",
         "use_local_worker": "tffcl.runtime",
         "use_workers": "tffcl.runtime.remote_workers",
+        "aggregation": "tffcl.aggregators.by_name",
         "RemoteWorkers": "tffcl.runtime",
         "Population": "tffcl.clients.population",
         "FlatModel": "tffcl.models.flat",

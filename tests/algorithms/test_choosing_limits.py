@@ -15,7 +15,8 @@ def images(digits):
     return digits[0][600:700]
 
 
-@pytest.mark.parametrize("answered_by", ["clients", "server"])
+# That answers at the server give the same models is held in test_flis.
+@pytest.mark.parametrize("answered_by", ["clients", pytest.param("server", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("metric", ["agreement", pytest.param("frobenius", marks=pytest.mark.slow)])
 def test_flis_dc_with_threshold_0_is_fedavg(tff_worker, model, population, images, reference, answered_by, metric):
     how = FLISDCParameters(threshold=0.0, answered_by=answered_by, metric=metric)

@@ -64,6 +64,7 @@ def test_the_strangers_method_groups_by_labels(compared, task):
     np.testing.assert_array_equal(clusters, distances.argmin(axis=1))
 
 
+@pytest.mark.slow  # test_run kills one of ours; that the state of this method is restored whole is held in the conformance suite
 def test_killed_it_is_resumed_as_if_it_had_never_stopped(compared, task, tmp_path):
     again = tmp_path / "again"
     command = [sys.executable, "-m", "tffcl", "run", str(task), "--algorithm", "mine", "--out", str(again)]

@@ -65,7 +65,11 @@ def test_its_own_mean_is_what_a_method_takes_by_default(task):
 @pytest.mark.parametrize(
     "label, overrides, message",
     [
-        ("solo", {"aggregation": {"builder": "my_parts:build_inner"}}, "solo takes no .aggregation.: its server needs"),
+        (
+            "solo",
+            {"aggregation": {"builder": "my_parts:build_inner"}},
+            "solo takes no .aggregation. .*: its clients upload nothing",
+        ),
         (
             "flis_dc",
             {"aggregation": {"builder": "my_parts:build_inner"}, "dataset": {"server_examples": 8}},

@@ -244,6 +244,7 @@ class TestAggregators:
         np.testing.assert_array_equal(moves[clients == 0], 0)
         np.testing.assert_allclose(moves, self.moves(plain, data[:1])[0], atol=1e-5)
 
+    @pytest.mark.slow
     def test_tffs_own_robust_aggregator_runs(self, tff_worker, model, data):
         inside = ClusteredMeanFactory(2, tff.learning.robust_aggregator())
         process = build_clustered_fed_avg(model, 2, WHOLE, model_aggregator=inside, seed=SEED)

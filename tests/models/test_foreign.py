@@ -14,6 +14,7 @@ from tests.own_data import CROSS_ENTROPY, layers, sequential, spec
 from tests.short_runs import TRAINING, batches_of, cohort_of, train
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_evaluation import build_count_correct, build_mean_loss, build_predict
+from tffcl.client_work.training import build_train_and_report
 from tffcl.errors import UserError
 from tffcl.models.graph_function import graph_function
 from tffcl.models.saved_model import save_models
@@ -85,6 +86,63 @@ def test_other_initial_weights_are_the_same_numbers_at_other_places(pair):
         np.testing.assert_array_equal(np.sort(np.ravel(mine)), np.sort(np.ravel(first)))
     with pytest.raises(UserError, match="initialization 'glorot' is for tffcl's own architectures"):
         model.draw(3, "glorot")
+
+
+def with_control_flow(converted: bool) -> tffcl.FlatModel:
+    """A softmax regression whose user writes `if` and `for` on tensors in the model and in the loss; or the same without."""
+
+    @tf.function
+    def predict_on_batch(weights, x, training):
+        del training
+        outputs = x @ weights[0][0] + weights[0][1]
+        if not converted:
+            return tf.where(tf.reduce_sum(outputs) > 0, 0.5, 2.0) * outputs
+        if tf.reduce_sum(outputs) > 0:
+            factor = 0.5
+        else:
+            factor = 2.0
+        return factor * outputs
+
+    def loss(output, label, sample_weight=None):
+        del sample_weight
+        each = tf.nn.sparse_softmax_cross_entropy_with_logits(label, output)
+        if not converted:
+            return tf.where(tf.reduce_max(each) > 1.0, 2.0, 1.0) * tf.reduce_mean(each)
+        total = tf.reduce_mean(each)
+        for number in tf.range(tf.size(each)):
+            if each[number] > 1.0:
+                total = 2.0 * tf.reduce_mean(each)
+        return total
+
+    first = ((np.linspace(-1, 1, 60, dtype=np.float32).reshape(30, 2), np.zeros(2, np.float32)), ())
+    batch = tf.TensorSpec([None, 30], tf.float32), tf.TensorSpec([None], tf.int32)
+    functional = tff.learning.models.FunctionalModel(
+        initial_weights=first, predict_on_batch_fn=predict_on_batch, loss_fn=loss, input_spec=batch
+    )
+    return tffcl.FlatModel.from_functional(functional)
+
+
+def test_control_flow_on_tensors_in_a_users_model_and_loss_is_tensorflows(tff_worker):
+    population = tffcl.Population.from_arrays(*own_data.clinics())
+    written, plain = (train(build_fedavg(with_control_flow(each), TRAINING), population) for each in (True, False))
+    assert np.abs(plain.models[0] - with_control_flow(False).initial).max() > 1e-3
+    np.testing.assert_allclose(written.models, plain.models, atol=1e-6)
+
+
+def test_so_it_is_in_a_training_of_ones_own(tff_worker, digit_clients, model):
+    """Of a method of a stranger: a function that this library calls from its own, and that is no tf.function."""
+    population = digit_clients([31, 40, 25])
+
+    def halved(vector, x, y, seed, centre=None):
+        for _ in tf.range(tf.size(y)):
+            if tf.reduce_max(tf.abs(vector)) > 0.01:
+                vector = vector / 2.0
+        return vector, tf.constant(0.0)
+
+    local = population.examples(0).batch(99).get_single_element()
+    client = {"examples": local, "client_id": tf.constant(0), "seed": tf.constant([1, 2])}
+    trained, _ = build_train_and_report(model, TRAINING, local_sgd=halved)(tf.constant(model.initial), client)
+    assert 0.005 < np.abs(trained).max() <= 0.01 < np.abs(model.initial).max()
 
 
 def keras_rounds(keras, population, cohorts):

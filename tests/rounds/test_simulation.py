@@ -8,6 +8,7 @@ import pytest
 from tests.short_runs import TRAINING, assert_close, cohort_of
 from tffcl.algorithms.ditto import DittoParameters, build_ditto
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.fedsem import FedSEMParameters, build_fedsem
 from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_evaluation import build_count_correct
 from tffcl.client_work.local_sgd import LocalTraining
@@ -81,6 +82,14 @@ def test_a_budget_below_one_client_is_refused(tff_worker, model, population):
     state = method.initialize(population)
     with memory.budget(4 * model.size), pytest.raises(UserError, match=r"memory is .*; one client of a round takes about"):
         method.next(state, cohort_of(population, [0, 1], 3))
+
+
+def test_uploads_that_do_not_fit_together_are_refused(tff_worker, model, population, monkeypatch):
+    method = build_fedsem(model, TRAINING, FedSEMParameters(num_clusters=2))
+    state = method.initialize(population)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2 * 4 * model.size)
+    with memory.budget(10**9), pytest.raises(UserError, match="the uploads of 3 clients take .* together, .* are free: fewer"):
+        method.next(state, cohort_of(population, [0, 1, 2], 1))
 
 
 def test_what_clients_keep_is_never_traffic(tff_worker, model, population):

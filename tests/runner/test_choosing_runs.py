@@ -7,7 +7,6 @@ import types
 import numpy as np
 import pytest
 
-import tffcl
 from tests.runner.finished_runs import check_files_agree, check_first_client, check_resume, rows_of
 from tffcl.cli import main
 from tffcl.clients.population import as_examples, population_of
@@ -16,7 +15,8 @@ from tffcl.experiments import config
 from tffcl.experiments import joining as newcomers
 from tffcl.runner.clustering_error import clustering_error, truly_related
 
-METHODS = ("flis_dc", "flis_hc", "ifca")
+# FLIS (HC) clusters once, as PACFL does, whose runs are in test_run.
+METHODS = ("flis_dc", pytest.param("flis_hc", marks=pytest.mark.slow), "ifca")
 SHORT = {
     "dataset": {"server_examples": 200},
     "train": {"rounds": 5},
@@ -30,18 +30,9 @@ def resolved(algorithm, **method):
     return config.resolve("demo_digits", algorithm, overrides={**SHORT, "algorithms": {algorithm: method}})
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    found = {}
-    for algorithm in METHODS:
-        out = tmp_path_factory.mktemp("choosing") / algorithm
-        found[algorithm] = out, tffcl.run(resolved(algorithm), out, show_progress=False).summary
-    return found
-
-
 @pytest.mark.parametrize("algorithm", METHODS)
-def test_a_run_says_all_that_every_method_says(finished, algorithm):
-    out, summary = finished[algorithm]
+def test_a_run_says_all_that_every_method_says(finished_run, algorithm):
+    _, out, summary = finished_run(algorithm)
     assert 0.1 < summary["accuracy"]["local"]["mean"] <= 1
     assert summary["clusters"]["count"] >= 1
     check_files_agree(out, summary)
@@ -53,15 +44,15 @@ def test_a_run_says_all_that_every_method_says(finished, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["flis_dc", "ifca"])
-def test_a_resumed_run_ends_as_the_whole_one(finished, tmp_path, algorithm):
+def test_a_resumed_run_ends_as_the_whole_one(finished_run, tmp_path, algorithm):
     """From round 3, which has no evaluation: what clients chose before does not matter."""
-    out, whole = finished[algorithm]
+    _, out, whole = finished_run(algorithm)
     check_resume(resolved(algorithm), out, whole, tmp_path / "again", saved=3)
 
 
 @pytest.mark.parametrize("algorithm", METHODS)
-def test_newcomers_join(finished, algorithm):
-    out, summary = finished[algorithm]
+def test_newcomers_join(finished_run, algorithm):
+    _, out, summary = finished_run(algorithm)
     contents = newcomers.join_newcomers(out, show_progress=False)
     assert contents["newcomers"] == 4
     assert contents["accuracy"]["local"]["mean"] > contents["accuracy"]["cluster"]["mean"] - 0.3

@@ -27,7 +27,8 @@ def resolved(name):
     return config.resolve("demo_digits", name, overrides={**SHORT, "algorithms": {name: METHODS[name]}})
 
 
-@pytest.fixture(params=METHODS)
+# A run of FedProx is one of FedAvg, which is in test_run, but for the clients' loss.
+@pytest.fixture(params=["stocfl", pytest.param("fedprox", marks=pytest.mark.slow), "ditto"])
 def finished(request, finished_run):
     return finished_run(request.param)
 

@@ -1,13 +1,196 @@
-"""The aggregations that a task file can name: each function builds a factory from the keys of its table [aggregation]."""
+"""The aggregations that a task file can name, and their keys; imports nothing heavy before one is built.
+
+Each has a dataclass of the keys of its table [aggregation], and a function that builds a factory over keyed uploads of them.
+"""
+
+import dataclasses
+from typing import Annotated
+
+import msgspec
+
+from tffcl.errors import unknown
+from tffcl.validation import NonNegative, Parameters, Positive, from_table, one_of, wrong
+
+CLIPS = ("fixed", "adaptive")
+ROBUST_RULES = ("clipping", "median", "trimmed_mean", "multi_krum")
+_Minority = Annotated[float, msgspec.Meta(ge=0, lt=0.5)]
 
 
-def build_mean() -> None:
+@dataclasses.dataclass(frozen=True)
+class MeanParameters(Parameters):
+    """The mean, weighted by examples, has no keys."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UniformMeanParameters(Parameters):
+    """The mean in which every client counts the same has no keys."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SecureSumParameters(Parameters):
+    """Of means whose sums are secure: the server learns sums, and no client's upload or cluster.
+
+    Attributes:
+      bound: Every coordinate of an update is clipped to this absolute value before it becomes a whole number.
+      largest_weight: A client with more training examples counts as one with so many.
+    """
+
+    bound: Positive = 4.0
+    largest_weight: Positive = 10_000.0
+
+
+@dataclasses.dataclass(frozen=True)
+class DPParameters(Parameters):
+    """Of differentially private means: updates are clipped, sums and counts are noised, at the server.
+
+    Attributes:
+      noise_multiplier: z, standard deviation of the noise in units of what one client can change; 0 is no noise.
+      clip: The largest L2 norm of an update; longer ones are scaled down to it. With an adaptive clip the first one.
+      clipping: "fixed", or "adaptive": the clip follows a quantile of the updates' norms (Andrew et al. 2021).
+      quantile: Of an adaptive clip, the share of updates that are not clipped.
+      clip_learning_rate: Of an adaptive clip.
+      count_share: The share of the privacy loss that pays for the noisy number of members of each cluster.
+      quantile_share: With an adaptive clip, the share that pays for the noisy number of updates that are not clipped.
+      min_cluster_size: A cluster whose noisy number of members in a round is less keeps its model in that round.
+      secure: Whether the sums are secure, too, so that the aggregator sees no client's upload.
+    """
+
+    noise_multiplier: NonNegative = 1.0
+    clip: Positive = 1.0
+    clipping: one_of(CLIPS) = "fixed"
+    quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.5
+    clip_learning_rate: Positive = 0.2
+    count_share: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.2
+    quantile_share: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.05
+    min_cluster_size: Positive = 2.0
+    secure: bool = False
+
+    def check(self):
+        if self.adaptive and self.count_share + self.quantile_share >= 1:
+            raise wrong("quantile_share", self.quantile_share, "with count_share it must be below 1")
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the clip follows the updates' norms."""
+        return self.clipping == "adaptive"
+
+
+@dataclasses.dataclass(frozen=True)
+class CompressionParameters(Parameters):
+    """Of means of updates in few bits, with a range of values for each layer.
+
+    Attributes:
+      bits: Of each coordinate.
+    """
+
+    bits: Annotated[int, msgspec.Meta(ge=1, le=8)] = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class RobustParameters(Parameters):
+    """Of means that bound what malicious clients can do. None of them is private; the server sees uploads or their norms.
+
+    Attributes:
+      rule: "clipping" to a quantile of the members' norms; "median" or "trimmed_mean" of each coordinate; or "multi_krum",
+        the mean of the updates that are nearest to others (Blanchard et al. 2017).
+      attackers: The share of a cluster's members that "trimmed_mean" and "multi_krum" guard against: so much is left out, of
+        each coordinate at both ends, or of the members.
+      quantile: Of "clipping", the share of updates that are not clipped.
+      initial_clip: Of "clipping", the first clip of every cluster.
+      clip_learning_rate: Of "clipping", how fast the clip follows the quantile.
+      zeroing: Of "clipping": updates that are so many times longer than the clip count as zero; 0: none do.
+    """
+
+    rule: one_of(ROBUST_RULES) = "median"
+    attackers: _Minority = 0.2
+    quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.8
+    initial_clip: Positive = 1.0
+    clip_learning_rate: Positive = 0.2
+    zeroing: NonNegative = 0.0
+
+    def check(self):
+        if 0 < self.zeroing < 1:
+            raise wrong("zeroing", self.zeroing, "it must be 0 or a number from 1")
+
+
+PARAMETERS = {
+    "mean": MeanParameters,
+    "uniform_mean": UniformMeanParameters,
+    "secure_sum": SecureSumParameters,
+    "dp": DPParameters,
+    "compression": CompressionParameters,
+    "robust": RobustParameters,
+}
+
+
+def aggregation(name: str, **options):
+    """Builds an aggregation by its name, for `aggregation=` of the methods' builders.
+
+    Args:
+      name: "mean", "uniform_mean", "secure_sum", "dp", "compression" or "robust".
+      **options: The keys of its table in a task file, see `tffcl list aggregations NAME`. With "dp" and "compression" also `seed`:
+        then their randomness repeats, as simulations need it and deployments must not have it. With "compression" also `layers`,
+        the number of parameters in each part that has a range of its own.
+
+    Returns:
+      A `tff.aggregators.WeightedAggregationFactory` over keyed uploads; None for the mean, which methods take by themselves.
+
+    Raises:
+      UserError: For an unknown name or key, or a wrong value.
+    """
+    if name not in PARAMETERS:
+        raise unknown("aggregation", name, PARAMETERS, table="aggregation", key="name")
+    extras = {"dp": ("seed",), "compression": ("seed", "layers")}.get(name, ())
+    given = {key: options.pop(key) for key in extras if key in options}
+    return _BUILDERS[name](from_table(PARAMETERS[name], options, "aggregation"), **given)
+
+
+def build_mean(how: MeanParameters = MeanParameters()) -> None:
     """Builds nothing: a method's own mean, weighted by examples, is what it takes without a factory."""
-    return None
+    del how
 
 
-def build_uniform_mean():
+def build_uniform_mean(how: UniformMeanParameters = UniformMeanParameters()):
     """Builds the mean in which every client counts the same, whatever its number of examples (IFCA's and CFL's code)."""
     from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory
 
+    del how
     return UniformClusteredMeanFactory()
+
+
+def build_secure_sum(how: SecureSumParameters = SecureSumParameters()):
+    """Builds a `SecureClusteredMeanFactory`."""
+    from tffcl.aggregators.secure_mean import SecureClusteredMeanFactory
+
+    return SecureClusteredMeanFactory(how)
+
+
+def build_dp(how: DPParameters = DPParameters(), *, seed: int | None = None):
+    """Builds a `PrivateClusteredMeanFactory`."""
+    from tffcl.aggregators.private_mean import PrivateClusteredMeanFactory
+
+    return PrivateClusteredMeanFactory(how, seed=seed)
+
+
+def build_compression(how: CompressionParameters = CompressionParameters(), *, layers=None, seed: int | None = None):
+    """Builds a `CompressedClusteredMeanFactory`; `layers` are the lengths of the parts that have a range of their own."""
+    from tffcl.aggregators.compressed_mean import CompressedClusteredMeanFactory
+
+    return CompressedClusteredMeanFactory(how, layers=layers, seed=seed)
+
+
+def build_robust(how: RobustParameters = RobustParameters()):
+    """Builds a `ClippedClusteredMeanFactory` or a `RobustClusteredMeanFactory`."""
+    from tffcl.aggregators.robust_means import ClippedClusteredMeanFactory, RobustClusteredMeanFactory
+
+    return ClippedClusteredMeanFactory(how) if how.rule == "clipping" else RobustClusteredMeanFactory(how)
+
+
+_BUILDERS = {
+    "mean": build_mean,
+    "uniform_mean": build_uniform_mean,
+    "secure_sum": build_secure_sum,
+    "dp": build_dp,
+    "compression": build_compression,
+    "robust": build_robust,
+}

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.aggregators.by_name import aggregation as named_aggregation
 from tffcl.aggregators.collect import empty, stacked
 from tffcl.errors import UserError
 
@@ -84,11 +85,11 @@ class ClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
           TypeError: If `value_type` is no such struct, T has tensors that are not floating, or the weight is no scalar.
           UserError: If there is an inner factory, which runs once per cluster, and no number of clusters.
         """
-        _check_types(value_type, weight_type)
+        check_types(value_type, weight_type)
         if self.waits_for_clusters:
             raise UserError("an inner factory runs once per cluster, so it needs num_clusters")
         if self._inner_factory is None:
-            return _segment_process(value_type, weight_type, self._num_clusters)
+            return segment_process(value_type, weight_type, self._num_clusters)
         return _inner_process(value_type, weight_type, self._num_clusters, self._inner_factory)
 
 
@@ -105,30 +106,37 @@ class UniformClusteredMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`."""
-        _check_types(value_type, tff.TensorType(np.float32))
-        return _segment_process(value_type, None, None)
+        check_types(value_type, tff.TensorType(np.float32))
+        return segment_process(value_type, None, None)
 
 
 def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_clusters: int | None = None):
     """Returns the factory over keyed uploads that a factory of the user's stands for.
 
     Args:
-      aggregation: None for the plain mean; a `ClusteredMeanFactory` or another factory with a true attribute `is_keyed` as it is;
+      aggregation: None for the plain mean; a name of `by_name.aggregation`; a `ClusteredMeanFactory` or another factory with a true attribute `is_keyed` as it is;
         any other factory of `tff.aggregators` or `tff.learning` aggregates inside each cluster.
       num_clusters: K, where the method knows it beforehand.
 
     Raises:
       UserError: If it is no aggregation factory, or has another number of clusters.
     """
+    if aggregation == "mean":
+        aggregation = None
     if aggregation is None:
         return ClusteredMeanFactory(num_clusters)
+    if isinstance(aggregation, str):
+        aggregation = named_aggregation(aggregation)
     kinds = tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory
     if not isinstance(aggregation, kinds):
         kind = type(aggregation).__name__
-        raise UserError(f"aggregation is of {kind}; it must be an aggregation factory, e.g. tff.aggregators.MeanFactory()")
+        raise UserError(
+            f"aggregation is of {kind}; it must be an aggregation factory, e.g. tff.aggregators.MeanFactory(), or a name as in "
+            "tffcl.aggregation(...)"
+        )
     if not getattr(aggregation, "is_keyed", False):
         return ClusteredMeanFactory(num_clusters, aggregation)
-    if not isinstance(aggregation, ClusteredMeanFactory) or num_clusters is None:
+    if not hasattr(aggregation, "with_clusters") or num_clusters is None:
         return aggregation
     if aggregation.num_clusters not in (None, num_clusters):
         raise UserError(
@@ -137,7 +145,8 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
     return aggregation.with_clusters(num_clusters) if aggregation.waits_for_clusters else aggregation
 
 
-def _check_types(value_type, weight_type):
+def check_types(value_type: tff.Type, weight_type: tff.Type):
+    """Raises TypeError if values are not `<key=int32, value=T>` of floating tensors, or weights no scalars."""
     keyed = isinstance(value_type, tff.StructType) and tff.structure.name_list(value_type) == ["key", "value"]
     if not keyed or value_type["key"] != tff.TensorType(np.int32):
         raise TypeError(f"expected a value of type <key=int32,value=T>, found {value_type}")
@@ -153,8 +162,8 @@ _SLOTS = 8
 
 
 @functools.lru_cache(maxsize=16)  # building takes half a second, and a sweep builds the same again and again
-def _segment_process(value_type, weight_type, num_clusters):
-    """One upload a client: it is added to the row of its key, cluster k has row k // slots of slot k % slots. Without a type of
+def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clusters: int | None):
+    """Builds the process of plain means: one upload a client: it is added to the row of its key, cluster k has row k // slots of slot k % slots. Without a type of
     weights every client counts 1."""
     slots = _SLOTS if num_clusters is None else min(_SLOTS, num_clusters)
     totals_type = tff.to_type(
@@ -238,7 +247,7 @@ def _segment_process(value_type, weight_type, num_clusters):
     return tff.templates.AggregationProcess(initialize, next_fn)
 
 
-@tf.function
+@tf.function(autograph=False)
 def _add_to_slot(slots: list, key, value):
     """Adds a value to the row of its key; the other slots are passed on as they are."""
     row = key // len(slots)

@@ -92,7 +92,7 @@ def _row_aggregation(row_type: tff.Type):
     return zero, accumulate, merge, report
 
 
-@tf.function
+@tf.function(autograph=False)
 def _add_row(blocks: list, row, nothing):
     """Adds one row to the first empty block, with the rows of all blocks before it."""
 

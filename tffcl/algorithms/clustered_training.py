@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
+from tffcl.aggregators.per_cluster import grown_state
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_update_work
@@ -111,7 +112,7 @@ class ClusteredTraining:
             return state.aggregators
         fresh = self.round_for(clusters).initial_aggregators
         return collections.OrderedDict(
-            (name, [*state.aggregators[name], *new[before:]] if len(new) else new) for name, new in fresh.items()
+            (name, grown_state(state.aggregators[name], new, before, clusters)) for name, new in fresh.items()
         )
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:

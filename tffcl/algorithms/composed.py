@@ -32,7 +32,7 @@ from tffcl.signatures.partial_weights import build_partial_weights
 from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.signatures.signature import Signature
 from tffcl.signatures.subspace import PREPROCESSING
-from tffcl.validation import Count, NonNegative, Parameters, Share, check_options, one_of
+from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, check_options, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,22 +89,19 @@ class SignatureKind:
 
 
 def _subspace(
-    model: FlatModel,
-    *,
-    num_vectors: Count = 3,
-    per_class: bool = False,
-    max_classes: Count | None = None,
-    preprocess: one_of(PREPROCESSING) = "raw",
-    samples: Count | None = None,
-    energy: Share = 1.0,
-):
+    model: FlatModel, *, num_vectors: Count = 3, per_class: bool = False, max_classes: Count | None = None,
+    preprocess: one_of(PREPROCESSING) = "raw", samples: Count | None = None, energy: Share = 1.0,
+    noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
+):  # fmt: skip
     how = {"num_vectors": num_vectors, "per_class": per_class, "max_classes": max_classes}
     how |= {"preprocess": preprocess, "samples": samples, "energy": energy}
-    return build_data_signature(model, PACFLParameters(**how))
+    private = {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
+    return build_data_signature(model, PACFLParameters(**how), **private)
 
 
-def _device_subspace(model: FlatModel, **how):
-    return build_data_signature(model, PACFLParameters(**how), "power")
+def _device_subspace(model: FlatModel, *, noise_multiplier: float = 0.0, clip: float = 1.0, **how):
+    private = {"noise_multiplier": noise_multiplier, "clip": clip}
+    return build_data_signature(model, PACFLParameters(**how), "power", **private)
 
 
 def _inference(model: FlatModel, *, training, server_images, seed, soft: bool = False):
@@ -124,8 +121,12 @@ def _embedding(
     return build_embedding(autoencoder, vector, model.example_spec, **options)
 
 
-def _anchor_gradient(model: FlatModel, *, training, seed, form: str = "gradient", projection: int = 4096):
-    return build_anchor_gradient(model, form=form, local=training, projection=projection, seed=seed)
+def _anchor_gradient(
+    model: FlatModel, *, training, seed, form: str = "gradient", projection: int = 4096,
+    noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
+):  # fmt: skip
+    private = {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
+    return build_anchor_gradient(model, form=form, local=training, projection=projection, seed=seed, **private)
 
 
 def _descriptors(model: FlatModel):
@@ -149,7 +150,13 @@ SIGNATURES = {
     "descriptors": SignatureKind(_descriptors),
     "label_histogram": SignatureKind(build_label_histogram),
 }
-GIVEN = ("training", "seed", "server_images", "find_encoder")  # what a run gives to a signature's builder that takes it
+GIVEN = (
+    "training",
+    "seed",
+    "server_images",
+    "find_encoder",
+    "noise_seed",
+)  # what a run gives to a signature's builder that takes it
 
 
 def build_clustering(
@@ -182,6 +189,7 @@ def build_composed(
     seed: int = 0,
     server_images: np.ndarray | None = None,
     find_encoder: Callable | None = None,
+    noise_seed: int | None = None,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
     """Builds a method of a signature, a metric, a linkage and a local training.
@@ -193,9 +201,10 @@ def build_composed(
       seed: Of the signature.
       server_images: For the signature "inference": what models are compared on.
       find_encoder: For "embedding": `(name, epochs=, examples=) -> (autoencoder, vector)`.
+      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
       aggregation: Of the updates inside each cluster, or over keyed updates; see `aggregators.clustered_mean.keyed_factory`.
     """
-    given = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder}
+    given = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder, "noise_seed": noise_seed}
     clustering = build_clustering(model, training, parameters, **given)
     engine = build_training(parameters.training, model, training, aggregation=aggregation)
     return OneShot("composed", engine, clustering)

@@ -61,13 +61,14 @@ class PACFLParameters(Parameters):
         check_cut(self)
 
 
-def build_data_signature(model: FlatModel, clustering: PACFLParameters, method: str = "gram") -> Signature:
+def build_data_signature(model: FlatModel, clustering: PACFLParameters, method: str = "gram", **private) -> Signature:
     """Builds the signature that PACFL's clients send: the subspace of their data, as `clustering` says.
 
     Args:
       model: Decides the examples' type.
       clustering: How many vectors, of what.
       method: A name in `subspace.METHODS`.
+      **private: Noise, clip and seed of a private signature, see `build_subspace`.
     """
     return build_subspace(
         model.example_spec,
@@ -79,6 +80,7 @@ def build_data_signature(model: FlatModel, clustering: PACFLParameters, method: 
         samples=clustering.samples,
         energy=clustering.energy,
         method=method,
+        **private,
     )
 
 

@@ -141,7 +141,7 @@ def build_bilevel_round(
 def _of_changing_clusters(aggregation):
     """The factory over keyed uploads; StoCFL's clusters come and go, so that none can run once per cluster."""
     factory = keyed_factory(aggregation)
-    if isinstance(factory, ClusteredMeanFactory) and not factory.is_plain:
+    if getattr(factory, "waits_for_clusters", False) or isinstance(factory, ClusteredMeanFactory) and not factory.is_plain:
         raise UserError(
             "StoCFL's clusters come and go, so that no aggregation can run once for each of them; its cluster models take the plain "
             "mean or a factory over keyed updates, its global model any (global_aggregation)"

@@ -22,7 +22,7 @@ def build_encode(autoencoder: FlatAutoencoder):
     """Builds a tf.function `(vector float32[P], x uint8[n, ...]) -> codes float32[n, latent]`; n may be 0."""
     shape = autoencoder.input_shape
 
-    @tf.function
+    @tf.function(autograph=False)
     def encode(vector, x):
         tensors = autoencoder.unravel(vector)
         n = tf.shape(x)[0]
@@ -81,7 +81,7 @@ def build_steps(autoencoder: FlatAutoencoder, batch_size: int, learning_rate: fl
 
     moved = moved_by_adam if optimizer == "adam" else moved_by_sgd
 
-    @tf.function
+    @tf.function(autograph=False)
     def take_steps(state, x, order):
         count = tf.size(order)
 
@@ -118,7 +118,7 @@ def build_fine_tune(autoencoder: FlatAutoencoder, epochs: int, batch_size: int, 
     """
     take_steps = build_steps(autoencoder, batch_size, learning_rate, optimizer)
 
-    @tf.function
+    @tf.function(autograph=False)
     def fine_tune(vector, x, seed):
         def epoch(number, state):
             order = visiting_order(tf.shape(x)[0], seed + [0, number])

@@ -33,7 +33,7 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
             return mean_loss(vector, x, y)
         return 1.0 - tf.math.divide_no_nan(tf.cast(count_correct(vector, x, y), tf.float32), tf.cast(tf.size(y), tf.float32))
 
-    @tf.function
+    @tf.function(autograph=False)
     def choose(models, x, y):
         def every():
             return tf.map_fn(lambda vector: score(vector, x, y), models, parallel_iterations=1)

@@ -134,7 +134,7 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
         no_centres = tf.zeros([num_centres, tf.shape(points)[1]], tf.float64)
         return no_centres, tf.zeros([num_centres], tf.int32), tf.zeros([], tf.float64)
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([2], tf.int32)])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([2], tf.int32)])
     def kmeans(points, seed):
         finite = tf.boolean_mask(points, tf.reduce_all(tf.math.is_finite(points), axis=1))
         finite = tf.cast(finite, tf.float64)

@@ -26,7 +26,7 @@ def _build_inference(model: FlatModel, finish, dtype, shape=()):
         answers = tf.map_fn(one, padded, fn_output_signature=dtype, parallel_iterations=1)
         return tf.reshape(answers, [-1, *shape])[:n]
 
-    @tf.function
+    @tf.function(autograph=False)
     def infer(vector, x):
         tensors, n = model.unravel(vector), tf.shape(x)[0]
         known = x.shape[0]
@@ -58,7 +58,7 @@ def build_count_correct(model: FlatModel):
     """Builds `(vector float32[P], x [n, ...], y int32[n]) -> int32`, how many labels the model gets right."""
     predict = build_predict(model)
 
-    @tf.function
+    @tf.function(autograph=False)
     def count_correct(vector, x, y):
         return tf.reduce_sum(tf.cast(tf.equal(predict(vector, x), y), tf.int32))
 
@@ -72,7 +72,7 @@ def build_mean_loss(model: FlatModel):
     """
     outputs = _build_inference(model, tf.identity, tf.float32, (*model.label_shape, model.num_classes))
 
-    @tf.function
+    @tf.function(autograph=False)
     def mean_loss(vector, x, y):
         losses = model.losses(outputs(vector, x), y)
         mean = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.cast(tf.shape(y)[0], tf.float32))

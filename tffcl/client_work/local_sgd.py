@@ -84,7 +84,7 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
         moves = tape.gradient(scaled, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return [tf.convert_to_tensor(move) for move in moves], loss
 
-    @tf.function
+    @tf.function(autograph=False)
     def local_sgd(vector, x, y, seed, centre=None, correction=None, rate_scale=None):
         rate = training.learning_rate if rate_scale is None else training.learning_rate * rate_scale
         features = model.preprocess(x)
@@ -138,7 +138,7 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
       batches of `training.batch_size`.
     """
 
-    @tf.function
+    @tf.function(autograph=False)
     def full_gradient(vector, x, y):
         n = tf.shape(y)[0]
         size = training.batch_size or tf.maximum(n, 1)

@@ -91,7 +91,7 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
     needed = GRADIENTS[how.gradient]
     step = _build_step(_build_gradient(model, training.weight_decay), how, training.momentum)
 
-    @tf.function
+    @tf.function(autograph=False)
     def meta_sgd(vector, x, y, seed, centre=None):
         del centre  # there is no proximal term
         features, n = model.preprocess(x), tf.shape(y)[0]
@@ -140,7 +140,7 @@ def build_adapt(model: FlatModel, training: LocalTraining, *, rate: float, steps
     """
     gradient = _build_gradient(model, training.weight_decay)
 
-    @tf.function
+    @tf.function(autograph=False)
     def adapt(vector, x, y, seed):
         features, n = model.preprocess(x), tf.shape(y)[0]
 

@@ -21,7 +21,7 @@ def build_step_weight(training: LocalTraining):
     if training.proximal_weight and training.learning_rate_decay < 1:
         raise UserError("learning_rate_decay and proximal_weight together: no formula says what a step is worth then")
 
-    @tf.function
+    @tf.function(autograph=False)
     def step_weight(examples):
         size = training.batch_size or tf.maximum(examples, 1)
         steps = training.epochs * -(-examples // size)

@@ -13,6 +13,7 @@ from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.client_work.step_weights import build_step_weight
 from tffcl.client_work.work import ClientResult, ClientWork, keyed
 from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import converted
 
 FLAG = {"changed": np.int32}  # the field of a client that tells whether its data have changed
 CHOOSE = np.int32(-1)  # a client's `forced` row: none, it chooses itself
@@ -36,7 +37,8 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
       examples, mean training loss over the last epoch, whether the trained model is finite, the local test if the client
       brings test examples, and its flag of change if it brings one.
     """
-    local_sgd = local_sgd or build_local_sgd(model, training)
+    local_sgd = converted(local_sgd or build_local_sgd(model, training))
+    adapt = converted(adapt) if adapt is not None else None
     count_correct = build_count_correct(model)
 
     def tested(vector, local, test, seed):
@@ -45,7 +47,7 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
             return vector
         return tf.cond(tf.size(test["y"]) > 0, lambda: adapt(vector, local["x"], local["y"], seed), lambda: vector)
 
-    @tf.function
+    @tf.function(autograph=False)
     def train_and_report(vector, client, centre=None, correction=None):
         local = stack(client["examples"])
         more = {"correction": correction, "rate_scale": training.rate_scale(client)}
@@ -187,7 +189,7 @@ def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion:
     train_and_report = build_train_and_report(model, training)
     choose = build_choose(model, criterion)
 
-    @tf.function
+    @tf.function(autograph=False)
     def choose_and_train(models, client):
         examples = stack(client[tried])
 

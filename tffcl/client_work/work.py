@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import tensorflow_federated as tff
 
+LOCAL_TEST = ("test_correct", "test_examples")  # what a report has of the local test, in simulations only
+
 
 class ClientResult(NamedTuple):
     """What comes out of a client's computation, TensorFlow values.
@@ -14,7 +16,7 @@ class ClientResult(NamedTuple):
     Attributes:
       uploads: What goes to the server's aggregators, by name.
       report: What it tells of the round: at least `examples=int32`, training examples; `loss=float32`; and `finite=bool`,
-        whether all that it trained is finite.
+        whether all that it trained is finite. The fields `LOCAL_TEST`, and no others, come where the client brings test examples.
       kept: What the client keeps for its next round; None where it keeps nothing.
     """
 

@@ -18,12 +18,14 @@ class Cohort:
       client_ids: `int32 [m]`, distinct.
       seed: `(run seed, round)`; decides each client's shuffling.
       local_test: `bool [m]` or None: whose model is tested right after its local training (the `local` accuracy).
+      rate: The probability with which each client of the population was drawn, independently; None for a fixed size.
     """
 
     population: Population
     client_ids: np.ndarray
     seed: tuple[int, int]
     local_test: np.ndarray | None = None
+    rate: float | None = None
 
     @property
     def sizes(self) -> np.ndarray:

@@ -7,6 +7,8 @@ import numpy as np
 
 from tffcl.errors import UserError
 
+KINDS = ("fixed", "poisson")  # how cohorts are drawn
+
 
 def stream(seed: int, purpose: str) -> int:
     """A seed of its own for one purpose, so that no two parts of a run draw the same numbers."""
@@ -34,17 +36,18 @@ def hold_out(num_clients: int, count: int, seed: int) -> tuple[np.ndarray, np.nd
     return np.setdiff1d(np.arange(num_clients), newcomers), newcomers
 
 
-def sample_cohort(client_ids: np.ndarray, size: int, seed: int, round_number: int) -> np.ndarray:
-    """Draws a cohort uniformly without replacement.
+def sample_cohort(client_ids: np.ndarray, size: int, seed: int, round_number: int, how: str = "fixed") -> np.ndarray:
+    """Draws a cohort uniformly without replacement, or each client independently.
 
     Args:
       client_ids: Who can be drawn.
-      size: How many.
+      size: How many; with Poisson sampling, how many are expected.
       seed: Of the run.
       round_number: From 1.
+      how: "fixed" or "poisson".
 
     Returns:
-      `int32 [size]`, ascending.
+      `int32 [size]`, ascending; with Poisson sampling of another length every time, also 0.
 
     Raises:
       UserError: If there are fewer clients than `size`.
@@ -52,6 +55,8 @@ def sample_cohort(client_ids: np.ndarray, size: int, seed: int, round_number: in
     if size > len(client_ids):
         raise UserError(f"train.clients_per_round is {size}, but there are only {len(client_ids)} clients")
     rng = np.random.default_rng([stream(seed, "sampling"), round_number])
+    if how == "poisson":
+        return np.sort(client_ids[rng.random(len(client_ids)) < size / len(client_ids)]).astype(np.int32)
     return np.sort(rng.choice(client_ids, size, replace=False)).astype(np.int32)
 
 
@@ -60,7 +65,9 @@ def is_evaluation(round_number: int, rounds: int, every: int) -> bool:
     return round_number == rounds or round_number % every == 0
 
 
-def needs_local_test(clients: Callable, size: int, seed: int, round_number: int, rounds: int, every: int) -> np.ndarray:
+def needs_local_test(
+    clients: Callable, size: int, seed: int, round_number: int, rounds: int, every: int, how: str = "fixed"
+) -> np.ndarray:
     """Which clients of a round's cohort will not train again before the next evaluation.
 
     Only their models can be what `local` accuracy asks for then; testing the others would be wasted.
@@ -72,13 +79,14 @@ def needs_local_test(clients: Callable, size: int, seed: int, round_number: int,
       round_number: The round.
       rounds: Number of rounds of the run.
       every: Rounds between evaluations.
+      how: See `sample_cohort`.
 
     Returns:
-      `bool [size]`, in the order of the round's cohort.
+      `bool [m]`, in the order of the round's cohort.
     """
-    cohort = sample_cohort(clients(round_number), size, seed, round_number)
-    again = np.zeros(size, bool)
+    cohort = sample_cohort(clients(round_number), size, seed, round_number, how)
+    again = np.zeros(len(cohort), bool)
     while not is_evaluation(round_number, rounds, every):
         round_number += 1
-        again |= np.isin(cohort, sample_cohort(clients(round_number), size, seed, round_number))
+        again |= np.isin(cohort, sample_cohort(clients(round_number), size, seed, round_number, how))
     return ~again

@@ -51,7 +51,7 @@ ALGORITHMS = {
         "tffcl.algorithms.composed",
         "build_composed",
         "ComposedParameters",
-        needs=("seed", "server_images", "find_encoder"),
+        needs=("seed", "server_images", "find_encoder", "noise_seed"),
         clustering="build_clustering",
     ),
     "flis_dc": Entry(
@@ -207,11 +207,28 @@ TRAININGS = {
     "per_fedavg": "a start from which one step of adaptation makes a good model (Per-FedAvg's)",
 }
 
+
+def _aggregation(description: str, build: str, parameters: str) -> Entry:
+    return Entry(description, "tffcl.aggregators.by_name", build, parameters)
+
+
 # How the updates inside a cluster are aggregated; each builds a factory, or None for the plain mean.
 AGGREGATIONS = {
-    "mean": Entry("the mean, weighted by examples", "tffcl.aggregators.by_name", "build_mean"),
-    "uniform_mean": Entry(
-        "the plain mean of the clients' models, each counts the same", "tffcl.aggregators.by_name", "build_uniform_mean"
+    "mean": _aggregation("the mean, weighted by examples", "build_mean", "MeanParameters"),
+    "uniform_mean": _aggregation(
+        "the plain mean of the clients' models, each counts the same", "build_uniform_mean", "UniformMeanParameters"
+    ),
+    "secure_sum": _aggregation(
+        "the same by secure sums: the server sees no client's upload", "build_secure_sum", "SecureSumParameters"
+    ),
+    "dp": _aggregation("differentially private: clipped updates, noised sums and counts", "build_dp", "DPParameters"),
+    "compression": _aggregation(
+        "updates in few bits, with a range for each layer", "build_compression", "CompressionParameters"
+    ),
+    "robust": _aggregation(
+        "against malicious clients: clipping, median, trimmed mean or multi-Krum; not private",
+        "build_robust",
+        "RobustParameters",
     ),
 }
 

@@ -8,14 +8,17 @@ from typing import Annotated
 
 import msgspec
 
+from tffcl.clients.sampling import KINDS
 from tffcl.datasets.federated import check_settings
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import tasks
-from tffcl.experiments.catalog import GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
+from tffcl.experiments.attacks import AttackSettings
+from tffcl.experiments.catalog import AGGREGATIONS, GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
 from tffcl.experiments.declared import declared
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
 from tffcl.experiments.plain_toml import check_plain, read_toml
 from tffcl.references import load_reference, references_in, registered
+from tffcl.runner.privacy import PrivacySettings
 from tffcl.validation import (
     Count,
     Fraction,
@@ -27,6 +30,7 @@ from tffcl.validation import (
     check_options,
     check_value,
     from_table,
+    one_of,
     with_todays_keys,
     wrong,
 )
@@ -43,6 +47,7 @@ class TrainSettings(Parameters):
       clients_per_round: Cohort size, sampled uniformly without replacement.
       participation: The cohort size as a share of the clients there are before the first round, e.g. 0.1; of this and
         `clients_per_round` the one that is said last holds.
+      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average.
       local_epochs: Passes over the local data a round.
       batch_size: Examples a step; 0 is all local data.
       learning_rate: Of local SGD.
@@ -54,6 +59,7 @@ class TrainSettings(Parameters):
     rounds: Count = 10
     clients_per_round: Count = 10
     participation: Share | None = None
+    sampling: one_of(KINDS) = "fixed"
     local_epochs: Count = 1
     batch_size: Whole = 10
     learning_rate: Positive = 0.01
@@ -156,6 +162,8 @@ class RunConfig:
       checkpoint: When the state is saved.
       newcomers: Who joins later.
       drift: Whose data change in the middle.
+      privacy: What private releases may cost.
+      attack: Which clients are malicious.
       aggregation: Name and options of how updates are aggregated inside each cluster; empty for the plain mean.
       base: What the method is, where that is not its label: a name in the catalog, or a builder "module:function".
       directory: Where modules of builders are looked for, the task file's; "" where there are none.
@@ -175,6 +183,8 @@ class RunConfig:
     checkpoint: CheckpointSettings
     newcomers: NewcomerSettings = NewcomerSettings()
     drift: DriftSettings = DriftSettings()
+    privacy: PrivacySettings = PrivacySettings()
+    attack: AttackSettings = AttackSettings()
     aggregation: Mapping = dataclasses.field(default_factory=dict)
     base: str = ""
     directory: str = ""
@@ -187,7 +197,10 @@ class RunConfig:
     def as_dict(self) -> dict:
         """Plain containers without None, as TOML takes them; no table for newcomers or drift where there are none."""
         values = _without_none(dataclasses.asdict(self))
-        for name, is_there in (("newcomers", self.newcomers.any), ("drift", self.drift.clients)):
+        if self.train.sampling == "fixed":
+            del values["train"]["sampling"]  # as runs of earlier versions have it
+        there = {"newcomers": self.newcomers.any, "drift": self.drift.clients, "attack": self.attack.share}
+        for name, is_there in {**there, "privacy": values["privacy"]}.items():
             if not is_there:
                 del values[name]
         for name in ("aggregation", "base", "directory"):
@@ -244,7 +257,10 @@ def _check_model(model: Mapping, *, keys: bool):
 def _check_aggregation(table: Mapping):
     if table and table != {"name": "mean"}:  # which needs no import
         name, build, options = find_aggregation(table)
-        check_options(f"aggregation {name}", build, options, also=("name",))
+        if name in AGGREGATIONS:
+            from_table(AGGREGATIONS[name].parameter_class(), options, "aggregation")
+        else:
+            check_options(f"aggregation {name}", build, options, also=("name",))
 
 
 def _load_own_data(contents: Mapping, directory: str) -> str:
@@ -406,6 +422,8 @@ def _resolved(name: str, contents: Mapping, source: MethodSource, seed: int, ove
         checkpoint=from_table(CheckpointSettings, contents.get("checkpoint", {}), "checkpoint"),
         newcomers=from_table(NewcomerSettings, contents.get("newcomers", {}), "newcomers"),
         drift=from_table(DriftSettings, contents.get("drift", {}), "drift"),
+        privacy=from_table(PrivacySettings, contents.get("privacy", {}), "privacy"),
+        attack=from_table(AttackSettings, contents.get("attack", {}), "attack"),
         aggregation=contents.get("aggregation", {}),
         base="" if source.base == label else source.base,
         directory=source.directory,
@@ -462,7 +480,7 @@ def _written(values: dict) -> RunConfig:
     named = {"builder": base} if ":" in base else {"method": base} if base else {}
     source = find_method(values["algorithm"], {**values.get("method", {}), **named}, values.get("directory", ""))
     kinds = {"train": TrainSettings, "evaluation": EvaluationSettings, "checkpoint": CheckpointSettings}
-    kinds |= {"newcomers": NewcomerSettings, "drift": DriftSettings}
+    kinds |= {"newcomers": NewcomerSettings, "drift": DriftSettings, "privacy": PrivacySettings, "attack": AttackSettings}
     tables = {name: from_table(kind, values.get(name, {}), name) for name, kind in kinds.items()}
     method = _method_parameters(source, values.get("method", {}))
     plain = {name: values[name] for name in ("task", "algorithm", "seed", "description", "source")}

@@ -69,6 +69,8 @@ def _task(name: str) -> Iterator[str]:
         ("checkpoint", config.CheckpointSettings),
         ("newcomers", config.NewcomerSettings),
         ("drift", config.DriftSettings),
+        ("privacy", config.PrivacySettings),
+        ("attack", config.AttackSettings),
     ):
         yield from _settings(table, settings)
 
@@ -114,7 +116,7 @@ def _training(name: str) -> Iterator[str]:
 def _aggregation(name: str) -> Iterator[str]:
     entry = data.find("aggregation", catalog.AGGREGATIONS, name)
     yield entry.description
-    yield from _function("aggregation", entry.builder())
+    yield from _settings("aggregation", entry.parameter_class())
 
 
 def _encoder(name: str) -> Iterator[str]:

@@ -11,7 +11,23 @@ from tffcl.experiments.catalog import ALGORITHMS
 from tffcl.references import load_reference, references_in, registered
 from tffcl.validation import Parameters, types_of
 
-GIVEN = ("seed", "server_images", "encoder", "find_encoder", "aggregation")  # what a run gives to a builder that takes it
+GIVEN = (
+    "seed",
+    "server_images",
+    "encoder",
+    "find_encoder",
+    "noise_seed",
+    "aggregation",
+)  # what a run gives to a builder that takes it
+# Why a method takes no other aggregation.
+_NO_MEAN = "its server needs each client's upload, or has an aggregation of its own"
+_NO_MEANS = {
+    "solo": "its clients upload nothing",
+    "cfl": "its server compares the clients' updates, so that it needs each of them",
+    "fedsem": "its server clusters the clients' models, so that it needs each of them",
+    "flis_dc": "its server clusters the clients' models in every round, so that it needs each of them",
+    "flt": "its clients get a mix of related clients' models each, so that its server needs each model",
+}
 KEYS = ("method", "builder")  # of [algorithms.LABEL], beside the method's own
 
 
@@ -72,7 +88,7 @@ class MethodSource:
         if aggregation is not None:
             if "aggregation" not in inspect.signature(self.builder).parameters:
                 raise UserError(
-                    f"{self.label} takes no [aggregation]: its server needs each client's upload, or has an aggregation of its own",
+                    f"{self.label} takes no [aggregation] and no [attack] on uploads: {_NO_MEANS.get(self.base, _NO_MEAN)}",
                     table="aggregation",
                 )
             given = {**given, "aggregation": aggregation}

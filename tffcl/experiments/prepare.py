@@ -1,10 +1,12 @@
 """From a configuration to the parts of a run: data, model, method."""
 
 import functools
+import inspect
 import json
 
 import numpy as np
 
+from tffcl.aggregators.attacked import AttackedFactory
 from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import OneShotClustering
@@ -16,6 +18,7 @@ from tffcl.experiments.catalog import AGGREGATIONS, MODELS, find_aggregation, fi
 from tffcl.experiments.config import RunConfig, TrainSettings
 from tffcl.models.flat import FlatModel
 from tffcl.references import made_by
+from tffcl.validation import from_table
 
 
 @functools.lru_cache(maxsize=1)  # the runs of a comparison share it; two at a time could be too much memory
@@ -63,7 +66,7 @@ def local_training(train: TrainSettings) -> LocalTraining:
     )
 
 
-def _given(config: RunConfig, federated, data_dir: str | None) -> dict:
+def _given(config: RunConfig, federated, data_dir: str | None, *, simulated: bool = True) -> dict:
     """What the method's builders need beside model, training and parameters."""
     server = federated.server
     values = {
@@ -71,6 +74,7 @@ def _given(config: RunConfig, federated, data_dir: str | None) -> dict:
         "seed": lambda: stream(config.seed, config.base or config.algorithm),
         "encoder": lambda: _encoder(config.method, federated, data_dir),
         "find_encoder": lambda: _encoder_finder(federated, data_dir),
+        "noise_seed": lambda: stream(config.seed, "signature noise") if simulated else None,
         "aggregation": lambda: None,
     }
     return {name: values[name]() for name in config.method_source.needs}
@@ -95,14 +99,29 @@ def _encoder(method, federated, data_dir: str | None):
     )  # fmt: skip
 
 
-def build_method(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> Method:
-    """Builds the configured method; FLT's encoder is looked for, and kept, in the data directory."""
-    given = _given(config, federated, data_dir)
-    return config.method_source.build(model, local_training(config.train), config.method, given, build_aggregation(config))
+def build_method(
+    config: RunConfig, model: FlatModel, federated, data_dir: str | None = None, *, simulated: bool = False
+) -> Method:
+    """Builds the configured method; FLT's encoder is looked for, and kept, in the data directory.
+
+    Args:
+      config: The run.
+      model: What is trained.
+      federated: Its data.
+      data_dir: Where data sets are.
+      simulated: For a run, whose noise repeats with its seed and whose malicious clients attack. Else the method as it would be
+        deployed: with fresh noise, and clients that are what they are.
+    """
+    given = _given(config, federated, data_dir, simulated=simulated)
+    aggregation = build_aggregation(config, model, simulated=simulated)
+    malicious = config.attack.malicious(federated.num_clients, config.seed)
+    if simulated and len(malicious) and config.attack.kind != "label_flip":
+        aggregation = AttackedFactory(aggregation, config.attack.kind, malicious, config.attack.strength)
+    return config.method_source.build(model, local_training(config.train), config.method, given, aggregation)
 
 
-def build_aggregation(config: RunConfig):
-    """Builds the factory that [aggregation] means; None for the method's own mean.
+def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simulated: bool = False):
+    """Builds the factory that [aggregation] means; None for the method's own mean. In simulations its noise repeats with the seed.
 
     Raises:
       UserError: If a builder of the user's gives no aggregation factory.
@@ -110,10 +129,21 @@ def build_aggregation(config: RunConfig):
     if not config.aggregation:
         return None
     name, build, options = find_aggregation(config.aggregation)
+    if name in AGGREGATIONS:
+        given = {
+            "seed": stream(config.seed, "aggregation") if simulated else None,
+            "layers": None if model is None else layer_sizes(model),
+        }
+        taken = {key: value for key, value in given.items() if key in inspect.signature(build).parameters}
+        return build(from_table(AGGREGATIONS[name].parameter_class(), options, "aggregation"), **taken)
     factory = made_by("aggregation", name, build, None, **options)
-    if name not in AGGREGATIONS:
-        keyed_factory(factory)  # says what is wrong with what it is not
+    keyed_factory(factory)  # says what is wrong with what it is not
     return factory
+
+
+def layer_sizes(model: FlatModel) -> tuple[int, ...]:
+    """Returns how many of the model's parameters each of its layers has, in order."""
+    return tuple(part.stop - part.start for part in model.layer_slices().values())
 
 
 def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> OneShotClustering:

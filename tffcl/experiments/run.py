@@ -2,11 +2,14 @@
 
 import pathlib
 
+from tffcl.aggregators.attacked import OF_DATA
 from tffcl.experiments import prepare
+from tffcl.experiments.attacks import note_of, told_of, with_wrong_labels
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.populations import build_populations
 from tffcl.runner import directory
 from tffcl.runner.result import Result
+from tffcl.runner.summary import write_summary
 from tffcl.runner.train import train
 from tffcl.runtime import RemoteWorkers, remote_workers
 
@@ -44,8 +47,13 @@ def run(
     directory.check_claim(pathlib.Path(out), settings, resume=resume, overwrite=overwrite)
     federated = prepare.load_data(config, data_dir)
     population, later = build_populations(config, federated)
-    method = prepare.build_method(config, prepare.build_model(config, federated), federated, data_dir)
-    return train(
+    attack = config.attack
+    malicious = attack.malicious(federated.num_clients, config.seed)
+    if attack.kind in OF_DATA and len(malicious):
+        population = with_wrong_labels(population, malicious, federated.num_classes)
+        later = {start: with_wrong_labels(each, malicious, federated.num_classes) for start, each in later.items()}
+    method = prepare.build_method(config, prepare.build_model(config, federated), federated, data_dir, simulated=True)
+    result = train(
         method,
         population,
         rounds=protocol.rounds,
@@ -61,6 +69,13 @@ def run(
         overwrite=overwrite,
         show_progress=show_progress,
         workers=workers,
+        sample=protocol.sampling,
+        privacy=config.privacy,
         place_unseen=config.evaluation.place_unseen,
         until=until,
     )
+    if result is not None and len(malicious):
+        told = told_of(attack, malicious, result.client_columns, result.trained.population.client_ids)
+        result.summary.update(attack=told, notes=[*result.summary["notes"], note_of(told)])
+        write_summary(pathlib.Path(out), result.summary)
+    return result

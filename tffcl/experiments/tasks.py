@@ -13,7 +13,7 @@ from tffcl.experiments.plain_toml import read_toml
 
 SECTIONS = (
     "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "newcomers",
-    "drift", "aggregation", "algorithms",
+    "drift", "privacy", "attack", "aggregation", "algorithms",
 )  # fmt: skip
 _TEXTS = ("extends", "description", "source")
 _COHORT_SIZES = ("clients_per_round", "participation")

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.errors import UserError
+from tffcl.models.graph_function import converted
 from tffcl.validation import check_value, one_of
 
 
@@ -310,10 +311,10 @@ def build_flat_model(
     Returns:
       The model; its `functional` takes raw uint8 examples and int32 labels.
     """
-    preprocess = build_preprocess(normalization)
+    preprocess, logits = build_preprocess(normalization), converted(logits)
     input_shape = tuple(int(size) for size in input_shape)
 
-    @tf.function
+    @tf.function(autograph=False)
     def predict_on_batch(model_weights, x, training):
         seed = tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32) if training else None
         return logits(list(model_weights[0]), preprocess(x), seed)

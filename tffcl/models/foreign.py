@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, Weight
-from tffcl.models.graph_function import graph_function
+from tffcl.models.graph_function import converted, graph_function
 
 
 def from_functional(
@@ -43,21 +43,19 @@ def from_functional(
     def outputs(tensors, features, seed):
         return functional.predict_on_batch((tuple(tensors), fixed), features, seed is not None)
 
-    def loss(predicted, labels):
-        return functional.loss(predicted, labels)
+    loss = converted(functional.loss)
 
     def losses(predicted, labels):
         def of_one(example):
             output, label = example
-            return functional.loss(output[tf.newaxis], label[tf.newaxis])  # the mean over a batch of one
+            return loss(output[tf.newaxis], label[tf.newaxis])  # the mean over a batch of one
 
         return tf.map_fn(of_one, (predicted, labels), fn_output_signature=tf.float32)
 
+    probabilities = converted(probabilities) if probabilities else tf.nn.softmax
     classes = _check_output(name, functional, spec)
-    _check_loss(name, functional, spec, classes)
-    return FlatModel(
-        name, weights, functional, tf.identity, outputs, spec, classes, loss, losses, probabilities or tf.nn.softmax
-    )
+    _check_loss(name, functional, loss, spec, classes)
+    return FlatModel(name, weights, functional, tf.identity, outputs, spec, classes, loss, losses, probabilities)
 
 
 def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_spec, name: str | None = None) -> FlatModel:
@@ -174,12 +172,12 @@ def _check_output(name: str, functional, spec) -> int:
     return int(output.shape[-1])
 
 
-def _check_loss(name: str, functional, spec, classes: int):
+def _check_loss(name: str, functional, given_loss, spec, classes: int):
     """UserError if the loss is not a number that is the same for one example and for a batch of its copies."""
     batch = [tf.TensorSpec([None, *each.shape], each.dtype) for each in spec.values()]
 
     def loss(x, y):
-        return functional.loss(functional.predict_on_batch(functional.initial_weights, x, False), y)
+        return given_loss(functional.predict_on_batch(functional.initial_weights, x, False), y)
 
     copies = 3 if classes != 3 else 4  # not the number of classes: a loss of other labels could take one for the other
     try:

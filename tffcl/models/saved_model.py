@@ -33,7 +33,7 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
 
     run = graph_function(answer, tf.TensorSpec([model.size]), images_spec)
 
-    @tf.function(input_signature=[images_spec, tf.TensorSpec([], tf.int32, "cluster")])
+    @tf.function(autograph=False, input_signature=[images_spec, tf.TensorSpec([], tf.int32, "cluster")])
     def predict(images, cluster):
         return run(served.models[cluster], images)
 

@@ -21,6 +21,7 @@ ROUND_COLUMNS = (
 OPTIONAL_ROUND_COLUMNS = (
     "clustering_error", "change_flags", "formed_anew", "known_clusters", "objective", "cluster_accuracy_participants",
     "local_accuracy_all", "validation_cluster_accuracy", "validation_global_accuracy",
+    "epsilon",
 )  # fmt: skip
 CLIENT_COLUMNS = (
     "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",

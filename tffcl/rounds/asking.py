@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.collect import by_client, collect
 from tffcl.clients.population import Population
 from tffcl.kept_builds import built_once
+from tffcl.rounds import releases
 from tffcl.rounds.traffic import Transfer
 from tffcl.signatures.signature import OWN_SEED, Signature
 
@@ -90,11 +91,15 @@ def _build_collection(context_type: tff.Type, computation: tff.Computation) -> t
 
 def build_signing(signature: Signature) -> Callable[[Population], object]:
     """Builds `sign(population) -> value structure with NumPy rows [N, ...]` in the order of the population's IDs."""
-    if signature.stacked is None:
-        collection = build_collection(signature)
-        return lambda population: ask_all(collection, signature.context, population, population.examples)
-    collection = build_stacked_collection(signature)
-    return lambda population: ask_all(collection, signature.context, population, population.stacked)
+    collection = build_collection(signature) if signature.stacked is None else build_stacked_collection(signature)
+
+    def sign(population: Population):
+        clients = len(population.client_ids)
+        releases.tell(releases.Release("the signatures", signature.noise_multiplier, clients, clients))
+        examples = population.examples if signature.stacked is None else population.stacked
+        return ask_all(collection, signature.context, population, examples)
+
+    return sign
 
 
 def build_stacked_collection(signature: Signature) -> tff.Computation:

@@ -30,7 +30,7 @@ from tffcl.runtime import MESSAGE_BYTES, memory
 
 # What a byte of a client's values takes while a block is under way: in the message, in the worker's copy of it and in what TFF
 # makes of that; measured, see tests/benchmarks/memory.py and relatedness.py.
-_INPUT_COPIES, _OUTPUT_COPIES = 3, 7
+_INPUT_COPIES, _SUMMED_COPIES, _COLLECTED_COPIES = 3, 4, 10
 _MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
 
 
@@ -82,8 +82,10 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
       values: The server's values by name.
 
     Raises:
-      UserError: If a single client takes more than the budget, or more than a message has room for.
+      UserError: If a single client takes more than the budget, or more than a message has room for; or if the server holds the
+        uploads of all, and these do not fit into what is free.
     """
+    _check_rows(composed, len(cohort.client_ids))
     clients, lanes = len(cohort.client_ids), len(runtime.lanes())
     shared, each, most = _bytes(composed, cohort, values)
     if shared + each > _MESSAGE_ROOM:
@@ -115,6 +117,17 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
     return Plan(blocks, in_flight)
 
 
+def _check_rows(composed: Round, clients: int):
+    """Raises UserError if the uploads that the server holds of every client do not fit into this process."""
+    uploaded = composed.simulated_update.type_signature.result["uploads"]
+    held = clients * sum(type_bytes(uploaded[name]) for name in composed.uploads if name not in composed.aggregators)
+    if held > (free := memory.free_bytes()):
+        raise UserError(
+            f"the uploads of {clients} clients take {memory.shown(held)} together, which this method's server holds at once; "
+            f"{memory.shown(free)} are free: fewer clients_per_round would do"
+        )
+
+
 def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, float, float]:
     """The bytes of what goes with every block, of what a client adds to a message at most, and of all that a client takes."""
     by_row = composed.server.by_row
@@ -132,8 +145,9 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
     rows_sent = sum(_size(values[name][0]) for name in by_row)
     # Sums by key: a client's own slot of them is copied when it is added to.
     summed = [name for name in composed.aggregators if not hasattr(composed.uploads[name], "by_parts")]
-    slots = sum(type_bytes(result["uploads"][name], rows) for name in summed) * rows / 8
-    most = _INPUT_COPIES * (held + kept + rows_sent) + _OUTPUT_COPIES * (uploads + kept) + received + slots
+    sums = sum(type_bytes(result["uploads"][name], rows) for name in summed)
+    outputs = _SUMMED_COPIES * (sums + kept) + _COLLECTED_COPIES * (uploads - sums)
+    most = _INPUT_COPIES * (held + kept + rows_sent) + outputs + received + sums * rows / 8
     return shared, max(held + kept + rows_sent, uploads + kept), most
 
 

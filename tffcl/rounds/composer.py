@@ -20,7 +20,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import CollectFactory, collect
 from tffcl.client_work.examples import sequence_type, stacked_type
-from tffcl.client_work.work import ClientWork
+from tffcl.client_work.work import LOCAL_TEST, ClientWork
 from tffcl.rounds.secure_sums import simulated
 from tffcl.rounds.traffic import Transfer
 
@@ -130,6 +130,7 @@ class Round:
           aggregators: First states of aggregation processes by upload name, where they are not those of the processes themselves.
         """
         types = {**self.server.values, **self.server.private}
+        self.client_update  # what is deployed begins here, and needs no simulation's form (see `_result_type`)
 
         @tff.tensorflow.computation
         def first_values():
@@ -149,7 +150,7 @@ class Round:
     @functools.cached_property
     def aggregators(self) -> Mapping[str, tff.templates.AggregationProcess]:
         """The aggregation process of each upload that is not just collected, by name."""
-        result = self.client_update.type_signature.result
+        result = self._result_type
         made = {}
         for name, factory in self.uploads.items():
             if isinstance(factory, CollectFactory):
@@ -173,10 +174,12 @@ class Round:
         """What a client receives and sends in the round; nothing where it uploads nothing: then it works for itself."""
         if not self.uploads:
             return Transfer()
-        result = self.client_update.type_signature.result
+        result = self._result_type
         weights = [result["weight"] for factory in self.uploads.values() if isinstance(factory, Weighted)]
-        reports = [result["client_id"], result["report"]] if self.reports else []
-        sent = tff.StructType([result["uploads"], *weights, *reports])
+        told = tff.StructType([(name, kind) for name, kind in _fields(result["report"]) if name not in LOCAL_TEST])
+        reports = [result["client_id"], told] if self.reports else []
+        uploads = [_sent(factory, result["uploads"][name]) for name, factory in self.uploads.items()]
+        sent = tff.StructType([*uploads, *weights, *reports])
         received = [(name, kind) for name, kind in _fields(self._received_type) if name not in self.server.once]
         return Transfer(tff.StructType(received), sent)
 
@@ -189,6 +192,12 @@ class Round:
     def client_update(self) -> tff.Computation:
         """The client's part: `(<values, client> -> <uploads, weight, client_id, report[, kept]>)`, without local test."""
         return self._client_update(simulated=False)
+
+    @property
+    def _result_type(self) -> tff.StructType:
+        """What the client's part gives: the same in both forms but for `LOCAL_TEST`, so that only one needs to be traced."""
+        update = vars(self).get("client_update")  # there if a device's form was asked for
+        return (self.simulated_update if update is None else update).type_signature.result
 
     @functools.cached_property
     def _received_type(self) -> tff.Type:
@@ -229,6 +238,9 @@ class Round:
             for name in uploads:
                 if name not in self.server.told:
                     uploads[name] = tf.nest.map_structure(silenced, uploads[name])
+            for name, factory in self.uploads.items():
+                if getattr(factory, "takes_client_ids", False):
+                    uploads[name] = collections.OrderedDict(client_id=client["client_id"], upload=uploads[name])
             output = collections.OrderedDict(
                 uploads=uploads,
                 weight=tf.where(finite, self.weighting(result.report), 0.0),
@@ -258,7 +270,7 @@ class Round:
         state_type["aggregators"] = collections.OrderedDict(
             (name, process.initialize.type_signature.result.member) for name, process in self.aggregators.items()
         )
-        step = self._build_step()
+        step = self._step
 
         @tff.federated_computation(tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS))
         def next_fn(state, clients):
@@ -303,7 +315,8 @@ class Round:
         collected = {name: updated["uploads"][name] for name in rows}
         return collect(updated["client_id"], _zip({"report": updated["report"], **collected}))
 
-    def _build_step(self) -> tff.Computation | None:
+    @functools.cached_property
+    def _step(self) -> tff.Computation | None:
         if self.server.step is None:
             return None
         held = collections.OrderedDict({**self.server.values, **self.server.private})
@@ -357,6 +370,11 @@ def plain_containers(value):
     if isinstance(value, Mapping):
         return collections.OrderedDict((name, plain_containers(each)) for name, each in value.items())
     return type(value)(map(plain_containers, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _sent(factory, value_type: tff.Type) -> tff.Type:
+    """What travels of an upload: the factory says so where it sends something else than the value."""
+    return factory.uploaded_type(value_type) if hasattr(factory, "uploaded_type") else value_type
 
 
 def _first(value, kind: tff.Type):

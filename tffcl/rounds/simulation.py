@@ -12,7 +12,7 @@ from tffcl.client_work.local_sgd import ROUND
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.errors import Diverged
-from tffcl.rounds import blocks
+from tffcl.rounds import blocks, releases
 from tffcl.rounds.composer import Round, plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 
@@ -84,7 +84,7 @@ def run_round(
       **fields: The client work's fields: name to a value for each client, in the cohort's order.
 
     Raises:
-      UserError: If a client's trained model is not finite, or a single client takes more than the memory budget.
+      UserError: If a client's trained model is not finite, a privacy budget does not allow the round, or a single client takes more than the memory budget.
     """
     values = dict(values or {})
     if ROUND in composed.work.fields:
@@ -92,6 +92,7 @@ def run_round(
     if kept is not None:
         fields["kept"] = kept.of(cohort.client_ids) if brought is None else brought
     chosen = blocks.plan(composed, cohort, values)
+    releases.tell_of_round(composed.uploads, cohort)
     run = _run_whole if chosen.blocks is None else functools.partial(_run_in_blocks, chosen=chosen)
     told, kept = run(composed, cohort, values, aggregators, fields, kept)
     rows = dict(told.rows)

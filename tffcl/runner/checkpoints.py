@@ -16,7 +16,9 @@ from tffcl.errors import UserError
 from tffcl.runner import state_arrays
 
 # What a run keeps beside the method's state: for each client, and totals.
-PROGRESS_KEYS = ("rounds_trained", "local_correct", "local_total", "down_bytes", "up_bytes", "signature_bytes", "seconds")
+PROGRESS_KEYS = (
+    "rounds_trained", "local_correct", "local_total", "down_bytes", "up_bytes", "signature_bytes", "seconds", "releases",
+)  # fmt: skip
 _KEPT = "kept versions"  # `int64 [n, 2]`: client and version
 _NAME = re.compile(r"round_(\d+)\.npz")
 

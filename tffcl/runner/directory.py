@@ -55,12 +55,19 @@ def check_same(out: pathlib.Path, settings: Mapping):
     """Raises UserError if the run in `out` has other settings, naming the first that differs."""
     old = tomllib.loads((out / "config.toml").read_text(encoding="utf-8"))
     old.pop("versions", None)
-    difference = _first_difference(old, settings)
+    difference = _first_difference(_without_budget(old), _without_budget(settings))
     if difference:
         key, before, now = difference
         raise UserError(
             f"{out} holds another run: its {key} is {before!r}, not {now!r}; resume with its own settings, or give another --out"
         )
+
+
+def _without_budget(settings: Mapping) -> dict:
+    """The settings without the privacy budget, which decides when a run ends and nothing else: it may be raised."""
+    privacy = {key: value for key, value in settings.get("privacy", {}).items() if key != "epsilon"}
+    others = {key: value for key, value in settings.items() if key != "privacy"}
+    return {**others, **({"privacy": privacy} if privacy else {})}
 
 
 def _first_difference(old: Mapping, new: Mapping, prefix=""):

@@ -15,13 +15,14 @@ from tffcl.clients import kept, sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
-from tffcl.errors import Diverged, UserError
-from tffcl.rounds import blocks
+from tffcl.errors import Diverged, UserError, unknown
+from tffcl.rounds import blocks, releases
 from tffcl.runner import accuracies, changes, checks, directory, summary
 from tffcl.runner.checkpoints import Checkpoints
 from tffcl.runner.clustering_error import clustering_error
 from tffcl.runner.history import ClusterHistory
 from tffcl.runner.interrupts import Interrupts, watch_for_interrupts
+from tffcl.runner.privacy import BudgetSpent, Ledger, PrivacySettings, privacy_notes, warn_of_delta
 from tffcl.runner.progress import progress_bar
 from tffcl.runner.result import Result, Trained
 from tffcl.runner.round_metrics import Metrics
@@ -48,6 +49,7 @@ class Protocol:
       evaluate_every: Rounds between evaluations; the last round always has one.
       checkpoint_every: Rounds between checkpoints; the last round always has one.
       keep_checkpoints: How many of the newest checkpoints are kept.
+      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average.
     """
 
     rounds: int
@@ -56,10 +58,13 @@ class Protocol:
     evaluate_every: int = 10
     checkpoint_every: int = 10
     keep_checkpoints: int = 2
+    sampling: str = "fixed"
 
     def __post_init__(self):
+        if self.sampling not in sampling.KINDS:
+            raise unknown("sampling", self.sampling, sampling.KINDS)
         least = {"seed": 0}
-        for field in dataclasses.fields(self):
+        for field in dataclasses.fields(self)[:-1]:
             value, smallest = getattr(self, field.name), least.get(field.name, 1)
             if isinstance(value, bool) or int(value) != value or value < smallest:
                 raise UserError(f"{field.name} is {value}; it must be a whole number from {smallest}")
@@ -77,6 +82,8 @@ class _Run:
     interrupts: Interrupts
     title: str
     place_unseen: bool
+    ledger: Ledger
+    stopped: str = ""  # why the run ended before its last round
 
     @contextlib.contextmanager
     def timed(self, which: int):
@@ -103,6 +110,8 @@ def train(
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
     memory: str | int | None = None,
+    sample: str = "fixed",
+    privacy: PrivacySettings = PrivacySettings(),
     place_unseen: bool = False,
     until: int | None = None,
 ) -> Result | None:
@@ -127,6 +136,9 @@ def train(
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
       memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A larger
         cohort computes in blocks: the same numbers up to the order of sums.
+      sample: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in a round that
+        nobody is drawn for nothing moves.
+      privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
       place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
       until: Stop after this round with a checkpoint, to go on later with `resume`.
 
@@ -139,7 +151,7 @@ def train(
     """
     checks.check_method(method)
     most = None if memory is None else parse_bytes(memory)
-    protocol = Protocol(rounds, clients_per_round, seed, evaluate_every, checkpoint_every, keep_checkpoints)
+    protocol = Protocol(rounds, clients_per_round, seed, evaluate_every, checkpoint_every, keep_checkpoints, sample)
     settings = settings or _default_settings(method, protocol, place_unseen)
     out = pathlib.Path(out)
     if workers:
@@ -149,6 +161,9 @@ def train(
         check_examples(each, method.model.example_spec, method.model.num_classes)
     stages = Stages(method.model, population, later)
     sampling.sample_cohort(population.client_ids, clients_per_round, seed, 1)  # too large a cohort is told now
+    ledger = Ledger(privacy, len(population))
+    if privacy.epsilon or privacy.delta:
+        warn_of_delta(ledger, len(population))
     if not workers:
         runtime.use_local_worker()
     directory.claim(out, settings, overwrite=overwrite)  # all that a user may have got wrong is known by now
@@ -157,17 +172,26 @@ def train(
     told = set()
     watch = blocks.Watch(lambda line: _say_once(progress, line, told), lambda *counts: _show_clients(progress, *counts))
     files = kept.stored_in(out / directory.KEPT)
-    with watch_for_interrupts() as interrupts, progress as bar, files as store, budget(most), blocks.watched(watch):
-        job = _Run(method, protocol, stages, stages.at(0), _no_progress(len(population)), interrupts, title, place_unseen)
+    with (
+        watch_for_interrupts() as interrupts,
+        progress as bar,
+        files as store,
+        budget(most),
+        blocks.watched(watch),
+        releases.accounted(ledger),
+    ):
+        job = _Run(
+            method, protocol, stages, stages.at(0), _no_progress(len(population)), interrupts, title, place_unseen, ledger
+        )
         checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints, store)
         round_number, state = _start(job, checkpoints, resume, bar)
         bar.update(round_number)
         written = Metrics(out), ClusterHistory(out, round_number + 1)
         last = min(rounds, until or rounds)
-        state, accuracy = _rounds(job, state, round_number, last, checkpoints, *written, bar)
+        state, accuracy, done = _rounds(job, state, round_number, last, checkpoints, *written, bar)
     if accuracy is None:
         return None
-    about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": rounds}
+    about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": done}
     return _finish(job, out, about, state, accuracy)
 
 
@@ -179,7 +203,7 @@ def _default_settings(method, protocol: Protocol, place_unseen: bool) -> dict:
 def _no_progress(clients: int) -> dict:
     counts = {key: np.zeros(clients, np.int64) for key in _BY_CLIENT}
     totals = {key: np.int64(0) for key in ("down_bytes", "up_bytes", "signature_bytes")}
-    return {**counts, **totals, "seconds": np.zeros(3)}
+    return {**counts, **totals, "seconds": np.zeros(3), "releases": np.zeros((0, 5))}
 
 
 def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int, object]:
@@ -188,12 +212,15 @@ def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int,
     if saved is not None:
         state, job.progress = checkpoints.load(saved, job.method.state_class)
         job.stage = job.stages.at(saved)
+        job.progress.setdefault("releases", np.zeros((0, 5)))  # of a run of an earlier version
+        job.ledger.restore(job.progress["releases"])
         return saved, state
     bar.set_description(f"{job.title} initialises")
     population = job.stage.population
     with job.timed(CLUSTERING):
         state = job.method.initialize(population)
     checks.check_state(job.method, state, population.client_ids, job.method.model.size)
+    job.progress["releases"] = job.ledger.as_array()
     bar.set_description(job.title)
     _count_joining(job, int(job.method.views(state).known_or_all.sum()))
     checkpoints.save(0, state, job.progress)
@@ -230,14 +257,24 @@ def _enter_stage(job: _Run, state, number: int):
 
 
 def _rounds(job: _Run, state, done: int, last: int, checkpoints: Checkpoints, metrics: Metrics, history: ClusterHistory, bar):
-    """Runs the rounds up to the `last`; returns the last state and the evaluation after the run's last round, None before."""
+    """Runs the rounds up to the `last`, or those that the budget allows.
+
+    Returns:
+      The last state, the evaluation after the run's last round (None before), and the last round.
+    """
     protocol, accuracy, shown = job.protocol, None, {}
-    saved = done
+    begun = saved = done
     try:
         while done < last:
             job.interrupts.check()
             start = time.monotonic()
-            state, row = _next_round(job, state, done + 1)
+            try:
+                state, row = _next_round(job, state, done + 1)
+            except BudgetSpent as spent:
+                if done == begun:
+                    raise
+                job.stopped, accuracy = f"stopped after round {done}: {spent}", None
+                break
             done += 1
             if sampling.is_evaluation(done, protocol.rounds, protocol.evaluate_every):
                 state, accuracy = _evaluate(job, state)
@@ -259,9 +296,12 @@ def _rounds(job: _Run, state, done: int, last: int, checkpoints: Checkpoints, me
             checkpoints.save(done, state, job.progress)
         kind = Diverged if isinstance(error, Diverged) else UserError
         raise kind(f"{error} (rounds 1 to {done} are saved)" if done else str(error)) from None
-    if last < protocol.rounds:
-        return state, None
-    return (state, accuracy) if accuracy else _evaluate(job, state)
+    if job.stopped:
+        checkpoints.save(done, state, job.progress)
+        bar.write(job.stopped, file=sys.stderr)
+    elif last < protocol.rounds:
+        return state, None, done
+    return (*((state, accuracy) if accuracy else _evaluate(job, state)), done)
 
 
 def _next_round(job: _Run, state, number: int) -> tuple[object, dict]:
@@ -273,23 +313,29 @@ def _next_round(job: _Run, state, number: int) -> tuple[object, dict]:
         return _round(job, state, number)
     except BaseException:
         job.stage, job.progress = stage, progress
+        job.ledger.restore(progress["releases"])
         raise
 
 
 def _round(job: _Run, state, number: int) -> tuple[object, dict]:
     protocol, population = job.protocol, job.stage.population
     seed, size = protocol.seed, protocol.clients_per_round
+    how = protocol.sampling
     cohort = Cohort(
         population,
-        sampling.sample_cohort(population.client_ids, size, seed, number),
+        sampling.sample_cohort(population.client_ids, size, seed, number, how),
         (sampling.stream(seed, "clients"), number),
         sampling.needs_local_test(
-            lambda at: job.stages.population(at).client_ids, size, seed, number, protocol.rounds, protocol.evaluate_every
+            lambda at: job.stages.population(at).client_ids, size, seed, number, protocol.rounds, protocol.evaluate_every, how
         ),
+        size / len(population) if how == "poisson" else None,
     )
+    if not len(cohort.client_ids):
+        return state, _row_of_nobody(job, state)
     with job.timed(TRAINING):
         state, metrics = job.method.next(state, cohort)
     where, progress = population.index(metrics.client_ids), job.progress
+    progress["releases"] = job.ledger.as_array()
     progress["rounds_trained"][where] += 1
     progress["local_correct"][where] = metrics.test_correct
     progress["local_total"][where] = metrics.test_examples
@@ -308,7 +354,18 @@ def _round(job: _Run, state, number: int) -> tuple[object, dict]:
         **dict.fromkeys(accuracies.names(job.stage)),
         "down_bytes": int(metrics.traffic.down),
         "up_bytes": int(metrics.traffic.up),
+        **({"epsilon": job.ledger.epsilon} if job.ledger.is_private else {}),
     }
+
+
+def _row_of_nobody(job: _Run, state) -> dict:
+    """The row of a round that no client was drawn for: it counts as the last release, and nothing moves."""
+    job.ledger.spend_again()
+    job.progress["releases"] = job.ledger.as_array()
+    clusters = dict.fromkeys(("clusters", "ari")) if job.method.clients_choose else _cluster_row(job, state)
+    accuracies = dict.fromkeys(("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy"))
+    epsilon = {"epsilon": job.ledger.epsilon} if job.ledger.is_private else {}
+    return {"seconds": 0.0, "train_loss": None, **clusters, **accuracies, "down_bytes": 0, "up_bytes": 0, **epsilon}
 
 
 def _evaluate(job: _Run, state) -> tuple[object, dict]:
@@ -335,7 +392,8 @@ def _show_clients(bar, done: int, clients: int):
 
 def _show(bar, row: dict, shown: dict):
     """Moves the bar on; `shown` keeps the last accuracies until the next evaluation."""
-    shown["loss"] = f"{row['train_loss']:.3f}"
+    if row["train_loss"] is not None:
+        shown["loss"] = f"{row['train_loss']:.3f}"
     for key in ("cluster", "local", "global"):
         if row[f"{key}_accuracy"] is not None:
             shown[key] = f"{100 * row[f'{key}_accuracy']:.2f}%"
@@ -354,7 +412,10 @@ def _finish(job: _Run, out: pathlib.Path, about: dict, state, accuracy: dict) ->
     columns = summary.client_table(population, views, accuracy, job.progress)
     summary.write_clients(out, columns)
     told = changes.notes(job.stages, about["rounds"], views)
-    contents = summary.summarize(about, population, views, accuracy, job.progress, told)
+    cost = job.ledger.summary(job.stopped)
+    contents = summary.summarize(about, population, views, accuracy, job.progress, [*told, *privacy_notes(cost)])
+    if cost is not None:
+        contents["privacy"] = cost
     summary.write_summary(out, contents)
     trained = Trained(job.method, state, population, about["rounds"])
     return Result(contents, trained, out, _read_rounds(out / "rounds.csv"), columns)

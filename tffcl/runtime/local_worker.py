@@ -104,6 +104,7 @@ class Worker:
         self.port = port or _free_port()
         self.settings = settings
         self._process = None
+        self._channels = []
         self._started = threading.Event()
         self._failure = None
 
@@ -147,12 +148,20 @@ class Worker:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def connect(self):
+        """Returns what `connect` does, over a connection that `stop` closes."""
+        channel = _open_channel(self.target)
+        self._channels.append(channel)
+        return connect(self.target, alive=self.alive, channel=channel)
+
     def stop(self):
-        """Ends the process; no effect if it has ended."""
+        """Ends the process and the connections to it, each of which has a thread; no effect if they have ended."""
         if self.alive():
             self._process.kill()  # it keeps nothing that could be lost
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=5)
+        while self._channels:
+            self._channels.pop().close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,16 +262,31 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def connect(target: str, *, alive=lambda: True, timeout: float = _START_SECONDS):
+def _open_channel(target: str):
+    import grpc
+
+    return grpc.insecure_channel(target, CHANNEL_OPTIONS)
+
+
+def connect(target: str, *, alive=lambda: True, timeout: float = _START_SECONDS, channel=None):
     """Waits for the worker at `target` ("host:port") and returns a `tff.framework` stub that speaks to it.
+
+    Args:
+      target: Where the worker listens.
+      alive: Whether it runs. When it does not, every call is a `UserError`, but for those that give values back.
+      timeout: Seconds to wait.
+      channel: The gRPC channel to use; default a new one, which stays open.
 
     Raises:
       UserError: If the worker ends (`alive()` is false) or does not answer within `timeout` seconds.
     """
-    import grpc
     import tensorflow_federated as tff
 
-    stub = tff.framework.RemoteExecutorGrpcStub(grpc.insecure_channel(target, CHANNEL_OPTIONS))
+    stub = tff.framework.RemoteExecutorGrpcStub(channel or _open_channel(target))
+    for name in ("get_executor", "create_value", "create_struct", "create_call", "create_selection", "compute"):
+        setattr(stub, name, _while_alive(getattr(stub, name), alive))
+    for name in ("dispose", "dispose_executor"):  # called by destructors, also when the worker has ended with all its values
+        setattr(stub, name, _while_alive(getattr(stub, name), alive, needed=False))
     deadline = time.monotonic() + timeout
     while not stub.is_ready:
         if not alive():
@@ -271,6 +295,19 @@ def connect(target: str, *, alive=lambda: True, timeout: float = _START_SECONDS)
             raise UserError(f"TFF's worker at {target} has not answered within {timeout:.0f} s")
         time.sleep(0.02)
     return stub
+
+
+_ENDED = "TFF's worker has ended in the middle of a computation: was it killed, or is memory short?"
+
+
+def _while_alive(call, alive, needed: bool = True):
+    def checked(request):
+        if alive():
+            return call(request)
+        if needed:
+            raise UserError(_ENDED)
+
+    return checked
 
 
 def build_context(stub, *, alive=lambda: True):
@@ -285,7 +322,7 @@ def build_context(stub, *, alive=lambda: True):
 
     def check():
         if not alive():
-            raise UserError("TFF's worker has ended in the middle of a computation: was it killed, or is memory short?")
+            raise UserError(_ENDED)
 
     return tff.framework.SyncExecutionContext(**context_options(stub, check))
 
@@ -336,7 +373,7 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
         stop_local_worker()
         worker = Worker(settings).start()
         try:
-            stub = connect(worker.target, alive=worker.alive)
+            stub = worker.connect()
             _context, _second_context = (build_context(stub, alive=worker.alive) for _ in range(2))
         except BaseException:
             worker.stop()

@@ -10,6 +10,7 @@ from tffcl.client_work.examples import stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
+from tffcl.signatures.private_noise import clipped, noised
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
 
 FORMS = {
@@ -26,7 +27,7 @@ def build_gradient(model: FlatModel):
     The mean is over all n examples, taken in parts of 100, without dropout. With n = 0 it is zero.
     """
 
-    @tf.function
+    @tf.function(autograph=False)
     def gradient(vector, x, y):
         n = tf.shape(y)[0]
 
@@ -45,7 +46,7 @@ def build_gradient(model: FlatModel):
     return gradient
 
 
-@tf.function
+@tf.function(autograph=False)
 def sketch(vector, dimensions: int, seed):
     """Projects a vector at random so that inner products are kept in the mean: a count sketch.
 
@@ -89,6 +90,9 @@ def build_anchor_gradient(
     local: LocalTraining = LocalTraining(epochs=10, batch_size=0),
     projection: int = 4096,
     seed: int = 0,
+    noise_multiplier: float = 0.0,
+    clip: float = 1.0,
+    noise_seed: int | None = None,
 ) -> Signature:
     """Builds the signature `V = float32[d]`; clients whose data are alike have vectors of like direction.
 
@@ -103,6 +107,10 @@ def build_anchor_gradient(
       projection: Dimensions to which each client projects its vector, see `sketch`; 0, or as many as the model has
         parameters, is none.
       seed: Decides the projection, and with "displacement", and a client's ID, the order of its examples.
+      noise_multiplier: z: the vector, after projection, is scaled to norm `clip` at most, and in units of it gets Gaussian noise of this
+        standard deviation in every dimension: with fewer dimensions more of the direction is left. 0 is none, and no clip.
+      clip: See there.
+      noise_seed: See `private_noise.noised`.
 
     Returns:
       The signature; its context is `<anchor=float32[P],seed=int32[2]>`, with "displacement" also `own_seed=int32[2]`.
@@ -115,7 +123,7 @@ def build_anchor_gradient(
     size = signature_size(model, projection)
     gradient, local_sgd = build_gradient(model), build_local_sgd(model, local)
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute(context, examples):
         anchor, seed, data = context["anchor"], context["seed"], stack(examples)
         if form == "gradient":
@@ -124,6 +132,8 @@ def build_anchor_gradient(
             direction = anchor - local_sgd(anchor, data["x"], data["y"], context[OWN_SEED])[0]
         if size < model.size:
             direction = sketch(direction, size, tf.random.experimental.stateless_fold_in(seed, _SKETCH_STREAM))
+        if noise_multiplier:
+            direction = noised(clipped(direction, clip), noise_multiplier, noise_seed)
         return tf.ensure_shape(direction, [size])
 
     context_type = collections.OrderedDict(anchor=tff.TensorType(np.float32, [model.size]), seed=tff.TensorType(np.int32, [2]))
@@ -131,7 +141,14 @@ def build_anchor_gradient(
     if form == "displacement":
         context_type.update([own_seed_type()])
         context.update(own_seed(seed))
-    key = None if model.key is None else (model.key, form, local, size)
+    private = (noise_multiplier, clip, noise_seed)
+    key = None if model.key is None else (model.key, form, local, size, private)
     return build_signature(
-        "anchor_gradient", model.example_spec, compute, context_type=tff.to_type(context_type), context=context, key=key
+        "anchor_gradient",
+        model.example_spec,
+        compute,
+        context_type=tff.to_type(context_type),
+        context=context,
+        key=key,
+        noise_multiplier=noise_multiplier,
     )

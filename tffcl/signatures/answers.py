@@ -85,7 +85,7 @@ def build_inference(
     )
     context = collections.OrderedDict(model=model.initial, images=images, **own_seed(seed))
 
-    @tf.function
+    @tf.function(autograph=False)
     def train_and_answer(context, examples):
         local = stack(examples)
         trained, _ = local_sgd(context["model"], local["x"], local["y"], context[OWN_SEED])

@@ -55,7 +55,7 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None) -> Sig
         variance = tf.math.divide_no_nan(tf.reduce_sum(weights[..., tf.newaxis] * apart, 1), total)
         return tf.concat([mean, tf.sqrt(variance)], -1)
 
-    @tf.function
+    @tf.function(autograph=False)
     def describe(vector, examples):
         data = stack(examples)
         outputs, labels = outputs_of(vector, data["x"]), data["y"]

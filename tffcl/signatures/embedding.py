@@ -53,7 +53,7 @@ def build_embed(autoencoder: FlatAutoencoder, num_centres: int, fine_tuning: Fin
         autoencoder, fine_tuning.epochs, fine_tuning.batch_size, fine_tuning.rate, fine_tuning.optimizer
     )
 
-    @tf.function
+    @tf.function(autograph=False)
     def embed(vector, images, seed):
         tuned = fine_tune(vector, images, seed) if fine_tuning.epochs else tf.identity(vector)
         found = kmeans(encode(tuned, images), tf.random.experimental.stateless_fold_in(seed, _KMEANS_STREAM))
@@ -126,7 +126,7 @@ def build_embedding(
     embed_images = build_embed(autoencoder, num_centres, fine_tuning)
     sent = vector if fine_tune_epochs else vector[: autoencoder.layer_slices()["decoder_input"].start]
 
-    @tf.function
+    @tf.function(autograph=False)
     def embed(context, examples):
         weights = tf.pad(context["encoder"], [[0, autoencoder.size - sent.size]])  # to encode needs no decoder
         return embed_images(weights, stack(examples)["x"], context[OWN_SEED])[0]

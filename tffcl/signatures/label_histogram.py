@@ -4,23 +4,29 @@ import tensorflow as tf
 
 from tffcl.client_work.examples import stack
 from tffcl.models.flat import FlatModel
+from tffcl.signatures.private_noise import noised
 from tffcl.signatures.signature import Signature, build_signature
+from tffcl.validation import NonNegative
 
 
-def build_label_histogram(model: FlatModel) -> Signature:
+def build_label_histogram(model: FlatModel, *, noise_multiplier: NonNegative = 0.0, noise_seed: int | None = None) -> Signature:
     """Builds the signature `V = float32[C]`: which share of a client's labels is which class.
 
     Args:
       model: Decides the examples' type and C.
+      noise_multiplier: z: every share gets Gaussian noise of this standard deviation. A client's shares have norm 1 at most, so that
+        this is the noise multiplier of leaving the client out. 0 is none.
+      noise_seed: See `private_noise.noised`.
     """
 
-    @tf.function
+    @tf.function(autograph=False)
     def histogram(context, examples):
         del context
         labels = tf.reshape(stack(examples)["y"], [-1])
         classes = model.num_classes
         counts = tf.math.bincount(labels, minlength=classes, maxlength=classes, dtype=tf.float32)
         counts = tf.ensure_shape(counts, [classes])
-        return tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
+        shares = tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
+        return noised(shares, noise_multiplier, noise_seed) if noise_multiplier else shares
 
-    return build_signature("label_histogram", model.example_spec, histogram)
+    return build_signature("label_histogram", model.example_spec, histogram, noise_multiplier=noise_multiplier)

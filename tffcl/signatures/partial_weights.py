@@ -54,7 +54,7 @@ def build_partial_weights(
     places, local_sgd = layer_places(model, layers), build_local_sgd(model, training)
     size = sum(place.stop - place.start for place in places)
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute(context, examples):
         data = stack(examples)
         trained, _ = local_sgd(context["model"], data["x"], data["y"], context[OWN_SEED])

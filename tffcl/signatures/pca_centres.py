@@ -13,7 +13,7 @@ from tffcl.signatures.subspace import left_singular_vectors
 from tffcl.validation import Count, validated
 
 
-@tf.function
+@tf.function(autograph=False)
 def principal_components(rows, count: int):
     """Projects rows on their own first principal components.
 
@@ -57,7 +57,7 @@ def build_pca_centres(
     count = min(num_components, features)
     kmeans = build_kmeans(num_centres)
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute(context, examples):
         images = stack(examples)["x"]
         x = (preprocess or as_features)(images)

@@ -24,6 +24,7 @@ class Signature:
       context: The value to broadcast.
       stacked: `() -> (<context=C,examples=<x[?,...],y[?,...]>> -> V)`, the same of stacked examples, for simulations; None: they take
         `computation`.
+      noise_multiplier: z of the Gaussian mechanism that a client's signature is, when the client is left out; 0: not private.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Signature:
     computation: tff.Computation
     context: object
     stacked: Callable[[], tff.Computation] | None = None
+    noise_multiplier: float = 0.0
 
 
 NO_CONTEXT = np.int32(0)
@@ -57,7 +59,14 @@ _TRACED = KeptBuilds()
 
 
 def build_signature(
-    name, example_spec, compute, *, context_type=NO_CONTEXT_TYPE, context=NO_CONTEXT, key: Hashable = None
+    name,
+    example_spec,
+    compute,
+    *,
+    context_type=NO_CONTEXT_TYPE,
+    context=NO_CONTEXT,
+    key: Hashable = None,
+    noise_multiplier: float = 0.0,
 ) -> Signature:
     """Makes a `Signature` from a tf.function.
 
@@ -69,6 +78,7 @@ def build_signature(
       context: The value that the server broadcasts.
       key: All that `compute` depends on beside the types: signatures of one name and key are traced once. None: it is like no
         other.
+      noise_multiplier: See `Signature`.
     """
 
     def traced(examples_type):
@@ -88,7 +98,7 @@ def build_signature(
     if not tff.types.contains_only(value_type, _is_fixed):
         raise UserError(f"signature {name} gives {value_type}; every dimension must be known: tf.ensure_shape(value, [...])")
     stacked = functools.cache(lambda: traced(stacked_type(deployed)))
-    return Signature(name, context_type, value_type, computation, context, stacked)
+    return Signature(name, context_type, value_type, computation, context, stacked, noise_multiplier)
 
 
 def _is_fixed(kind: tff.Type) -> bool:

@@ -8,6 +8,7 @@ from tffcl.client_work.examples import as_features, stack
 from tffcl.client_work.order import visiting_order
 from tffcl.errors import UserError, unknown
 from tffcl.signatures.jacobi import symmetric_eigenpairs
+from tffcl.signatures.private_noise import noised
 from tffcl.signatures.signature import Signature, build_signature
 
 METHODS = ("gram", "svd", "power")
@@ -123,10 +124,11 @@ def _largest_by_power(gram, count):
     return tf.sqrt(tf.maximum(squares, 0)), vectors[: tf.shape(gram)[0]]
 
 
+_PAIRS = {"gram": _largest, "svd": _largest, "power": _largest_by_power}
 _BY = {"gram": _by_gram, "svd": _by_svd, "power": _by_power}
 
 
-@tf.function
+@tf.function(autograph=False)
 def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: float = 1.0):
     """Computes the `num_vectors` most significant left singular vectors of `data`.
 
@@ -150,13 +152,11 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: 
     if energy < 1.0:
         before = tf.math.cumsum(tf.square(values), exclusive=True)
         mask = tf.logical_and(mask, before < energy * tf.reduce_sum(tf.square(data)))
-    peak = tf.gather(tf.transpose(basis), tf.argmax(tf.abs(basis), axis=0), axis=1, batch_dims=1)
-    basis = tf.where(mask, tf.where(peak < 0, -basis, basis), tf.zeros_like(basis))
-    basis = tf.ensure_shape(basis, [data.shape[0], num_vectors])
-    return tf.cast(basis, tf.float32), tf.ensure_shape(mask, [num_vectors])
+    basis = _with_signs(tf.where(mask, basis, tf.zeros_like(basis)))
+    return tf.ensure_shape(basis, [data.shape[0], num_vectors]), tf.ensure_shape(mask, [num_vectors])
 
 
-@tf.function
+@tf.function(autograph=False)
 def class_singular_vectors(
     data, labels, num_vectors: int, num_classes: int, max_classes: int, method: str = "gram", energy: float = 1.0
 ):
@@ -188,6 +188,22 @@ def class_singular_vectors(
     return basis, tf.reshape(masks, [max_classes * num_vectors])
 
 
+def _noised_gram(data, clip: float, noise_multiplier: float, seed: int | None):
+    """The mean of x x' `float64 [d, d]` with symmetric noise, shifted so that no eigenvalue is below zero."""
+    data = tf.cast(data, tf.float64)
+    scaled = data / tf.maximum(tf.norm(data, axis=0, keepdims=True), tf.cast(clip, tf.float64))
+    gram = tf.math.divide_no_nan(tf.matmul(scaled, scaled, transpose_b=True), tf.cast(tf.shape(data)[1], tf.float64))
+    upper = tf.linalg.band_part(noised(gram, noise_multiplier, seed), 0, -1)  # an entry of the lower half tells nothing more
+    symmetric = upper + tf.linalg.matrix_transpose(upper) - tf.linalg.diag(tf.linalg.diag_part(upper))
+    return symmetric + tf.norm(symmetric) * tf.eye(tf.shape(gram)[0], dtype=gram.dtype)
+
+
+def _with_signs(basis):
+    """The columns `float32`, each with the sign that makes its entry of largest magnitude positive."""
+    peak = tf.gather(tf.transpose(basis), tf.argmax(tf.abs(basis), axis=0), axis=1, batch_dims=1)
+    return tf.cast(tf.where(peak < 0, -basis, basis), tf.float32)
+
+
 def _centred(x):
     features = as_features(x)
     return features - tf.reduce_mean(features, axis=0)
@@ -204,6 +220,9 @@ def build_subspace(
     samples: int | None = None,
     energy: float = 1.0,
     method: str = "gram",
+    noise_multiplier: float = 0.0,
+    clip: float = 1.0,
+    noise_seed: int | None = None,
 ) -> Signature:
     """Builds the signature `V = <basis=float32[d,q],mask=bool[q]>` of a client's data subspace.
 
@@ -218,6 +237,12 @@ def build_subspace(
       samples: Only so many of a client's examples, at random but always the same; default all.
       energy: As in `left_singular_vectors`.
       method: A name in `METHODS`.
+      noise_multiplier: z: the vectors are those of the noised Gram matrix (Dwork et al. 2014, "Analyze Gauss"), the mean of x x' over
+        the examples, each scaled to norm `clip` at most, in units of clip². Its norm is 1 at most, and each of its coordinates gets
+        Gaussian noise of this standard deviation, symmetrically. That hides the whole client; with d features noise has singular
+        values of about 2 z √d. 0 is none, and no clip.
+      clip: See there.
+      noise_seed: See `private_noise.noised`.
 
     Raises:
       UserError: If p is below 1 or above the number of features, or the class counts are missing or contradictory.
@@ -231,13 +256,15 @@ def build_subspace(
         raise UserError("per_class needs one label for each example; these have a sequence of labels")
     if per_class and not num_classes:
         raise UserError("per_class needs num_classes, the number of labels")
+    if noise_multiplier and (per_class or energy < 1):
+        raise UserError("noise_multiplier is of a fixed number of vectors of all data; with per_class or energy it must be 0")
     max_classes = max_classes or num_classes
     if per_class and not 1 <= max_classes <= num_classes:
         raise UserError(f"max_classes is {max_classes}; it must be from 1 to the number of classes, {num_classes}")
 
     to_features = preprocess if callable(preprocess) else {"raw": as_features, "centred": _centred}[preprocess or "raw"]
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute(context, examples):
         del context
         local = stack(examples)
@@ -247,7 +274,13 @@ def build_subspace(
             local = tf.nest.map_structure(lambda leaf: tf.gather(leaf, chosen), local)
         x = to_features(local["x"])
         data = tf.transpose(tf.reshape(x, [-1, features]))
-        if per_class:
+        if noise_multiplier:
+            gram = _noised_gram(data, clip, noise_multiplier, noise_seed)
+            # Its eigenvectors of largest eigenvalues: shifted, they are the left singular vectors of a matrix.
+            _, vectors = _PAIRS[method](gram, num_vectors)
+            basis = tf.ensure_shape(_with_signs(vectors), [features, num_vectors])
+            mask = tf.ones([num_vectors], tf.bool)
+        elif per_class:
             basis, mask = class_singular_vectors(data, local["y"], num_vectors, num_classes, max_classes, method, energy)
         else:
             basis, mask = left_singular_vectors(data, num_vectors, method, energy)
@@ -255,7 +288,7 @@ def build_subspace(
 
     key = (
         None
-        if callable(preprocess)
+        if callable(preprocess) or noise_multiplier
         else (num_vectors, per_class, num_classes, max_classes, preprocess, samples, energy, method)
     )
-    return build_signature("subspace", example_spec, compute, key=key)
+    return build_signature("subspace", example_spec, compute, key=key, noise_multiplier=noise_multiplier)

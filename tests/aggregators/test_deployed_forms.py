@@ -1,0 +1,86 @@
+"""Which of TFF's deployable forms a round has under each aggregation; what is exported has fresh noise and no attackers."""
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+import tffcl
+from tests.short_runs import TRAINING, cohort_of, deployed_inputs
+from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.experiments import config, prepare
+from tffcl.export import forms
+from tffcl.rounds import blocks
+from tffcl.rounds.composer import compose
+from tffcl.rounds.simulation import run_round
+
+RULES = {
+    "secure_sum": {},
+    "dp": {},
+    "dp with secure sums": {"secure": True},
+    "compression": {},
+    "robust clipping": {"rule": "clipping"},
+    "robust median": {"rule": "median"},
+}
+SUMS_ONLY = ("secure_sum", "dp with secure sums")
+
+
+def round_of(model, label):
+    aggregation = tffcl.aggregation(label.split(" ")[0], **RULES[label])
+    return build_clustered_training(model, TRAINING, aggregation=aggregation).round_for(2)
+
+
+@pytest.mark.parametrize("label", RULES)
+def test_each_rule_has_a_map_reduce_form_and_those_of_sums_alone_the_other(tff_worker, model, population, label):
+    composed = round_of(model, label)
+    assert forms.build_form("map_reduce", composed.deployed) is not None
+    if label in SUMS_ONLY:
+        silent = compose(composed.work, composed.uploads, composed.server, reports=False).deployed
+        assert forms.build_form("distribute_aggregate", silent) is not None
+        serialized = tff.framework.serialize_computation(silent).SerializeToString()
+        assert b"federated_secure_sum_bitwidth" in serialized and b"federated_aggregate" not in serialized
+    else:
+        with pytest.raises(Exception):
+            forms.build_form("distribute_aggregate", composed.deployed)
+
+
+@pytest.mark.parametrize("label", ["compression", "robust median", "robust clipping"])
+def test_a_deployed_round_gives_the_models_of_the_simulated_one(tff_worker, model, population, label):
+    composed = round_of(model, label) if label != "compression" else build_clustered_training(
+        model, TRAINING, aggregation=tffcl.aggregation("compression", seed=1)
+    ).round_for(2)  # fmt: skip
+    models = np.repeat(model.initial[None], 2, axis=0)
+    cohort, keys = cohort_of(population, [0, 1, 2, 3], 1), np.array([0, 1, 0, 1], np.int32)
+    simulated = run_round(composed, cohort, {"models": models}, composed.initial_aggregators, key=keys).values["models"]
+    state = {"models": models, "aggregators": composed.initial_aggregators}
+    deployed = composed.deployed(state, deployed_inputs(cohort, key=keys))[0]["models"]
+    np.testing.assert_allclose(deployed, simulated, atol=1e-2 if label == "compression" else 2e-5)
+
+
+def test_a_blocked_round_gives_the_same_sums(tff_worker, model, population):
+    """Every rule is one aggregation that can be cut into blocks of clients."""
+    for label in RULES:
+        assert blocks.BlockForm(round_of(model, label)).mergeable is not None, label
+
+
+def test_what_is_loaded_of_a_run_has_fresh_noise_and_nobody_malicious(tff_worker):
+    overrides = {"aggregation": {"name": "dp"}, "attack": {"share": 0.2}, "model": {"hidden": 4}}
+    chosen = config.resolve("demo_digits", "fedavg", overrides=overrides)
+    federated = prepare.load_data(chosen)
+    model = prepare.build_model(chosen, federated)
+
+    def factory(**more):
+        return prepare.build_method(chosen, model, federated, **more).engine.round_for(1).uploads["update"]
+
+    deployed, simulated = factory(), factory(simulated=True)
+    assert type(deployed).__name__ == "PrivateClusteredMeanFactory" and type(simulated).__name__ == "AttackedFactory"
+    assert deployed._seed is None and simulated._inner._seed is not None
+
+
+def test_the_bytes_are_those_that_a_rule_sends(model):
+    plain = build_clustered_training(model, TRAINING).round_for(2).transfer.up_bytes()
+    sent = {label: round_of(model, label).transfer.up_bytes() for label in RULES}
+    upload = 4 * model.size
+    assert sent["robust median"] == plain
+    assert plain - 0.76 * upload < sent["compression"] < plain - 0.7 * upload
+    assert sent["secure_sum"] == pytest.approx(plain + upload, abs=50)
+    assert sent["dp"] == plain + 4  # the vote on the clip

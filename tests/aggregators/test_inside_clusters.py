@@ -1,0 +1,277 @@
+"""Private, secure, compressed and robust means inside clusters: right in clusters of any size, and against NumPy."""
+
+import collections
+import types
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+from scipy import stats
+
+import tffcl
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
+from tffcl.errors import UserError
+from tffcl.rounds.secure_sums import simulated
+
+SIZE = 6
+VALUE = tff.to_type(collections.OrderedDict(key=np.int32, value=tff.TensorType(np.float32, [SIZE])))
+WEIGHT = tff.TensorType(np.float32)
+BOUND = 4 * 2.0**-30 * 10_000  # of a secure mean, for one client of weight 1
+
+
+def unequal(clusters):
+    """Keys of clusters of 1, 2, 3, 4, 5, 1, 2, ... members, the last one empty; updates and weights."""
+    keys = np.concatenate([[cluster] * (1 + cluster % 5) for cluster in range(clusters - 1)]).astype(np.int32)
+    rng = np.random.default_rng(clusters)
+    return rng.permutation(keys), rng.normal(size=(len(keys), SIZE)).astype(np.float32), rng.integers(1, 9, len(keys))
+
+
+def built(factory):
+    """The process as a simulation runs it, with secure sums in the open."""
+    process = factory.create(VALUE, WEIGHT)
+    if (step := simulated(process.next)) is process.next:
+        return process
+    return types.SimpleNamespace(initialize=process.initialize, next=lambda *given: types.SimpleNamespace(**step(*given)))
+
+
+def aggregated(factory, keys, values, weights, state=None):
+    process = built(factory)
+    clients = [collections.OrderedDict(key=np.int32(key), value=value) for key, value in zip(keys, values)]
+    return process.next(process.initialize() if state is None else state, clients, [float(each) for each in weights])
+
+
+def means(keys, values, weights, clusters):
+    found = np.zeros((clusters, SIZE))
+    for cluster in set(keys):
+        found[cluster] = np.average(values[keys == cluster], axis=0, weights=weights[keys == cluster])
+    return found
+
+
+def of_rows(found, clusters):
+    return np.concatenate([found, np.zeros((clusters - len(found), SIZE))])
+
+
+CLUSTERS = pytest.mark.parametrize("clusters", [2, 8, 25])
+
+
+@CLUSTERS
+def test_secure_sums_are_the_weighted_mean(tff_worker, clusters):
+    keys, values, weights = unequal(clusters)
+    found = aggregated(keyed_factory("secure_sum", clusters), keys, values, weights)
+    expected = means(keys, values, weights, clusters)
+    np.testing.assert_allclose(found.result, expected, rtol=1e-6, atol=BOUND)
+    assert not np.any(np.asarray(found.result)[-1])  # the empty cluster's, exactly
+    np.testing.assert_allclose(found.measurements["weight"], np.bincount(keys, weights, clusters), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "clusters, secure, clipping", [(2, False, "fixed"), (8, False, "adaptive"), (8, True, "fixed"), (25, False, "fixed")]
+)
+def test_without_noise_a_private_mean_is_the_mean_over_members(tff_worker, clusters, secure, clipping):
+    keys, values, _ = unequal(clusters)
+    factory = tffcl.aggregation("dp", noise_multiplier=0, clip=100, min_cluster_size=1, secure=secure, clipping=clipping)
+    found = aggregated(factory.with_clusters(clusters), keys, values, np.arange(1, len(keys) + 1))
+    expected = means(keys, values, np.ones(len(keys)), clusters)
+    np.testing.assert_allclose(found.result, expected, atol=1e-5)
+    np.testing.assert_allclose(found.measurements["clients"], np.bincount(keys, minlength=clusters), atol=1e-5)
+
+
+def test_updates_are_clipped_and_small_clusters_wait(tff_worker):
+    keys, values = np.array([0, 0, 0, 1]), np.ones((4, SIZE), np.float32)
+    factory = tffcl.aggregation("dp", noise_multiplier=0, clip=0.5).with_clusters(3)
+    found = aggregated(factory, keys, values, np.ones(4))
+    np.testing.assert_allclose(found.result, [np.full(SIZE, 0.5 / np.sqrt(SIZE)), np.zeros(SIZE), np.zeros(SIZE)], rtol=1e-6)
+
+
+def test_the_adaptive_clip_follows_the_members_whatever_the_number_of_clusters(tff_worker):
+    """Half of the updates have norm 1, half 3: the clip that starts at 10 ends between, also with seven empty clusters."""
+    values = np.zeros((16, SIZE), np.float32)
+    values[:, 0] = [1, 3] * 8
+    factory = tffcl.aggregation("dp", noise_multiplier=0, clip=10, clipping="adaptive", clip_learning_rate=0.5)
+    process = built(factory.with_clusters(8))
+    state = process.initialize()
+    clients = [collections.OrderedDict(key=np.int32(place % 2), value=value) for place, value in enumerate(values)]
+    for _ in range(20):
+        state = process.next(state, clients, [1.0] * 16).state
+    assert 0.9 < state["clip"] < 3.1 and state["round"] == 20
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_the_noise_has_the_stated_standard_deviation(tff_worker, secure):
+    """Chi-squared tests at 1 in 1000 of sums and counts, of all rounds and clusters together."""
+    z, clip, share, clusters, rounds = 0.7, 2.0, 0.3, 3, 40
+    factory = tffcl.aggregation(
+        "dp", noise_multiplier=z, clip=clip, count_share=share, min_cluster_size=0.5, secure=secure, seed=5
+    ).with_clusters(clusters)
+    sizes = np.array([12, 6, 9])
+    keys = np.repeat(np.arange(clusters), sizes)
+    values = np.full((len(keys), SIZE), 0.1, np.float32)
+    process = built(factory)
+    state, sums, counts = process.initialize(), [], []
+    clients = [collections.OrderedDict(key=np.int32(key), value=value) for key, value in zip(keys, values)]
+    for _ in range(rounds):
+        output = process.next(state, clients, [1.0] * len(keys))
+        noisy = np.asarray(output.measurements["clients"])
+        state = output.state
+        sums.append((np.asarray(output.result) * noisy[:, None] - 0.1 * sizes[:, None])[noisy >= 0.5])
+        counts.append(noisy - sizes)
+    for drawn, deviation in ((np.concatenate(sums), z * clip / np.sqrt(1 - share)), (counts, z / np.sqrt(share))):
+        drawn = np.ravel(drawn) / deviation
+        tail = stats.chi2.cdf(np.sum(drawn**2), len(drawn))
+        assert 5e-4 < tail < 1 - 5e-4
+        assert abs(drawn.mean()) < 4 / np.sqrt(len(drawn))
+    assert len(np.unique(np.round(np.ravel(counts), 6))) == rounds * clusters  # no draw comes twice
+
+
+def test_noise_repeats_with_the_seed_only(tff_worker):
+    keys, values, weights = unequal(2)
+
+    def draw(**seed):
+        return np.asarray(
+            aggregated(tffcl.aggregation("dp", **seed).with_clusters(2), keys, values, weights).measurements["clients"]
+        )
+
+    np.testing.assert_array_equal(draw(seed=1), draw(seed=1))
+    assert not np.array_equal(draw(seed=1), draw(seed=2))
+    assert not np.array_equal(draw(), draw())
+
+
+@CLUSTERS
+def test_compression_is_off_by_a_step_of_each_layer_at_most(tff_worker, clusters):
+    keys, values, weights = unequal(clusters)
+    values[:, 4:] *= 1000  # the other layer's steps stay fine
+    layers = [slice(0, 4), slice(4, 6)]
+    factory = tffcl.aggregation("compression", bits=6, layers=(4, 2), seed=3)
+    found = of_rows(np.asarray(aggregated(factory, keys, values, weights).result), clusters)
+    error = np.abs(found - means(keys, values, weights, clusters))
+    for layer in layers:
+        step = np.ptp(values[:, layer], axis=1).max() / (2**6 - 1)
+        assert error[:, layer].max() <= step * (1 + 1e-5)
+    sent = factory.uploaded_type(VALUE)
+    assert (sent["ranges"].shape, sent["bits"].shape) == ((4,), (5,))
+
+
+def test_rounding_has_the_value_as_its_expectation(tff_worker):
+    factory = tffcl.aggregation("compression", bits=1, seed=3)
+    values = np.tile(np.array([0, 1, 0.25, 0.25, 0.25, 0.25], np.float32), (400, 1))
+    values += np.random.default_rng(0).normal(0, 1e-4, values.shape).astype(np.float32)
+    found = np.asarray(aggregated(factory, np.zeros(400, int), values, np.ones(400)).result)[0]
+    np.testing.assert_allclose(found[2:], 0.25, atol=4 * np.sqrt(0.25 * 0.75 / 400))
+
+
+@CLUSTERS
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "multi_krum"])
+def test_robust_rules_against_numpy_and_within_their_bound(tff_worker, rule, clusters):
+    keys, values, weights = unequal(clusters)
+    found = of_rows(np.asarray(aggregated(tffcl.aggregation("robust", rule=rule), keys, values, weights).result), clusters)
+    for cluster in range(clusters):
+        own = values[keys == cluster].astype(np.float64)
+        n, left_out = len(own), round(0.2 * len(own))
+        if not n:
+            assert not found[cluster].any()
+            continue
+        if rule == "median":
+            expected, bound = np.median(own, axis=0), own.std(axis=0)
+        elif rule == "trimmed_mean":
+            cut = min(left_out, (n - 1) // 2)
+            expected, bound = stats.trim_mean(own, cut / n + 1e-9), own.std(axis=0) * np.sqrt(2 * cut / (n - 2 * cut))
+        else:
+            expected = krum(own, left_out)
+            bound = np.sqrt(own.var(axis=0).sum() * left_out / (n - left_out))
+        if expected is not None:
+            np.testing.assert_allclose(found[cluster], expected, atol=1e-5)
+        difference = np.abs(found[cluster] - own.mean(axis=0))
+        assert np.all((np.linalg.norm(difference) if rule == "multi_krum" else difference) <= bound + 1e-5)
+
+
+def krum(own, left_out):
+    """The mean of the chosen members; None where two that are each other's nearest compete for the last place."""
+    n = len(own)
+    if n == 1:
+        return own[0]
+    distances = np.sort(((own[:, None] - own[None]) ** 2).sum(-1), axis=1)[:, 1:]
+    scores = distances[:, : max(1, n - left_out - 2)].sum(axis=1)
+    order = np.argsort(scores)
+    if left_out and np.isclose(*scores[order][n - left_out - 1 : n - left_out + 1]):
+        return None
+    return own[order[: n - left_out]].mean(axis=0)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "multi_krum"])
+def test_two_of_seven_attackers_move_a_robust_mean_by_little(tff_worker, rule):
+    values = np.random.default_rng(1).normal(1, 0.1, (7, SIZE)).astype(np.float32)
+    values[:2] = 1e4
+    factory = tffcl.aggregation("robust", rule=rule, attackers=0.3)
+    found = aggregated(factory, np.ones(7, int), values, [1e6, 1e6, 1, 1, 1, 1, 1])
+    np.testing.assert_allclose(found.result, [np.zeros(SIZE), np.full(SIZE, 1)], atol=0.3)
+
+
+@CLUSTERS
+def test_each_cluster_is_clipped_by_its_own_members(tff_worker, clusters):
+    """The clip of each cluster finds the quantile of its members' norms; one that is empty keeps its first."""
+    keys, values, weights = unequal(clusters)
+    scale = np.exp(np.arange(clusters) % 3 - 1)
+    values = (values / np.linalg.norm(values, axis=1, keepdims=True) * scale[keys, None]).astype(np.float32)
+    factory = tffcl.aggregation("robust", rule="clipping", quantile=0.5, clip_learning_rate=0.3).with_clusters(clusters)
+    process = built(factory)
+    clients = [collections.OrderedDict(key=np.int32(key), value=value) for key, value in zip(keys, values)]
+    state = process.initialize()
+    for _ in range(15):
+        output = process.next(state, clients, [float(each) for each in weights])
+        state = output.state
+    clips, found = np.asarray(state["clip"]), np.asarray(output.result)
+    assert np.all(np.abs(np.log(clips[:-1] / scale[:-1])) <= 0.16) and clips[-1] == 1
+    norms = np.linalg.norm(values, axis=1)
+    expected = means(keys, values, weights, clusters)
+    for cluster in range(clusters - 1):
+        own = keys == cluster
+        # The clips of the last round were at most one step of 0.15 from those after it.
+        bound = np.average(np.maximum(0, norms[own] - clips[cluster] * np.exp(-0.15)), weights=weights[own])
+        assert np.linalg.norm(found[cluster] - expected[cluster]) <= bound + 1e-5
+
+
+def test_zeroing_takes_out_what_is_far_too_long(tff_worker):
+    values = np.full((4, SIZE), 0.1, np.float32)
+    values[0] = 1e6
+    factory = tffcl.aggregation("robust", rule="clipping", zeroing=5).with_clusters(1)
+    found = aggregated(factory, np.zeros(4, int), values, np.ones(4))
+    np.testing.assert_allclose(found.result, [np.full(SIZE, 0.075)], rtol=1e-5)
+
+
+def test_a_client_of_weight_zero_is_nobody(tff_worker):
+    keys, values = np.array([0, 0]), np.array([[1] * SIZE, [1e9] * SIZE], np.float32)
+    for name, options in (
+        ("robust", {"rule": "median"}),
+        ("secure_sum", {}),
+        ("robust", {"rule": "clipping", "initial_clip": 9}),
+    ):
+        factory = keyed_factory(tffcl.aggregation(name, **options), 1)
+        np.testing.assert_allclose(aggregated(factory, keys, values, [1, 0]).result, [np.ones(SIZE)], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("dp", {"noise_multiplier": -1}, "aggregation.noise_multiplier is -1; it must be a number from 0"),
+        ("dp", {"clip": 0}, "aggregation.clip is 0; it must be a number above 0"),
+        ("dp", {"clipping": "none"}, "unknown aggregation.clipping 'none'"),
+        ("dp", {"clipping": "adaptive", "count_share": 0.97}, "aggregation.quantile_share is 0.05; with count_share"),
+        ("robust", {"attackers": 0.5}, "aggregation.attackers is 0.5; it must be a number from 0 to below 0.5"),
+        ("robust", {"rule": "mode"}, "unknown aggregation.rule 'mode'"),
+        ("robust", {"zeroing": 0.5}, "aggregation.zeroing is 0.5; it must be 0 or a number from 1"),
+        ("compression", {"bits": 9}, "aggregation.bits is 9; it must be a whole number from 1 to 8"),
+        ("secure_sum", {"clip": 1}, "unknown key in .aggregation. 'clip'"),
+        ("secure", {}, "unknown aggregation 'secure'"),
+    ],
+)
+def test_what_cannot_be_is_said(name, options, message):
+    with pytest.raises(UserError, match=message):
+        tffcl.aggregation(name, **options)
+
+
+def test_names_stand_for_factories():
+    assert type(keyed_factory("mean")) is ClusteredMeanFactory
+    waiting = keyed_factory("dp")
+    assert waiting.waits_for_clusters and waiting.noise_multiplier == 1 and keyed_factory(waiting, 3).num_clusters == 3
+    with pytest.raises(UserError, match="PrivateClusteredMeanFactory aggregates inside each cluster, so it needs num_clusters"):
+        waiting.create(VALUE, WEIGHT)

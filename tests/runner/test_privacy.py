@@ -1,0 +1,198 @@
+"""The privacy ledger: against dp-accounting called by hand, budgets that end runs, and what is said of it."""
+
+import csv
+import json
+
+import dp_accounting
+import numpy as np
+import pytest
+import tomli_w
+from dp_accounting import pld, rdp
+
+import tffcl
+from tests.short_runs import TRAINING
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.ifca import IFCAParameters, build_ifca
+from tffcl.clients import sampling
+from tffcl.errors import UserError
+from tffcl.rounds.releases import Release
+from tffcl.runner import directory
+from tffcl.runner.privacy import BudgetSpent, Ledger, PrivacySettings, privacy_notes
+
+DELTA = 1e-3
+SETTINGS = PrivacySettings(delta=DELTA)
+
+
+def ledger_of(releases, **settings):
+    ledger = Ledger(PrivacySettings(delta=DELTA, **settings), 100)
+    for release in releases:
+        ledger.spend(release)
+    return ledger
+
+
+@pytest.mark.parametrize("noise, expected", [(1, 7.10), (2, 2.30), (4, 0.93)])
+def test_poisson_cohorts_as_dp_accounting_has_them(noise, expected):
+    ledger = ledger_of(200 * [Release("a round", noise, 10, 100, 0.1)])
+    event = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(noise))
+    accountant = pld.PLDAccountant().compose(dp_accounting.SelfComposedDpEvent(event, 200))
+    assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-3)
+    assert ledger.epsilon == pytest.approx(expected, abs=0.005)
+    assert ledger.neighbours == "add or remove a client"
+
+
+@pytest.mark.parametrize("noise", [2, 8])
+def test_fixed_cohorts_count_half_of_the_noise(noise):
+    """Replacing a client changes a sum by up to twice the clip."""
+    ledger = ledger_of(50 * [Release("a round", noise, 10, 100)])
+    event = dp_accounting.SampledWithoutReplacementDpEvent(100, 10, dp_accounting.GaussianDpEvent(noise / 2))
+    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE).compose(event, 50)
+    assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA))
+    assert ledger.neighbours == "replace a client"
+
+
+def test_sampling_without_replacement_never_costs_more_than_it_would_without_amplification():
+    """At little noise the theorem's bound is the larger one."""
+    ledger = ledger_of([Release("a round", 0.2, 10, 100)])
+    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    assert ledger.epsilon == pytest.approx(accountant.compose(dp_accounting.GaussianDpEvent(0.1)).get_epsilon(DELTA))
+
+
+def test_everyone_taking_part_is_the_gaussian_mechanism():
+    ledger = ledger_of(3 * [Release("a round", 3, 100, 100)])
+    accountant = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(3 / np.sqrt(3)))
+    assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
+
+
+def test_a_release_without_noise_costs_everything_and_no_budget_allows_it():
+    ledger = ledger_of([Release("a round", 1, 10, 100, 0.1), Release("the signatures", 0, 100, 100)])
+    assert ledger.epsilon == float("inf") and not ledger.is_private
+    told, rounds = ledger.summary(), ledger_of([Release("a round", 1, 10, 100, 0.1)]).epsilon
+    assert told["epsilon"] is None and told["open_releases"] == 1 and told["noised_epsilon"] == rounds
+    assert privacy_notes(told)[0].startswith("not private: 1 releases came without noise")
+    assert ledger_of([Release("the signatures", 0, 100, 100)]).summary() is None and privacy_notes(None) == []
+    with pytest.raises(UserError, match="privacy.epsilon is 5, and there is no noise on the signatures"):
+        ledger_of([Release("the signatures", 0, 100, 100)], epsilon=5)
+
+
+def test_a_budget_is_never_overspent_and_entries_go_on():
+    release, ledger = Release("a round", 1, 10, 100, 0.1), ledger_of([], epsilon=2)
+    with pytest.raises(BudgetSpent, match="privacy.epsilon is 2; 1.9.* is spent, and a round would make it 2.0"):
+        for _ in range(100):
+            ledger.spend(release)
+    spent = ledger.epsilon
+    assert 1.9 < spent <= 2 and ledger_of(int(ledger.as_array()[0, 4]) * [release]).epsilon == spent
+    more = Ledger(PrivacySettings(epsilon=3, delta=DELTA), 100, ledger.as_array())
+    assert more.epsilon == spent
+    more.spend(release)
+    assert more.epsilon > 2
+
+
+def test_poisson_cohorts_have_the_expected_size_and_are_independent():
+    ids = np.arange(50, dtype=np.int32)
+    drawn = [sampling.sample_cohort(ids, 10, 0, number, "poisson") for number in range(1, 2001)]
+    counts = np.bincount(np.concatenate(drawn), minlength=50)
+    assert abs(counts - 400).max() < 5 * np.sqrt(2000 * 0.2 * 0.8)
+    assert np.var([len(each) for each in drawn]) == pytest.approx(50 * 0.2 * 0.8, rel=0.15)
+    needed = sampling.needs_local_test(lambda _: ids, 10, 0, 1, 5, 5, "poisson")
+    assert len(needed) == len(drawn[0])
+
+
+def private(model, clusters, **options):
+    aggregation = tffcl.aggregation("dp", **{"noise_multiplier": 1.0, "seed": 1, **options})
+    if clusters == 1:
+        return build_fedavg(model, TRAINING, aggregation=aggregation)
+    return build_ifca(model, TRAINING, IFCAParameters(num_clusters=clusters), seed=0, aggregation=aggregation)
+
+
+def rows_of(out):
+    with open(out / "rounds.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("clusters", [1, 4])
+def test_a_round_is_one_release_whatever_the_number_of_clusters(model, population, tmp_path, clusters):
+    """Of Poisson cohorts and with everyone, by the files that a run writes."""
+    rate = 3 / len(population)
+    result = tffcl.train(
+        private(model, clusters), population, rounds=2, clients_per_round=3, out=tmp_path / "run", sample="poisson", privacy=SETTINGS,
+        show_progress=False,
+    )  # fmt: skip
+    event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(1.0))
+    by_hand = [pld.PLDAccountant().compose(event, count).get_epsilon(DELTA) for count in (1, 2)]
+    np.testing.assert_allclose([float(row["epsilon"]) for row in rows_of(tmp_path / "run")], by_hand, rtol=1e-3)
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert told["privacy"]["epsilon"] == pytest.approx(by_hand[1], rel=1e-3) and told["privacy"]["budget"] is None
+    assert told["privacy"]["releases"] == 2 and told["privacy"]["neighbours"] == "add or remove a client"
+    assert any(note.startswith("privacy: epsilon") for note in result.summary["notes"])
+
+
+def test_a_budget_ends_a_run_which_goes_on_with_a_larger_one(model, population, tmp_path, capsys):
+    """Stopped and resumed it is the run that had the larger budget from the beginning."""
+
+    def run(out, epsilon, **more):
+        return tffcl.train(
+            private(model, 1, noise_multiplier=2.0), population, rounds=4, clients_per_round=3, out=tmp_path / out, privacy=PrivacySettings(epsilon=epsilon, delta=DELTA),
+            **more,
+        )  # fmt: skip
+
+    costs = [ledger_of(count * [Release("a round", 2.0, 3, len(population))]).epsilon for count in range(1, 5)]
+    stopped = run("run", costs[1] * 1.01)
+    assert stopped.summary["rounds"] == 2 and stopped.summary["privacy"]["epsilon"] == pytest.approx(costs[1])
+    assert "stopped after round 2: privacy.epsilon is" in capsys.readouterr().err
+    with pytest.raises(UserError, match="privacy.epsilon is .* is spent, and a round would make it"):
+        run("run", costs[1] * 1.02, resume=True)
+    resumed, whole = run("run", costs[3] * 1.01, resume=True), run("whole", costs[3] * 1.01)
+    assert resumed.summary["rounds"] == 4
+    assert resumed.summary["privacy"] == whole.summary["privacy"]
+    np.testing.assert_array_equal(resumed.model_of(0), whole.model_of(0))
+
+
+def test_what_is_not_private_meets_no_budget(model, population, tmp_path):
+    budget = PrivacySettings(epsilon=5.0)
+    for aggregation, upload in ((None, "update"), (tffcl.aggregation("dp", noise_multiplier=0), "update")):
+        method = build_fedavg(model, TRAINING, aggregation=aggregation)
+        with pytest.raises(
+            UserError, match=f"privacy.epsilon is 5, and there is no noise on the upload '{upload}'; an .aggregation. dp"
+        ):
+            tffcl.train(
+                method, population, rounds=1, clients_per_round=2, out=tmp_path / "run", privacy=budget, show_progress=False,
+                overwrite=True,
+            )  # fmt: skip
+
+
+def test_a_large_delta_is_warned_of(model, population, tmp_path, capsys):
+    tffcl.train(
+        private(model, 1), population, rounds=1, clients_per_round=2, out=tmp_path / "run", privacy=PrivacySettings(delta=0.5),
+        show_progress=False,
+    )  # fmt: skip
+    assert f"privacy.delta is 0.5; with {len(population)} clients it should be below" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "settings, message", [({"epsilon": 0}, "epsilon is 0"), ({"delta": 1}, "delta is 1"), ({"epsilon": -1}, "epsilon is -1")]
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(UserError, match=message):
+        PrivacySettings(**settings)
+
+
+def test_a_raised_budget_is_the_same_run_and_another_delta_is_not(tmp_path):
+    settings = {"task": "t", "privacy": {"epsilon": 2.0, "delta": 1e-3}}
+    (tmp_path / "config.toml").write_text(tomli_w.dumps(settings))
+    directory.check_same(tmp_path, {"task": "t", "privacy": {"epsilon": 3.0, "delta": 1e-3}})
+    directory.check_same(tmp_path, {"task": "t", "privacy": {"delta": 1e-3}})
+    with pytest.raises(UserError, match="its privacy.delta is 0.001, not 0.01"):
+        directory.check_same(tmp_path, {"task": "t", "privacy": {"epsilon": 2.0, "delta": 1e-2}})
+
+
+def test_a_round_that_draws_nobody_is_counted_and_moves_nothing(model, population, tmp_path):
+    """One of five clients on average: a third of the rounds has none."""
+    result = tffcl.train(
+        private(model, 1), population, rounds=6, clients_per_round=1, out=tmp_path / "run", sample="poisson", privacy=SETTINGS,
+        seed=1, show_progress=False,
+    )  # fmt: skip
+    ids = population.client_ids
+    drawn = [len(sampling.sample_cohort(ids, 1, 1, number, "poisson")) for number in range(1, 7)]
+    rows = rows_of(tmp_path / "run")
+    assert 0 in drawn[1:] and [row["train_loss"] == "" for row in rows] == [not each for each in drawn]
+    assert result.summary["privacy"]["releases"] == 6 - (drawn[0] == 0)

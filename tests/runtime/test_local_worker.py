@@ -1,0 +1,31 @@
+"""The worker of this machine: what is left of one that another has replaced."""
+
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import runtime
+from tffcl.errors import UserError
+
+
+@tff.tensorflow.computation(tf.int32)
+def successor(number):
+    return number + 1
+
+
+def test_nothing_is_left_of_a_replaced_worker(tff_worker):
+    assert successor(1) == 2
+    replaced, context = tff_worker, tff.framework.get_context_stack().current
+    there = set(threading.enumerate())
+    runtime.renew_local_worker()
+    assert not replaced.alive() and successor(2) == 3
+    # Its connection had a thread that looks after it, and its process one that waits for its end.
+    deadline = time.monotonic() + 30
+    while len(there - set(threading.enumerate())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(there - set(threading.enumerate())) >= 2
+    with pytest.raises(UserError, match="worker has ended"):  # and not that a connection is closed
+        context.invoke(successor, 3)

@@ -1,0 +1,41 @@
+"""The memory budget: how it is written, what it is by default."""
+
+import pytest
+
+from tffcl.cli import main
+from tffcl.errors import UserError
+from tffcl.runtime import memory
+
+
+@pytest.mark.parametrize(
+    "text, size", [("4GB", 4 * 10**9), ("500 mb", 5 * 10**8), ("2GiB", 2**31), ("1.5 GB", 15 * 10**8), (1000, 1000)]
+)
+def test_sizes_are_read(text, size):
+    assert memory.parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "4 gigs", "-1GB", "GB", "nan", "0", "0GB", "1e3", "9" * 40])
+def test_what_is_no_size_is_one_line(text):
+    with pytest.raises(UserError, match="memory is "):
+        memory.parse_bytes(text)
+
+
+def test_the_command_line_refuses_it_before_anything_else(capsys):
+    assert main(["run", "demo_digits", "--algorithm", "fedavg", "--memory", "lots"]) == 2
+    assert capsys.readouterr().err == "tffcl: memory is 'lots'; it is written 4GB, 500MB or 2GiB\n"
+
+
+def test_by_default_it_is_a_power_of_two_up_to_half_of_what_is_free(monkeypatch):
+    for free, most in ((2**33, 2**32), (2**33 + 5, 2**32), (2**33 - 1, 2**31)):
+        monkeypatch.setattr(memory, "free_bytes", lambda: free)
+        assert memory.budget_bytes() == most
+        with memory.budget(None):
+            monkeypatch.setattr(memory, "free_bytes", lambda: 2**20)
+            assert memory.budget_bytes() == most  # what else starts later does not change a run
+        with memory.budget(10**9), memory.budget(None):
+            assert memory.budget_bytes() == 10**9
+
+
+def test_what_is_free_is_at_most_what_the_machine_has():
+    assert 0 < memory.free_bytes() < 2**50
+    assert memory.shown(1_500_000_000) == "1.5 GB" and memory.shown(35_000_000) == "35 MB" and memory.shown(10) == "10 bytes"

@@ -1,0 +1,160 @@
+"""Malicious clients in simulations: their uploads are changed before they are aggregated."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.clustered_mean import check_types, keyed_factory, segment_process
+from tffcl.aggregators.per_cluster import by_row
+
+# How a malicious client's upload u becomes another one, and the strength that it has by default.
+STRENGTHS = {"sign_flip": 3.0, "gaussian": 10.0, "lie": 1.5, "label_flip": 1.0, "model_replacement": 10.0}
+OF_DATA = ("label_flip", "model_replacement")  # these train on wrong labels
+
+
+class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
+    """`tff.aggregators.WeightedAggregationFactory` that lets some clients attack another factory over keyed uploads.
+
+    With strength s an upload u of a malicious client becomes
+
+    * "sign_flip": -s u;
+    * "gaussian": noise of s times the root mean square of u in every coordinate;
+    * "lie": mean - s · standard deviation of the honest uploads of its cluster's members, a little is enough (Baruch et al. 2019, Alg. 3,
+      by attackers who know everybody's upload);
+    * "label_flip": u, of a client that trains on wrong labels;
+    * "model_replacement": s u of such a client (Bagdasaryan et al. 2020, Eq. 3).
+
+    For simulations only: the round tells it the clients' IDs. "lie" aggregates twice, so that a cohort cannot be taken in parts.
+    """
+
+    is_keyed = True
+    takes_client_ids = True
+
+    def __init__(self, inner, kind: str, malicious, strength: float | None = None):
+        """Makes the factory.
+
+        Args:
+          inner: What is attacked, as `aggregation` of the methods' builders; None for the plain mean.
+          kind: One of `STRENGTHS`.
+          malicious: IDs of the malicious clients.
+          strength: s; default as in `STRENGTHS`.
+        """
+        self._inner, self._kind, self._malicious = keyed_factory(inner), kind, np.asarray(malicious, np.int32)
+        self._strength = STRENGTHS[kind] if strength is None else strength
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """That of what is attacked."""
+        return getattr(self._inner, "noise_multiplier", None)
+
+    @property
+    def num_clusters(self) -> int | None:
+        """K of what is attacked."""
+        return getattr(self._inner, "num_clusters", None)
+
+    @property
+    def waits_for_clusters(self) -> bool:
+        """Whether what is attacked must be told the number of clusters."""
+        return getattr(self._inner, "waits_for_clusters", False)
+
+    def with_clusters(self, num_clusters: int) -> "AttackedFactory":
+        """Returns the factory for so many clusters."""
+        inner = self._inner.with_clusters(num_clusters) if self.waits_for_clusters else self._inner
+        return type(self)(inner, self._kind, self._malicious, self._strength)
+
+    def uploaded_type(self, value_type: tff.Type) -> tff.Type:
+        """Returns what what is attacked sends of the upload."""
+        told = value_type["upload"]
+        return self._inner.uploaded_type(told) if hasattr(self._inner, "uploaded_type") else told
+
+    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates the process for values of type `<client_id=int32, upload=<key=int32, value=T>>`."""
+        upload_type = value_type["upload"]
+        check_types(upload_type, weight_type)
+        weighted = isinstance(self._inner, tff.aggregators.WeightedAggregationFactory)
+        inner = self._inner.create(upload_type, weight_type) if weighted else self._inner.create(upload_type)
+        guide, guide_type = self._build_guide(upload_type)
+
+        @tff.tensorflow.computation(value_type, guide_type)
+        def attack(client, guide):
+            upload = client["upload"]
+            malicious = tf.reduce_any(tf.equal(client["client_id"], self._malicious))
+
+            def changed(leaf, *guides):
+                return tf.where(
+                    malicious, self._changed(leaf, client["client_id"], *[rows[upload["key"]] for rows in guides]), leaf
+                )
+
+            guides = guide if self._kind == "lie" else ()
+            value = tf.nest.map_structure(changed, upload["value"], *guides)
+            return collections.OrderedDict(key=upload["key"], value=value)
+
+        @tff.federated_computation(
+            inner.initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            attacked = tff.federated_map(attack, (value, tff.federated_broadcast(guide(value))))
+            return inner.next(state, attacked, weight) if weighted else inner.next(state, attacked)
+
+        return tff.templates.AggregationProcess(inner.initialize, next_fn)
+
+    def _build_guide(self, upload_type: tff.Type):
+        """What attackers know of the honest uploads: their means and standard deviations by cluster for "lie", else nothing."""
+        if self._kind != "lie":
+            nothing = tff.tensorflow.computation(lambda: tf.constant(0.0))
+            return lambda value: tff.federated_eval(nothing, tff.SERVER), tff.TensorType(np.float32)
+        member = upload_type["value"]
+        pair_type = tff.to_type(collections.OrderedDict(key=np.int32, value=[member, member]))
+        mean = segment_process(pair_type, None, None)
+
+        @tff.tensorflow.computation(collections.OrderedDict(client_id=np.int32, upload=upload_type))
+        def moments(client):
+            upload = client["upload"]
+            honest = tf.logical_not(tf.reduce_any(tf.equal(client["client_id"], self._malicious)))
+
+            def counted(leaf):  # malicious clients count in the number of members only
+                return tf.where(honest, leaf, tf.zeros_like(leaf))
+
+            squares = tf.nest.map_structure(lambda leaf: counted(leaf) ** 2, upload["value"])
+            return collections.OrderedDict(key=upload["key"], value=[tf.nest.map_structure(counted, upload["value"]), squares])
+
+        one_type = tff.to_type(collections.OrderedDict(key=np.int32, value=np.float32))
+        share = segment_process(one_type, None, None)
+
+        @tff.tensorflow.computation(collections.OrderedDict(client_id=np.int32, upload=upload_type))
+        def honesty(client):
+            malicious = tf.reduce_any(tf.equal(client["client_id"], self._malicious))
+            return collections.OrderedDict(key=client["upload"]["key"], value=tf.where(malicious, 0.0, 1.0))
+
+        @tff.tensorflow.computation(
+            mean.next.type_signature.result.result.member, share.next.type_signature.result.result.member
+        )
+        def finish(moments, honest):
+            def scaled(leaf):
+                return tf.math.divide_no_nan(leaf, by_row(honest, leaf))
+
+            first, second = (tf.nest.map_structure(scaled, each) for each in moments)
+            deviation = tf.nest.map_structure(lambda square, one: tf.sqrt(tf.maximum(square - one**2, 0.0)), second, first)
+            return [first, deviation]
+
+        def guide(value):
+            found = mean.next(mean.initialize(), tff.federated_map(moments, value)).result
+            honest = share.next(share.initialize(), tff.federated_map(honesty, value)).result
+            return tff.federated_map(finish, (found, honest))
+
+        return guide, finish.type_signature.result
+
+    def _changed(self, leaf, client_id, *guides):
+        strength = tf.cast(self._strength, leaf.dtype)
+        if self._kind == "lie":
+            mean, deviation = guides
+            return mean - strength * deviation
+        if self._kind == "gaussian":
+            seed = tf.stack([client_id, tf.bitcast(tf.cast(tf.reduce_sum(leaf), tf.float32), tf.int32)])
+            size = tf.sqrt(tf.reduce_mean(leaf**2))
+            return strength * size * tf.random.stateless_normal(tf.shape(leaf), seed, dtype=leaf.dtype)
+        return leaf * (-strength if self._kind == "sign_flip" else strength)

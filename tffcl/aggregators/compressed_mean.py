@@ -1,0 +1,103 @@
+"""The weighted mean per cluster of updates that travel in few bits a coordinate, with a range of values for each layer."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.by_name import CompressionParameters
+from tffcl.aggregators.clustered_mean import check_types, segment_process
+
+
+class CompressedClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
+    """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of updates in few bits.
+
+    A client sends for each layer its smallest value and a step, and each coordinate as a whole number of steps, rounded up or down
+    at random so that its expectation is the value (QSGD, Alistarh et al. 2017, section 3, with the range as the norm). It sends its own
+    row only. A coordinate of a mean is off by less than the largest step of the members: (largest - smallest value of the layer) /
+    (2^bits - 1). The created process is that of `ClusteredMeanFactory`, with the number of rounds as its state.
+    """
+
+    is_keyed = True
+
+    def __init__(self, how: CompressionParameters = CompressionParameters(), *, layers=None, seed: int | None = None):
+        """Makes the factory.
+
+        Args:
+          how: How many bits.
+          layers: Lengths of the parts of a flat value that have a range each; default each tensor has one.
+          seed: Of the rounding; without, it differs from run to run.
+        """
+        self._how, self._layers, self._seed = how, None if layers is None else tuple(layers), seed
+
+    def uploaded_type(self, value_type: tff.Type) -> tff.Type:
+        """Returns the type of what a client sends for a value `<key=int32,value=T>`: the bits as bytes, and two numbers a range."""
+        sizes = [int(np.prod(leaf.shape)) for leaf in _leaves(value_type["value"])]
+        packed = [-(-size * self._how.bits // 8) for size in sizes]
+        ranges = sum(len(self._parts(size)) for size in sizes)
+        fields = {"key": np.int32, "ranges": tff.TensorType(np.float32, [2 * ranges])}
+        return tff.to_type(collections.OrderedDict(**fields, bits=tff.TensorType(np.uint8, [sum(packed)])))
+
+    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
+        check_types(value_type, weight_type)
+        mean = segment_process(value_type, weight_type, None)
+
+        @tff.tensorflow.computation(value_type, np.int32)
+        def compress(upload, round_number):
+            def coded(leaf):
+                flat = tf.reshape(leaf, [-1])
+                parts = tf.split(flat, self._parts(flat.shape[0]))
+                seeds = [self._seed_of(flat, round_number, place) for place in range(len(parts))]
+                return tf.reshape(tf.concat([self._rounded(*each) for each in zip(parts, seeds)], 0), leaf.shape)
+
+            return collections.OrderedDict(key=upload["key"], value=tf.nest.map_structure(coded, upload["value"]))
+
+        @tff.tensorflow.computation
+        def first():
+            return tf.constant(0, tf.int32)
+
+        @tff.tensorflow.computation(np.int32)
+        def count(round_number):
+            return round_number + 1
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_eval(first, tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            coded = tff.federated_map(compress, (value, tff.federated_broadcast(state)))
+            output = mean.next(mean.initialize(), coded, weight)
+            return tff.templates.MeasuredProcessOutput(tff.federated_map(count, state), output.result, output.measurements)
+
+        return tff.templates.AggregationProcess(initialize, next_fn)
+
+    def _parts(self, size: int) -> list[int]:
+        return list(self._layers) if self._layers and sum(self._layers) == size else [size]
+
+    def _seed_of(self, flat, round_number, place: int):
+        """Two clients round differently: their values differ."""
+        if self._seed is None:
+            return tf.random.uniform([2], maxval=2**31 - 1, dtype=tf.int32)
+        word = int(np.random.SeedSequence([self._seed, place]).generate_state(1)[0] >> 1)
+        return tf.stack([tf.bitcast(tf.reduce_sum(tf.cast(flat, tf.float32)), tf.int32) ^ word, round_number])
+
+    def _rounded(self, part, seed):
+        """What the server makes of the codes of a layer, `lowest + code * step`."""
+        lowest, most = tf.reduce_min(part), 2**self._how.bits - 1
+        step = (tf.reduce_max(part) - lowest) / most
+        exact = tf.math.divide_no_nan(part - lowest, step)
+        code = tf.minimum(tf.floor(exact + tf.random.stateless_uniform(tf.shape(part), seed, dtype=part.dtype)), most)
+        return lowest + code * step
+
+
+def _leaves(value_type: tff.Type) -> list[tff.TensorType]:
+    found = []
+    tff.types.structure_from_tensor_type_tree(lambda leaf: found.append(leaf), value_type)
+    return found

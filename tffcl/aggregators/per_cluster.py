@@ -1,0 +1,135 @@
+"""What the factories share that aggregate keyed uploads inside each of a fixed number of clusters."""
+
+import collections
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.errors import UserError
+
+SECURE_BOUND = 2**30  # of the whole numbers that secure sums take
+
+
+class PerClusterFactory(tff.aggregators.WeightedAggregationFactory):
+    """Base of factories that must know the number of clusters before they are created.
+
+    Attributes:
+      is_keyed: That it takes keyed uploads.
+      noise_multiplier: Of the Gaussian mechanism that one aggregation is, a client being added or removed; None where it hides
+        nothing. A client is in one cluster, so that the sums of all clusters together are one Gaussian mechanism.
+    """
+
+    is_keyed = True
+    noise_multiplier: float | None = None
+
+    def __init__(self, num_clusters: int | None, *rule, **options):
+        if num_clusters is not None and num_clusters < 1:
+            raise UserError(f"num_clusters is {num_clusters}; it must be 1 or more, or None")
+        self.num_clusters, self._rule, self._options = num_clusters, rule, options
+
+    @property
+    def waits_for_clusters(self) -> bool:
+        """Whether it must be told the number of clusters before it can be created."""
+        return self.num_clusters is None
+
+    def with_clusters(self, num_clusters: int) -> "PerClusterFactory":
+        """Returns the factory for so many clusters."""
+        return type(self)(*self._rule, num_clusters=num_clusters, **self._options)
+
+    def _clusters(self) -> int:
+        if self.num_clusters is None:
+            raise UserError(f"{type(self).__name__} aggregates inside each cluster, so it needs num_clusters")
+        return self.num_clusters
+
+
+def grown_state(old, fresh, before: int, after: int):
+    """Returns the state of an aggregation process that has more clusters than before: those that there were keep theirs.
+
+    Args:
+      old: The state with `before` clusters.
+      fresh: The first state with `after` clusters: a list of a state for each cluster, or values by name of which those with a
+        row for each cluster grow.
+      before: So many clusters there were.
+      after: So many there are.
+    """
+    if isinstance(fresh, Mapping):
+
+        def grown(kept, new):
+            rows = np.ndim(new) and np.shape(new)[0] == after
+            return np.concatenate([kept, np.asarray(new)[before:]]) if rows else kept
+
+        return collections.OrderedDict((name, grown(old[name], new)) for name, new in fresh.items())
+    return [*old, *fresh[before:]] if len(fresh) else fresh
+
+
+def global_norm(value) -> tf.Tensor:
+    """The L2 norm `float32` of a structure of tensors taken together."""
+    return tf.linalg.global_norm(tf.nest.flatten(value))
+
+
+def by_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """Reshapes `[K]` so that it multiplies the rows of `like [K, ...]`."""
+    return tf.reshape(tf.cast(values, like.dtype), [-1] + [1] * (len(like.shape) - 1))
+
+
+def secure_sums(value_type: tff.Type, weight_type: tff.Type | None, clusters: int) -> tff.templates.AggregationProcess:
+    """Builds the process that sums the values of each cluster's members securely.
+
+    Every client uploads a row for each cluster, zero but for its own, in whole numbers of which the server gets the sum only.
+
+    Args:
+      value_type: `<key=int32,value=T>` with all coordinates from -1 to 1, others are clipped. They are cut off after 30 binary
+        places: a sum is off by less than 2⁻³⁰ for each client, and never too large.
+      weight_type: Of weights from 0 to 1; None: all clients count 1.
+      clusters: K.
+
+    Returns:
+      A process over values, and weights where there are some, with the result `<value=T[K,...],weight=float32[K]>`: the sums of
+      weight times value, and of the weights.
+    """
+
+    @tff.tensorflow.computation(value_type, weight_type or np.float32)
+    def as_integers(upload, weight):
+        one = tf.one_hot(upload["key"], clusters, dtype=tf.float64)
+        weight = tf.clip_by_value(tf.cast(weight, tf.float64), 0.0, 1.0)
+
+        def scaled(leaf):
+            leaf = tf.clip_by_value(tf.cast(leaf, tf.float64), -1.0, 1.0) * weight
+            rows = tf.reshape(one, [clusters] + [1] * len(leaf.shape)) * leaf[tf.newaxis]
+            return tf.cast(rows * SECURE_BOUND, tf.int64)
+
+        found = tf.nest.map_structure(scaled, upload["value"])
+        return collections.OrderedDict(value=found, weight=tf.cast(one * weight * SECURE_BOUND, tf.int64))
+
+    summing = tff.aggregators.SecureSumFactory(SECURE_BOUND, -SECURE_BOUND).create(as_integers.type_signature.result)
+
+    @tff.tensorflow.computation(as_integers.type_signature.result)
+    def as_floats(sums):
+        return tf.nest.map_structure(lambda leaf: tf.cast(tf.cast(leaf, tf.float64) / SECURE_BOUND, tf.float32), sums)
+
+    @tff.tensorflow.computation
+    def one():
+        return tf.constant(1.0)
+
+    def summed(state, value, weight):
+        output = summing.next(state, tff.federated_map(as_integers, (value, weight)))
+        nothing = tff.federated_value((), tff.SERVER)
+        return tff.templates.MeasuredProcessOutput(output.state, tff.federated_map(as_floats, output.result), nothing)
+
+    state_type = summing.initialize.type_signature.result
+    if weight_type is None:
+
+        @tff.federated_computation(state_type, tff.FederatedType(value_type, tff.CLIENTS))
+        def next_fn(state, value):
+            return summed(state, value, tff.federated_eval(one, tff.CLIENTS))
+    else:
+
+        @tff.federated_computation(
+            state_type, tff.FederatedType(value_type, tff.CLIENTS), tff.FederatedType(weight_type, tff.CLIENTS)
+        )
+        def next_fn(state, value, weight):
+            return summed(state, value, weight)
+
+    return tff.templates.AggregationProcess(summing.initialize, next_fn)

@@ -1,0 +1,162 @@
+"""The differentially private mean per cluster: clipped updates, noised sums and counts, one Gaussian mechanism a round."""
+
+import collections
+import math
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.by_name import DPParameters
+from tffcl.aggregators.clustered_mean import check_types, segment_process
+from tffcl.aggregators.per_cluster import PerClusterFactory, by_row, global_norm, secure_sums
+from tffcl.aggregators.secure_mean import integer_rows
+
+
+class PrivateClusteredMeanFactory(PerClusterFactory):
+    """`tff.aggregators.WeightedAggregationFactory` for private means keyed by cluster ID.
+
+    A member's update x is scaled to at most the clip C. For cluster k the server releases the noisy number of members
+    n̂ = n + N(0, (z / √s)²) and the noisy sum Σ x + N(0, (z C / √(1 - s))² I), s being `count_share`; the row of the result is their
+    quotient, or zero where n̂ is below `min_cluster_size`. So the noise of a result has the standard deviation
+    `z C / (√(1 - s) n̂)` in every coordinate, by the members of *this* cluster. Every member counts the same, whatever its weight,
+    which would be private, too; a member of weight 0 counts as an update of zero.
+
+    Privacy (client level): adding or removing a client changes one row, the sum by at most C and the count by at most 1. Scaled by
+    their noises that is √((1 - s) / z² + s / z²) = 1 / z: all clusters together are **one** Gaussian mechanism of noise
+    multiplier z. Replacing one client by another, as fixed-size cohorts have it, changes at most twice as much: its multiplier is
+    z / 2. An adaptive clip (Andrew et al. 2021, Alg. 1) adds the noisy number of updates that are not clipped, which pays with
+    `quantile_share` of 1 / z²; sum and count share the rest. The clip is one for all clusters, and only members vote on it.
+
+    The aggregator sees uploads, unless the sums are `secure`; the server is told results and noisy counts. State: the clip and
+    the number of rounds; `measurements=<clients=float32[K],clip=float32>`, the noisy counts.
+    """
+
+    def __init__(self, how: DPParameters = DPParameters(), *, num_clusters: int | None = None, seed: int | None = None):
+        """Makes the factory.
+
+        Args:
+          how: Clip, noise and the shares.
+          num_clusters: K; without, the method that it is given to says it when it knows it.
+          seed: Of the noise, for simulations that are to be repeated. Whoever knows it can take the noise away: deployments have
+            none, and draw anew in every round.
+        """
+        super().__init__(num_clusters, how, seed=seed)
+        self._how, self._seed = how, seed
+
+    @property
+    def noise_multiplier(self) -> float:
+        """z of the Gaussian mechanism that one aggregation is, a client being added or removed."""
+        return self._how.noise_multiplier
+
+    def uploaded_type(self, value_type: tff.Type) -> tff.Type:
+        """Returns the type of what a client sends for a value `<key=int32,value=T>`."""
+        extended = _with_vote(value_type)
+        return integer_rows(extended["value"], self._clusters()) if self._how.secure else extended
+
+    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
+        check_types(value_type, weight_type)
+        how, extended, state_type = self._how, _with_vote(value_type), _state_type()
+        summing = (
+            secure_sums(extended, None, self._clusters()) if how.secure else segment_process(extended, None, self._clusters())
+        )
+        outcome = summing.next.type_signature.result
+        noises = _noises(how)
+
+        @tff.tensorflow.computation(value_type, weight_type, np.float32)
+        def clip(upload, weight, bound):
+            """The update in units of the clip, and a vote of ±½ on whether it was short enough."""
+            norm = global_norm(upload["value"])
+            counts = tf.cast(weight > 0, tf.float32) / tf.maximum(norm, bound)
+            scaled = tf.nest.map_structure(
+                lambda leaf: tf.math.multiply_no_nan(leaf, tf.cast(counts, leaf.dtype)), upload["value"]
+            )
+            vote = tf.where(norm <= bound, 0.5, -0.5)
+            return collections.OrderedDict(key=upload["key"], value=collections.OrderedDict(value=scaled, vote=vote))
+
+        @tff.tensorflow.computation(outcome.result.member, outcome.measurements.member, state_type)
+        def release(result, measured, state):
+            if how.secure:
+                sums, count = result["value"], result["weight"]
+            else:
+                count = tf.cast(measured["clients"], tf.float32)
+                sums = tf.nest.map_structure(lambda mean: mean * by_row(count, mean), result)
+            draw = _drawer(self._seed, state["round"])
+            noisy = count + noises["count"] * draw(tf.shape(count), tf.float32)
+            large = tf.cast(noisy >= how.min_cluster_size, tf.float32)
+
+            def mean(total):
+                noised = total + noises["value"] * draw(tf.shape(total), total.dtype)
+                row = noised * by_row(tf.math.divide_no_nan(large * state["clip"], noisy), total)
+                return tf.ensure_shape(row, [None, *total.shape[1:]])
+
+            means, bound = tf.nest.map_structure(mean, sums["value"]), state["clip"]
+            if how.adaptive:
+                votes = tf.reduce_sum(sums["vote"]) + noises["vote"] * draw([], tf.float32)
+                share = tf.clip_by_value(0.5 + votes / tf.maximum(tf.reduce_sum(noisy), 1.0), 0.0, 1.0)
+                bound = bound * tf.exp(-how.clip_learning_rate * (share - how.quantile))
+            moved = collections.OrderedDict(clip=bound, round=state["round"] + 1)
+            told = collections.OrderedDict(clients=tf.ensure_shape(noisy, [None]), clip=state["clip"])
+            return means, moved, told
+
+        @tff.tensorflow.computation
+        def first():
+            return collections.OrderedDict(clip=tf.constant(how.clip, tf.float32), round=tf.constant(0, tf.int32))
+
+        @tff.tensorflow.computation(state_type)
+        def bound_of(state):
+            return state["clip"]
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_eval(first, tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            bound = tff.federated_broadcast(tff.federated_map(bound_of, state))
+            uploaded = tff.federated_map(clip, (value, weight, bound))
+            summed = summing.next(summing.initialize(), uploaded)
+            released = tff.federated_map(release, (summed.result, summed.measurements, state))
+            return tff.templates.MeasuredProcessOutput(released[1], released[0], released[2])
+
+        return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def _with_vote(value_type: tff.Type) -> tff.Type:
+    value = collections.OrderedDict(value=value_type["value"], vote=np.float32)
+    return tff.to_type(collections.OrderedDict(key=np.int32, value=value))
+
+
+def _state_type() -> tff.Type:
+    return tff.to_type(collections.OrderedDict(clip=np.float32, round=np.int32))
+
+
+def _noises(how: DPParameters) -> dict[str, float]:
+    """Standard deviations of the noise, the sums being in units of the clip; a vote is ±½."""
+    votes = how.quantile_share if how.adaptive else 0.0
+    z, value = how.noise_multiplier, 1 - how.count_share - votes
+    return {
+        "value": z / math.sqrt(value),
+        "count": z / math.sqrt(how.count_share),
+        "vote": 0.5 * z / math.sqrt(votes) if votes else 0.0,
+    }
+
+
+def _drawer(seed: int | None, round_number):
+    """Returns `(shape, dtype) -> standard normal numbers`, other ones in each call, those of the seed and the round if there is one."""
+    calls = 0
+
+    def draw(shape, dtype):
+        nonlocal calls
+        calls += 1
+        if seed is None:
+            return tf.random.normal(shape, dtype=dtype)
+        words = np.random.SeedSequence([seed, calls]).generate_state(1)[0] >> 1
+        return tf.random.stateless_normal(shape, tf.stack([tf.constant(words, tf.int32), round_number]), dtype=dtype)
+
+    return draw

@@ -1,0 +1,193 @@
+"""Means per cluster that bound what malicious members can do. None of them is private."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.by_name import RobustParameters
+from tffcl.aggregators.clustered_mean import check_types, segment_process
+from tffcl.aggregators.collect import collect_rows
+from tffcl.aggregators.per_cluster import PerClusterFactory, global_norm
+
+
+class ClippedClusteredMeanFactory(PerClusterFactory):
+    """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of updates that are clipped.
+
+    Every cluster has a clip C of its own, which follows a quantile of the L2 norms of *its members'* updates (the geometric rule of
+    Andrew et al. 2021 without noise); a cluster without members in a round keeps its clip. Longer updates are scaled down to C; with
+    `zeroing` those that are so many times longer count as zero. Without attackers a result is within
+    `Σ w max(0, ‖x‖ - C) / Σ w` of the plain mean in L2 norm.
+
+    State: `<clip=float32[K]>`; results and measurements as in `ClusteredMeanFactory`.
+    """
+
+    def __init__(self, how: RobustParameters = RobustParameters(rule="clipping"), *, num_clusters: int | None = None):
+        """Makes the factory; `num_clusters` as in `ClusteredMeanFactory`."""
+        super().__init__(num_clusters, how)
+        self._how = how
+
+    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
+        check_types(value_type, weight_type)
+        how, clusters = self._how, self._clusters()
+        vote_type = tff.to_type(collections.OrderedDict(key=np.int32, value=np.float32))
+        mean, votes = segment_process(value_type, weight_type, clusters), segment_process(vote_type, None, clusters)
+        state_type = tff.to_type(collections.OrderedDict(clip=tff.TensorType(np.float32, [None])))
+
+        @tff.tensorflow.computation(value_type, state_type)
+        def clip(upload, state):
+            bound, norm = state["clip"][upload["key"]], global_norm(upload["value"])
+            scale = bound / tf.maximum(norm, bound)
+            if how.zeroing:
+                scale = tf.where(norm > how.zeroing * bound, 0.0, scale)
+
+            def scaled(leaf):
+                return tf.math.multiply_no_nan(leaf, tf.cast(scale, leaf.dtype))
+
+            return collections.OrderedDict(key=upload["key"], value=tf.nest.map_structure(scaled, upload["value"]))
+
+        @tff.tensorflow.computation(value_type, state_type)
+        def vote(upload, state):
+            short = global_norm(upload["value"]) <= state["clip"][upload["key"]]
+            return collections.OrderedDict(key=upload["key"], value=tf.cast(short, tf.float32))
+
+        @tff.tensorflow.computation(
+            state_type, votes.next.type_signature.result.result.member, votes.next.type_signature.result.measurements.member
+        )
+        def move(state, shares, told):
+            followed = state["clip"] * tf.exp(-how.clip_learning_rate * (shares - how.quantile))
+            return collections.OrderedDict(clip=tf.where(told["clients"] > 0, followed, state["clip"]))
+
+        @tff.tensorflow.computation
+        def first():
+            clips = np.full([clusters], how.initial_clip, np.float32)
+            return collections.OrderedDict(clip=tf.compat.v1.placeholder_with_default(clips, [None]))
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_eval(first, tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            bounds = tff.federated_broadcast(state)
+            voted = votes.next(votes.initialize(), tff.federated_map(vote, (value, bounds)))
+            output = mean.next(mean.initialize(), tff.federated_map(clip, (value, bounds)), weight)
+            moved = tff.federated_map(move, (state, voted.result, voted.measurements))
+            return tff.templates.MeasuredProcessOutput(moved, output.result, output.measurements)
+
+        return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+class RobustClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
+    """`tff.aggregators.WeightedAggregationFactory` for robust means keyed by cluster ID, of uploads that the server sees.
+
+    For the n members of a cluster, in which every member of positive weight counts the same (a weight would be another way to attack):
+
+    * "median": the median of each coordinate. Within σ of the mean, σ² being the coordinate's variance among the members.
+    * "trimmed_mean": of each coordinate, without the b = ⌊attackers · n⌉ largest and smallest, where that leaves one or more (Yin et
+      al. 2018). Within σ √(2b / (n - 2b)) of the mean.
+    * "multi_krum": the mean of the n - f updates whose sum of squared distances to their n - f - 2 nearest others (at least one) is
+      least, f = ⌊attackers · n⌉ (Blanchard et al. 2017, section 4 and multi-Krum). Within √(f / (n - f)) times the L2
+      deviation √(Σ σ²) of the mean.
+
+    The server collects every upload: this hides nothing from it, and a round has no DistributeAggregateForm. Results as in
+    `ClusteredMeanFactory` without a fixed number of clusters; `measurements=<clients=int32[?]>`.
+    """
+
+    is_keyed = True
+
+    def __init__(self, how: RobustParameters = RobustParameters()):
+        """Makes the factory.
+
+        Args:
+          how: Rule and the share of attackers; "clipping" is `ClippedClusteredMeanFactory`.
+        """
+        self._how = how
+
+    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
+        check_types(value_type, weight_type)
+        how = self._how
+        row_type = tff.to_type(collections.OrderedDict(upload=value_type, weight=weight_type))
+
+        @tff.tensorflow.computation(tff.types.structure_from_tensor_type_tree(_stacked, row_type))
+        def combine(rows):
+            counting = rows["weight"] > 0
+            keys = tf.boolean_mask(rows["upload"]["key"], counting)
+            leaves = [tf.boolean_mask(leaf, counting) for leaf in tf.nest.flatten(rows["upload"]["value"])]
+            clusters = tf.reduce_max(tf.concat([keys, [-1]], 0)) + 1
+            counts = tf.math.bincount(keys, minlength=clusters, maxlength=clusters)
+            flat = tf.concat([tf.reshape(leaf, [-1, int(np.prod(leaf.shape[1:]))]) for leaf in leaves], 1)
+
+            def of_cluster(cluster):
+                members = tf.boolean_mask(flat, tf.equal(keys, cluster))
+                centre = _RULES[how.rule]
+                return tf.cond(tf.shape(members)[0] > 0, lambda: centre(members, how.attackers), lambda: tf.zeros_like(flat[0]))
+
+            shape = tf.TensorSpec([flat.shape[1]], flat.dtype)
+            found = tf.map_fn(of_cluster, tf.range(clusters), fn_output_signature=shape)
+            parts = tf.split(found, [int(np.prod(leaf.shape[1:])) for leaf in leaves], 1)
+            means = [
+                tf.ensure_shape(tf.reshape(part, tf.concat([[clusters], leaf.shape[1:]], 0)), [None, *leaf.shape[1:]])
+                for part, leaf in zip(parts, leaves)
+            ]
+            told = collections.OrderedDict(clients=tf.ensure_shape(counts, [None]))
+            return tf.nest.pack_sequence_as(rows["upload"]["value"], means), told
+
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_value((), tff.SERVER)
+
+        @tff.federated_computation(
+            initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            rows = collect_rows(tff.federated_zip(collections.OrderedDict(upload=value, weight=weight)))
+            combined = tff.federated_map(combine, rows)
+            return tff.templates.MeasuredProcessOutput(state, combined[0], combined[1])
+
+        return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def _stacked(leaf):
+    return tff.TensorType(leaf.dtype, [None, *leaf.shape])
+
+
+def _left_out(members, attackers: float):
+    return tf.cast(tf.round(attackers * tf.cast(tf.shape(members)[0], tf.float32)), tf.int32)
+
+
+def _trimmed(members, cut):
+    ordered = tf.sort(members, axis=0)
+    return tf.reduce_mean(ordered[cut : tf.shape(members)[0] - cut], axis=0)
+
+
+def _median(members, attackers: float):
+    del attackers
+    return _trimmed(members, (tf.shape(members)[0] - 1) // 2)
+
+
+def _trimmed_mean(members, attackers: float):
+    return _trimmed(members, tf.minimum(_left_out(members, attackers), (tf.shape(members)[0] - 1) // 2))
+
+
+def _multi_krum(members, attackers: float):
+    count, precise = tf.shape(members)[0], tf.cast(members, tf.float64)
+    chosen = count - _left_out(members, attackers)
+    products = tf.matmul(precise, precise, transpose_b=True)
+    squares = tf.linalg.diag_part(products)
+    distances = tf.sort(squares[:, tf.newaxis] + squares[tf.newaxis] - 2 * products, axis=1)
+    nearest = tf.clip_by_value(chosen - 2, tf.minimum(1, count - 1), count - 1)
+    scores = tf.reduce_sum(distances[:, 1 : 1 + nearest], axis=1)  # the first is a member's own
+    return tf.reduce_mean(tf.gather(members, tf.argsort(scores, stable=True)[:chosen]), axis=0)
+
+
+_RULES = {"median": _median, "trimmed_mean": _trimmed_mean, "multi_krum": _multi_krum}

@@ -1,0 +1,89 @@
+"""The weighted mean per cluster by secure sums: the server learns the sums of all clusters, and no client's upload."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.by_name import SecureSumParameters
+from tffcl.aggregators.clustered_mean import check_types
+from tffcl.aggregators.per_cluster import PerClusterFactory, by_row, secure_sums
+
+
+class SecureClusteredMeanFactory(PerClusterFactory):
+    """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of which the server sees sums only.
+
+    The created process takes and gives what that of `ClusteredMeanFactory` does, with `measurements=<weight=float32[K]>`. Every
+    client uploads a row for each cluster, in whole numbers, so that its cluster is hidden, too: K times the bytes of a plain mean.
+    A mean is off by less than `bound · 2⁻³⁰ · largest_weight / (mean weight of the members)` in every coordinate, for each
+    client of the cohort's members, and clipped to `bound`. The row of a cluster without members is exactly zero.
+
+    The only aggregation is `tff.federated_secure_sum_bitwidth`: a round has a MapReduceForm, and without clients' reports
+    (`rounds.composer.compose`) a DistributeAggregateForm. What a method uploads beside its updates (SCAFFOLD's control variates, FedNova's
+    steps, StoCFL's global model) is summed as the method has it.
+    """
+
+    def __init__(self, how: SecureSumParameters = SecureSumParameters(), *, num_clusters: int | None = None):
+        """Makes the factory.
+
+        Args:
+          how: Its bounds.
+          num_clusters: K; without, the method that it is given to says it when it knows it.
+        """
+        super().__init__(num_clusters, how)
+        self._how = how
+
+    def uploaded_type(self, value_type: tff.Type) -> tff.Type:
+        """Returns the type of what a client sends for a value `<key=int32,value=T>` and its weight, masks apart."""
+        return integer_rows(value_type["value"], self._clusters())
+
+    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
+        check_types(value_type, weight_type)
+        how, sums = self._how, secure_sums(value_type, tff.TensorType(np.float32), self._clusters())
+
+        @tff.tensorflow.computation(value_type)
+        def scale(upload):
+            def scaled(leaf):
+                return leaf / tf.cast(how.bound, leaf.dtype)
+
+            return collections.OrderedDict(key=upload["key"], value=tf.nest.map_structure(scaled, upload["value"]))
+
+        @tff.tensorflow.computation(weight_type)
+        def scale_weight(weight):
+            return tf.cast(weight, tf.float32) / how.largest_weight
+
+        @tff.tensorflow.computation(sums.next.type_signature.result.result.member)
+        def divide(found):
+            def mean(total):
+                mean = tf.math.divide_no_nan(total, by_row(found["weight"], total)) * how.bound
+                return tf.ensure_shape(tf.identity(mean), total.shape)
+
+            return tf.nest.map_structure(mean, found["value"])
+
+        @tff.tensorflow.computation(sums.next.type_signature.result.result.member)
+        def measure(found):
+            return collections.OrderedDict(weight=found["weight"] * how.largest_weight)
+
+        @tff.federated_computation(
+            sums.initialize.type_signature.result,
+            tff.FederatedType(value_type, tff.CLIENTS),
+            tff.FederatedType(weight_type, tff.CLIENTS),
+        )
+        def next_fn(state, value, weight):
+            found = sums.next(state, tff.federated_map(scale, value), tff.federated_map(scale_weight, weight))
+            means, measured = tff.federated_map(divide, found.result), tff.federated_map(measure, found.result)
+            return tff.templates.MeasuredProcessOutput(found.state, means, measured)
+
+        return tff.templates.AggregationProcess(sums.initialize, next_fn)
+
+
+def integer_rows(member_type: tff.Type, clusters: int) -> tff.Type:
+    """Returns the type of the whole numbers that a client sends into secure sums: 31 bits each, counted as four bytes."""
+
+    def rows(leaf):
+        return tff.TensorType(np.int32, [clusters, *leaf.shape])
+
+    value = tff.types.structure_from_tensor_type_tree(rows, member_type)
+    return tff.to_type(collections.OrderedDict(value=value, weight=tff.TensorType(np.int32, [clusters])))

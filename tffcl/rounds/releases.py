@@ -1,0 +1,73 @@
+"""What a round lets the server learn of its clients, told to whoever accounts for it before the round runs."""
+
+import contextlib
+import contextvars
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:  # at run time it would import TensorFlow
+    from tffcl.clients.cohort import Cohort
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """One release of what clients computed.
+
+    Attributes:
+      what: Of what, for messages, e.g. "the upload update".
+      noise_multiplier: z of the Gaussian mechanism that it is, a client being added or removed; 0 where nothing is hidden.
+      clients: How many take part.
+      population: Out of how many.
+      rate: The probability with which each of these takes part, independently; None where the cohort has a fixed size.
+    """
+
+    what: str
+    noise_multiplier: float
+    clients: int
+    population: int
+    rate: float | None = None
+
+
+class Ledger(Protocol):
+    """Who accounts for releases."""
+
+    def spend(self, release: Release):
+        """Is told of a release before it happens; raises an error if it must not."""
+
+
+_LEDGER: contextvars.ContextVar[Ledger | None] = contextvars.ContextVar("ledger", default=None)
+
+
+@contextlib.contextmanager
+def accounted(ledger: Ledger):
+    """Tells the ledger of every release inside the block."""
+    token = _LEDGER.set(ledger)
+    try:
+        yield
+    finally:
+        _LEDGER.reset(token)
+
+
+def tell(release: Release):
+    """Tells the ledger of a release, if there is one."""
+    if _LEDGER.get() is not None:
+        _LEDGER.get().spend(release)
+
+
+def tell_of_round(uploads, cohort: "Cohort"):
+    """Tells the ledger of a round; reports, which only simulations collect, are no release.
+
+    All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs.
+
+    Args:
+      uploads: The aggregation factory of each upload, by name; one that is private has a `noise_multiplier`.
+      cohort: Who takes part.
+    """
+    if not uploads:
+        return
+    noises = {name: getattr(factory, "noise_multiplier", None) or 0.0 for name, factory in uploads.items()}
+    open_ones = [name for name, noise in noises.items() if not noise]
+    noise = 0.0 if open_ones else 1 / math.sqrt(sum(noise**-2 for noise in noises.values()))
+    what = f"the upload {open_ones[0]!r}" if open_ones else "a round"
+    tell(Release(what, noise, len(cohort.client_ids), len(cohort.population.client_ids), cohort.rate))

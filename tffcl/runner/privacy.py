@@ -1,0 +1,206 @@
+"""The ledger of a run's privacy loss: ε of all that was released, by dp-accounting; and the budget that it must not exceed."""
+
+import collections
+import dataclasses
+import functools
+import sys
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from tffcl.errors import UserError
+from tffcl.rounds.releases import Release
+from tffcl.validation import Parameters, Positive
+
+_INTERVAL = 1e-3  # discretisation of privacy losses: ε is too large by some 1e-4, and takes milliseconds a round
+_LITTLE_NOISE = 0.2  # below, a loss distribution would be huge and its ε beyond use; Rényi's bound will do
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacySettings(Parameters):
+    """What the releases of a run may cost, at the level of clients.
+
+    Attributes:
+      epsilon: The budget: the run ends before the round that would make ε larger; not set: ε is told only.
+      delta: δ at which ε is taken; not set: N^-1.1 for N clients. It should be below 1 / N.
+    """
+
+    epsilon: Positive | None = None
+    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
+
+
+class BudgetSpent(UserError):
+    """The next release would cost more than the budget has left."""
+
+
+class Ledger:
+    """Counts releases and says what they cost together.
+
+    Which clients are neighbours depends on how cohorts are drawn. With Poisson sampling, and where everyone takes part, a client is
+    added or removed, and ε comes from privacy loss distributions. With cohorts of a fixed size out of more clients one client is
+    replaced by another; that changes a sum by up to twice as much, so a noise multiplier z counts as z / 2, and ε is Rényi's, with
+    the amplification of sampling without replacement (Wang et al. 2019, Theorem 27) or without, whichever is less.
+    """
+
+    def __init__(self, settings: PrivacySettings, clients: int, entries: np.ndarray | None = None):
+        """Opens a ledger.
+
+        Args:
+          settings: Budget and δ.
+          clients: N, of the first population.
+          entries: From `as_array`, to go on.
+        """
+        self.budget, self.delta = settings.epsilon, settings.delta or max(clients, 2) ** -1.1
+        self._counts: collections.Counter = collections.Counter()
+        self._last: Release | None = None
+        self.restore(np.zeros((0, 5)) if entries is None else entries)
+
+    def restore(self, entries: np.ndarray):
+        """Makes the ledger what it was when `as_array` gave the entries."""
+        self._counts = collections.Counter({tuple(map(float, row[:4])): int(row[4]) for row in np.asarray(entries)})
+
+    def as_array(self) -> np.ndarray:
+        """Returns the releases, `float64 [E, 5]`: noise multiplier, rate (-1 for a fixed size), clients, population, how often."""
+        return np.array([[*key, count] for key, count in self._counts.items()], np.float64).reshape(-1, 5)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether something was released, and all of it with noise."""
+        return bool(self._counts) and all(key[0] for key in self._counts)
+
+    @property
+    def epsilon(self) -> float:
+        """ε of all releases at δ; infinite where one had no noise."""
+        return self._epsilon(self._counts)
+
+    @property
+    def neighbours(self) -> str:
+        """Which populations ε compares: "add or remove a client" or "replace a client"."""
+        return "replace a client" if _replaces(self._counts) else "add or remove a client"
+
+    def spend(self, release: Release):
+        """Counts a release that is about to happen.
+
+        Raises:
+          BudgetSpent: If there is a budget and ε would exceed it; the release is not counted.
+        """
+        expected = -1.0 if release.rate is None else release.rate
+        # A Poisson cohort's size is random, and not what its loss depends on.
+        clients = release.clients if release.rate is None else 0
+        after = self._counts + collections.Counter(
+            {(float(release.noise_multiplier), expected, float(clients), float(release.population)): 1}
+        )
+        if self.budget is not None:
+            self._check(release, after)
+        self._counts, self._last = after, release
+
+    def spend_again(self):
+        """Counts the last release once more, for a round that drew nobody; nothing before the first."""
+        if self._last is not None:
+            self.spend(self._last)
+
+    def _check(self, release: Release, after):
+        if not release.noise_multiplier:
+            raise UserError(
+                f"privacy.epsilon is {self.budget:g}, and there is no noise on {release.what}; an [aggregation] dp with a noise_multiplier "
+                "above 0 would be, for methods that send nothing else",
+                table="privacy",
+                key="epsilon",
+            )
+        epsilon = self._epsilon(after)
+        if epsilon > self.budget:
+            raise BudgetSpent(
+                f"privacy.epsilon is {self.budget:g}; {self.epsilon:.4g} is spent, and {release.what} would make it {epsilon:.4g} at "
+                f"delta {self.delta:.3g}",
+                table="privacy",
+                key="epsilon",
+            )
+
+    def _epsilon(self, counts) -> float:
+        if any(not key[0] for key in counts):
+            return float("inf")
+        return _epsilon_of(tuple(sorted(counts.items())), self.delta, _replaces(counts)) if counts else 0.0
+
+    def summary(self, stopped: str = "") -> dict | None:
+        """Returns what summary.json says; None where nothing that was released has noise.
+
+        `epsilon` is None, which stands for infinite, where `open_releases` came without noise; `noised_epsilon` is that of the others.
+        """
+        noised = collections.Counter({key: count for key, count in self._counts.items() if key[0]})
+        if not noised and self.budget is None:
+            return None
+        opened = sum(self._counts.values()) - sum(noised.values())
+        told = {
+            "epsilon": None if opened else self.epsilon,
+            "delta": self.delta,
+            "neighbours": self.neighbours,
+            "budget": self.budget,
+        }
+        told |= {"open_releases": opened, "noised_epsilon": self._epsilon(noised)} if opened else {}
+        return {**told, "releases": sum(self._counts.values()), **({"stopped": stopped} if stopped else {})}
+
+
+def warn_of_delta(ledger: Ledger, clients: int):
+    """Says on standard error when δ allows to give a client away entirely."""
+    if clients > 1 and ledger.delta >= 1 / clients:
+        print(
+            f"privacy.delta is {ledger.delta:g}; with {clients} clients it should be below {1 / clients:.3g}: releasing one client's data as "
+            "they are would pass for private",
+            file=sys.stderr,
+        )
+
+
+def privacy_notes(summary: dict | None) -> list[str]:
+    """Returns what a report says of the privacy of a run."""
+    if summary is None:
+        return []
+    if summary["epsilon"] is None:
+        return [
+            f"not private: {summary['open_releases']} releases came without noise (signatures, or uploads beside the updates); those with "
+            f"noise alone cost epsilon {summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({summary['neighbours']})"
+        ]
+    told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({summary['neighbours']})"
+    budget = "" if summary["budget"] is None else f", of a budget of {summary['budget']:g}"
+    return [f"{told}{budget}", *([summary["stopped"]] if "stopped" in summary else [])]
+
+
+def _replaces(counts) -> bool:
+    return any(rate < 0 and clients < population for _, rate, clients, population in counts)
+
+
+@functools.lru_cache(maxsize=64)
+def _epsilon_of(counts, delta: float, replaces: bool) -> float:
+    if replaces or any(key[0] < _LITTLE_NOISE for key, _ in counts):
+        amplified = (False, True) if replaces else (True,)
+        return min(_renyi(counts, delta, replaces, each) for each in amplified)
+    total = None
+    for (noise, rate, _, _), count in counts:
+        own = _loss(noise, rate if rate > 0 else 1.0).self_compose(count)
+        total = own if total is None else total.compose(own)
+    return float(total.get_epsilon_for_delta(delta))
+
+
+@functools.lru_cache(maxsize=16)
+def _loss(noise: float, rate: float):
+    from dp_accounting.pld import privacy_loss_distribution
+
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        noise, value_discretization_interval=_INTERVAL, sampling_prob=rate, use_connect_dots=True
+    )
+
+
+def _renyi(counts, delta: float, replaces: bool, amplified: bool) -> float:
+    import dp_accounting
+    from dp_accounting import rdp
+
+    relation = dp_accounting.NeighboringRelation
+    accountant = rdp.RdpAccountant(neighboring_relation=relation.REPLACE_ONE if replaces else relation.ADD_OR_REMOVE_ONE)
+    for (noise, rate, clients, population), count in counts:
+        event = dp_accounting.GaussianDpEvent(noise / 2 if replaces else noise)
+        if rate > 0 and not replaces and rate < 1:
+            event = dp_accounting.PoissonSampledDpEvent(rate, event)
+        elif replaces and amplified and clients < population:
+            event = dp_accounting.SampledWithoutReplacementDpEvent(int(population), int(clients), event)
+        accountant.compose(event, count)
+    return float(accountant.get_epsilon(delta))

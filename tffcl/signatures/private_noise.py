@@ -1,0 +1,27 @@
+"""The Gaussian mechanism of signatures that clients make private themselves, before they send them."""
+
+import tensorflow as tf
+
+
+def noised(value: tf.Tensor, noise_multiplier: float, seed: int | None) -> tf.Tensor:
+    """Adds Gaussian noise of standard deviation z to every coordinate of a value of L2 norm 1 at most.
+
+    Leaving the client out stands for a value of zero, which is 1 away at most: z is the noise multiplier of the release.
+
+    Args:
+      value: `float [...]`.
+      noise_multiplier: z.
+      seed: In simulations that are to be repeated: the noise then follows from it and the value, and hides nothing from who knows
+        both. None draws anew.
+    """
+    if seed is None:
+        return value + noise_multiplier * tf.random.normal(tf.shape(value), dtype=value.dtype)
+    weights = tf.range(1, tf.size(value) + 1)
+    told = tf.reduce_sum(tf.reshape(tf.cast(value, tf.float32), [-1]) * tf.sin(tf.cast(weights, tf.float32)))
+    seeds = tf.stack([tf.constant(seed % 2**31, tf.int32), tf.bitcast(told, tf.int32)])
+    return value + noise_multiplier * tf.random.stateless_normal(tf.shape(value), seeds, dtype=value.dtype)
+
+
+def clipped(value: tf.Tensor, bound: float) -> tf.Tensor:
+    """Scales a vector to an L2 norm of `bound` at most, in units of it: the result has norm 1 at most."""
+    return value / tf.maximum(tf.norm(value), tf.cast(bound, value.dtype))
