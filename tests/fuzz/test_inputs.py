@@ -55,6 +55,7 @@ SET = [
 # What the generator's damage may leave right, and why.
 ALLOWED = {
     "comment": "TOML means the same",
+    "cut": "what is cut off may be keys that have a default, as hidden",
     "bits": "a flipped bit may give another right value, as 4 clients become 5, or another text for description",
 }
 
