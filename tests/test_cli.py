@@ -51,7 +51,7 @@ def fails(capsys, *arguments):
         ),
         (["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "-1"], "on the command line: train.rounds is -1"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.round=3"], "did you mean 'rounds'"),
-        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "rounds=3"], "is not SECTION.KEY=VALUE"),
+        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "rounds"], "is not SECTION.KEY=VALUE"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "trains.rounds=3"], "did you mean 'train'"),
         (
             ["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=many"],

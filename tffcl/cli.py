@@ -13,6 +13,7 @@ from tffcl.runtime import memory
 _LISTS = (
     "algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations", "encoders",
 )  # fmt: skip
+_LONGEST = 500  # characters of what a user gave in a message
 _DEMO = ("pacfl", "fedavg", "solo")
 
 
@@ -23,6 +24,10 @@ class _Parser(argparse.ArgumentParser):
         kind, _, words = message.partition(": ")
         if kind == "unrecognized arguments" and "=" in words.split()[0] and not words.startswith("-"):
             message += "; every KEY=VALUE has a --set of its own"
+        if kind == "unrecognized arguments" and words.startswith("--seeds") and self.prog in ("tffcl", "tffcl run"):
+            message += "; tffcl compare runs several seeds"
+        message = " ".join(message.split())
+        message = message if len(message) <= _LONGEST or "(allowed" in message else f"{message[:_LONGEST]}..."
         self.exit(2, f"tffcl: {message} (see {self.prog} --help)\n")
 
     def _check_value(self, action, value):
@@ -126,7 +131,9 @@ def build_parser() -> argparse.ArgumentParser:
     sweep_command.add_sweep(sweep)
     _add_out_options(sweep)
 
-    study_command.add_study(_command(commands, "study", _study, "a paper's table: its cells run, beside the published numbers"))
+    study = _command(commands, "study", _study, "a paper's table: its cells run, beside the published numbers")
+    study_command.add_study(study)
+    _add_worker_options(study)
     study_command.add_results(_command(commands, "results", _results, "RESULTS.md from the kept results of studies"))
 
     similarity = _command(commands, "similarity", _similarity, "no training: how alike the clients' data are")
@@ -214,6 +221,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (FileExistsError, NotADirectoryError) as error:
         print(f"tffcl: {error.filename} is a file; it must be a directory", file=sys.stderr)
         return 2
+    except MemoryError as error:
+        print(f"tffcl: the memory of this machine is not enough: {str(error) or 'allocation failed'}", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # `tffcl ... | head`: nobody reads on
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
         return 0
@@ -239,10 +249,20 @@ def _memory(options):
 
 
 def _overrides(options) -> dict:
-    pairs = list(options.set)
+    pairs = [_with_section(pair, options) for pair in options.set]
     if getattr(options, "rounds", None) is not None:
         pairs.append(f"train.rounds={options.rounds}")
     return _overrides_of(pairs)
+
+
+def _with_section(pair: str, options) -> str:
+    """Puts the section before a key of [train] or of the method that runs, as --over takes them."""
+    key, equals, value = pair.partition("=")
+    if not equals or "." in key or not key.strip():
+        return pair
+    from tffcl.experiments import config
+
+    return f"{config.full_key(options.task, getattr(options, 'algorithm', None), key.strip())}={value}"
 
 
 def _overrides_of(pairs: list[str]) -> dict:
@@ -299,16 +319,17 @@ def _demo(options):
 
 def _run(options):
     from tffcl.experiments import config
-    from tffcl.experiments.run import run
 
     resolved = config.resolve(options.task, options.algorithm, seed=options.seed, overrides=_overrides(options))
+    from tffcl.experiments.run import run  # which imports TensorFlow: a mistake is told before
+
     out = options.out or f"runs/{_task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
     run(resolved, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite, workers=_workers(options))
     _print_report(out, options)
 
 
 def _compare(options):
-    from tffcl.experiments import compare, config, tasks
+    from tffcl.experiments import config, tasks
     from tffcl.reporting import targets
 
     wanted = [targets.parse_target(text) for text in options.target]
@@ -318,6 +339,8 @@ def _compare(options):
     names = options.algorithms.split(",") if options.algorithms else tasks.named_algorithms(options.task)
     seeds = sweep_command.parse_seeds(options.seeds)
     configs = [config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
+    from tffcl.experiments import compare  # which imports TensorFlow: a mistake is told before
+
     out = options.out or f"runs/{_task_name(options.task)}"
     how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite}
     summaries = compare.compare(configs, out, **how, workers=_workers(options), targets=wanted)
@@ -330,7 +353,7 @@ def _sweep(options):
 
 
 def _study(options):
-    return study_command.study(options, _overrides_of(options.set))
+    return study_command.study(options, _overrides_of(options.set), _workers)
 
 
 def _results(options):

@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Iterable
 
+_MOST_LISTED = 30  # names that a message lists; of more only the nearest
+_LONGEST = 100  # characters of what a user gave in a message
+
 
 class UserError(ValueError):
     """Something that a user gave is wrong; the message says what, and what is allowed.
@@ -35,6 +38,12 @@ def unknown(
       key: See `UserError`.
     """
     names = sorted(str(each) for each in allowed)
-    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    asked = str(name)[:_LONGEST]
+    near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return UserError(f"unknown {kind} {name!r}{hint} (allowed: {', '.join(names)})", table=table, key=key)
+    allowed = f"allowed: {', '.join(names)}"
+    if len(names) > _MOST_LISTED:
+        nearest = difflib.get_close_matches(asked, names, n=5, cutoff=0)
+        allowed = f"the nearest of {len(names)}: {', '.join(nearest)}"
+    shown = repr(name) if len(str(name)) <= _LONGEST else f"{asked!r}..."
+    return UserError(f"unknown {kind} {shown}{hint} ({allowed})", table=table, key=key)

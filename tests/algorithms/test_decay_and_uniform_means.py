@@ -37,7 +37,11 @@ BUILDERS = {
 }
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+# One of each way in which a round gets its rates; the others are slow.
+QUICK = {"fedavg", "scaffold", "stocfl"}
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in BUILDERS])
 def test_the_rate_of_a_round_is_that_of_the_round_before_times_the_decay(tff_worker, model, population, name):
     """Three rounds against three methods with the rates 0.1, 0.05 and 0.025, each of which goes on from the one before."""
     build, state, expected = BUILDERS[name], None, None

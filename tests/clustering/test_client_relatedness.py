@@ -181,10 +181,12 @@ def test_the_tree_is_wards_on_the_rows():
     np.testing.assert_allclose(hierarchical.build_ward_dendrogram(rows).merges, hierarchy.linkage(rows, "ward"), rtol=1e-9)
 
 
-def test_ward_is_no_linkage_of_a_proximity_matrix():
+def test_ward_of_distances_is_that_of_the_rows_whose_distances_they_are():
     assert hierarchical.build_ward_dendrogram(np.eye(1)).num_leaves == 1
-    with pytest.raises(UserError, match="unknown linkage 'ward'"):
-        hierarchical.build_dendrogram(np.zeros((2, 2)), "ward")
+    rows = np.random.default_rng(0).normal(size=(9, 3))
+    apart = np.linalg.norm(rows[:, np.newaxis] - rows, axis=2)
+    found, expected = hierarchical.build_dendrogram(apart, "ward"), hierarchical.build_ward_dendrogram(rows)
+    np.testing.assert_allclose(found.merges, expected.merges, rtol=1e-6)
     with pytest.raises(UserError, match=r"rows are float64 of shape \(0, 3\)"):
         hierarchical.build_ward_dendrogram(np.zeros((0, 3)))
 

@@ -27,7 +27,7 @@ IN_BLOCKS = {"flt", "stocfl", "scaffold", "ifca"}
 # Methods whose exported round, or signature, is that of another method here, but for what is checked without an export; their exports
 # are checked with `-m slow`.
 LIKE_OTHERS = {
-    "fedprox", "composed", "flis_hc", "pca_km_hc", "flt", "fedclust", "clove", "flux", "fednova", "per_fedavg",
+    "fedprox", "composed", "flis_hc", "pca_km_hc", "flt", "fedclust", "clove", "flux", "fednova", "per_fedavg", "lg_fedavg",
 }  # fmt: skip
 OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_files, checks.check_device_operations}
 TASK = pathlib.Path(__file__).parent / "digits.toml"

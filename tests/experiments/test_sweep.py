@@ -103,11 +103,13 @@ def test_a_cut_replaces_the_files_other_one():
 
 
 def test_directories_are_safe():
-    axes = [sweep.Axis("dataset.subset", ("../a b/c", "d" * 300))]
-    planned = sweep.plan("demo_digits", "pacfl", axes)
+    axes = [sweep.Axis("algorithms.flt.encoder", ("../a b/c", "d" * 300))]
+    planned = sweep.plan("demo_digits", "flt", axes)
     first, second = (point.directory.as_posix() for point in planned.points)
-    assert first == "subset-.._a_b_c"
+    assert first == "encoder-.._a_b_c"
     assert len(second) < 100
+    with pytest.raises(UserError, match="would go into one directory, encoder-a_b"):
+        sweep.plan("demo_digits", "flt", [sweep.Axis("algorithms.flt.encoder", ("a b", "a/b"))])
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,6 @@ def test_directories_are_safe():
             "give threshold or num_clusters, not both",
         ),
         (["--over", "algorithms.solo.rounds=1,2"], "are the same run of pacfl"),
-        (["--over", 'dataset.subset="a b","a/b"'], "would go into one directory, subset-a_b"),
         (["--over", "threshold=1,2", "--seeds", "0,x"], "--seeds '0,x' must be whole numbers"),
         (["--over", "threshold=1,2", "--seeds", "0,0"], "--seeds names 0 twice"),
         (

@@ -47,8 +47,8 @@ def test_extends(tmp_path):
     resolved = config.resolve(child, "fedavg")
     assert (resolved.task, resolved.train.rounds, resolved.train.momentum) == ("child", 1, 0.9)
     assert resolved.partition == {"name": "iid", "clients": 9}
-    other = write(tmp_path, 'extends = "child.toml"\n[partition]\nname = "rotated"\nrotations = 4\n', "other")
-    assert config.resolve(other, "solo").partition == {"name": "rotated", "rotations": 4}
+    other = write(tmp_path, 'extends = "child.toml"\n[partition]\nname = "rotated"\nrotations = 4\nclients = 8\n', "other")
+    assert config.resolve(other, "solo").partition == {"name": "rotated", "rotations": 4, "clients": 8}
     itself = write(tmp_path, 'extends = "itself.toml"\n', "itself")
     with pytest.raises(UserError, match="itself.toml extends itself"):
         tasks.load_task(itself)

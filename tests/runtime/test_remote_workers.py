@@ -147,7 +147,10 @@ def during(seconds, action):
 # With the short silence a busy machine can take the dead worker for a silent one.
 @pytest.mark.parametrize(
     "fault, silence, said",
-    [(signal.SIGKILL, 60, "the connection broke"), (signal.SIGSTOP, 3, "it has not answered for 3 s")],
+    [
+        (signal.SIGKILL, 60, "the connection broke"),
+        pytest.param(signal.SIGSTOP, 3, "it has not answered for 3 s", marks=pytest.mark.slow),
+    ],
     ids=["killed", "stopped"],
 )
 def test_a_lost_workers_share_is_repeated_on_another(processes, capfd, fault, silence, said):

@@ -17,11 +17,13 @@ from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering import newcomers as joining
+from tffcl.clustering.signature_distances import without_direction
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.signature import Signature
+from tffcl.validation import tell_once
 
 CUTS = (("threshold", "num_clusters"),)  # `Parameters.alternatives` of methods that cut a tree
 THRESHOLD = {"threshold": lambda threshold: threshold}  # a task's key for a threshold, and its value there
@@ -154,6 +156,7 @@ class OneShot(EngineMethod):
     def initialize(self, population: Population) -> OneShotState:
         self.clustering.check(len(population))
         signatures = self._sign(population)
+        _tell_nowhere(population, signatures)
         proximity = self.clustering.distances(signatures, None)
         labels, dendrogram, threshold = self.clustering.group(proximity)
         grouped = {"proximity": proximity, "merges": dendrogram.merges, "threshold": np.float64(threshold)}
@@ -163,6 +166,7 @@ class OneShot(EngineMethod):
         """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model."""
         check_newcomers(state, newcomers)
         how, known, signed = self.clustering, state.signatures, self._sign(newcomers)
+        _tell_nowhere(newcomers, signed)
         proximity = joining.extend_proximity(state.proximity, how.distances(known, signed), how.distances(signed, None))
         threshold = float(state.threshold)
         labels = joining.assign_newcomers(proximity, state.assignment, threshold=threshold, linkage=how.linkage)
@@ -191,6 +195,17 @@ class OneShot(EngineMethod):
         return self.engine.exports(
             build=lambda: {"signature": build_collection(signature)}, clustering=self.clustering.described()
         )
+
+
+def _tell_nowhere(population: Population, signatures: Mapping[str, np.ndarray]):
+    """Names the clients whose subspaces have no direction, and how they are placed."""
+    if {"basis", "mask"} <= set(signatures):
+        nowhere = population.shown_ids[without_direction(signatures)]
+        if len(nowhere):
+            named = ", ".join(map(str, nowhere[:20])) + (", ..." if len(nowhere) > 20 else "")
+            tell_once(
+                f"clients whose data are all zero: {named}; they count as 90 degrees from all others and 0 from each other"
+            )
 
 
 def build_one_shot(

@@ -236,6 +236,12 @@ def population_of(
     ids = sorted(examples)
     nothing = empty_like(next(iter(examples.values()))) if examples else None
     sizes = [int(examples[client].cardinality()) for client in ids]
+    for client, size in zip(ids, sizes, strict=True):
+        if size < 0:
+            told = "never end" if size == tf.data.INFINITE_CARDINALITY else "are of unknown number"
+            raise UserError(
+                f"the examples of client {client} {told}; data_set.apply(tf.data.experimental.assert_cardinality(n)) says it"
+            )
     tests = test_examples or {}
     return Population(
         np.array(ids, np.int32), np.array(sizes, np.int32), examples.__getitem__, lambda client: tests.get(client, nothing)

@@ -160,13 +160,15 @@ def _checked(client, pair, kind: str) -> tuple[np.ndarray, np.ndarray]:
         raise UserError(f"the {kind} examples of client {client} have unequal shapes; they must be all alike") from None
     if not np.issubdtype(y.dtype, np.integer) or y.ndim not in (1, 2):
         raise UserError(f"the labels of client {client} are {y.dtype} of rank {y.ndim}; they must be integers, [n] or [n, L]")
-    if not (np.issubdtype(x.dtype, np.number) or x.dtype == bool) or not x.ndim or len(x) != len(y):
+    if x.dtype.kind not in "biuf" or not x.ndim or len(x) != len(y):
         raise UserError(f"client {client} has {kind} examples {x.dtype} {list(x.shape)} and {len(y)} labels; they do not fit")
     if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
         raise UserError(f"the {kind} examples of client {client} have NaN or infinite entries")
     if y.size and (y.min() < 0 or y.max() >= 2**31 - 1):
         raise UserError(f"client {client} has the label {y.min() if y.min() < 0 else y.max()}; labels count from 0")
     if x.dtype == np.float64:
+        if x.size and np.abs(x).max() > np.finfo(np.float32).max:
+            raise UserError(f"the {kind} examples of client {client} have entries beyond what float32 holds, 3.4e38")
         x = x.astype(np.float32)
     return np.ascontiguousarray(x), y.astype(np.int32)
 
@@ -176,6 +178,15 @@ def _label_counts(labels: list[np.ndarray]) -> np.ndarray | None:
     if classes > _MOST_COUNTED:
         return None
     return np.stack([np.bincount(each.ravel(), minlength=classes) for each in labels]).astype(np.int64)
+
+
+def _largest_label(population: Population, client: int) -> int:
+    """Returns the largest label of a client, test examples included; UserError for what no model can be trained on."""
+    largest = 0
+    for kind, held in (("training", population.stacked(client)), ("test", population.stacked_tests(client))):
+        _, y = _checked(population.name_of(client), (held["x"], held["y"]), kind)
+        largest = max(largest, int(y.max(initial=0)))
+    return largest
 
 
 def check_examples(population: Population, example_spec, num_classes: int):
@@ -192,6 +203,8 @@ def check_examples(population: Population, example_spec, num_classes: int):
             wanted, given = (f"{each.dtype.name}{list(each.shape)}" for each in (wanted, given))
             raise UserError(f"the clients' {what} are {given}; the model takes {wanted}")
     largest, counts = population.largest_labels, population.label_counts
+    if largest is None and counts is None:  # data sets that have told nothing of themselves
+        largest = np.array([_largest_label(population, int(client)) for client in population.client_ids])
     if largest is None and counts is not None:
         largest = np.max(np.arange(counts.shape[1]) * (counts > 0), axis=1)
     if largest is not None and largest.max() >= num_classes:

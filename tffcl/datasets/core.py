@@ -9,6 +9,8 @@ from tffcl.errors import UserError
 
 _TOLD = 10  # changes of labels that are told of a transform
 
+_MOST_CLASSES = 100_000  # counts of labels by client and a model's last layer have an entry for each
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Images:
@@ -174,6 +176,10 @@ class Dataset:
         if self.train.x.shape[1:] != self.test.x.shape[1:]:
             shapes = f"{self.train.x.shape[1:]} and test images {self.test.x.shape[1:]}"
             raise UserError(f"{self.name}: training images are {shapes}; the shapes must be equal")
+        if self.num_classes > _MOST_CLASSES:
+            raise UserError(
+                f"{self.name}: there are labels up to {self.num_classes - 1}; at most {_MOST_CLASSES} classes are allowed, from 0"
+            )
         for split, images in (("train", self.train), ("test", self.test)):
             if len(images) and images.y.max() >= self.num_classes:
                 wrong, last = images.y.max(), self.num_classes - 1

@@ -54,6 +54,29 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
     return hold_out_validation(federated(whole, split, name, server), seed=seed, **for_validation)
 
 
+def check_settings(dataset: Mapping, partition: Mapping):
+    """Checks names, options and values as `load_federated` does, without reading data; what a user's own function takes is left to it.
+
+    Raises:
+      UserError: As `load_federated`, but for what only the data show.
+    """
+    asked, name = dict(_mapping("dataset", dataset)), "this partition"
+    for function in (*_AFTERWARDS, *_OF_EVERY_SET):
+        _taken(asked, function)
+    if "builder" not in _mapping("partition", partition):
+        name, function, rule = find_function("partition", partition, catalog.functions(catalog.PARTITIONS))
+        if name in catalog.PARTITIONS:
+            check_options(f"partition {name}", function, rule, given=("seed",), also=("name",))
+    names = asked.pop("names", None) if name in _MIXTURES else None
+    if "builder" in asked or name in _MIXTURES and not isinstance(names, list):
+        return
+    common = [key for function in (*_AFTERWARDS, *_OF_EVERY_SET) for key in _options_of(function)]
+    for table in [{**asked, "name": each} for each in names] if names else [asked]:
+        found, load, rest = find_function("dataset", table, catalog.functions(catalog.DATASETS))
+        if found in catalog.DATASETS:
+            check_options(f"dataset {found}", load, rest, given=("data_dir",), also=("name", *common))
+
+
 def load_dataset(
     dataset: Mapping,
     *,

@@ -9,12 +9,15 @@ from typing import Annotated
 import msgspec
 
 from tffcl.clients.sampling import KINDS
+from tffcl.datasets.federated import check_settings
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import tasks
 from tffcl.experiments.attacks import AttackSettings
 from tffcl.experiments.catalog import AGGREGATIONS, GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
+from tffcl.experiments.declared import declared
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
-from tffcl.references import load_reference, references_in
+from tffcl.experiments.plain_toml import check_plain, read_toml
+from tffcl.references import load_reference, references_in, registered
 from tffcl.runner.privacy import PrivacySettings
 from tffcl.validation import (
     Count,
@@ -31,6 +34,8 @@ from tffcl.validation import (
     with_todays_keys,
     wrong,
 )
+
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,12 +227,16 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
     """
     overrides: dict = {}
     for pair in pairs:
+        if len(pair.splitlines()) > 1 or "\0" in pair:
+            raise UserError(f"--set {pair[:100]!r} has a line break or NUL; one SECTION.KEY=VALUE a --set")
         key, equals, text = pair.partition("=")
         path = key.strip().split(".")
         if not equals or len(path) < 2 or not all(path):
-            raise UserError(f"--set {pair!r} is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4")
+            raise UserError(
+                f"--set {pair[:100]!r} is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4"
+            )
         try:
-            value = tomllib.loads(f"value = {text}")["value"] if text.strip() else tasks.UNSET
+            value = read_toml(f"value = {text}", f"--set {key.strip()[:100]}")["value"] if text.strip() else tasks.UNSET
         except tomllib.TOMLDecodeError:
             value = text
         table = overrides
@@ -287,15 +296,17 @@ def resolve(
     Raises:
       UserError: For unknown or contradictory keys and values, by name.
     """
-    check_value("seed", seed, Whole)
+    check_value("seed", seed, Seed)
     loaded = tasks.load_task(task)
     overrides = overrides or {}
+    check_plain(overrides, "on the command line")
     for section in overrides:
         if section not in tasks.SECTIONS:
             raise unknown("section", section, tasks.SECTIONS)
     tasks.check_tables(overrides, "on the command line")
     with loaded.locating(overrides):
         source = _find(algorithm, tasks.merged(loaded.contents, overrides), str(loaded.path.parent))
+        _check_at_once(loaded, source, seed, overrides)
         overrides = _with_todays_keys(overrides, source)
         contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, source), overrides, source), overrides)
         directory = _load_own_data(contents, str(loaded.path.parent))
@@ -304,6 +315,44 @@ def resolve(
         return dataclasses.replace(
             _resolved(loaded.name, contents, source, seed, overrides), directory=source.directory or directory
         )
+
+
+def _check_at_once(loaded: tasks.Task, source: MethodSource, seed: int, overrides: Mapping):
+    """Checks what needs no TensorFlow, which takes seconds to import: all tables but the model's own keys."""
+    light = declared(source)
+    contents = tasks.merged(loaded.contents, overrides)
+    if contents["model"].get("name") not in (None, *MODELS, *registered("model")):
+        find_model(contents["model"])
+    check_settings(contents["dataset"], contents["partition"])
+    if light is not None:
+        overrides = _with_todays_keys(overrides, light)
+        contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, light), overrides, light), overrides)
+        _resolved(loaded.name, contents, light, seed, overrides)
+
+
+def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
+    """Returns a key that has no section with it: "train.rounds" for "rounds", "algorithms.pacfl.threshold" for "threshold".
+
+    Args:
+      task: The task.
+      algorithm: The method that runs; None where several may.
+      key: Of [train], or of the method's own table.
+
+    Raises:
+      UserError: If the key is of neither.
+    """
+    if algorithm:
+        from tffcl.experiments import sweep
+
+        source = find_source(task, algorithm)
+        return sweep.full_key(key, declared(source) or source)
+    known = {field.name for field in dataclasses.fields(TrainSettings)}
+    if key not in known:
+        raise UserError(
+            f"--set {key}=... is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4; without a section "
+            f"there are train's keys: {', '.join(sorted(known))}"
+        )
+    return f"train.{key}"
 
 
 def find_source(task: str | pathlib.Path, label: str, overrides: Mapping | None = None) -> MethodSource:
@@ -416,9 +465,12 @@ def load_run_config(out: str | pathlib.Path) -> RunConfig:
     if not file.is_file():
         raise UserError(f"{out} holds no run: there is no config.toml in it")
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        values = read_toml(file.read_text(encoding="utf-8"), file.name)
+        tasks.check_tables({name: values.get(name, {}) for name in ("dataset", "partition", "model", "aggregation")}, file.name)
         return _written(values)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+    except KeyError as error:
+        raise UserError(f"{file} is damaged: there is no {error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is damaged: {error}") from None
 
 

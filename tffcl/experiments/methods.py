@@ -153,6 +153,8 @@ def find_method(label: str, table: Mapping, directory: str = "", kind: str = "al
             label, load_reference(table["builder"], directory, f"{where}.builder") and table["builder"], directory
         )
     name = table.get("method", label)
+    if not isinstance(name, str):
+        raise UserError(f"{where}.method is {name!r}; it must be one name", table=where, key="method")
     if name in ALGORITHMS:
         return MethodSource(label, name, directory)
     if name in registered("algorithm"):

@@ -149,6 +149,7 @@ def run_study(
     overwrite: bool = False,
     keep_checkpoints: bool = False,
     show_progress: bool = True,
+    workers: runtime.RemoteWorkers | None = None,
 ) -> int:
     """Runs what a study lacks. The same call goes on wherever an earlier one was ended.
 
@@ -162,6 +163,7 @@ def run_study(
       overwrite: Runs that are there are deleted.
       keep_checkpoints: Keep what only resuming and exporting need of finished runs, too.
       show_progress: Estimates, a line and a bar a run on standard error.
+      workers: As in `run.run`; estimates are of this machine's own worker.
 
     Returns:
       How many runs failed; the others went on.
@@ -171,11 +173,11 @@ def run_study(
     """
     out = pathlib.Path(out)
     with locked(out):
-        return _run_all(planned, out, data_dir, overwrite, keep_checkpoints, show_progress)
+        return _run_all(planned, out, data_dir, overwrite, keep_checkpoints, show_progress, workers)
 
 
 def _run_all(
-    planned: StudyPlan, out: pathlib.Path, data_dir, overwrite: bool, keep_checkpoints: bool, show_progress: bool
+    planned: StudyPlan, out: pathlib.Path, data_dir, overwrite: bool, keep_checkpoints: bool, show_progress: bool, workers
 ) -> int:
     """The runs of a study, in a directory whose lock is held; returns how many failed."""
     _claim(planned, out, overwrite)
@@ -186,9 +188,9 @@ def _run_all(
         state = compare.ended(out / RUNS / each.directory)
         clock.announce(number, each, state)
         if state != "diverged":
-            if ran and not state:
+            if ran and not state and not workers:
                 runtime.renew_local_worker()
-            failure = _run(each, out, data_dir, show_progress)
+            failure = _run(each, out, data_dir, show_progress, workers)
             ran |= not state
             if failure:
                 print(f"tffcl: {each.title} failed: {failure}", file=sys.stderr)
@@ -198,12 +200,13 @@ def _run_all(
     return failed
 
 
-def _run(each: StudyRun, out: pathlib.Path, data_dir: str | None, show_progress: bool) -> str:
+def _run(each: StudyRun, out: pathlib.Path, data_dir: str | None, show_progress: bool, workers=None) -> str:
     """Runs one run to its end, newcomers included; returns why it failed, "" if it has not."""
     place = out / RUNS / each.directory
     try:
         if not compare.ended(place):
-            compare.run_or_note(each.config, place, data_dir=data_dir, resume=True, show_progress=show_progress)
+            how = {"data_dir": data_dir, "show_progress": show_progress, "workers": workers}
+            compare.run_or_note(each.config, place, resume=True, **how)
         joins = each.newcomers and compare.ended(place) == "finished"
         if joins and not (place / "newcomers.json").is_file():
             joining.join_newcomers(place, data_dir=data_dir, show_progress=show_progress)

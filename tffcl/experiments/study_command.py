@@ -25,8 +25,8 @@ def add_results(parser):
     parser.add_argument("--to", metavar="FILE", help="default: RESULTS.md beside DIR")
 
 
-def study(options, overrides: dict) -> int:
-    """Runs a study, or makes its table again; returns 1 if a run failed."""
+def study(options, overrides: dict, workers) -> int:
+    """Runs a study, or makes its table again; `workers(options)` are its workers, if any. Returns 1 if a run failed."""
     from tffcl.experiments import study_files
 
     found = study_files.load_study(options.name)
@@ -43,6 +43,7 @@ def study(options, overrides: dict) -> int:
             data_dir=options.data_dir,
             overwrite=options.overwrite,
             keep_checkpoints=options.keep_checkpoints,
+            workers=workers(options),
         )
     write_tables(out)
     return 1 if failed else 0

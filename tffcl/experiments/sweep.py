@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import tomli_w
 
 from tffcl.errors import UserError, unknown
-from tffcl.experiments import compare, tasks
 from tffcl.experiments import config as configs
+from tffcl.experiments import tasks
 from tffcl.experiments.config import RunConfig, TrainSettings
 from tffcl.experiments.methods import MethodSource, find_method
 from tffcl.reporting import report
@@ -264,6 +264,8 @@ def sweep(
     titles = [f"{describe(planned.axes, point.values)}, seed {planned.seeds[number]}" for number, point in order]
     options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
     options |= {"hold": locked(out), "begun": lambda: _write_plan(out, planned), "after_each": lambda: report.write_table(out)}
+    from tffcl.experiments import compare  # which imports TensorFlow: a mistake is told before
+
     summaries = compare.run_all([point.runs[number] for number, point in order], places, titles=titles, **options)
     points = len(planned.points)
     return [summaries[number * points + place] for place in range(points) for number in range(len(planned.seeds))]

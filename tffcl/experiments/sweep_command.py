@@ -34,15 +34,16 @@ def parse_seeds(text: str) -> list[int]:
     try:
         return [int(seed) for seed in text.split(",")]
     except ValueError:
-        raise UserError(f"--seeds {text!r} must be whole numbers with commas between, e.g. 0,1,2") from None
+        raise UserError(f"--seeds {text[:100]!r} must be whole numbers with commas between, e.g. 0,1,2") from None
 
 
 def sweep(options, overrides: Mapping) -> int:
     """Runs a sweep, or with `--select` a search; returns 1 if a run failed."""
-    from tffcl.experiments import config, sweep
+    from tffcl.experiments import config, declared, sweep
     from tffcl.reporting.terminal import print_report
 
     source = config.find_source(options.task, options.algorithm, overrides)
+    source = declared.declared(source) or source
     texts = [("--over", options.over), *([("--and", options.second)] if options.second else [])]
     if options.select:
         return _search(options, overrides, source, texts)

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Mapping
 
 from tffcl.errors import UserError, unknown
+from tffcl.experiments.plain_toml import read_toml
 
 SECTIONS = (
     "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "newcomers",
@@ -18,6 +19,8 @@ _TEXTS = ("extends", "description", "source")
 _COHORT_SIZES = ("clients_per_round", "participation")
 # Of these keys of a section one stands for all: the one that is said last.
 _ALTERNATIVES = {"train": _COHORT_SIZES, "algorithms": _COHORT_SIZES, "newcomers": ("clients", "share")}
+_MOST_EXTENDED = 20
+_LONGEST_PATH = 300  # characters in a message
 _SOURCES = ("name", "names", "builder")  # what says where data, partition and model come from
 
 
@@ -174,14 +177,16 @@ def check_tables(contents: Mapping, where: str):
 
 def _by_name(name: str) -> pathlib.Path:
     path = task_directory() / f"{name}.toml"
-    if not path.is_file():
+    if name not in task_names():
         raise unknown("task", name, task_names())
     return path
 
 
 def _read(path: pathlib.Path, extending: tuple) -> dict:
-    if path in extending:
+    if path.absolute() in extending or (extending and path.resolve() in [each.resolve() for each in extending]):
         raise UserError(f"{path.name} extends itself")
+    if len(extending) > _MOST_EXTENDED:
+        raise UserError(f"{extending[0].name} extends more than {_MOST_EXTENDED} tasks, one after the other; fewer are allowed")
     own = dict(_parse(path))
     for section in own:
         if section not in SECTIONS:
@@ -190,8 +195,10 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
     other = own.pop("extends", None)
     if other is None:
         return own
+    if "\0" in other:
+        raise UserError(f"{path.name}: extends is {other[:100]!r}; no file has such a name")
     beside = path.parent / str(other)
-    base = _read(beside if beside.suffix == ".toml" else _by_name(str(other)), (*extending, path))
+    base = _read(beside if beside.suffix == ".toml" else _by_name(str(other)), (*extending, path.absolute()))
     for section in ("dataset", "partition", "model"):
         # Another set's options mean nothing to this one.
         tables = own.get(section, {}), base.get(section, {})
@@ -205,12 +212,18 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
 def _parsed(path: pathlib.Path, modified: float) -> dict:
     del modified  # a file that has changed is read again
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return read_toml(path.read_text(encoding="utf-8"), path.name)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no TOML: {error}") from None
 
 
 def _parse(path: pathlib.Path) -> dict:
-    if not path.is_file():
-        raise UserError(f"there is no task file {path}; names of the tasks that come with tffcl: {', '.join(task_names())}")
+    try:
+        there = path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        there = False
+    if not there:
+        if len(str(path)) > _LONGEST_PATH:
+            raise UserError(f"there is no task file {str(path)[:100]}...; its name is too long for a file")
+        raise UserError(f"there is no task file {path}; `tffcl list tasks` names those that come with tffcl")
     return _parsed(path, path.stat().st_mtime)

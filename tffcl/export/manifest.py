@@ -8,6 +8,7 @@ from tffcl.errors import UserError
 
 FORMAT = "tffcl export 1"  # a change of what files mean must change this
 NAME = "manifest.json"
+_PLACES = ("file", "directory", "input", "output")  # keys of the manifest whose values are places in the export
 
 
 def _sha256(contents: bytes) -> str:
@@ -20,7 +21,12 @@ def _own_checksum(contents: dict) -> str:
 
 
 def _files(directory: pathlib.Path) -> dict[str, pathlib.Path]:
-    found = {path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*")) if not path.is_dir()}
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise UserError(f"{path} is a link, pipe or device; an export holds plain files and directories only")
+        if path.is_file():
+            found[path.relative_to(directory).as_posix()] = path
     found.pop(NAME, None)
     return found
 
@@ -53,19 +59,39 @@ def read_manifest(directory: pathlib.Path) -> dict:
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))
         kind, listed, own = contents["format"], dict(contents["files"]), contents["sha256"]
-    except (ValueError, KeyError, TypeError):
+        checksums = {name: about["sha256"] for name, about in listed.items()}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{path} is damaged, or no manifest of tffcl") from None
     if kind != FORMAT:
         raise UserError(f"{path} is of the format {kind!r}; this tffcl reads {FORMAT!r}")
     if own != _own_checksum(contents):
         raise UserError(f"{path} is damaged: it is not what tffcl export wrote")
+    _check_places(contents, checksums, path)
     found = _files(directory)
-    for name, about in listed.items():
+    for name in listed:
         if name not in found:
             raise UserError(f"{directory / name} is missing")
-        if _sha256(found[name].read_bytes()) != about["sha256"]:
+        if _sha256(found[name].read_bytes()) != checksums[name]:
             raise UserError(f"{found[name]} is damaged: its SHA-256 is not the manifest's")
     for name in found:
         if name not in listed:
             raise UserError(f"{found[name]} is foreign: the manifest does not list it")
     return contents
+
+
+def _check_places(contents: dict, listed: dict, manifest: pathlib.Path):
+    """Checks that every place that the manifest names is one of the files that it lists, or a directory of such files."""
+    described = contents.get("computations", {})
+    if not isinstance(described, dict) or not all(
+        isinstance(each, dict) and {"file", "type"} <= set(each) for each in described.values()
+    ):
+        raise UserError(f"{manifest} is damaged: computations must be tables with file and type")
+    left = [(described, "")]
+    while left:
+        value, key = left.pop()
+        if isinstance(value, dict):
+            left += [(each, name) for name, each in value.items()]
+        elif key in _PLACES:
+            inside = isinstance(value, str) and any(name == value or name.startswith(f"{value}/") for name in listed)
+            if not inside or ".." in value.split("/"):
+                raise UserError(f"{manifest} is damaged: {key} is {value!r}; it must be one of the export's own files")

@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 
+from tffcl.errors import UserError
 from tffcl.reporting import columns
 
 COMPARISON, FAILED = "comparison.toml", "failed.json"
@@ -41,7 +42,9 @@ def read_order(path: pathlib.Path) -> list[str]:
         return []
     try:
         return [str(each) for each in tomllib.loads(columns.read_text(file))["algorithms"]]
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+    except UserError:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise columns.damaged(file, error) from error
 
 

@@ -6,7 +6,6 @@ import math
 import pathlib
 import re
 import tomllib
-import zipfile
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -263,27 +262,35 @@ def _read_history(directory: pathlib.Path, client_ids: np.ndarray) -> dict[int, 
     for path in sorted(directory.glob("*.npy")):
         try:
             then, clusters = np.load(path, allow_pickle=False)
-            rows = [place[str(client)] for client in then.tolist()]
+            rows, round_number = [place[str(client)] for client in then.tolist()], int(path.stem)
+            found = clusters.astype(int)
         except KeyError as error:
             raise columns.damaged(path, f"client {error} is not in clients.csv") from error
-        except (OSError, EOFError, ValueError) as error:
+        except Exception as error:  # NumPy's errors for damaged headers are of a dozen types
             raise columns.damaged(path, error) from error
-        history[int(path.stem)] = np.full(len(client_ids), NO_CLUSTER)
-        history[int(path.stem)][rows] = clusters.astype(int)
+        history[round_number] = np.full(len(client_ids), NO_CLUSTER)
+        history[round_number][rows] = found
     return history
 
 
 def _read_config(path: pathlib.Path) -> dict:
     try:
-        return tomllib.loads(columns.read_text(path))
-    except tomllib.TOMLDecodeError as error:
+        found = tomllib.loads(columns.read_text(path))
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:  # also for whole numbers of thousands of digits
         raise columns.damaged(path, error) from error
+    if not found:
+        raise columns.damaged(path, "it is empty")
+    return found
 
 
 def _read_summary(path: pathlib.Path) -> dict:
     try:
         summary = json.loads(columns.read_text(path))
-    except json.JSONDecodeError as error:
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise columns.damaged(path, error) from error
     if not isinstance(summary, dict):
         raise columns.damaged(path, "it is not a table of names and values")
@@ -291,6 +298,11 @@ def _read_summary(path: pathlib.Path) -> dict:
         if not isinstance(summary.get(key), kind):
             raise columns.damaged(path, f"{key} is {summary.get(key)!r}")
     check_summary(path.parent)
+    accuracy = summary.get("accuracy")  # null where none was measured
+    kinds = () if accuracy is None else ("cluster", "local", "global")
+    missing = [kind for kind in kinds if not isinstance(accuracy, dict) or kind not in accuracy]
+    if missing:
+        raise columns.damaged(path, f"there is no accuracy.{missing[0]}")
     return summary
 
 
@@ -329,7 +341,7 @@ def _read_arrays(path: pathlib.Path, make: Callable):
         return make(arrays)
     except KeyError as error:
         raise columns.damaged(path, f"there is no {error}") from error
-    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile) as error:
+    except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
         raise columns.damaged(path, error) from error
 
 

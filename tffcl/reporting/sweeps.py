@@ -130,7 +130,7 @@ def read_sweep(path: str | pathlib.Path) -> Sweep:
         raise
     except KeyError as error:
         raise columns.damaged(file, f"there is no {error}") from error
-    except (tomllib.TOMLDecodeError, TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise columns.damaged(file, error) from error
 
 
@@ -139,6 +139,9 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
     if len(values) != settings:
         raise ValueError(f"a point has {len(values)} values for {settings} keys")
     name = ", ".join(map(show_value, values))
+    inside = pathlib.PurePath(noted["directory"])
+    if inside.is_absolute() or ".." in inside.parts:
+        raise ValueError(f"directory is {str(inside)[:100]!r}; it must be inside the sweep's own")
     # Proximity matrices of many runs at once could be too much memory, and nothing here needs them.
     places = [path / noted["directory"] / f"seed-{seed}" for seed in seeds]
     runs = [

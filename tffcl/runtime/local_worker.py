@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -202,8 +203,8 @@ class RemoteWorkers:
         found = []
         for part in text.split(","):
             host, _, port = part.strip().rpartition(":")
-            if not host or not port.isdigit() or not 0 < int(port) < 65536:
-                raise UserError(f"worker {part!r} is not HOST:PORT; several are written 10.0.0.5:10000,10.0.0.6:10000")
+            if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+                raise UserError(f"worker {part[:100]!r} is not HOST:PORT; several are written 10.0.0.5:10000,10.0.0.6:10000")
             found.append(Address(host, int(port)))
         return cls(tuple(found), silence)
 

@@ -1,0 +1,58 @@
+"""Damaged files of a run: the report names the file in a line."""
+
+import json
+import random
+
+import pytest
+
+from tffcl.errors import UserError
+from tffcl.reporting import files, sweeps
+
+
+def refused(read, path) -> str:
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("contents", ["", f"a = {'[' * 3000}", f"a = 1{'0' * 5000}", "\0"])
+def test_a_damaged_configuration(run_path, contents):
+    (run_path / "config.toml").write_text(contents)
+    assert "config.toml is damaged" in refused(files.read_run, run_path)
+
+
+@pytest.mark.parametrize("accuracy", [{}, 3, {"cluster": {"mean": 1.0}}])
+def test_a_summary_without_accuracies(run_path, accuracy):
+    summary = json.loads((run_path / "summary.json").read_text())
+    (run_path / "summary.json").write_text(json.dumps({**summary, "accuracy": accuracy}))
+    assert "summary.json is damaged: there is no accuracy." in refused(files.read_run, run_path)
+
+
+def test_a_summary_nested_too_deep(run_path):
+    (run_path / "summary.json").write_text("[" * 100_000)
+    assert "summary.json is damaged" in refused(files.read_run, run_path)
+
+
+@pytest.mark.parametrize("directory", ["/etc", "../other", "a/../../b"])
+def test_a_sweep_with_a_directory_outside(tmp_path, directory):
+    (tmp_path / "sweep.toml").write_text(
+        f'task = "t"\nalgorithm = "a"\nkeys = ["train.rounds"]\nlabels = ["rounds"]\nseeds = [0]\n'
+        f'[[points]]\nvalues = [1]\ndirectory = "{directory}"\n'
+    )
+    assert "it must be inside the sweep's own" in refused(sweeps.read_sweep, tmp_path)
+
+
+def test_flipped_bits_end_in_a_line_or_in_a_run(run_path):
+    rng = random.Random(0)
+    for name in ("config.toml", "summary.json", "rounds.csv", "clients.csv", "clustering.npz"):
+        whole = (run_path / name).read_bytes()
+        for _ in range(40):
+            flipped = bytearray(whole)
+            flipped[rng.randrange(min(len(whole), rng.choice([200, len(whole)])))] ^= 1 << rng.randrange(8)
+            (run_path / name).write_bytes(flipped)
+            try:
+                files.read_run(run_path)
+            except UserError as error:
+                assert "\n" not in str(error)
+        (run_path / name).write_bytes(whole)

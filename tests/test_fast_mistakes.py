@@ -1,0 +1,76 @@
+"""A user's mistake is told before TensorFlow, which takes seconds to import."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tffcl.experiments.catalog import ALGORITHMS
+from tffcl.experiments.declared import declared
+from tffcl.experiments.methods import find_method
+
+RUN = ["run", "demo_digits", "--algorithm", "pacfl"]
+MISTAKES = [
+    (["run", "nosuch", "--algorithm", "pacfl"], "unknown task 'nosuch' (the nearest of"),
+    (["run", "demo_digits", "--algorithm", "nosuch"], "unknown algorithm 'nosuch'"),
+    ([*RUN, "--set", "train.roundz=3"], "did you mean 'rounds'"),
+    ([*RUN, "--set", "train.rounds=x"], "train.rounds is 'x'; it must be a whole number from 1"),
+    ([*RUN, "--set", "train.learning_rate=nan"], "train.learning_rate is nan"),
+    ([*RUN, "--set", "partition.clints=3"], "did you mean 'clients'"),
+    ([*RUN, "--set", "dataset.name=mnits"], "did you mean 'mnist'"),
+    ([*RUN, "--set", "model.name=mpl"], "did you mean 'mlp'"),
+    ([*RUN, "--set", "algorithms.pacfl.num_vector=3"], "did you mean 'num_vectors'"),
+    ([*RUN, "--set", "algorithms.pacfl.metric=x"], "smallest_angle"),
+    ([*RUN, "--set", "threshold=-3"], "algorithms.pacfl.threshold is -3"),
+    ([*RUN, "--set", "thrshold=3"], "did you mean 'threshold'"),
+    ([*RUN, "--seeds", "0,1"], "tffcl compare runs several seeds"),
+    (["compare", "demo_digits", "--algorithms", "nosuch"], "unknown algorithm 'nosuch'"),
+    (["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshhold=3,4"], "did you mean 'threshold'"),
+]
+_ALONE = """
+import contextlib, io, json, sys
+from tffcl.cli import main
+found = []
+for arguments in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        try:
+            code = main(arguments)
+        except SystemExit as stop:
+            code = stop.code
+    found.append([code, said.getvalue(), "tensorflow" in sys.modules])
+print(json.dumps(found))
+"""
+
+
+def test_mistakes_are_told_before_tensorflow_is_imported():
+    arguments = json.dumps([each for each, _ in MISTAKES])
+    done = subprocess.run([sys.executable, "-c", _ALONE, arguments], capture_output=True, text=True, check=True)
+    for (asked, message), (code, said, heavy) in zip(MISTAKES, json.loads(done.stdout), strict=True):
+        assert (code, heavy, said.count("\n")) == (2, False, 1), (asked, said)
+        assert message in said, (asked, said)
+
+
+def test_an_unknown_task_names_five():
+    done = subprocess.run(
+        [sys.executable, "-m", "tffcl", "run", "nosuch", "--algorithm", "pacfl"], capture_output=True, text=True
+    )
+    assert done.stderr.count(", ") == 4 and len(done.stderr) < 300
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items() if entry.parameters])
+def test_parameters_read_from_the_text_are_those_of_the_class(name):
+    source = find_method(name, {})
+    light, whole = declared(source).parameter_class, source.parameter_class
+    assert [field.name for field in dataclasses.fields(light)] == [field.name for field in dataclasses.fields(whole)]
+    assert dict(light.renamed) == dict(whole.renamed)
+    assert sum(field.type is object for field in dataclasses.fields(light)) <= 3
+
+
+def test_a_study_takes_workers_and_memory():
+    from tffcl.cli import build_parser
+
+    found = build_parser().parse_args(["study", "pacfl_table2", "--workers", "h:1", "--memory", "2GB"])
+    assert (found.workers, found.memory) == ("h:1", "2GB")
