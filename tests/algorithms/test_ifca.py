@@ -13,6 +13,7 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca, build_ifca_round, draw_models
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import PooledTests
 from tffcl.errors import UserError
 from tffcl.models import flat, layers
 from tffcl.rounds.traffic import type_bytes
@@ -152,6 +153,35 @@ def test_the_authors_way_chooses_by_test_accuracy(tff_worker, convex, digit_clie
     _, metrics = method.next(state, Cohort(population, np.array([0, 1]), (7, 1)))
     np.testing.assert_array_equal(metrics.clusters, right)
     np.testing.assert_array_equal(method.choose(state, population).assignment, right)
+
+
+def test_clients_choose_by_the_loss_on_what_was_held_out(tff_worker, convex, digit_clients):
+    population = digit_clients([40, 40])
+    method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, choose_by="validation_loss"))
+    with pytest.raises(UserError, match="client 0 has no validation examples; dataset.validation = 0.1"):
+        method.initialize(population)
+    # Held out are the five examples that the better one of two models is worst at, so that the other examples choose another way.
+    data = [population.stacked(client) for client in (0, 1)]
+    stacked = np.stack([convex.initial, -convex.initial])
+    models = [tuple(tensor.numpy() for tensor in convex.unravel(row)) for row in stacked]
+
+    def losses(x, y):
+        x = (x.reshape(-1, 64) / 255.0 - 0.3) / 0.4
+        return np.array([-np.log(oracle.probabilities(model, x)[np.arange(len(y)), y]) for model in models])
+
+    held, expected = [], []
+    for each in data:
+        apart = losses(each["x"], each["y"])
+        better = apart.mean(axis=1).argmin()
+        held.append(np.argsort(apart[1 - better] - apart[better])[:5])
+        expected.append(losses(each["x"][held[-1]], each["y"][held[-1]]).mean(axis=1).argmin())
+        assert expected[-1] == 1 - better
+    x, y = (np.concatenate([each[name] for each in data]) for name in "xy")
+    clients = dataclasses.replace(population, validation=PooledTests(x, y, (held[0], 40 + held[1])))
+    state = dataclasses.replace(method.initialize(clients), models=stacked)
+    np.testing.assert_array_equal(method.choose(state, clients).assignment, expected)
+    _, metrics = method.next(state, Cohort(clients, np.array([0, 1]), (7, 1)))
+    np.testing.assert_array_equal(metrics.clusters, expected)
 
 
 def test_all_models_are_charged(tff_worker, convex, digit_clients):

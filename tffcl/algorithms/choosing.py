@@ -1,6 +1,7 @@
 """Methods whose clients choose among all the server's models: what IFCA and FLIS (DC) share."""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -22,10 +23,11 @@ from tffcl.rounds.server_steps import models_type
 
 WAYS = {
     "train_loss": "clients choose by loss on their training examples",
+    "validation_loss": "clients choose by loss on examples that they neither train nor test on (dataset.validation)",
     "test_accuracy": "clients choose by accuracy on their test examples: a leak, there to match published numbers",
 }
 _TRIED = "choice_examples"  # the field of examples to choose on, where they are not those to train on
-_CRITERIA = {"train_loss": "loss", "test_accuracy": "accuracy"}
+_CRITERIA = {"train_loss": "loss", "validation_loss": "loss", "test_accuracy": "accuracy"}
 
 
 def build_chooser(model: FlatModel, training: LocalTraining, choose_by: str):
@@ -35,9 +37,9 @@ def build_chooser(model: FlatModel, training: LocalTraining, choose_by: str):
       `(choose_and_train, fields)`: the fields are what the client work needs for it.
     """
     fields = training.fields(forced=np.int32)
-    if choose_by == "test_accuracy":
+    tried = "examples" if choose_by == "train_loss" else _TRIED
+    if tried == _TRIED:
         fields[_TRIED] = sequence_type(model.example_spec)
-    tried = _TRIED if choose_by == "test_accuracy" else "examples"
     return build_choose_and_train(model, training, _CRITERIA[choose_by], tried), fields
 
 
@@ -86,8 +88,12 @@ class Choosing(Method):
 
     def chosen_rows(self, models: np.ndarray, population: Population) -> np.ndarray:
         """Asks every client of a population which row of `models float32 [K, P]` it chooses, `int32 [N]`."""
-        tried = population.stacked_tests if self.choose_by == "test_accuracy" else population.stacked
-        return ask_all(self._choice, models, population, tried).astype(np.int32)
+        return ask_all(self._choice, models, population, self._examples_of(population)).astype(np.int32)
+
+    def _examples_of(self, population: Population) -> Callable[[int], object]:
+        """Client ID to the examples that it chooses on."""
+        ways = {"validation_loss": population.stacked_validation, "test_accuracy": population.stacked_tests}
+        return ways.get(self.choose_by, population.stacked)
 
     def choose(self, state: ClusteredState, population: Population) -> ClusteredState:
         assignment = state.assignment.copy()
@@ -110,8 +116,10 @@ class Choosing(Method):
         """Returns the state before anyone has chosen: everyone in cluster 0.
 
         Raises:
-          UserError: If a client has no test examples, on which "test_accuracy" chooses.
+          UserError: If a client has no test examples, on which "test_accuracy" chooses, or no validation examples.
         """
+        for client in population.client_ids if self.choose_by == "validation_loss" else ():
+            population.stacked_validation(int(client))
         for client in population.client_ids if self.choose_by == "test_accuracy" else ():
             if not int(population.test_examples(int(client)).cardinality()):
                 raise UserError(
@@ -122,6 +130,7 @@ class Choosing(Method):
 
     def tried(self, cohort: Cohort) -> dict[str, list]:
         """Returns the field of examples that the clients of a round choose on, if it is not their training examples."""
-        if self.choose_by != "test_accuracy":
+        if self.choose_by == "train_loss":
             return {}
-        return {_TRIED: [cohort.population.stacked_tests(int(client)) for client in cohort.client_ids]}
+        examples = self._examples_of(cohort.population)
+        return {_TRIED: [examples(int(client)) for client in cohort.client_ids]}

@@ -46,8 +46,8 @@ class FLISDCParameters(Parameters):
       soft: Whether models answer with probabilities instead of their most likely class.
       answered_by: "clients": they answer the server's images themselves and upload the answers; "server": the aggregator
         answers with the uploaded models. The same clusters; the first costs upload, the second work at the server.
-      choose_by: How clients choose a model: by "train_loss", on their training examples, or by "test_accuracy", on their test
-        examples (the authors' code; a leak). The paper prints a loss on the test examples (Alg. 1 line 9) and one on the
+      choose_by: How clients choose a model: by "train_loss", on their training examples, by "validation_loss", on examples held out of
+        these, or by "test_accuracy", on their test examples (the authors' code; a leak). The paper prints a loss on the test examples (Alg. 1 line 9) and one on the
         server's images (its text), which have no labels.
     """
 

@@ -55,8 +55,8 @@ class IFCAParameters(Parameters):
       fedavg_rounds: With "fedavg": how many, the first of the run (FLT's Table III: 500 before 1,000 of IFCA; the authors: 2,000).
       share_representation: Whether all layers but the last are common to all clusters and averaged over the whole cohort
         (paper, section 5, FEMNIST).
-      choose_by: How clients choose a model: by "train_loss", on their training examples (paper), or by "test_accuracy", on their
-        test examples, as the PACFL and FLIS authors' code does (a leak).
+      choose_by: How clients choose a model: by "train_loss", on their training examples (paper), by "validation_loss", on examples
+        held out of these, or by "test_accuracy", on their test examples, as the PACFL and FLIS authors' code does (a leak).
     """
 
     renamed: ClassVar = {"protocol": "choose_by"}

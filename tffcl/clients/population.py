@@ -125,6 +125,17 @@ class Population:
         found = collections.OrderedDict(zip("xy", self.test_arrays(client_id), strict=True))
         return collections.OrderedDict((name, value[:0]) for name, value in found.items()) if nothing else found
 
+    def stacked_validation(self, client_id: int) -> collections.OrderedDict:
+        """Returns all validation examples of a client, `<x [n, ...], y [n]>`; UserError if it has none."""
+        pool = self.validation
+        rows = () if pool is None else pool.indices[self.index([client_id])[0]]
+        if not len(rows):
+            raise UserError(
+                f"client {self.name_of(client_id)} has no validation examples; dataset.validation = 0.1 holds out a tenth of those that "
+                "clients train on"
+            )
+        return collections.OrderedDict(x=pool.x[rows], y=pool.y[rows])
+
     @classmethod
     def from_arrays(
         cls,
