@@ -255,9 +255,6 @@ class IFCA(Choosing):
         return np.concatenate([models[:, :shared], self._drawn[:, shared:]], axis=1)
 
     def _choose_and_train(self, state: IFCAState, cohort: Cohort):
-        clients, clusters = len(cohort.client_ids), self._parameters.num_clusters
-        if clusters > clients and cohort.rate is None:  # a Poisson cohort may be small by chance
-            raise UserError(f"num_clusters is {clusters}; it must be at most the clients of a round, {clients}")
         forced = _forced(self._parameters, cohort, self._seed)
         values = {"models": state.models}
         result = run_round(self._round, cohort, values, state.aggregators, forced=forced, **self.tried(cohort))

@@ -83,6 +83,6 @@ class _Names(dict):
     def value(self, node: ast.expr, otherwise):
         """Returns what an expression means; `otherwise` if that takes more than these names."""
         try:
-            return eval(compile(ast.Expression(node), "parameters", "eval"), {}, self)  # noqa: S307: text of our own package
+            return eval(compile(ast.Expression(node), "parameters", "eval"), {}, self)  # text of our own package
         except (KeyError, NameError, ValueError, TypeError, AttributeError):
             return otherwise
