@@ -427,40 +427,10 @@ def _angles(options):
 
 
 def _list(options):
-    from tffcl.datasets import registry as data
-    from tffcl.experiments import catalog, study_files, tasks
-    from tffcl.experiments.encoder_data import ENCODERS
-    from tffcl.references import registered
+    from tffcl.experiments import explain, listing
 
-    if options.name:
-        from tffcl.experiments import explain
-
-        print("\n".join(explain.explain(options.what, options.name)))
-        return
-    described = {
-        "algorithms": {name: entry.description for name, entry in catalog.ALGORITHMS.items()},
-        "tasks": tasks.task_descriptions(),
-        "studies": study_files.study_titles(),
-        "datasets": {name: entry.summary for name, entry in data.DATASETS.items()},
-        "partitions": {name: entry.summary for name, entry in data.PARTITIONS.items()},
-        "models": {name: entry.description for name, entry in catalog.MODELS.items()},
-        "signatures": catalog.COMPOSED_SIGNATURES,
-        "trainings": catalog.TRAININGS,
-        "aggregations": {name: entry.description for name, entry in catalog.AGGREGATIONS.items()},
-        "encoders": {name: description for name, (_, description) in ENCODERS.items()},
-    }
-    for kind, known in described.items():
-        others = registered(kind.removesuffix("s")).items()
-        described[kind] = {
-            **known,
-            **{name: f"{value}, of an installed package" for name, value in others if name not in known},
-        }
-    for kind in [options.what] if options.what else _LISTS:
-        if not options.what:
-            print(f"{kind}:")
-        width = max(map(len, described[kind]), default=0)
-        for name, description in described[kind].items():
-            print(f"  {name:<{width}}  {description}")
+    lines = explain.explain(options.what, options.name) if options.name else listing.listing(options.what, _LISTS)
+    print("\n".join(lines))
 
 
 def _doctor(options):
