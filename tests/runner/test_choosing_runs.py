@@ -82,7 +82,7 @@ def test_the_report_says_where_the_authors_look_at_test_data(tmp_path, capsys):
         ),
         (
             ["run", "demo_digits", "--algorithm", "ifca", "--set", "algorithms.ifca.choose_by=validation"],
-            "algorithms.ifca.choose_by 'validation' (allowed: test_accuracy, train_loss, validation_loss)",
+            "unknown algorithms.ifca.choose_by 'validation'; did you mean 'validation_loss'?",
         ),
         (
             [
