@@ -138,6 +138,8 @@ class Method(abc.ABC):
       clients_choose: Whether clients choose their model themselves, so that `choose` must be asked before clusters mean anything.
       joining: Bytes that one client exchanges once: when training begins, when it joins, or for methods that meet clients
         during training (`Views.known`) when the server first meets it.
+      kept_bytes: What the coordinator of a simulation keeps for each client that has taken part.
+      pair_bytes: What the server holds for each pair of clients.
     """
 
     name: str
@@ -145,6 +147,8 @@ class Method(abc.ABC):
     state_class: type
     clients_choose: bool = False
     joining: Traffic = Traffic()
+    kept_bytes: int = 0
+    pair_bytes: int = 0
 
     @abc.abstractmethod
     def initialize(self, population: Population):
@@ -178,6 +182,11 @@ class Method(abc.ABC):
         """Lets every client of the population choose its model anew; changes no model and no later round."""
         del population
         return state
+
+    def models_held(self, state, client_ids: np.ndarray) -> int:
+        """Returns how many models the server holds at least when these clients have taken part, so that what cannot fit is refused."""
+        del state, client_ids
+        return 1
 
     def place(self, state, population: Population):
         """Places clients that the server has not met without training, for an evaluation; the given state stays as it is.

@@ -147,6 +147,7 @@ class OneShot(EngineMethod):
     """A method that clusters all clients before the first round; all cluster models start from the same initial one."""
 
     state_class = OneShotState
+    pair_bytes = 8  # the matrix in float32, and half of it in float64 while the tree is made
 
     def __init__(self, name: str, engine: ClusteredTraining, clustering: OneShotClustering):
         super().__init__(name, engine)
