@@ -12,7 +12,7 @@ import numpy as np
 
 from tffcl.errors import UserError
 from tffcl.reporting import columns, comparisons
-from tffcl.reporting.marker import check_summary
+from tffcl.reporting.marker import check_results, check_summary
 
 ROUND_COLUMNS = (
     "round", "seconds", "train_loss", "clusters", "ari", "cluster_accuracy", "local_accuracy", "local_share",
@@ -228,6 +228,7 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     path = pathlib.Path(path)
     config = _read_config(path / "config.toml")
     summary = _read_summary(path / "summary.json")
+    check_results(path)
     clustering, representations = path / "clustering.npz", path / "representations.npz"
     rounds, clients = _read_rounds(path / "rounds.csv"), _read_clients(path / "clients.csv")
     return RunFiles(

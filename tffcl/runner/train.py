@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import pathlib
 import sys
 import time
@@ -202,7 +203,8 @@ def train(
                 round_number, state = _start(job, checkpoints, resume, bar)
                 needs.check_state(method, state, taking_part)
                 bar.update(round_number)
-                written = Metrics(out, round_number), ClusterHistory(out, round_number + 1)
+                noted = json.loads(str(job.progress.get("written", "{}")))  # none in a run of an earlier version
+                written = Metrics(out, round_number, noted), ClusterHistory(out, round_number + 1, noted)
                 last = min(rounds, until or rounds)
                 state, accuracy, done = _rounds(job, state, round_number, last, checkpoints, *written, bar)
             about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": done}
@@ -221,7 +223,7 @@ def _default_settings(method, protocol: Protocol, place_unseen: bool) -> dict:
 def _no_progress(clients: int) -> dict:
     counts = {key: np.zeros(clients, np.int64) for key in _BY_CLIENT}
     totals = {key: np.int64(0) for key in ("down_bytes", "up_bytes", "signature_bytes")}
-    return {**counts, **totals, "seconds": np.zeros(3), "releases": np.zeros((0, 5))}
+    return {**counts, **totals, "seconds": np.zeros(3), "releases": np.zeros((0, 5)), "written": "{}"}
 
 
 def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int, object]:
@@ -281,6 +283,11 @@ def _rounds(job: _Run, state, done: int, last: int, checkpoints: Checkpoints, me
     """
     protocol, accuracy, shown = job.protocol, None, {}
     begun = saved = done
+
+    def save():
+        job.progress["written"] = json.dumps(metrics.written | history.written)
+        checkpoints.save(done, state, job.progress)
+
     try:
         while done < last:
             job.interrupts.check()
@@ -302,19 +309,19 @@ def _rounds(job: _Run, state, done: int, last: int, checkpoints: Checkpoints, me
             history.save(done, job.stage.population.shown_ids, views.clusters)
             show(bar, row, shown)
             if done == last or done % protocol.checkpoint_every == 0:
-                checkpoints.save(done, state, job.progress)
+                save()
                 saved = done
     except KeyboardInterrupt:
         if done > saved:
-            checkpoints.save(done, state, job.progress)
+            save()
         raise Interrupted(f"stopped after round {done}; the same command with --resume goes on") from None
     except UserError as error:
         if done > saved:
-            checkpoints.save(done, state, job.progress)
+            save()
         kind = Diverged if isinstance(error, Diverged) else UserError
         raise kind(f"{error} (rounds 1 to {done} are saved)" if done else str(error)) from None
     if job.stopped:
-        checkpoints.save(done, state, job.progress)
+        save()
         bar.write(job.stopped, file=sys.stderr)
     elif last < protocol.rounds:
         return state, None, done
