@@ -8,6 +8,7 @@ import sys
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import study_command, sweep_command
+from tffcl.reporting import formats
 from tffcl.runtime import memory
 
 _LISTS = (
@@ -207,6 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         _check_no_nul(options)
+        formats.parse_formats(getattr(options, "format", ""))
         with _memory(options):
             return options.function(options) or 0
     except UserError as error:

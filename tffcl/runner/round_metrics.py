@@ -5,6 +5,7 @@ import collections
 import concurrent.futures
 import csv
 import io
+import json
 import logging
 import pathlib
 import sys
@@ -54,7 +55,10 @@ class Metrics:
     def written(self) -> dict[str, str]:
         """What tells the rows that are there from others."""
         file = self._out / "rounds.csv"
-        return {file.name: digest_of(file.read_bytes())} if file.is_file() else {}
+        if not file.is_file():
+            return {}
+        names, *rows = csv.reader(io.StringIO(file.read_text(encoding="utf-8"), newline=""))
+        return {file.name: _digest(names, rows)}
 
     def release(self, round_number: int, row: dict):
         """Writes a round's row; None stands for "not taken in this round"; OSError where it cannot be written."""
@@ -95,16 +99,22 @@ def _keep_rows(file: pathlib.Path, done: int, noted: str | None = None):
         if number.isdecimal() and 1 <= int(number) <= done:
             kept.setdefault(int(number), row)
     missing = [number for number in range(1, done + 1) if number not in kept]
+    if noted not in (None, _digest(names, [kept[number] for number in sorted(kept)])):
+        raise _damaged(file, "its rows are not those that the run wrote")
     if missing:
         print(f"tffcl: {file} has no rows of rounds {_ranges(missing)}; they are lost", file=sys.stderr)
     written = io.StringIO(newline="")
     csv.writer(written).writerows([names, *(kept[number] for number in sorted(kept))] if kept else [["round"]])
-    if noted not in (None, digest_of(written.getvalue().encode())) and not missing:
-        raise _damaged(file, "its rows are not those that the run wrote")
     if written.getvalue() != text:
         partial = file.with_name(f"{file.name}.partial")
         partial.write_bytes(written.getvalue().encode())
         partial.replace(file)
+
+
+def _digest(names: list[str], rows: list[list[str]]) -> str:
+    """What tells rows from others; a column that is empty in all of them, as one that a later round has added, does not count."""
+    cells = [sorted((name, cell) for name, cell in zip(names, row, strict=True) if cell) for row in rows]
+    return digest_of(json.dumps(cells).encode())
 
 
 def _damaged(file: pathlib.Path, reason: str) -> UserError:
