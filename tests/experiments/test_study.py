@@ -308,7 +308,7 @@ def test_a_cell_that_fails_leaves_the_others_and_is_tried_again(tmp_path, monkey
         (place / "summary.json").write_text(json.dumps({"seconds": {"total": 1.0}, "rounds": 1}))
 
     monkeypatch.setattr(compare, "run_or_note", run)
-    monkeypatch.setattr(study.runtime, "renew_local_worker", lambda: None)
+    monkeypatch.setattr(study.runtime, "renew_local_worker", lambda **_: None)
     monkeypatch.setattr(study_pace, "try_out", lambda *_: study_pace.Pace(1.0, 1.0, 1.0, 40))
     monkeypatch.setattr(study_record, "check_claim", lambda *_, **__: None)
     planned = study.plan(study_files.load_study("demo_digits"), rounds=2)

@@ -84,7 +84,7 @@ def _run_all(planned: StudyPlan, out: pathlib.Path, how: Mapping, keep_checkpoin
         clock.announce(number, each, state)
         if state != "diverged":
             if ran and not state and not how["workers"]:
-                runtime.renew_local_worker()
+                runtime.renew_local_worker(above=runtime.LARGE_WORKER)
             failure = _run(each, out, how)
             ran |= not state
             if failure:
