@@ -8,6 +8,8 @@ from tffcl.runtime.compiling import compile_once
 from tffcl.runtime.connecting import ENDED
 from tffcl.runtime.worker_process import Worker, WorkerSettings
 
+LARGE_WORKER = 400_000_000  # bytes: what a run of small models leaves is half of it
+
 
 def build_context(stub, *, alive=lambda: True):
     """Returns a synchronous TFF execution context over one worker.
@@ -100,12 +102,15 @@ def worker_count() -> int:
     return len(getattr(tff.framework.get_context_stack().current, "workers", [None]))
 
 
-def renew_local_worker():
+def renew_local_worker(above: int = 0):
     """Puts a fresh worker with the same settings in the place of the one that runs; no effect if there is none.
 
     A worker keeps the graphs and the memory of all that it has computed, gigabytes after a few runs.
+
+    Args:
+      above: Leaves a worker that has no more bytes of memory as it is: a fresh one takes a second.
     """
-    if _local:
+    if _local and (not above or _local.resident_bytes > above):
         settings = _local.settings
         stop_local_worker()
         use_local_worker(settings)

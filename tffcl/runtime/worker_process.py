@@ -110,6 +110,15 @@ class Worker:
         self._failure = None
 
     @property
+    def resident_bytes(self) -> int:
+        """What the process has in memory; 0 if it has ended."""
+        try:
+            with open(f"/proc/{self.pid}/statm") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except OSError:
+            return 0
+
+    @property
     def target(self) -> str:
         """What gRPC calls its place."""
         return f"unix:{self._door}" if self._door else f"localhost:{self.port}"
