@@ -80,6 +80,7 @@ class Views:
       moves: Who moved when.
       splits: Rows of the tree of splits, each `(round, cluster that was split, cluster that was founded)`.
       notes: What a reader of the results should know of how they came about.
+      nowhere: `() -> int [n]`, IDs of clients whose data told nothing by which they could be grouped, see `nowhere_note`.
     """
 
     client_ids: np.ndarray
@@ -93,11 +94,18 @@ class Views:
     moves: Moves | None = None
     splits: np.ndarray | None = None
     notes: tuple[str, ...] = ()
+    nowhere: Callable[[], np.ndarray] | None = None
 
     @property
     def known_or_all(self) -> np.ndarray:
         """`bool [N]`: `known`, or everyone."""
         return np.ones(len(self.client_ids), bool) if self.known is None else np.asarray(self.known, bool)
+
+
+def nowhere_note(names: Sequence) -> str:
+    """Says of clients without any direction in their data who they are, and how they are placed."""
+    named = ", ".join(map(str, names[:20])) + (", ..." if len(names) > 20 else "")
+    return f"clients whose data are all zero: {named}; they count as 90 degrees from all others and 0 from each other"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import re
 import sys
 import tomllib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tomli_w
@@ -91,13 +91,40 @@ def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: 
     check_results(out, only=r"rounds\.csv|history/.*", missing=False)
 
 
-def check_no_run(out: pathlib.Path, what: str):
-    """Raises UserError if a directory in which something else shall be made is a run's."""
+def check_no_run(out: pathlib.Path, what: str, contents: str, keys: Iterable[str], written: Iterable[str]):
+    """Checks that something of several runs may be made in a directory.
+
+    Args:
+      out: The directory; it need not exist.
+      what: Shall be made, e.g. "a comparison".
+      contents: Name of the file that says what is in the directory, TOML or JSON; who has written that may write the others.
+      keys: That it has.
+      written: Names of the other files.
+
+    Raises:
+      UserError: If the directory is a run's, or a file there is somebody else's.
+    """
     try:
         if (out / MARKER).is_file() or (out / "summary.json").is_file():
             raise UserError(f"{shown(out)} holds a run; {what} needs another --out")
+        foreign = [name for name in written if (out / name).exists()]
+        if (out / contents).exists():
+            foreign = [] if _has_keys(out / contents, keys) else [contents]
+        elif any(out.glob("*/seed-*/config.toml")):  # of an earlier version, which wrote no contents
+            foreign = []
     except OSError as error:
         raise UserError(f"--out {shown(out)} cannot be used: {error.strerror or error}") from None
+    if foreign:
+        raise UserError(f"{out / foreign[0]} is not of {what}, which would write over it; move it, or give another --out")
+
+
+def _has_keys(file: pathlib.Path, keys: Iterable[str]) -> bool:
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        return isinstance(found, dict) and set(keys) <= set(found)
+    except (OSError, ValueError, RecursionError):
+        return False
 
 
 def clear(out: pathlib.Path):
