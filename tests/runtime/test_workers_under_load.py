@@ -14,7 +14,6 @@ import time
 
 import pytest
 
-from tests.runtime.processes import Processes
 from tffcl import runtime
 from tffcl.cli import main
 from tffcl.runtime.remote_workers import RemoteWorker
@@ -34,17 +33,6 @@ def load():
     for each in busy:
         each.kill()
         each.wait()
-
-
-@pytest.fixture
-def processes(worker):
-    made = Processes()
-    yield made
-    for each in made.started:
-        if each.alive():
-            os.kill(each.pid, signal.SIGCONT)
-        each.stop()
-    worker.use_local_worker()
 
 
 class Line:
