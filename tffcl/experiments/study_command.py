@@ -68,9 +68,10 @@ def write_tables(out: pathlib.Path):
 def results(options):
     """Writes the page of all studies that have been kept."""
     from tffcl.experiments.tasks import task_directory
-    from tffcl.reporting.results_page import results_page
+    from tffcl.reporting.results_page import results_page, write_leagues
 
     directory = pathlib.Path(options.directory) if options.directory else task_directory() / "results"
     target = pathlib.Path(options.to) if options.to else directory.parent / "RESULTS.md"
     target.write_text(results_page(directory), encoding="utf-8")
-    print(f"written: {target}")
+    for written in (target, *write_leagues(directory)):
+        print(f"written: {written}")

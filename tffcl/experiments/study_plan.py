@@ -157,8 +157,13 @@ def kept(each: StudyRun, results: pathlib.Path) -> bool:
     if not (place / "config.toml").is_file() or each.newcomers and not (place / "newcomers.json").is_file():
         return False
     try:
-        settings = tomllib.loads((place / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        before = configs.load_run_config(place)  # with the defaults of keys that an earlier version had not
+    except UserError:
         return False
     diverged = (place / FAILED).is_file() and json.loads((place / FAILED).read_text(encoding="utf-8")).get("task")
-    return settings == plain(each.config.as_dict()) and bool((place / "summary.json").is_file() or diverged)
+    return _told(before) == _told(each.config) and bool((place / "summary.json").is_file() or diverged)
+
+
+def _told(config: RunConfig) -> dict:
+    """The settings of a run without what only tells about them."""
+    return {key: value for key, value in plain(config.as_dict()).items() if key not in ("description", "source")}

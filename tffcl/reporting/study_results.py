@@ -14,6 +14,7 @@ from tffcl.reporting.comparisons import Failure, read_failure
 from tffcl.reporting.units import Stat
 
 CONTENTS = "study.json"
+FINDINGS = "FINDINGS.md"
 _KINDS = ("cluster", "local", "global")
 
 
@@ -77,6 +78,25 @@ class StudyResults:
     def league(self) -> bool:
         """Whether it is a league, whose tables are those of `league_table`."""
         return self.noted.get("layout") == "league"
+
+    def notes(self, column: str) -> list[str]:
+        """What failed and what cannot be run in a column, a line for each reason."""
+        notes: dict[str, list[str]] = {}
+        for result in self.results:
+            if result.noted["column"] == column:
+                if result.noted["missing"]:
+                    notes.setdefault(f"not available: {result.noted['missing']}", []).append(result.noted["row"])
+                for each in result.failures:
+                    notes.setdefault(f"seed {each.seed} failed: {each.reason}", []).append(result.noted["row"])
+        return [f"{', '.join(rows)}: {reason}" for reason, rows in notes.items()]
+
+    @property
+    def findings(self) -> list[str]:
+        """The paragraphs that somebody wrote beside the results in `FINDINGS.md`, each on one line."""
+        file = self.path / FINDINGS
+        if not file.is_file():
+            return []
+        return [" ".join(each.split()) for each in columns.read_text(file).split("\n\n") if each.strip()]
 
     @property
     def setting(self) -> str:

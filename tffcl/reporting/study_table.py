@@ -43,18 +43,6 @@ def _row(result: Result) -> list[str]:
     return [noted["row"], compared, here, paper, difference, *accuracies, show_number(result.ari, 3), seeds, rounds]
 
 
-def _notes(study: StudyResults, column: str) -> list[str]:
-    """What failed and what cannot be run in a column, a line for each reason."""
-    notes: dict[str, list[str]] = {}
-    for result in study.results:
-        if result.noted["column"] == column:
-            if result.noted["missing"]:
-                notes.setdefault(f"not available: {result.noted['missing']}", []).append(result.noted["row"])
-            for each in result.failures:
-                notes.setdefault(f"seed {each.seed} failed: {each.reason}", []).append(result.noted["row"])
-    return [f"{', '.join(rows)}: {reason}" for reason, rows in notes.items()]
-
-
 def _tables(study: StudyResults):
     """For each column its heading, its head, its lines and its notes."""
     for column in study.columns:
@@ -63,13 +51,13 @@ def _tables(study: StudyResults):
                 league_table.heading(study, column),
                 league_table.HEADS,
                 league_table.lines(study, column),
-                _notes(study, column),
+                study.notes(column),
             )
             continue
         own = [result for result in study.results if result.noted["column"] == column]
         tasks = ", ".join(dict.fromkeys(result.noted["task"] for result in own if result.noted["task"]))
         lines = [_row(result) for result in own if not result.noted["missing"]]
-        yield (f"{column} ({tasks})" if tasks else column), HEADS, lines, _notes(study, column)
+        yield (f"{column} ({tasks})" if tasks else column), HEADS, lines, study.notes(column)
 
 
 def to_text(study: StudyResults) -> str:
@@ -83,10 +71,13 @@ def to_text(study: StudyResults) -> str:
     return "\n".join(parts)
 
 
-def to_markdown(study: StudyResults, level: int = 2) -> str:
-    """Returns the study as a section of a Markdown page, with a heading of this level."""
+def to_markdown(study: StudyResults, level: int = 2, pictured: str = "") -> str:
+    """Returns the study as a section of a Markdown page, with a heading of this level; a league with the picture at this path."""
     parts = [f"{'#' * level} {study.heading}", "", f"`tffcl study {study.noted['study']}`. {study.setting}"]
     parts += ["", study.noted["note"]] if study.noted["note"] else []
+    if study.league:
+        parts += ["", f"![Accuracies of every method on every setting]({pictured})"] if pictured else []
+        parts += [line for each in study.findings for line in ("", each)] + ["", league_table.LEGEND]
     for heading, head, lines, notes in _tables(study):
         parts += ["", f"**{heading}**", ""]
         if lines:
