@@ -14,11 +14,11 @@ import tomli_w
 
 from tffcl import runtime
 from tffcl.errors import UserError
-from tffcl.experiments import compare, joining, study_pace, tasks
+from tffcl.experiments import compare, joining, tasks
 from tffcl.experiments import config as configs
+from tffcl.experiments.clock import Clock, Job, ended
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.study_files import Cell, Study, chosen, slug
-from tffcl.experiments.study_pace import human_time
 from tffcl.reporting.study_table import CONTENTS
 from tffcl.runner.directory import CHECKPOINTS, FAILED, KEPT, check_claim, clear
 from tffcl.runner.lock import locked
@@ -181,12 +181,11 @@ def _run_all(
 ) -> int:
     """The runs of a study, in a directory whose lock is held; returns how many failed."""
     _claim(planned, out, overwrite)
-    clock = _Clock(planned, out, data_dir, show_progress)
-    order = clock.order()
+    clock, order = _timed(planned, out, data_dir, show_progress)
     failed, ran = 0, False
-    for number, each in enumerate(order):
-        state = compare.ended(out / RUNS / each.directory)
-        clock.announce(number, each, state)
+    for each, job in order:
+        state = ended(job.place)
+        clock.announce(job, state)
         if state != "diverged":
             if ran and not state and not workers:
                 runtime.renew_local_worker()
@@ -196,18 +195,32 @@ def _run_all(
                 print(f"tffcl: {each.title} failed: {failure}", file=sys.stderr)
         _keep(each, out, keep_checkpoints)
         failed += not (out / RESULTS / each.directory / "summary.json").is_file()
-        clock.finished(each)
+        clock.finished(job)
     return failed
+
+
+def _timed(planned: StudyPlan, out: pathlib.Path, data_dir: str | None, show: bool) -> tuple[Clock, list[tuple[StudyRun, Job]]]:
+    """The runs seed by seed, the cheapest of each seed first, and the clock that has said what they will take."""
+    jobs = [Job(each.title, each.config, out / RUNS / each.directory) for each in planned.runs]
+    places = [tasks.task_directory() / "results", out / RESULTS]
+    clock = Clock(jobs, places, show=show)
+    clock.try_unknown(data_dir, out / TRIALS, patient=True)
+    pairs = list(zip(planned.runs, jobs, strict=True))
+    order = sorted(pairs, key=lambda pair: (planned.seeds.index(pair[0].config.seed), clock.estimate(pair[1])))
+    for reason, names in planned.missing.items():
+        clock.say(f"not available: {', '.join(names)}: {reason}")
+    clock.begin([job for _, job in order])
+    return clock, order
 
 
 def _run(each: StudyRun, out: pathlib.Path, data_dir: str | None, show_progress: bool, workers=None) -> str:
     """Runs one run to its end, newcomers included; returns why it failed, "" if it has not."""
     place = out / RUNS / each.directory
     try:
-        if not compare.ended(place):
+        if not ended(place):
             how = {"data_dir": data_dir, "show_progress": show_progress, "workers": workers}
             compare.run_or_note(each.config, place, resume=True, **how)
-        joins = each.newcomers and compare.ended(place) == "finished"
+        joins = each.newcomers and ended(place) == "finished"
         if joins and not (place / "newcomers.json").is_file():
             joining.join_newcomers(place, data_dir=data_dir, show_progress=show_progress)
     except Interrupted:
@@ -232,7 +245,7 @@ def _note(each: StudyRun, out: pathlib.Path, reason: str) -> str:
 def _keep(each: StudyRun, out: pathlib.Path, keep_checkpoints: bool):
     """Copies the small files of a run that has ended to the results, and gives the room of the others back."""
     place, results = out / RUNS / each.directory, out / RESULTS / each.directory
-    if not compare.ended(place):
+    if not ended(place):
         return
     results.mkdir(parents=True, exist_ok=True)
     for name in _SMALL_FILES:
@@ -324,83 +337,3 @@ def _contents(planned: StudyPlan) -> dict:
 
 def _plain(overrides: Mapping) -> dict:
     return tomllib.loads(tomli_w.dumps(overrides)) if overrides else {}
-
-
-class _Clock:
-    """Estimates, kept right by what the runs took."""
-
-    def __init__(self, planned: StudyPlan, out: pathlib.Path, data_dir: str | None, show: bool):
-        self._out, self._show = out, show
-        self._runs, self._seeds, self._missing = planned.runs, planned.seeds, planned.missing
-        self._known = study_pace.earlier_runs([tasks.task_directory() / "results", out / RESULTS])
-        self._paces = self._tried(data_dir)
-        self._ratios: list[float] = []
-        self._left: dict[StudyRun, float] = {}
-
-    def _tried(self, data_dir: str | None) -> dict[str, study_pace.Pace | None]:
-        """The pace of every task of which a run is not known, kept so that a study that is resumed need not try again."""
-        file = self._out / TRIALS
-        kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        paces = {key: value and study_pace.Pace(**value) for key, value in kept.items()}
-        for each in self._runs:
-            key = self._task(each)
-            if key in paces or self._ended(each) or study_pace.fingerprint(each.config.as_dict()) in self._known:
-                continue
-            self._say(f"a short trial of {each.config.task} ...")
-            try:
-                paces[key] = study_pace.try_out(each.config, data_dir)
-            except UserError as error:  # the run will say so, too
-                self._say(f"no trial of {each.config.task}: {error}")
-                paces[key] = None
-            values = {name: pace and dataclasses.asdict(pace) for name, pace in paces.items() if pace}
-            file.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-        return paces
-
-    @staticmethod
-    def _task(each: StudyRun) -> str:
-        config = each.config
-        return json.dumps([config.task, dict(config.dataset), dict(config.partition), dict(config.model)], default=str)
-
-    def _ended(self, each: StudyRun) -> str:
-        return compare.ended(self._out / RUNS / each.directory)
-
-    def _estimate(self, each: StudyRun) -> float:
-        rate = self._known.get(study_pace.fingerprint(each.config.as_dict()))
-        if rate is not None:
-            return rate * each.config.train.rounds
-        pace = self._paces.get(self._task(each))
-        return pace.seconds(each.config) if pace else 0.0
-
-    def order(self) -> list[StudyRun]:
-        """The runs, seed by seed, the cheapest of each seed first; says what they will take."""
-        estimates = {each: 0.0 if self._ended(each) else self._estimate(each) for each in self._runs}
-        order = sorted(self._runs, key=lambda each: (self._seeds.index(each.config.seed), self._estimate(each)))
-        self._left = {each: estimates[each] for each in order}
-        for reason, names in self._missing.items():
-            self._say(f"not available: {', '.join(names)}: {reason}")
-        begun = sum(not self._ended(each) for each in order)
-        self._say(
-            f"{len(order)} runs, {begun} to do: about {human_time(sum(self._left.values()))} on this machine as it is now"
-        )
-        return order
-
-    def announce(self, number: int, each: StudyRun, state: str):
-        """Says which run is next and what is left."""
-        said = f"{state} before" if state else f"about {human_time(self._left[each] * self._ratio)}"
-        left = human_time(sum(self._left.values()) * self._ratio)
-        self._say(f"[{number + 1}/{len(self._runs)}] {each.title}: {said}; all that is left: {left}")
-
-    def finished(self, each: StudyRun):
-        """Notes that a run has ended, and by how much its estimate was wrong."""
-        expected = self._left.pop(each)
-        summary = compare.read_summary(self._out / RUNS / each.directory)
-        if summary and expected:
-            self._ratios.append(summary["seconds"]["total"] / expected)
-
-    @property
-    def _ratio(self) -> float:
-        return sum(self._ratios) / len(self._ratios) if self._ratios else 1.0
-
-    def _say(self, line: str):
-        if self._show:
-            print(line, file=sys.stderr, flush=True)
