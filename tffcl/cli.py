@@ -67,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     init_command.add_init(init)
 
     doctor = _command(commands, "doctor", _doctor, "facts of this installation: versions, cores, TFF's worker, data directory")
+    doctor.add_argument("--fix", action="store_true", help="install the packages that are missing beside tffcl, if any are")
     doctor.add_argument("--check", action="store_true", help="also start the worker and run a computation in it")
     doctor.add_argument("--data-dir", metavar="D")
 
@@ -134,6 +135,13 @@ def main(arguments: list[str] | None = None) -> int:
         _check_no_nul(options)
         with _memory(options):
             return options.function(options) or 0
+    except ModuleNotFoundError as error:
+        from tffcl.experiments import installation
+
+        if not installation.missing_packages():
+            raise
+        print(f"tffcl: {error.name} is not installed; tffcl doctor --fix installs what is missing", file=sys.stderr)
+        return 2
     except UserError as error:
         print(f"tffcl: {error}", file=sys.stderr)
         return 130 if type(error).__name__ == "Interrupted" else 2
@@ -234,7 +242,10 @@ def _list(options):
 
 
 def _doctor(options):
-    from tffcl.experiments import doctor
+    from tffcl.experiments import doctor, installation
+
+    if options.fix:
+        return installation.fix()
 
     for name, fact in doctor.facts(options.data_dir, check=options.check):
         print(f"{name:<24}{fact}")
