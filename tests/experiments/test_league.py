@@ -115,7 +115,12 @@ def test_a_page_for_readers_and_its_picture(league, tmp_path):
     (results / "mine" / "FINDINGS.md").write_text("First <b>line</b>\nof it.\n\nAnother.\n", encoding="utf-8")
     page, picture = write_leagues(results)
     text = page.read_text(encoding="utf-8")
-    assert "First &lt;b&gt;line&lt;/b&gt; of it." in text and "<script" not in text and "http:" not in text and "https:" not in text
+    assert (
+        "First &lt;b&gt;line&lt;/b&gt; of it." in text
+        and "<script" not in text
+        and "http:" not in text
+        and "https:" not in text
+    )
     assert picture.read_bytes().startswith(b"<?xml")
     markdown = results_page(results)
     assert "(results/mine.svg)" in markdown and "| SOLO |" in markdown and "Another." in markdown

@@ -12,6 +12,7 @@ from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population, index_of
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class Moves:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Views:
+class Views(Shown):
     """What reports show of a method's state. Row i of every array is `client_ids[i]`; all but the first two are optional.
 
     Attributes:
@@ -93,6 +94,16 @@ class Views:
     moves: Moves | None = None
     splits: np.ndarray | None = None
     notes: tuple[str, ...] = ()
+
+    def facts(self):
+        """How many clients are in how many clusters, and what else there is."""
+        names = [field.name for field in dataclasses.fields(self)][2:]
+        there = [name.replace("_", " ") for name in names if getattr(self, name) is not None and name != "notes"]
+        return {
+            "clients": len(self.client_ids),
+            "clusters": len(np.unique(self.clusters)),
+            "also": ", ".join(there) or "nothing",
+        }
 
     @property
     def known_or_all(self) -> np.ndarray:
@@ -146,6 +157,9 @@ class Method(abc.ABC):
     clients_choose: bool = False
     joining: Traffic = Traffic()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}, {self.model!r})"
+
     @abc.abstractmethod
     def initialize(self, population: Population):
         """Returns the first state; methods that cluster before training do it here."""
@@ -189,7 +203,7 @@ class Method(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClusteredState:
+class ClusteredState(Shown):
     """What most methods know between rounds; methods with more derive from it.
 
     Attributes:
@@ -207,6 +221,11 @@ class ClusteredState:
     aggregators: object
     server: Mapping[str, object] = dataclasses.field(default_factory=dict)
     kept: KeptStates | None = None
+
+    def facts(self):
+        """How many clients share how many models of which size."""
+        models, size = self.models.shape
+        return {"clients": len(self.client_ids), "models": models, "of parameters": f"{size:,}"}
 
     def clusters(self, client_ids) -> np.ndarray:
         """Returns the cluster IDs `int32 [n]` of the given clients."""

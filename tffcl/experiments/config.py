@@ -25,6 +25,7 @@ from tffcl.experiments.run_settings import (
 )
 from tffcl.references import load_reference, references_in, registered
 from tffcl.runner.privacy import PrivacySettings
+from tffcl.shown import Shown
 from tffcl.validation import (
     Parameters,
     check_options,
@@ -37,7 +38,7 @@ Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Shown):
     """All values that decide a run.
 
     Attributes:
@@ -81,6 +82,21 @@ class RunConfig:
     aggregation: Mapping = dataclasses.field(default_factory=dict)
     base: str = ""
     directory: str = ""
+
+    def facts(self):
+        """What is run, in short; `as_dict` has every value."""
+        train, names = (
+            self.train,
+            [each.get("name", each.get("builder")) for each in (self.dataset, self.partition, self.model)],
+        )
+        share = f"{train.clients_per_round}" if train.participation is None else f"{100 * train.participation:g} %"
+        return {
+            "task": self.task,
+            "algorithm": self.algorithm,
+            "seed": self.seed,
+            "rounds": f"{train.rounds} of {share} clients",
+            **dict(zip(("dataset", "partition", "model"), names)),
+        }
 
     @property
     def method_source(self) -> MethodSource:

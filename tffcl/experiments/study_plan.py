@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 import tomli_w
 
 from tffcl.errors import UserError
-from tffcl.experiments import compare, tasks
 from tffcl.experiments import config as configs
+from tffcl.experiments import tasks
+from tffcl.experiments.clock import ended
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.study_files import Cell, Study, chosen, slug
 from tffcl.runner.directory import FAILED
@@ -144,11 +145,10 @@ def plain(tables: Mapping) -> dict:
     return tomllib.loads(tomli_w.dumps(tables)) if tables else {}
 
 
-def ended(each: StudyRun, out: pathlib.Path) -> str:
-    """Says how a run of a study has ended, "finished" or "diverged", here or where its kept results were made; "" if it has not."""
-    return compare.ended(out / RUNS / each.directory) or (
-        compare.ended(out / RESULTS / each.directory) if kept(each, out / RESULTS) else ""
-    )
+def place_of(each: StudyRun, out: pathlib.Path) -> pathlib.Path:
+    """Returns the directory of a study's run, or that of its results where it was run elsewhere and these alone are here."""
+    place, results = out / RUNS / each.directory, out / RESULTS / each.directory
+    return results if not ended(place) and kept(each, out / RESULTS) else place
 
 
 def kept(each: StudyRun, results: pathlib.Path) -> bool:
