@@ -28,7 +28,7 @@ def ran(monkeypatch):
 
     monkeypatch.setattr(compare, "run_or_note", run)
     monkeypatch.setattr(compare.report, "write_table", lambda _: None)
-    monkeypatch.setattr(compare.runtime, "renew_local_worker", lambda: None)
+    monkeypatch.setattr(compare.runtime, "renew_local_worker", lambda **_: None)
     return made
 
 
