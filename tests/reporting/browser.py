@@ -50,7 +50,9 @@ class Browser:
         """Opens a file at a width, by light or by dark, with or without scripts."""
         self.errors.clear()
         self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        self._ask(
+            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        )
         self._ask("Emulation.setScriptExecutionDisabled", value=not scripts)
         self._ask("Page.navigate", url=page.resolve().as_uri())
         self._await("Page.loadEventFired")

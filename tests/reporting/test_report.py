@@ -3,6 +3,7 @@
 import base64
 import csv
 import dataclasses
+import hashlib
 import html.parser
 import re
 import shutil
@@ -31,14 +32,15 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))
-        if tag not in {"meta", "img", "br"}:
+        if tag not in {"meta", "img", "br", "input"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.text += data
+        if self.open[-1:] not in (["script"], ["style"]):
+            self.text += data
 
     def all(self, tag) -> list[dict]:
         return [attributes for name, attributes in self.elements if name == tag]
@@ -65,11 +67,17 @@ def run_page(finished_run, tmp_path_factory):
 
 def assert_stands_alone(page: Page) -> None:
     names = {name for name, _ in page.elements}
-    assert not names & {"script", "link", "iframe", "object", "embed", "base", "form"}
+    assert not names & {"link", "iframe", "object", "embed", "base", "form"}
+    # One script, and the page's policy lets no other run.
+    (script,) = re.findall(r"<script>(.*?)</script>", page.source, re.DOTALL)
+    assert page.all("script") == [{}]
+    (policy,) = (each["content"] for each in page.all("meta") if each.get("http-equiv") == "Content-Security-Policy")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith("default-src 'none';") and policy.endswith(f"script-src 'sha256-{digest}'")
     for tag, attributes in page.elements:
         for name, value in attributes.items():
             assert not name.startswith("on")
-            if tag == "img" and name == "src":
+            if (tag, name) in (("img", "src"), ("image", "href")):
                 assert value.startswith("data:image/png;base64,")
             elif name in LOADING:
                 assert tag == "a"
@@ -85,9 +93,11 @@ def test_a_run(run_page):
     assert {each.stem for each in (run_path / "figures").iterdir()} == RUN_FIGURES
     assert not (run_path / "table.csv").exists()
     assert_stands_alone(page)
-    embedded = {base64.b64decode(image["src"].partition(",")[2]) for image in page.all("img")}
-    assert embedded == {each.read_bytes() for each in (run_path / "figures").iterdir()}
-    for picture in embedded:
+    assert {each["data-name"] for each in page.all("figure")} == RUN_FIGURES
+    panels = re.findall(r"<figure.*?</figure>", page.source, re.DOTALL)
+    assert all("<svg viewBox" in each and '<img class="picture"' not in each for each in panels)
+    for file in (run_path / "figures").iterdir():
+        picture = file.read_bytes()
         width, height = struct.unpack(">II", picture[16:24])
         assert 400 < width < 1600
         assert 200 < height < 1600
@@ -112,11 +122,11 @@ def test_what_a_page_of_a_run_says(run_page):
 
 def test_each_client_has_a_row(run_page):
     page, run_path = run_page
-    details = re.search(r"<details>.*?</details>", page.source, re.DOTALL)[0]
-    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', details)
+    details = re.search(r'<details id="clients">.*?</details>', page.source, re.DOTALL)[0]
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', details, re.DOTALL)
     clients = files.read_run(run_path).clients
     assert [name for name, _ in rows] == clients.client_id.tolist()
-    cells = [re.findall("<td>(.*?)</td>", cells) for _, cells in rows]
+    cells = [re.findall("<td[^>]*>(.*?)</td>", cells) for _, cells in rows]
     assert [each[5] for each in cells] == [f"{100 * value:.2f}" for value in clients.cluster_accuracy]
     assert [each[6] for each in cells][-2:] == ["–", "–"]
 
@@ -127,7 +137,8 @@ def test_a_comparison(comparison):
     names = {each.stem for each in (comparison / "figures").iterdir()}
     shared = {"accuracy", "progress", "clients", "sizes", "labels-fedavg", "labels-pacfl"}
     assert names == shared | {"proximity-pacfl", "dendrogram-pacfl"}
-    assert len(page.all("img")) == len(names)
+    # Who holds which labels is shown for the clusters of each method, and these differ.
+    assert {each["data-name"] for each in page.all("figure")} == names
     rows = tables.comparison_rows(files.find_runs(comparison))
     for row in rows:
         stat = row.stats["cluster_accuracy_percent"]
@@ -153,6 +164,7 @@ def test_links_lead_to_the_reports_of_single_runs(comparison):
     assert addresses == ["pacfl/seed-0/report.html"]
     anchors = {link["href"][1:] for link in page.all("a") if link["href"].startswith("#")}
     assert anchors == {section["id"] for section in page.all("section")}
+    assert not {name for name in anchors if not re.search(f'id="{name}"', page.source)}
 
 
 def test_settings_are_shared_or_differ(comparison):

@@ -81,9 +81,9 @@ def sweep_pictures(sweep: Sweep) -> list[Picture]:
     """Draws the pictures of a sweep."""
     errors = any(point.stats["clustering_error"].count for point in sweep.points)
     lines = f" A colour is a value of {sweep.labels[1]}." if len(sweep.labels) == 2 else ""
-    seeds = " A mark is the mean over the seeds, its whiskers are their standard deviation."
+    seeds = " A line goes through the means over the seeds, its band is ± their sample standard deviation."
     beside = (
-        "clustering error, with its standard deviation over the rounds as whiskers"
+        "clustering error, with its standard deviation over the rounds as band"
         if errors
         else "number of clusters and their agreement with the true groups, where these are known"
     )
@@ -139,7 +139,7 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
         else ""
     )
     pooled = " The clients of all seeds are put together." if several else ""
-    pictures = []
+    pictures, methods = [], list(dict.fromkeys(run.method for run in runs))
     if len(runs[0].rounds["round"]):
         pictures += [
             _picture(
@@ -149,7 +149,7 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
                 f"Each panel is another question, so compare methods within a panel.{band} The local accuracy counts "
                 "the clients that have trained by then.",
                 figures.accuracy_figure(runs),
-                round_panels.accuracy_panels(runs, ACCURACIES),
+                round_panels.accuracy_panels(runs, ACCURACIES, methods),
             ),
             _picture(
                 "progress",
@@ -157,7 +157,7 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
                 "Training loss, clusters and their agreement with the true groups",
                 f"An adjusted Rand index of 1 is perfect agreement, about 0 is chance.{band}",
                 figures.progress_figure(runs),
-                round_panels.progress_panels(runs, PROGRESS),
+                round_panels.progress_panels(runs, (*PROGRESS, round_panels.PRIVACY), methods),
             ),
         ]
     merging = [run for run in runs if "objective" in run.rounds]
@@ -170,7 +170,7 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
                 "At first every client is a cluster of its own; clients become known when they first take part. The "
                 f"objective is the sum of the cosines of all pairs of clusters: less is farther apart.{band}",
                 figures.merging_figure(merging),
-                round_panels.progress_panels(merging, MERGING),
+                round_panels.progress_panels(merging, MERGING, methods),
             )
         )
     return [

@@ -206,8 +206,17 @@ def _facts(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
     ]
     if len(runs) == 1:
         facts.append(("clients per cluster", _cluster_sizes(runs[0])))
-    notes = dict.fromkeys(note for run in runs for note in run.summary.get("notes", []))
-    return facts + [("note", note) for note in notes]
+    return facts + [("note", note) for note in _notes(runs)]
+
+
+def _notes(runs: Sequence[RunFiles]) -> list[str]:
+    """What the runs note; where not all have a note, with the methods that have it."""
+    notes: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for note in run.summary.get("notes", []):
+            notes.setdefault(note, {})[run.method] = None
+    methods = {run.method for run in runs}
+    return [note if set(own) == methods else f"{', '.join(own)}: {note}" for note, own in notes.items()]
 
 
 def _cluster_sizes(run: RunFiles) -> str:

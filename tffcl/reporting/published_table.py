@@ -1,15 +1,29 @@
 """What a paper prints for the settings of a run, beside what the run gave."""
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 
 from tffcl.reporting import columns, study_table
 from tffcl.reporting.files import RunFiles
-from tffcl.reporting.page.page_table import PageTable, plain
+from tffcl.reporting.page.page_table import Cell, PageTable, plain
 from tffcl.reporting.units import Stat
 
 PUBLISHED = "published.json"
-HEADS = ("method", "compared", "here", "paper", "difference", "rounds", "the paper's setting", "where")
+HEADS = ("method", "compared", "here", "published", "difference", "rounds", "settings here", "published in")
+_KEYS = {
+    "study",
+    "where",
+    "column",
+    "row",
+    "measure",
+    "accuracy",
+    "target",
+    "megabits_a_round",
+    "published",
+    "rounds",
+    "differs",
+}
 
 
 def to_page(runs: Sequence[RunFiles]) -> PageTable | None:
@@ -19,7 +33,8 @@ def to_page(runs: Sequence[RunFiles]) -> PageTable | None:
         for noted in read_published(run):
             key = (run.method, noted["study"], noted["column"], noted["row"], noted["measure"])
             found.setdefault(key, []).append((run, noted))
-    return plain(HEADS, [_row(own) for own in found.values()], numbers=True) if found else None
+    table = plain(HEADS, [_row(own) for own in found.values()], numbers=True)
+    return dataclasses.replace(table, stacked=True) if found else None
 
 
 def read_published(run: RunFiles) -> list[dict]:
@@ -33,14 +48,15 @@ def read_published(run: RunFiles) -> list[dict]:
         return []
     try:
         found = json.loads(columns.read_text(file))["cells"]
-        return [
-            each for each in found if each["measure"] and each["published"][0] is not None and each["where"] and each["row"]
-        ]
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+        missing = [name for each in found for name in sorted(_KEYS - set(each))]
+    except (ValueError, KeyError, TypeError) as error:
         raise columns.damaged(file, error) from error
+    if missing:
+        raise columns.damaged(file, f"there is no {missing[0]}")
+    return found
 
 
-def _row(own: Sequence[tuple[RunFiles, Mapping]]) -> list[str]:
+def _row(own: Sequence[tuple[RunFiles, Mapping]]) -> list[str | Cell]:
     """The row of a published number, over the seeds of the method."""
     noted = own[0][1]
     values = [study_table.measured(run.path, run.summary, each) for run, each in own]
@@ -49,11 +65,6 @@ def _row(own: Sequence[tuple[RunFiles, Mapping]]) -> list[str]:
     told = study_table.compared_cells(noted, here, missed, tuple(noted["published"]))
     rounds = max(int(run.number("rounds")) for run, _ in own)
     differs = list(dict.fromkeys(each for _, cell in own for each in cell["differs"]))
-    setting = f"differs in {', '.join(differs)}" if differs else "the same"
-    return [
-        own[0][0].method,
-        *told,
-        f"{rounds} of {noted['rounds']}",
-        setting,
-        f"{noted['where']}: {noted['column']}, {noted['row']}",
-    ]
+    setting = f"other {', '.join(differs)}" if differs else "as published"
+    where = f"{noted['where']}: {noted['column']}, {noted['row']}"
+    return [own[0][0].method, *told, f"{rounds} of {noted['rounds']}", Cell(setting, words=True), Cell(where, words=True)]

@@ -17,8 +17,8 @@ from tffcl.reporting.files import RunFiles
 from tffcl.reporting.units import MISSING, Stat, show_bytes, show_number
 
 NONE_ASKED = (
-    "No target was asked for; this is the greatest multiple of 5 % that half of the methods reach. `tffcl compare --target local=75` asks "
-    "for others."
+    "No target was asked for; this is the greatest multiple of 5 % that half of the methods reach. “tffcl compare --target local=75” asks for "
+    "others."
 )
 ACCURACIES = ("cluster", "local", "global")
 HEADS = ("method", "target", "rounds", "bytes", "Mb a client", "rounds, never trained counted", "seeds")

@@ -15,6 +15,7 @@ from tffcl.reporting.units import MISSING
 _MOST_CLUSTERS = 24
 _MOST_GROUPS = 4  # that are named
 _MOST_BARS = 100
+_IMAGE = 36  # pixels of an image on the page
 _IMAGES = {True: 6, False: 10}  # of a cluster, on the page of a comparison and of a run
 
 
@@ -41,7 +42,7 @@ def clusters_table(run: RunFiles, *, compared: bool) -> PageTable | None:
         row = [Cell(ordering.cluster_name(found[each].name)), Cell(f"{own.sum():,}", int(own.sum()))]
         row += [Cell(f"{clients.examples[own].sum():,}", int(clients.examples[own].sum()))]
         row += [percent(value) for value in (_mean(cluster), _least(cluster), _mean(local))]
-        row += [Cell(_groups_in_words(clients.true_cluster[own]))] * grouped
+        row += [Cell(_groups_in_words(clients.true_cluster[own]), words=True)] * grouped
         row += [_label_profile(clients.label_counts[own].sum(axis=0))] if labelled else []
         row += [_images(run, found[each].name, _IMAGES[compared])] if sampled else []
         rows.append(row)
@@ -94,7 +95,9 @@ def _images(run: RunFiles, cluster: int, most: int) -> Cell:
         return Cell(MISSING, None)
     places = places[np.unique(np.linspace(0, len(places) - 1, min(most, len(places))).astype(int))]
     labels = ", ".join(map(str, run.samples.labels[places]))
-    return Cell(f"labels {labels}", labels, picture=rasters.picture(run.samples.images[places]))
+    return Cell(
+        f"labels {labels}", labels, picture=rasters.picture(run.samples.images[places]), picture_width=_IMAGE * len(places)
+    )
 
 
 def clients_table(run: RunFiles) -> PageTable:

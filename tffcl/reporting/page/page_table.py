@@ -16,6 +16,7 @@ class Cell:
       value: What the column is sorted by; default the text. NaN and None come last.
       bars: Shares from 0 to 1 and what each says, drawn as bars in place of the text.
       picture: Address of a picture, drawn above the text.
+      picture_width: How wide it is drawn where there is room, in pixels.
       words: Whether it is a text of several words, which stands at the left and is broken into lines.
     """
 
@@ -23,6 +24,7 @@ class Cell:
     value: float | str | None = ""
     bars: Sequence[tuple[float, str]] = ()
     picture: str = ""
+    picture_width: int = 0
     words: bool = False
 
     @property

@@ -13,45 +13,41 @@ from tffcl.reporting.rounds_figures import formed_anew, over_seeds
 from tffcl.reporting.sweeps import Sweep
 from tffcl.reporting.units import show_value
 
-_PRIVACY = ("epsilon", "privacy spent", "ε", 1)
+PRIVACY = ("epsilon", "privacy spent", "ε", 1)
 
 
-def accuracy_panels(runs: Sequence[RunFiles], columns: Sequence[tuple]) -> list[Panel]:
+def accuracy_panels(runs: Sequence[RunFiles], columns: Sequence[tuple], methods: Sequence[str]) -> list[Panel]:
     """Panels of accuracies, on one scale.
 
     Args:
-      runs: Of one method or more, and one seed or more of each.
+      runs: One seed or more of each method.
       columns: Of rounds.csv, with title, unit and factor, as `rounds_figures` has them.
+      methods: All on the page, whose places are their colours and switches.
     """
-    series = {column: _series(runs, column, factor) for column, _, _, factor in columns}
+    series = {column: _series(runs, column, factor, methods) for column, _, _, factor in columns}
     ends = [end for each in series.values() for _, mean, std in each.values() for end in _reach(mean, std)]
     y = panels.number_axis(columns[0][2], np.clip(np.concatenate(ends), 0, 100) if ends else [0, 100])
-    return [
-        _panel(title, series[column], y, _rounds(runs), len(_methods(runs)))
-        for column, title, _, _ in columns
-        if series[column]
-    ]
+    return [_panel(title, series[column], y, runs, methods) for column, title, _, _ in columns if series[column]]
 
 
-def progress_panels(runs: Sequence[RunFiles], columns: Sequence[tuple]) -> list[Panel]:
-    """Panels of what lies behind the accuracies, each on its own scale, and of the privacy spent where it is counted.
+def progress_panels(runs: Sequence[RunFiles], columns: Sequence[tuple], methods: Sequence[str]) -> list[Panel]:
+    """Panels of what lies behind the accuracies, each on its own scale.
 
     Args:
       runs: As of `accuracy_panels`.
-      columns: As of `accuracy_panels`.
+      columns: As of `accuracy_panels`; one that no run has is left out.
+      methods: As of `accuracy_panels`.
     """
     drawn = []
-    for column, title, unit, factor in (*columns, _PRIVACY):
-        series = _series(runs, column, factor)
+    for column, title, unit, factor in columns:
+        series = _series(runs, column, factor, methods)
         if not series:
             continue
         ends = np.concatenate([end for _, mean, std in series.values() for end in _reach(mean, std)])
-        panel = _panel(title, series, _progress_axis(column, unit, ends), _rounds(runs), len(_methods(runs)))
-        if column in ("clusters", "ari"):
-            for number in sorted(set().union(*map(formed_anew, runs))):
-                panel.segments(
-                    [number, number], [panel.y.low, panel.y.high], "rule", title=f"clusters formed anew after round {number}"
-                )
+        panel = _panel(title, series, _progress_axis(column, unit, ends), runs, methods)
+        for number in sorted(set().union(*map(formed_anew, runs))) if column in ("clusters", "ari") else []:
+            said = f"clusters formed anew after round {number}"
+            panel.segments([number, number], [panel.y.low, panel.y.high], "rule", title=said)
         drawn.append(panel)
     return drawn
 
@@ -66,20 +62,14 @@ def _progress_axis(column: str, unit: str, values: np.ndarray) -> Axis:
     return panels.number_axis(unit, values, low=0 if values.min() >= 0 else None)
 
 
-def _methods(runs: Sequence[RunFiles]) -> dict[str, list[RunFiles]]:
-    methods: dict[str, list[RunFiles]] = {}
-    for run in runs:
-        methods.setdefault(run.method, []).append(run)
-    return methods
-
-
-def _series(runs: Sequence[RunFiles], column: str, factor: float) -> dict[tuple[int, str], tuple]:
-    """Rounds, means and deviations of each method that has the column, by its number and name."""
+def _series(runs: Sequence[RunFiles], column: str, factor: float, methods: Sequence[str]) -> dict[tuple[int, str], tuple]:
+    """Rounds, means and deviations of each method that has the column, by its number and name; what is infinite is left out."""
     found = {}
-    for number, (name, own) in enumerate(_methods(runs).items()):
-        rounds, mean, std = over_seeds([run for run in own if column in run.rounds], column)
-        if rounds.size:
-            found[number, name] = rounds, mean * factor, std * factor
+    for number, name in enumerate(methods):
+        rounds, mean, std = over_seeds([run for run in runs if run.method == name and column in run.rounds], column)
+        finite = np.isfinite(mean)
+        if finite.any():
+            found[number, name] = rounds[finite], mean[finite] * factor, std[finite] * factor
     return found
 
 
@@ -87,15 +77,11 @@ def _reach(mean: np.ndarray, std: np.ndarray) -> list[np.ndarray]:
     return [mean - np.nan_to_num(std), mean + np.nan_to_num(std)]
 
 
-def _rounds(runs: Sequence[RunFiles]) -> Axis:
+def _panel(title: str, series: Mapping, y: Axis, runs: Sequence[RunFiles], methods: Sequence[str]) -> Panel:
     last = max(run.rounds["round"].max(initial=1) for run in runs)
-    return panels.number_axis("round", [0, last], low=0, high=max(last, 1), whole=True)
-
-
-def _panel(title: str, series: Mapping, y: Axis, x: Axis, methods: int) -> Panel:
-    panel = Panel(title, x, y)
+    panel = Panel(title, panels.number_axis("round", [0, last], low=0, high=max(last, 1), whole=True), y)
     for (number, name), (rounds, mean, std) in series.items():
-        run = number if methods > 1 else None
+        run = number if len(methods) > 1 else None
         panel.line(rounds, mean, panels.shade(number), name=name, stds=std, run=run, dashed=dash(number))
     return panel
 
