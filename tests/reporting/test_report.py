@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import hashlib
 import html.parser
+import json
 import re
 import shutil
 import struct
@@ -18,6 +19,14 @@ from tffcl.reporting.html import render
 from tffcl.reporting.report import write_report
 
 RUN_FIGURES = {"accuracy", "progress", "clients", "sizes", "labels", "proximity", "dendrogram"}
+NEWCOMERS = {
+    "newcomers": 2, "accuracy": {"cluster": {"mean": 0.9125, "worst_decile": 0.9}, "local": {"mean": 0.885, "worst_decile": 0.8}},
+    "clusters": {"founded": 1, "ari": 0.5}, "task": "digits", "algorithm": "pacfl", "seed": 0,
+    "clients": [
+        {"client_id": 7, "true_cluster": 2, "cluster": 1, "founded": True, "examples": 30, "test_examples": 10,
+         "cluster_accuracy": 1.0, "local_accuracy": None},
+    ],
+}  # fmt: skip
 LOADING = {"src", "srcset", "href", "data", "action", "poster", "background"}
 
 
@@ -63,6 +72,12 @@ def run_page(finished_run, tmp_path_factory):
     shutil.copytree(finished_run, path)
     assert write_report(path) == path / "report.html"
     return Page(path / "report.html"), path
+
+
+def page_without_pictures(path) -> Page:
+    """The page of a directory, which is made in no time where no pictures are drawn."""
+    (path / "report.html").write_text(render(files.find_runs(path), [], path), encoding="utf-8")
+    return Page(path / "report.html")
 
 
 def assert_stands_alone(page: Page) -> None:
@@ -139,6 +154,10 @@ def test_a_comparison(comparison):
     assert names == shared | {"proximity-pacfl", "dendrogram-pacfl"}
     # Who holds which labels is shown for the clusters of each method, and these differ.
     assert {each["data-name"] for each in page.all("figure")} == names
+    assert all("<svg viewBox" in each for each in re.findall(r"<figure.*?</figure>", page.source, re.DOTALL))
+    # Both methods are switched on and off, with the figures that are theirs alone.
+    assert [each["id"] for each in page.all("input")] == ["run-0", "run-1"]
+    assert [each["class"] for each in page.all("div") if each.get("class", "").startswith("run-")] == ["run-0", "run-1"]
     rows = tables.comparison_rows(files.find_runs(comparison))
     for row in rows:
         stat = row.stats["cluster_accuracy_percent"]
@@ -222,6 +241,64 @@ def test_different_clients_are_not_put_side_by_side(comparison):
     changed = [*runs[:2], dataclasses.replace(runs[2], clients=other), runs[3]]
     assert "Each client" in render(runs, [], comparison)
     assert "Each client" not in render(changed, [], comparison)
+
+
+def test_the_clients_of_a_comparison_have_their_clusters(comparison):
+    page = Page(comparison / "report.html")
+    details = re.search(r'<details id="clients">.*?</details>', page.source, re.DOTALL)[0]
+    heads = re.findall(r'<th scope="col">(.*?)</th>', details)
+    assert heads == ["client", "true group", "examples", *["cluster", "cluster %", "local %"] * 2]
+    assert re.findall(r'colspan="3">(.*?)<', details) == ["", "fedavg", "pacfl"]
+    rows = [
+        re.findall("<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(?=<th scope=.row)(.*?)</tr>", details, re.DOTALL)
+    ]
+    by_method = {run.method: run.clients for run in files.find_runs(comparison) if run.seed == 0}
+    assert [row[2] for row in rows] == list(map(str, by_method["fedavg"].cluster))
+    assert [row[5] for row in rows] == list(map(str, by_method["pacfl"].cluster))
+
+
+def test_rows_stand_in_the_order_that_was_asked_for(comparison_path, tmp_path):
+    path = tmp_path / "out"
+    shutil.copytree(comparison_path, path)
+    (path / "comparison.toml").write_text('algorithms = ["pacfl", "fedavg"]\ntargets = ["cluster=50"]\n')
+    (path / "pacfl" / "seed-0" / "newcomers.json").write_text(json.dumps(NEWCOMERS))
+    (path / "fedavg" / "seed-0" / "newcomers.json").write_text(json.dumps(NEWCOMERS))
+    page = page_without_pictures(path)
+    tables_of = re.findall(r"<tbody>(.*?)</tbody>", page.source, re.DOTALL)
+    orders = [re.findall(r'<th scope="row"[^>]*>(fedavg|pacfl)</th>', body) for body in tables_of]
+    assert [order for order in orders if order] == [
+        ["pacfl", "fedavg"]
+    ] * 6  # results, targets, further, newcomers, bytes, seconds
+    assert [each["id"] for each in page.all("section")][-4:] == ["newcomers", "costs", "settings", "files"]
+
+
+def test_the_newcomers_of_a_run(run_path):
+    (run_path / "newcomers.json").write_text(json.dumps(NEWCOMERS))
+    page = page_without_pictures(run_path)
+    section = re.search(r'<section id="newcomers">.*?</section>', page.source, re.DOTALL)[0]
+    for words in ("91.25", "88.50", "1 (founded)", "100.00", "–"):
+        assert f">{words}<" in section, words
+    (run_path / "newcomers.json").write_text(json.dumps({**NEWCOMERS, "clients": [{}]}))
+    with pytest.raises(UserError, match=r"newcomers\.json is damaged"):
+        page_without_pictures(run_path)
+
+
+def test_notes_say_whose_they_are(comparison_path, tmp_path):
+    path = tmp_path / "out"
+    shutil.copytree(comparison_path, path)
+    for method, notes in (("fedavg", ["of all", "attack"]), ("pacfl", ["of all"])):
+        for file in path.glob(f"{method}/*/summary.json"):
+            file.write_text(json.dumps({**json.loads(file.read_text()), "notes": notes}))
+    text = render(files.find_runs(path), [], path)
+    assert "<dd>of all</dd>" in text and "<dd>fedavg: attack</dd>" in text
+
+
+def test_without_a_target_one_is_suggested(comparison):
+    page = Page(comparison / "report.html")
+    best = [100 * np.nanmax(run.rounds["cluster_accuracy"]) for run in files.find_runs(comparison)]
+    wanted = 5 * int(np.median([max(best[:2]), max(best[2:])]) // 5)
+    assert f"cluster {wanted} %" in page.text and "No target was asked for" in page.text
+    assert not (comparison / "targets.csv").exists()
 
 
 def test_damage_leaves_the_old_report(run_path):

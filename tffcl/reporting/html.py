@@ -117,6 +117,7 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[tables
         "versions": plain(("software", "version"), settings.versions(runs)),
         "clients": cluster_tables.clients_compared(runs) if comparison else cluster_tables.clients_table(runs[0]),
         "clients_seed": runs[0].seed if comparison else None,
+        "clients_left": max(0, len(runs[0].clients) - cluster_tables.MOST_CLIENTS),
         "newcomers": newcomers_table.to_page(runs),
         "newcomers_legend": newcomers_table.LEGEND,
         "newcomers_each": None if comparison else newcomers_table.clients_table(runs[0]),

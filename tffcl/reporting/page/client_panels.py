@@ -7,7 +7,7 @@ import numpy as np
 from tffcl.reporting.client_figures import size_bins
 from tffcl.reporting.files import RunFiles
 from tffcl.reporting.page import panels
-from tffcl.reporting.page.panels import Axis, Panel
+from tffcl.reporting.page.panels import Axis, Panel, client_name
 
 _MOST_DOTS = 300  # of a method
 _ROW = 46  # height of a method
@@ -36,7 +36,8 @@ def accuracy_panels(runs: Sequence[RunFiles], kinds: Sequence[tuple[str, str]], 
             seeds = np.concatenate([np.full(len(each.clients), each.seed) for each in own])
             known = ~np.isnan(values)
             whose = [
-                f"client {client}, seed {seed}" if len(own) > 1 else f"client {client}" for client, seed in zip(names, seeds)
+                f"{client_name(client)}, seed {seed}" if len(own) > 1 else client_name(client)
+                for client, seed in zip(names, seeds)
             ]
             panel.text(low, number - 0.42, name if known.any() else f"{name}: not measured", look="name", run=run)
             if known.any():

@@ -1,8 +1,9 @@
 """Tables of clusters and clients: what each cluster holds and how well it is served, and the clients one by one."""
 
 import collections
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from tffcl.reporting.page import rasters
 from tffcl.reporting.page.page_table import Cell, PageTable, percent, plain
 from tffcl.reporting.units import MISSING
 
+MOST_CLIENTS = 1000  # of whom the page has a row
 _MOST_CLUSTERS = 24
 _MOST_GROUPS = 4  # that are named
 _MOST_BARS = 100
@@ -39,8 +41,8 @@ def clusters_table(run: RunFiles, *, compared: bool) -> PageTable | None:
     for each in kept:
         own = clients.cluster == found[each].name
         cluster, local = clients.cluster_accuracy[own], clients.local_accuracy[own]
-        row = [Cell(ordering.cluster_name(found[each].name)), Cell(f"{own.sum():,}", int(own.sum()))]
-        row += [Cell(f"{clients.examples[own].sum():,}", int(clients.examples[own].sum()))]
+        row = [Cell(ordering.cluster_name(found[each].name)), Cell(f"{own.sum():,}")]
+        row += [Cell(f"{clients.examples[own].sum():,}")]
         row += [percent(value) for value in (_mean(cluster), _least(cluster), _mean(local))]
         row += [Cell(_groups_in_words(clients.true_cluster[own]), words=True)] * grouped
         row += [_label_profile(clients.label_counts[own].sum(axis=0))] if labelled else []
@@ -108,7 +110,12 @@ def clients_table(run: RunFiles) -> PageTable:
         who.client_id, [each or MISSING for each in who.true_cluster], _clusters_of(run), who.examples, who.test_examples,
         who.rounds_trained, map(percent, who.cluster_accuracy), map(percent, who.local_accuracy),
     )  # fmt: skip
-    return plain(heads, list(zip(*columns, strict=True)), numbers=True)
+    return plain(heads, _first_rows(columns), numbers=True)
+
+
+def _first_rows(columns: Sequence[Iterable]) -> list[tuple]:
+    """The rows of the first clients; the files of the run have all."""
+    return list(itertools.islice(zip(*columns, strict=True), MOST_CLIENTS))
 
 
 def clients_compared(runs: Sequence[RunFiles]) -> PageTable | None:
@@ -124,7 +131,7 @@ def clients_compared(runs: Sequence[RunFiles]) -> PageTable | None:
         heads += ["cluster", "cluster %", "local %"]
         groups.append((run.method, 3))
         columns += [_clusters_of(run), map(percent, run.clients.cluster_accuracy), map(percent, run.clients.local_accuracy)]
-    table = plain(heads, list(zip(*columns, strict=True)), numbers=True)
+    table = plain(heads, _first_rows(columns), numbers=True)
     return PageTable(table.heads, table.rows, groups=groups, numbers=True)
 
 

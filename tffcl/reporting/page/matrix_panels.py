@@ -11,7 +11,7 @@ from tffcl.reporting.clustering_figures import is_similarity, value_range
 from tffcl.reporting.data_figures import label_order
 from tffcl.reporting.files import Clustering, RunFiles
 from tffcl.reporting.page import panels, rasters
-from tffcl.reporting.page.panels import Axis, Panel, Scale
+from tffcl.reporting.page.panels import Axis, Panel, Scale, client_name
 
 _MOST_ROWS, _MOST_PAIRS, _MOST_RELATED = 400, 200, 250  # clients that a raster tells apart
 _ROOM = 14  # pixels between names of clusters
@@ -30,7 +30,7 @@ def labels_panel(run: RunFiles) -> Panel:
     count, classes = shares.shape
     shown, starts = rasters.pooled(shares, _MOST_ROWS)
     names = [
-        f"client {clients.client_id[order[start]]}, cluster {ordering.cluster_name(clients.cluster[order[start]])}"
+        f"{client_name(clients.client_id[order[start]])}, cluster {ordering.cluster_name(clients.cluster[order[start]])}"
         for start in starts
     ]
     height = int(np.clip(48 + 5 * count, 150, 420))
@@ -59,7 +59,7 @@ def proximity_panel(found: Clustering) -> Panel:
     low, high = value_range(found.proximity)
     shown, starts = rasters.pooled(found.proximity[np.ix_(order, order)], _MOST_PAIRS)
     shown = rasters.pooled(shown.T, _MOST_PAIRS)[0].T
-    names = [f"client {found.client_ids[order[start]]}" for start in starts]
+    names = [client_name(found.client_ids[order[start]]) for start in starts]
     unit = f" {found.unit}" if found.unit else ""
     panel = _square(found.labels[order], title=f"{len(order):,} clients")
     dark_is_low = not is_similarity(found.proximity)
@@ -80,7 +80,7 @@ def relatedness_panels(found: Clustering) -> list[Panel]:
     order = hierarchy.leaves_list(found.merges) if len(found.merges) else np.arange(count)
     says = ["not related", "related"]
     as_it_came = _square(None, count=count, title="As they came")
-    names = [f"client {each}" for each in found.client_ids]
+    names = [client_name(each) for each in found.client_ids]
     as_it_came.draw_raster(rasters.of_kinds(related, [None, _RELATED], names, says))
     ordered, flat = _square(labels[order], title="Ordered by the tree"), _square(labels[order], title="Flattened to clusters")
     sorted_names, sorted_related = [names[each] for each in order], related[np.ix_(order, order)]

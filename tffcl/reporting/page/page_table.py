@@ -13,7 +13,7 @@ class Cell:
 
     Attributes:
       text: What it says.
-      value: What the column is sorted by; default the text. NaN and None come last.
+      value: What the column is sorted by; default the text, as a number if it is one. NaN and None come last.
       bars: Shares from 0 to 1 and what each says, drawn as bars in place of the text.
       picture: Address of a picture, drawn above the text.
       picture_width: How wide it is drawn where there is room, in pixels.
@@ -64,4 +64,4 @@ def plain(heads: Sequence[str], rows: Sequence[Sequence[object]], *, numbers: bo
 
 def percent(fraction: float) -> Cell:
     """Makes a cell of a fraction, in percent with two decimals."""
-    return Cell(MISSING, None) if math.isnan(fraction) else Cell(f"{100 * fraction:.2f}", round(100 * fraction, 4))
+    return Cell(MISSING, None) if math.isnan(fraction) else Cell(f"{100 * fraction:.2f}")

@@ -28,6 +28,11 @@ def show(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
 
 
+def client_name(client: object) -> str:
+    """Returns what titles call a client: its name, or "client 17" for a number."""
+    return f"client {client}" if str(client).isdigit() else str(client)
+
+
 @dataclasses.dataclass(frozen=True)
 class Axis:
     """An axis.
@@ -173,6 +178,7 @@ class Panel:
             "x": [*map(brief, ends), int(self.x.logarithmic)],
             "label": self.x.label,
             "unit": self.y.label,
+            "decimals": 2 if "%" in self.y.label else None,
         }
 
     @property

@@ -99,7 +99,8 @@ function linesAt(hover, x) {
     const name = row.appendChild(document.createElement("span"));
     const value = row.appendChild(document.createElement("span"));
     name.textContent = line.name;
-    value.textContent = `${Number(point[1].toPrecision(4))}${point[2] ? ` ± ${Number(point[2].toPrecision(2))}` : ""}`;
+    const written = (number, digits) => hover.decimals === null ? Number(number.toPrecision(digits)) : number.toFixed(hover.decimals);
+    value.textContent = `${written(point[1], 4)}${point[2] ? ` ± ${written(point[2], 2)}` : ""}`;
     return row;
   })];
 }

@@ -8,7 +8,7 @@ from scipy.cluster import hierarchy
 from tffcl.reporting import clustering_figures, ordering, splits_figure
 from tffcl.reporting.files import Clustering, RunFiles
 from tffcl.reporting.page import panels
-from tffcl.reporting.page.panels import Axis, Panel
+from tffcl.reporting.page.panels import Axis, Panel, client_name
 from tffcl.reporting.representation_figure import clusters_at, crowded, matched, shown_rounds
 
 _MOST_LEAVES, _MOST_NAMED = 150, 64
@@ -138,7 +138,7 @@ def _map(title: str, points: np.ndarray, colors: np.ndarray, names: Sequence[str
     radius = float(np.clip(40 / np.sqrt(len(points)), 1.5, 4))
     for color in np.unique(colors):
         own = np.flatnonzero(colors == color)
-        titles = [f"client {ids[each]}, {names[each]}" for each in own]
+        titles = [f"{client_name(ids[each])}, {names[each]}" for each in own]
         group = names[own[0]] if len({names[each] for each in own}) == 1 else "alone in their clusters"
         panel.scatter(*points[own].T, panels.shade(int(color)), radius=radius, titles=titles, title=f"{group}: {len(own):,}")
     return panel
