@@ -142,7 +142,7 @@ def _run_each(configs, places, titles, after_each: Callable[[], None], options: 
             print(f"[{number + 1}/{len(configs)}] {titles[number]}{state}", file=sys.stderr)
         if not known:
             if ran and not workers:
-                runtime.renew_local_worker()
+                runtime.renew_local_worker(above=runtime.LARGE_WORKER)
             run_or_note(config, place, **options)
             ran = True
             after_each()

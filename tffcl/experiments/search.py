@@ -254,7 +254,7 @@ class _Search:
 
     def _run(self, config, place: pathlib.Path, until: int):
         if self.ran:
-            runtime.renew_local_worker()
+            runtime.renew_local_worker(above=runtime.LARGE_WORKER)
         compare.run_or_note(config, place, resume=True, until=until, **self.how)
         self.ran = True
 

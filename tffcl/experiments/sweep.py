@@ -179,7 +179,7 @@ def plan(
     for values in wanted:
         changed = overrides or {}
         for axis, value in zip(axes, values, strict=True):
-            changed = tasks.merged(changed, _nested(axis.key, value))
+            changed = tasks.merged(changed, nested(axis.key, value))
         runs = tuple(configs.resolve(task, algorithm, seed=seed, overrides=changed) for seed in seeds)
         points.append(Point(values, _directory(axes, values), runs))
     _check_different(axes, points)
@@ -199,7 +199,8 @@ def _check_axes(axes: Sequence[Axis], overrides: Mapping):
             raise UserError(f"{axis.key} is swept over and set to {show_value(found)}, too; leave one of the two out")
 
 
-def _nested(key: str, value) -> dict:
+def nested(key: str, value) -> dict:
+    """Returns a value in the tables of its key: `nested("train.rounds", 3)` is `{"train": {"rounds": 3}}`."""
     for part in reversed(key.split(".")):
         value = {part: value}
     return value

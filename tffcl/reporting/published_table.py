@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 
-from tffcl.reporting import columns, study_table
+from tffcl.reporting import columns, study_results, study_table
 from tffcl.reporting.files import RunFiles
 from tffcl.reporting.page.page_table import Cell, PageTable, plain
 from tffcl.reporting.units import Stat
@@ -59,7 +59,7 @@ def read_published(run: RunFiles) -> list[dict]:
 def _row(own: Sequence[tuple[RunFiles, Mapping]]) -> list[str | Cell]:
     """The row of a published number, over the seeds of the method."""
     noted = own[0][1]
-    values = [study_table.measured(run.path, run.summary, each) for run, each in own]
+    values = [study_results.measured(run.path, run.summary, each) for run, each in own]
     here = Stat.of(values)
     missed = len(values) - here.count if noted["measure"].endswith("_to") else 0
     told = study_table.compared_cells(noted, here, missed, tuple(noted["published"]))

@@ -2,6 +2,7 @@
 
 from tffcl.runtime.local_worker import (
     CHANNEL_OPTIONS,
+    LARGE_WORKER,
     MESSAGE_BYTES,
     Address,
     RemoteWorkers,
@@ -19,6 +20,6 @@ from tffcl.runtime.local_worker import (
 )
 
 __all__ = [
-    "CHANNEL_OPTIONS", "MESSAGE_BYTES", "Address", "RemoteWorkers", "Worker", "WorkerSettings", "connect", "context_options", "lanes",
-    "renew_local_worker", "serve", "stop_local_worker", "use_local_worker", "worker_binary", "worker_count",
+    "CHANNEL_OPTIONS", "LARGE_WORKER", "MESSAGE_BYTES", "Address", "RemoteWorkers", "Worker", "WorkerSettings", "connect", "context_options",
+    "lanes", "renew_local_worker", "serve", "stop_local_worker", "use_local_worker", "worker_binary", "worker_count",
 ]  # fmt: skip

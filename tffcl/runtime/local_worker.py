@@ -28,6 +28,7 @@ CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_send_message_length", MESSAGE_BYTES),
 ]
+LARGE_WORKER = 400_000_000  # bytes: what a run of small models leaves is half of it
 _START_SECONDS = 240.0  # it takes one, and on a machine that does much else a minute
 
 # Runs between fork and exec of the worker, in a fresh interpreter: `preexec_fn` is not safe in a process that has threads,
@@ -111,6 +112,15 @@ class Worker:
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
+
+    @property
+    def resident_bytes(self) -> int:
+        """What the process has in memory; 0 if it has ended."""
+        try:
+            with open(f"/proc/{self.pid}/statm") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except OSError:
+            return 0
 
     @property
     def target(self) -> str:
@@ -401,12 +411,15 @@ def worker_count() -> int:
     return len(getattr(tff.framework.get_context_stack().current, "workers", [None]))
 
 
-def renew_local_worker():
+def renew_local_worker(above: int = 0):
     """Puts a fresh worker with the same settings in the place of the one that runs; no effect if there is none.
 
     A worker keeps the graphs and the memory of all that it has computed, gigabytes after a few runs.
+
+    Args:
+      above: Leaves a worker that has no more bytes of memory as it is: a fresh one takes a second.
     """
-    if _local:
+    if _local and (not above or _local.resident_bytes > above):
         settings = _local.settings
         stop_local_worker()
         use_local_worker(settings)
