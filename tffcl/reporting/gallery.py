@@ -139,6 +139,8 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
         else ""
     )
     pooled = " The clients of all seeds are put together." if several else ""
+    private = any("epsilon" in run.rounds for run in runs)
+    spent = " A method that released something without noise has spent an infinite ε, which is no line." if private else ""
     pictures, methods = [], list(dict.fromkeys(run.method for run in runs))
     if len(runs[0].rounds["round"]):
         pictures += [
@@ -155,7 +157,7 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
                 "progress",
                 ROUNDS,
                 "Training loss, clusters and their agreement with the true groups",
-                f"An adjusted Rand index of 1 is perfect agreement, about 0 is chance.{band}",
+                f"An adjusted Rand index of 1 is perfect agreement, about 0 is chance.{band}{spent}",
                 figures.progress_figure(runs),
                 round_panels.progress_panels(runs, (*PROGRESS, round_panels.PRIVACY), methods),
             ),
