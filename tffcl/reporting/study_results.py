@@ -134,7 +134,7 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
     failures = tuple(each for each in (read_failure(place, cell["row"]) for place in places) if each)
     places = [place for place in places if (place / "summary.json").is_file()]
     summaries = [read_json(place / "summary.json") for place in places]
-    values = [_measured(place, summary, cell) for place, summary in zip(places, summaries, strict=True)]
+    values = [measured(place, summary, cell) for place, summary in zip(places, summaries, strict=True)]
     return Result(
         noted=cell,
         here=Stat.of(values),
@@ -171,8 +171,8 @@ def _participants(summary: Mapping) -> float:
     return 100 * _nan(summary["accuracy"]["cluster"].get("participants", {}).get("mean"))
 
 
-def _measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
-    """The number of one run that the cell compares; NaN if it has none."""
+def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
+    """Returns the number of one run that a cell compares; NaN if it has none."""
     measure = cell["measure"]
     if measure in _KINDS:
         return _accuracy(summary, measure, "mean", 100)

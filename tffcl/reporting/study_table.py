@@ -3,12 +3,13 @@
 import csv
 import io
 import math
+from collections.abc import Mapping
 
 from tffcl.reporting import columns, league_table
 from tffcl.reporting.study_results import CONTENTS, Result, StudyResults, read_study
-from tffcl.reporting.units import MISSING, show_number
+from tffcl.reporting.units import MISSING, Stat, show_number
 
-__all__ = ["CONTENTS", "read_study", "to_csv", "to_markdown", "to_text"]
+__all__ = ["CONTENTS", "compared_cells", "read_study", "to_csv", "to_markdown", "to_text"]
 
 _MEASURES = {
     "participants": "cluster, took part",
@@ -22,21 +23,37 @@ _MEASURES = {
 HEADS = ("", "compared", "here", "paper", "difference", "cluster", "took part", "local", "global", "ARI", "seeds", "rounds")
 
 
-def _row(result: Result) -> list[str]:
-    """The cells of a line under `HEADS`."""
-    noted, measure = result.noted, result.noted["measure"]
+def compared_cells(
+    noted: Mapping, here: Stat, missed: int, published: tuple[float | None, float | None]
+) -> tuple[str, str, str, str]:
+    """Returns what is compared, the number here, the published one and their difference, as text.
+
+    Args:
+      noted: The cell as `study.json` has it.
+      here: What the runs gave.
+      missed: How many of them never reached the target.
+      published: Mean and spread, each None where the paper has none.
+    """
+    measure, (mean, spread) = noted["measure"], published
     decimals = 0 if measure in ("rounds_to", "clusters") else 3 if measure == "ari" else 2
     compared = _MEASURES.get(measure, measure)
     if measure.endswith("_to"):
         compared = f"{'rounds' if measure == 'rounds_to' else 'Mb'} to {noted['accuracy']} {noted['target']:g} %"
-    here = show_number(result.here, decimals)
-    if result.missed:
-        here = "not reached" if not result.here.count else f"{here} ({result.missed} not reached)"
-    mean, spread = result.published
+    shown = show_number(here, decimals)
+    if missed:
+        shown = "not reached" if not here.count else f"{shown} ({missed} not reached)"
     paper = MISSING if mean is None else f"{mean:.{decimals}f}{'' if spread is None else f' ± {spread:.{decimals}f}'}"
+    if mean is None or not here.count:
+        return compared, shown, paper, MISSING
     # Nothing is neither above nor below.
-    difference = MISSING if result.difference is None else f"{round(result.difference, decimals) or 0:+.{decimals}f}"
-    difference = difference.lstrip("+") if not difference.strip("+0.") else difference
+    difference = f"{round(here.mean - mean, decimals) or 0:+.{decimals}f}"
+    return compared, shown, paper, difference.lstrip("+") if not difference.strip("+0.") else difference
+
+
+def _row(result: Result) -> list[str]:
+    """The cells of a line under `HEADS`."""
+    noted = result.noted
+    compared, here, paper, difference = compared_cells(noted, result.here, result.missed, result.published)
     seeds = str(max(each.count for each in result.accuracies.values()))
     rounds = MISSING if result.rounds is None else f"{result.rounds} of {noted['paper_rounds']}"
     accuracies = [show_number(result.accuracies[kind], 2) for kind in HEADS[5:9]]

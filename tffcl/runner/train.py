@@ -18,7 +18,7 @@ from tffcl.clients.sources import check_examples
 from tffcl.errors import Diverged, UserError, unknown
 from tffcl.reporting.marker import read_marker
 from tffcl.rounds import blocks, releases
-from tffcl.runner import accuracies, changes, checks, directory, fingerprint, summary
+from tffcl.runner import accuracies, changes, checks, directory, fingerprint, samples, summary
 from tffcl.runner.checkpoints import Checkpoints, unwritten
 from tffcl.runner.clustering_error import clustering_error
 from tffcl.runner.history import ClusterHistory
@@ -423,6 +423,7 @@ def _finish(job: _Run, out: pathlib.Path, about: dict, state, accuracy: dict) ->
         summary.write_representations(out, views, population, sampling.stream(about["seed"], "map"))
     if views.splits is not None:
         summary.write_splits(out, views)
+    samples.write_samples(out, population, np.asarray(views.clusters))
     columns = summary.client_table(population, views, accuracy, job.progress)
     summary.write_clients(out, columns)
     told = changes.notes(job.stages, about["rounds"], views)
