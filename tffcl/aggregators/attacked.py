@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import check_types, keyed_factory, segment_process
+from tffcl.aggregators.clustered_mean import aggregated_beside, check_types, keyed_factory, segment_process
 from tffcl.aggregators.per_cluster import by_row
 
 # How a malicious client's upload u becomes another one, and the strength that it has by default.
@@ -48,6 +48,15 @@ class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
     def noise_multiplier(self) -> float | None:
         """That of what is attacked."""
         return getattr(self._inner, "noise_multiplier", None)
+
+    @property
+    def hides_uploads(self) -> bool:
+        """Whether what is attacked hides single uploads."""
+        return getattr(self._inner, "hides_uploads", False)
+
+    def beside(self, plain, bound: float | None = None):
+        """What aggregates another upload, which nobody attacks; see `PerClusterFactory.beside`."""
+        return aggregated_beside(self._inner, plain, bound)
 
     @property
     def num_clusters(self) -> int | None:

@@ -59,7 +59,14 @@ def _with_own_seed(context, client_id):
     return collections.OrderedDict({**context, OWN_SEED: own})
 
 
-def ask_all(asking: tff.Computation, context, population: Population, examples: Callable[[int], object]):
+def ask_all(
+    asking: tff.Computation,
+    context,
+    population: Population,
+    examples: Callable[[int], object],
+    *,
+    told: releases.Release | None = None,
+):
     """Asks all clients of a population, a bounded number at a time.
 
     Args:
@@ -67,10 +74,13 @@ def ask_all(asking: tff.Computation, context, population: Population, examples: 
       context: What the server broadcasts.
       population: The clients to ask.
       examples: Client ID to the examples that it is asked about, of the type that the computation takes.
+      told: What the ledger of privacy is told; None for what no deployment asks, as an evaluation.
 
     Returns:
       The value structure with NumPy rows `[N, ...]` in the order of the population's IDs.
     """
+    if told is not None:
+        releases.tell(told)
     parts = []
     for start in range(0, len(population.client_ids), _CLIENTS_AT_A_TIME):
         ids = population.client_ids[start : start + _CLIENTS_AT_A_TIME]
@@ -90,14 +100,16 @@ def _build_collection(context_type: tff.Type, computation: tff.Computation) -> t
 
 
 def build_signing(signature: Signature) -> Callable[[Population], object]:
-    """Builds `sign(population) -> value structure with NumPy rows [N, ...]` in the order of the population's IDs."""
+    """Builds `sign(population, again=False) -> value structure with NumPy rows [N, ...]` in the order of the population's IDs.
+
+    `again` says that the clients may have signed before: for the ledger of privacy, another signature of a client is another release.
+    """
     collection = build_collection(signature) if signature.stacked is None else build_stacked_collection(signature)
 
-    def sign(population: Population):
-        clients = len(population.client_ids)
-        releases.tell(releases.Release("the signatures", signature.noise_multiplier, clients, clients))
+    def sign(population: Population, again: bool = False):
+        told = releases.of_all("the signatures", population, signature.noise_multiplier, once=not again)
         examples = population.examples if signature.stacked is None else population.stacked
-        return ask_all(collection, signature.context, population, examples)
+        return ask_all(collection, signature.context, population, examples, told=told)
 
     return sign
 

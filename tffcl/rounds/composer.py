@@ -21,6 +21,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.collect import CollectFactory, collect
 from tffcl.client_work.examples import sequence_type, stacked_type
 from tffcl.client_work.work import LOCAL_TEST, ClientWork
+from tffcl.rounds.releases import check_hidden
 from tffcl.rounds.secure_sums import simulated
 from tffcl.rounds.traffic import Transfer
 
@@ -355,9 +356,11 @@ def compose(
 
     Raises:
       ValueError: If rows are to be collected without reports.
+      UserError: If some uploads are hidden from the server, by secure sums or noise, and others would travel in the open beside them.
     """
     if not reports and any(isinstance(factory, CollectFactory) for factory in uploads.values()):
         raise ValueError("the rows of a CollectFactory travel with the reports; this round has none")
+    check_hidden(uploads)
     return Round(client_work, uploads, server, weighting, reports)
 
 

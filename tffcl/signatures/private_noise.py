@@ -1,5 +1,7 @@
 """The Gaussian mechanism of signatures that clients make private themselves, before they send them."""
 
+import collections
+
 import tensorflow as tf
 
 
@@ -25,3 +27,27 @@ def noised(value: tf.Tensor, noise_multiplier: float, seed: int | None) -> tf.Te
 def clipped(value: tf.Tensor, bound: float) -> tf.Tensor:
     """Scales a vector to an L2 norm of `bound` at most, in units of it: the result has norm 1 at most."""
     return value / tf.maximum(tf.norm(value), tf.cast(bound, value.dtype))
+
+
+def noised_centres(centres: tf.Tensor, mask: tf.Tensor, noise_multiplier: float, clip: float, seed: int | None):
+    """Makes the centres of a client private: each is scaled to a norm of `clip` at most, and all of them together get noise.
+
+    The k centres, divided by clip √k, have norm 1 at most; a centre that is not there counts as zero, and is sent as the noise that it
+    gets, since how many different examples a client has is no less its own.
+
+    Args:
+      centres: `float32 [k, e]`.
+      mask: `bool [k]`, which there are.
+      noise_multiplier: z; a coordinate of a centre gets noise of the standard deviation z · clip · √k.
+      clip: The largest norm of a centre.
+      seed: See `noised`.
+
+    Returns:
+      `<centres=float32[k,e],mask=bool[k]>` in the unit of the given ones, all of them there.
+    """
+    count = centres.shape[0]
+    bound = tf.cast(clip, centres.dtype)
+    norms = tf.norm(centres, axis=1, keepdims=True)
+    kept = tf.where(mask[:, tf.newaxis], centres / tf.maximum(norms, bound), tf.zeros_like(centres))
+    told = noised(kept / count**0.5, noise_multiplier, seed) * count**0.5 * bound
+    return collections.OrderedDict(centres=told, mask=tf.ones_like(mask))
