@@ -35,7 +35,7 @@ def results_page(directory: str | pathlib.Path) -> str:
     notes = directory / NOTES
     if not found and not notes.is_file():
         raise UserError(f"{directory} holds no results: neither NAME/{study_table.CONTENTS} nor {NOTES}")
-    sections = [study_table.to_markdown(study_table.read_study(each)) for each in found]
+    sections = [study_table.to_markdown(study_table.read_study(each), place=f"{directory.name}/{each.name}/") for each in found]
     shown = f"{directory.parent.name}/{directory.name}" if directory.is_absolute() else directory.as_posix()
     parts = [_HEAD.format(directory=shown), *sections]
     if notes.is_file():

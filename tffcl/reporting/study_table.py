@@ -25,7 +25,10 @@ _MEASURES = {
     "unseen_local": "unseen, local",
     "clustering_error": "clustering error",
     "ari": "ARI",
+    "noised_epsilon": "epsilon, noised releases",
 }
+PICTURE = "privacy.png"  # of a study with these measures
+EPSILONS = ("epsilon", "noised_epsilon")
 HEADS = ("", "compared", "here", "paper", "difference", "cluster", "took part", "local", "global", "ARI", "seeds", "rounds")
 
 
@@ -175,6 +178,8 @@ def _measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
         return float(summary["clusters"]["count"])
     if measure == "ari":
         return _nan(summary["clusters"]["ari"])
+    if measure in EPSILONS:
+        return _epsilon(summary.get("privacy", {}), measure)
     if measure == "clustering_error":
         table = columns.read_table(place / "rounds.csv", ["round"])
         errors = table.floats(measure) if measure in table.names else np.zeros(0)
@@ -182,6 +187,12 @@ def _measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
         return float(errors.mean()) if errors.size else math.nan
     rounds = rounds_to(place / "rounds.csv", cell["accuracy"], cell["target"])
     return rounds * cell["megabits_a_round"] if measure == "megabits_to" else rounds
+
+
+def _epsilon(cost: Mapping, measure: str) -> float:
+    """ε of a run; infinite where something was released without noise, and that does not count apart."""
+    found = cost.get("epsilon") if measure == "epsilon" else cost.get("noised_epsilon", cost.get("epsilon"))
+    return math.inf if not found else float(found)
 
 
 def rounds_to(path: pathlib.Path, accuracy: str, target: float) -> float:
@@ -199,6 +210,8 @@ def _row(result: Result) -> list[str]:
     """The cells of a line under `HEADS`."""
     noted, measure = result.noted, result.noted["measure"]
     decimals = 0 if measure in ("rounds_to", "clusters") else 3 if measure == "ari" else 2
+    if measure in EPSILONS:
+        decimals = 0 if result.here.mean >= 100 else 1
     compared = _MEASURES.get(measure, measure)
     if measure.endswith("_to"):
         compared = f"{'rounds' if measure == 'rounds_to' else 'Mb'} to {noted['accuracy']} {noted['target']:g} %"
@@ -248,10 +261,12 @@ def to_text(study: StudyResults) -> str:
     return "\n".join(parts)
 
 
-def to_markdown(study: StudyResults, level: int = 2) -> str:
-    """Returns the study as a section of a Markdown page, with a heading of this level."""
+def to_markdown(study: StudyResults, level: int = 2, place: str = "") -> str:
+    """Returns the study as a section of a Markdown page, with a heading of this level; `place` leads from the page to its files."""
     parts = [f"{'#' * level} {study.heading}", "", f"`tffcl study {study.noted['study']}`. {study.setting}"]
     parts += ["", study.noted["note"]] if study.noted["note"] else []
+    if (study.path / PICTURE).is_file():
+        parts += ["", f"![accuracy and clusters against epsilon]({place}{PICTURE})"]
     for heading, lines, notes in _tables(study):
         parts += ["", f"**{heading}**", ""]
         if lines:
