@@ -21,7 +21,7 @@ from tffcl.clients.kept import KeptStates
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import build_autoencoder
 from tffcl.rounds import releases
-from tffcl.rounds.asking import build_signing
+from tffcl.rounds.asking import build_signing, signature_transfer
 from tffcl.runner.privacy import Ledger, PrivacySettings
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.embedding import CentreNoise, FineTuning, build_embedding
@@ -36,6 +36,12 @@ def signed(signature, population):
     return build_signing(signature)(population)
 
 
+@pytest.fixture(scope="module")
+def encoder():
+    autoencoder = build_autoencoder((8, 8, 1), latent=6, seed=1)
+    return autoencoder, autoencoder.initial
+
+
 def test_shares_of_labels_get_the_stated_noise(tff_worker, model, population):
     plain = signed(build_label_histogram(model), population)
     drawn = np.concatenate(
@@ -46,6 +52,28 @@ def test_shares_of_labels_get_the_stated_noise(tff_worker, model, population):
     assert (
         abs(np.corrcoef(drawn)[~np.eye(len(drawn), dtype=bool)]).max() < 0.999
     )  # no client and no seed draws what another drew
+
+
+def test_clients_that_are_alike_draw_other_noise(tff_worker, model, digits, encoder):
+    """What they send would else be the same, and group them as without noise."""
+    x, y = digits[0][:12], digits[1][:12]
+    twins = tffcl.Population.from_arrays({client: (x, y) for client in range(3)})
+    private = {"noise_multiplier": 1.0, "noise_seed": 1}
+    for signature in (
+        build_label_histogram(model, **private),
+        build_anchor_gradient(model, projection=16, **private),
+        build_subspace(model.example_spec, 2, **private),
+        build_pca_centres(model.example_spec, num_components=4, num_centres=2, **private),
+        build_embedding(*encoder, model.example_spec, num_centres=2, **private),
+    ):
+        sent = signed(signature, twins)
+        sent = np.reshape(next(iter(sent.values())) if isinstance(sent, dict) else sent, [3, -1])
+        assert min(np.abs(sent[i] - sent[j]).max() for i, j in ((0, 1), (0, 2), (1, 2))) > 0.1, signature.name
+        again = signed(signature, twins)
+        np.testing.assert_array_equal(
+            np.reshape(next(iter(again.values())) if isinstance(again, dict) else again, [3, -1]), sent
+        )
+    assert signature_transfer(build_label_histogram(model, **private)).down is None  # the seed is the simulation's
 
 
 def test_a_gradient_is_clipped_and_noised(tff_worker, model, population):
@@ -63,7 +91,7 @@ def test_a_gradient_is_clipped_and_noised(tff_worker, model, population):
 def test_little_noise_leaves_the_subspace_of_clipped_examples(tff_worker, model, population):
     """With a clip that none reaches the noised Gram matrix has the plain one's eigenvectors."""
     plain = signed(build_subspace(model.example_spec, 3), population)["basis"]
-    found = signed(build_subspace(model.example_spec, 3, noise_multiplier=1e-9, clip=1e3, noise_seed=1), population)
+    found = signed(build_subspace(model.example_spec, 3, noise_multiplier=1e-11, clip=1e3, noise_seed=1), population)
     np.testing.assert_allclose(found["basis"], plain, atol=1e-2)
     much = signed(build_subspace(model.example_spec, 3, noise_multiplier=10, noise_seed=1), population)["basis"]
     overlap = np.abs(np.einsum("ndp,ndq->npq", plain, much)).max()
@@ -109,12 +137,6 @@ def test_centres_are_clipped_noised_and_all_there(tff_worker, model, population)
     drawn = (found["centres"] - expected) / (Z * clip * np.sqrt(13))
     tail = stats.chi2.cdf(np.sum(drawn**2), drawn.size)
     assert 5e-4 < tail < 1 - 5e-4
-
-
-@pytest.fixture(scope="module")
-def encoder():
-    autoencoder = build_autoencoder((8, 8, 1), latent=6, seed=1)
-    return autoencoder, autoencoder.initial
 
 
 def spent_by(act) -> Ledger:

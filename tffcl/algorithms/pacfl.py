@@ -104,7 +104,7 @@ def build_clustering(
       model: Decides the examples' type.
       training: Not used: nothing is trained for the signature.
       how: Metric and cut.
-      noise_seed: See `private_noise.noised`; what is exported draws anew.
+      noise_seed: See `signatures.signature.build_signature`; what is exported draws anew.
     """
     del training
     private = {"noise_multiplier": how.signature_noise_multiplier, "clip": how.signature_clip}

@@ -65,7 +65,7 @@ def build_clustering(
       training: Not used: nothing is trained for the signature.
       how: Projection, metric and cut.
       seed: Of the clients' k-means.
-      noise_seed: See `private_noise.noised`.
+      noise_seed: See `signatures.signature.build_signature`.
     """
     del training
     signature = build_pca_centres(

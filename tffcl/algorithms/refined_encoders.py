@@ -18,6 +18,7 @@ from tffcl.client_work.work import ClientResult, ClientWork
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
+from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.simulation import run_round
@@ -85,6 +86,10 @@ class RefinedEncoders:
         Returns:
           `centres float32 [N, k, e]` and `mask bool [N, k]` by name, and the encoders that the clients have now.
         """
+        if population.signed_as:
+            raise UserError(
+                "clients that go on fine-tuning their encoders train on what they hold: here they can imitate nobody"
+            )
         cohort = Cohort(population, population.client_ids, (self.seed, round_number))
         result = run_round(_refining(self, epochs), cohort, kept=encoders)
         return result.collected["centres"], result.kept

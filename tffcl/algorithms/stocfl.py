@@ -125,7 +125,7 @@ def build_clustering(
       training: Decides the learning rate of displacements.
       how: Signature and threshold.
       seed: Decides the projection.
-      noise_seed: See `private_noise.noised`.
+      noise_seed: See `signatures.signature.build_signature`.
 
     Raises:
       UserError: With the linkage "centroid": the cosines of means may rise as clusters merge, so there is no tree of them.

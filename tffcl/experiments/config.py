@@ -221,6 +221,7 @@ def _check_at_once(loaded: tasks.Task, source: MethodSource, seed: int, override
         find_model(contents["model"])
     check_settings(contents["dataset"], contents["partition"])
     source.check_aggregation(contents.get("algorithms", {}).get(source.label, {}), contents.get("aggregation", {}))
+    source.check_attack(contents.get("attack", {}))
     if light is not None:
         overrides = _with_todays_keys(overrides, light)
         contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, light), overrides, light), overrides)

@@ -118,6 +118,17 @@ class MethodSource:
                 key="name",
             )
 
+    def check_attack(self, attack: Mapping):
+        """Raises UserError if clients cannot imitate a group's signature, since this method's tell none, see `attacks.AttackSettings`."""
+        imitates = attack.get("imitates") is not None or attack.get("kind") == "imitation"
+        if attack.get("share") and imitates and self.base in ALGORITHMS and not ALGORITHMS[self.base].clustering:
+            raise UserError(
+                f"{self.label} asks clients for no signature, so that nobody can imitate one; methods that do are "
+                f"{', '.join(name for name, entry in ALGORITHMS.items() if entry.clustering)}",
+                table="attack",
+                key="imitates" if "imitates" in attack else "kind",
+            )
+
     def _takes_none(self) -> UserError:
         why = _NO_MEANS.get(self.base, _NO_MEAN)
         return UserError(f"{self.label} takes no [aggregation] and no [attack] on uploads: {why}", table="aggregation")

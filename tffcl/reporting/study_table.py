@@ -26,6 +26,7 @@ _MEASURES = {
     "clustering_error": "clustering error",
     "ari": "ARI",
     "noised_epsilon": "epsilon, noised releases",
+    "benign_worst": "benign, worst cluster",
 }
 PICTURE = "privacy.png"  # of a study with these measures
 EPSILONS = ("epsilon", "noised_epsilon")
@@ -178,6 +179,8 @@ def _measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
         return float(summary["clusters"]["count"])
     if measure == "ari":
         return _nan(summary["clusters"]["ari"])
+    if measure.startswith("benign"):
+        return _benign(summary, measure)
     if measure in EPSILONS:
         return _epsilon(summary.get("privacy", {}), measure)
     if measure == "clustering_error":
@@ -187,6 +190,13 @@ def _measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
         return float(errors.mean()) if errors.size else math.nan
     rounds = rounds_to(place / "rounds.csv", cell["accuracy"], cell["target"])
     return rounds * cell["megabits_a_round"] if measure == "megabits_to" else rounds
+
+
+def _benign(summary: Mapping, measure: str) -> float:
+    """The accuracy of benign clients in percent, of all or of the worst cluster; NaN where nobody is malicious."""
+    told = summary.get("attack", {}).get("benign_accuracy", {})
+    own = [each for each in told.get("clusters", {}).values() if each is not None]
+    return 100 * _nan(told.get("mean") if measure == "benign" else min(own, default=None))
 
 
 def _epsilon(cost: Mapping, measure: str) -> float:

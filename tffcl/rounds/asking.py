@@ -12,7 +12,7 @@ from tffcl.clients.population import Population
 from tffcl.kept_builds import built_once
 from tffcl.rounds import releases
 from tffcl.rounds.traffic import Transfer
-from tffcl.signatures.signature import OWN_SEED, Signature
+from tffcl.signatures.signature import OWN_NOISE, OWN_SEED, Signature, without_noise_seed
 
 _CLIENTS_AT_A_TIME = 50  # bounds the data in flight; a round number keeps the runtime's executors few
 
@@ -23,7 +23,7 @@ def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, comput
     It has the shape of a round, so that it can be exported as one; the context comes back unchanged.
 
     Args:
-      context_type: C, what the server broadcasts; a field `signature.OWN_SEED` becomes each client's own.
+      context_type: C, what the server broadcasts; fields `signature.OWN_SEED` and `OWN_NOISE` become each client's own.
       examples_type: E*, of a client's examples, a sequence; or the struct of tensors that they are in simulations.
       compute: `(context, examples) -> value` in TensorFlow, or a `tff.Computation`.
 
@@ -52,11 +52,15 @@ def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, comput
 
 
 def _with_own_seed(context, client_id):
-    """The context with the client's own seed: two clients of one seed would shuffle, and drop out, alike."""
-    if not isinstance(context, Mapping) or OWN_SEED not in context:
+    """The context with the client's own seeds: two clients of one seed would shuffle, drop out, and draw noise alike."""
+    if not isinstance(context, Mapping):
         return context
-    own = tf.random.experimental.stateless_fold_in(context[OWN_SEED], client_id)
-    return collections.OrderedDict({**context, OWN_SEED: own})
+    own = {
+        name: tf.random.experimental.stateless_fold_in(context[name], client_id)
+        for name in (OWN_SEED, OWN_NOISE)
+        if name in context
+    }
+    return collections.OrderedDict({**context, **own})
 
 
 def ask_all(
@@ -108,7 +112,11 @@ def build_signing(signature: Signature) -> Callable[[Population], object]:
 
     def sign(population: Population, again: bool = False):
         told = releases.of_all("the signatures", population, signature.noise_multiplier, once=not again)
-        examples = population.examples if signature.stacked is None else population.stacked
+        held, imitated = population.examples if signature.stacked is None else population.stacked, population.signed_as
+
+        def examples(client: int):
+            return held(imitated.get(client, client))
+
         return ask_all(collection, signature.context, population, examples, told=told)
 
     return sign
@@ -121,5 +129,4 @@ def build_stacked_collection(signature: Signature) -> tff.Computation:
 
 def signature_transfer(signature: Signature) -> Transfer:
     """Returns what a client receives for its signature (nothing where the context is a placeholder) and sends."""
-    nothing = isinstance(signature.context_type, tff.TensorType) and not signature.context_type.shape
-    return Transfer(down=None if nothing else signature.context_type, up=signature.value_type)
+    return Transfer(down=without_noise_seed(signature.context_type), up=signature.value_type)

@@ -48,10 +48,10 @@ _LEDGER: contextvars.ContextVar[Ledger | None] = contextvars.ContextVar("ledger"
 
 @contextlib.contextmanager
 def accounted(ledger: Ledger):
-    """Tells the ledger of every release inside the block."""
+    """Tells the ledger of every release inside the block, and gives it back."""
     token = _LEDGER.set(ledger)
     try:
-        yield
+        yield ledger
     finally:
         _LEDGER.reset(token)
 

@@ -27,7 +27,7 @@ class CentreNoise(Parameters):
     Attributes:
       noise_multiplier: z; 0 is no noise, and no clip.
       clip: The largest norm of a centre.
-      seed: See `private_noise.noised`.
+      seed: For simulations that are to be repeated; None draws anew.
     """
 
     noise_multiplier: NonNegative = 0.0
@@ -62,7 +62,7 @@ def build_embed(autoencoder: FlatAutoencoder, num_centres: int, fine_tuning: Fin
 
     Returns:
       A tf.function `(vector float32[P], x uint8[n, ...], seed int32[2]) -> (found, vector float32[P])`: `centres
-      float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning.
+      float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning. The seed is the client's own, so that its noise is.
     """
     kmeans, encode = build_kmeans(num_centres), build_encode(autoencoder)
     fine_tune = build_fine_tune(
@@ -75,7 +75,8 @@ def build_embed(autoencoder: FlatAutoencoder, num_centres: int, fine_tuning: Fin
         found = kmeans(encode(tuned, images), tf.random.experimental.stateless_fold_in(seed, _KMEANS_STREAM))
         centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], autoencoder.latent])
         if noise.noise_multiplier:
-            told = noised_centres(centres, found["mask"], noise.noise_multiplier, noise.clip, noise.seed)
+            own = None if noise.seed is None else tf.random.experimental.stateless_fold_in(seed, noise.seed % 2**31)
+            told = noised_centres(centres, found["mask"], noise.noise_multiplier, noise.clip, own)
         else:
             told = collections.OrderedDict(centres=centres, mask=found["mask"])
         return told, tuned
@@ -137,7 +138,7 @@ def build_embedding(
       seed: Decides, with a client's ID, the order of examples in fine-tuning, and where k-means starts.
       noise_multiplier: z of the noise on the centres, see `private_noise.noised_centres`; 0 is none, and no clip.
       clip: See there.
-      noise_seed: See `private_noise.noised`.
+      noise_seed: See `CentreNoise`.
 
     Returns:
       The signature; its context is `<encoder=float32[Q],own_seed=int32[2]>` with Q the encoder's parameters only, or all P

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 from tffcl.client_work.examples import as_features, stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.signatures.private_noise import noised_centres
-from tffcl.signatures.signature import Signature, build_signature
+from tffcl.signatures.signature import Signature, build_signature, own_noise
 from tffcl.signatures.subspace import left_singular_vectors
 from tffcl.validation import Count, NonNegative, Positive, validated
 
@@ -57,7 +57,7 @@ def build_pca_centres(
       seed: Decides where k-means starts.
       noise_multiplier: z of the noise on the centres, see `private_noise.noised_centres`; 0 is none, and no clip.
       clip: See there.
-      noise_seed: See `private_noise.noised`.
+      noise_seed: See `build_signature`.
 
     Returns:
       The signature; its context is `<seed=int32[2]>`.
@@ -76,12 +76,12 @@ def build_pca_centres(
         found = kmeans(principal_components(tf.reshape(x, [-1, features]), count), context["seed"])
         centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], count])
         if noise_multiplier:
-            return noised_centres(centres, found["mask"], noise_multiplier, clip, noise_seed)
+            return noised_centres(centres, found["mask"], noise_multiplier, clip, own_noise(context))
         return collections.OrderedDict(centres=centres, mask=found["mask"])
 
     context_type = tff.to_type(collections.OrderedDict(seed=tff.TensorType(np.int32, [2])))
     context = collections.OrderedDict(seed=np.array([seed % 2**31, 0], np.int32))
-    key = None if preprocess else (count, num_centres, noise_multiplier, clip, noise_seed)
+    key = None if preprocess else (count, num_centres, noise_multiplier, clip)
     return build_signature(
         "pca_centres",
         example_spec,
@@ -90,4 +90,5 @@ def build_pca_centres(
         context=context,
         key=key,
         noise_multiplier=noise_multiplier,
+        noise_seed=noise_seed,
     )

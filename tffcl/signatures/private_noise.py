@@ -5,7 +5,7 @@ import collections
 import tensorflow as tf
 
 
-def noised(value: tf.Tensor, noise_multiplier: float, seed: int | None) -> tf.Tensor:
+def noised(value: tf.Tensor, noise_multiplier: float, seed: tf.Tensor | None) -> tf.Tensor:
     """Adds Gaussian noise of standard deviation z to every coordinate of a value of L2 norm 1 at most.
 
     Leaving the client out stands for a value of zero, which is 1 away at most: z is the noise multiplier of the release.
@@ -13,15 +13,16 @@ def noised(value: tf.Tensor, noise_multiplier: float, seed: int | None) -> tf.Te
     Args:
       value: `float [...]`.
       noise_multiplier: z.
-      seed: In simulations that are to be repeated: the noise then follows from it and the value, and hides nothing from who knows
-        both. None draws anew.
+      seed: `int32 [2]`, of the client, in simulations that are to be repeated: the noise then follows from it and the value, and hides
+        nothing from who knows it. None draws anew.
     """
     if seed is None:
         return value + noise_multiplier * tf.random.normal(tf.shape(value), dtype=value.dtype)
     weights = tf.range(1, tf.size(value) + 1)
     told = tf.reduce_sum(tf.reshape(tf.cast(value, tf.float32), [-1]) * tf.sin(tf.cast(weights, tf.float32)))
-    seeds = tf.stack([tf.constant(seed % 2**31, tf.int32), tf.bitcast(told, tf.int32)])
-    return value + noise_multiplier * tf.random.stateless_normal(tf.shape(value), seeds, dtype=value.dtype)
+    # Of the value, too: the same client noises other data by other numbers, or their difference would be seen as it is.
+    seed = tf.random.experimental.stateless_fold_in(seed, tf.bitcast(told, tf.int32))
+    return value + noise_multiplier * tf.random.stateless_normal(tf.shape(value), seed, dtype=value.dtype)
 
 
 def clipped(value: tf.Tensor, bound: float) -> tf.Tensor:
@@ -29,7 +30,7 @@ def clipped(value: tf.Tensor, bound: float) -> tf.Tensor:
     return value / tf.maximum(tf.norm(value), tf.cast(bound, value.dtype))
 
 
-def noised_centres(centres: tf.Tensor, mask: tf.Tensor, noise_multiplier: float, clip: float, seed: int | None):
+def noised_centres(centres: tf.Tensor, mask: tf.Tensor, noise_multiplier: float, clip: float, seed: tf.Tensor | None):
     """Makes the centres of a client private: each is scaled to a norm of `clip` at most, and all of them together get noise.
 
     The k centres, divided by clip √k, have norm 1 at most; a centre that is not there counts as zero, and is sent as the noise that it
