@@ -19,10 +19,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import CollectFactory, collect
+from tffcl.aggregators.secure_sums import simulated
 from tffcl.client_work.examples import sequence_type, stacked_type
 from tffcl.client_work.work import LOCAL_TEST, ClientWork
 from tffcl.rounds.releases import check_hidden
-from tffcl.rounds.secure_sums import simulated
 from tffcl.rounds.traffic import Transfer
 
 Weighted = tff.aggregators.WeightedAggregationFactory
