@@ -194,7 +194,11 @@ class EngineMethod(Method):
 
 
 def round_computations(composed: Round, first: Mapping, aggregators: Mapping | None = None) -> dict[str, tff.Computation]:
-    """Returns a round's computations for export: its first state (see `Round.build_initialize`), the round, and with what clients keep."""
+    """Returns a round's computations for export: its first state (see `Round.build_initialize`), the round, and with what clients keep.
+
+    Where uploads are hidden, by secure sums or noise, no client's report comes to the server beside them.
+    """
+    composed = composed.as_promised
     found = {"initialize": composed.build_initialize(first, aggregators), "training": composed.deployed}
     if composed.deployed_with_kept is not None:
         found["training_with_kept"] = composed.deployed_with_kept

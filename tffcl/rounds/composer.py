@@ -114,6 +114,12 @@ class Round:
         return self._build_next(self.client_update, kept=False)
 
     @functools.cached_property
+    def as_promised(self) -> "Round":
+        """The round as it is deployed: without clients' reports where their uploads are hidden, which reports would give away."""
+        hidden = any(getattr(factory, "hides_uploads", False) for factory in self.uploads.values())
+        return Round(self.work, self.uploads, self.server, self.weighting, reports=False) if hidden else self
+
+    @functools.cached_property
     def deployed_with_kept(self) -> tff.Computation | None:
         """The same with what clients keep as a value at CLIENTS; None where they keep nothing."""
         return self._build_next(self.client_update, kept=True) if self.work.kept is not None else None
