@@ -188,6 +188,11 @@ class Method(abc.ABC):
     def exports(self) -> Exports:
         """Returns what can be deployed."""
 
+    def hides_empty_rounds(self, state) -> bool:
+        """Whether a round that nobody was drawn for must run all the same, since the noise of private rounds hides who takes part."""
+        del state
+        return False
+
     def choose(self, state, population: Population):
         """Lets every client of the population choose its model anew; changes no model and no later round."""
         del population

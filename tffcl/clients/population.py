@@ -50,6 +50,7 @@ class Population(Shown):
       arrays: Client ID to its training examples as arrays `(x [n, ...], y [n])`; by default they are read from `examples`.
       test_arrays: The same for its test examples.
       validation: Examples of each client that are neither trained nor tested on, to choose hyper-parameters by; None without.
+      signed_as: Of malicious clients in simulations: whose examples a client signs instead of its own, IDs by ID.
     """
 
     client_ids: np.ndarray
@@ -66,6 +67,7 @@ class Population(Shown):
     arrays: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
     test_arrays: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
     validation: PooledTests | None = None
+    signed_as: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         if self.versions is None:

@@ -117,6 +117,9 @@ class RunConfig(Shown):
                 del values[name]
         if not self.evaluation.place_unseen:  # runs of earlier versions have no such key
             del values["evaluation"]["place_unseen"]
+        if not values.get("method", {}).get("signature_noise_multiplier"):  # nor these
+            for name in ("signature_noise_multiplier", "signature_clip"):
+                values.get("method", {}).pop(name, None)
         return values
 
 
@@ -233,6 +236,8 @@ def _check_at_once(loaded: tasks.Task, source: MethodSource, seed: int, override
     if contents["model"].get("name") not in (None, *MODELS, *registered("model")):
         find_model(contents["model"])
     check_settings(contents["dataset"], contents["partition"])
+    source.check_aggregation(contents.get("algorithms", {}).get(source.label, {}), contents.get("aggregation", {}))
+    source.check_attack(contents.get("attack", {}))
     if light is not None:
         overrides = _with_todays_keys(overrides, light)
         contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, light), overrides, light), overrides)

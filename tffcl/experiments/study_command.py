@@ -59,6 +59,10 @@ def write_tables(out: pathlib.Path):
 
     results = out if (out / study_table.CONTENTS).is_file() else out / "results"
     read = study_table.read_study(results)
+    if any(each.noted["measure"] in study_table.EPSILONS and each.here.count for each in read.results):
+        from tffcl.reporting import figures
+
+        figures.save(figures.privacy_figure(read), results / study_table.PICTURE)
     (results / "table.csv").write_text(study_table.to_csv(read), encoding="utf-8")
     (results / "table.md").write_text(study_table.to_markdown(read), encoding="utf-8")
     print(study_table.to_text(read))

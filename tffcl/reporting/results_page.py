@@ -45,11 +45,11 @@ def results_page(directory: str | pathlib.Path) -> str:
 
 
 def _section(study: StudyResults, directory: pathlib.Path) -> str:
-    return study_table.to_markdown(study, pictured=f"{directory.name}/{study.noted['study']}.svg")
+    return study_table.to_markdown(study, place=f"{directory.name}/{study.path.name}/")
 
 
 def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
-    """Writes, for each league among the studies of a directory, a page for readers and its picture, as `NAME.html` and `NAME.svg`.
+    """Writes, for each league among the studies of a directory, a page for readers and its picture, as `NAME.html` and `NAME/league.svg`.
 
     Args:
       directory: As in `results_page`.
@@ -63,7 +63,7 @@ def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
     for file in sorted(pathlib.Path(directory).glob(f"*/{study_table.CONTENTS}")):
         study = study_table.read_study(file.parent)
         if study.league:
-            page, picture = (pathlib.Path(directory, f"{study.noted['study']}.{ending}") for ending in ("html", "svg"))
+            page, picture = pathlib.Path(directory, f"{file.parent.name}.html"), file.parent / study_table.LEAGUE_PICTURE
             page.write_text(league_page.league_page(study), encoding="utf-8")
             picture.write_bytes(league_page.league_picture(study))
             written += [page, picture]
