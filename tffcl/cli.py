@@ -7,6 +7,7 @@ import sys
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import command_options, completion, init_command, look_command, run_command, study_command, sweep_command
+from tffcl.reporting import formats
 from tffcl.runtime import memory
 
 _LISTS = (
@@ -133,6 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         _check_no_nul(options)
+        formats.parse_formats(getattr(options, "format", ""))
         with _memory(options):
             return options.function(options) or 0
     except ModuleNotFoundError as error:

@@ -114,6 +114,7 @@ def test_a_page_for_readers_and_its_picture(league, tmp_path):
     shutil.copytree(league[1] / "results", results / "mine")
     (results / "mine" / "FINDINGS.md").write_text("First <b>line</b>\nof it.\n\nAnother.\n", encoding="utf-8")
     page, picture = write_leagues(results)
+    assert (page, picture) == (results / "mine.html", results / "mine" / "league.svg")
     text = page.read_text(encoding="utf-8")
     assert (
         "First &lt;b&gt;line&lt;/b&gt; of it." in text
@@ -123,7 +124,7 @@ def test_a_page_for_readers_and_its_picture(league, tmp_path):
     )
     assert picture.read_bytes().startswith(b"<?xml")
     markdown = results_page(results)
-    assert "(results/mine.svg)" in markdown and "| SOLO |" in markdown and "Another." in markdown
+    assert "(results/mine/league.svg)" in markdown and "| SOLO |" in markdown and "Another." in markdown
     assert "Wild: not available" in markdown
 
 

@@ -81,6 +81,7 @@ class Views(Shown):
       moves: Who moved when.
       splits: Rows of the tree of splits, each `(round, cluster that was split, cluster that was founded)`.
       notes: What a reader of the results should know of how they came about.
+      nowhere: `() -> int [n]`, IDs of clients whose data told nothing by which they could be grouped, see `nowhere_note`.
     """
 
     client_ids: np.ndarray
@@ -94,6 +95,7 @@ class Views(Shown):
     moves: Moves | None = None
     splits: np.ndarray | None = None
     notes: tuple[str, ...] = ()
+    nowhere: Callable[[], np.ndarray] | None = None
 
     def facts(self):
         """How many clients are in how many clusters, and what else there is."""
@@ -109,6 +111,12 @@ class Views(Shown):
     def known_or_all(self) -> np.ndarray:
         """`bool [N]`: `known`, or everyone."""
         return np.ones(len(self.client_ids), bool) if self.known is None else np.asarray(self.known, bool)
+
+
+def nowhere_note(names: Sequence) -> str:
+    """Says of clients without any direction in their data who they are, and how they are placed."""
+    named = ", ".join(map(str, names[:20])) + (", ..." if len(names) > 20 else "")
+    return f"clients whose data are all zero: {named}; they count as 90 degrees from all others and 0 from each other"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -149,6 +157,8 @@ class Method(abc.ABC):
       clients_choose: Whether clients choose their model themselves, so that `choose` must be asked before clusters mean anything.
       joining: Bytes that one client exchanges once: when training begins, when it joins, or for methods that meet clients
         during training (`Views.known`) when the server first meets it.
+      kept_bytes: What the coordinator of a simulation keeps for each client that has taken part.
+      pair_bytes: What the server holds for each pair of clients.
     """
 
     name: str
@@ -156,6 +166,8 @@ class Method(abc.ABC):
     state_class: type
     clients_choose: bool = False
     joining: Traffic = Traffic()
+    kept_bytes: int = 0
+    pair_bytes: int = 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}, {self.model!r})"
@@ -197,6 +209,11 @@ class Method(abc.ABC):
         """Lets every client of the population choose its model anew; changes no model and no later round."""
         del population
         return state
+
+    def models_held(self, state, client_ids: np.ndarray) -> int:
+        """Returns how many models the server holds at least when these clients have taken part, so that what cannot fit is refused."""
+        del state, client_ids
+        return 1
 
     def place(self, state, population: Population):
         """Places clients that the server has not met without training, for an evaluation; the given state stays as it is.

@@ -52,7 +52,7 @@ def compare(
       UserError: As `run_all`, or if two configurations are the same run.
     """
     out = pathlib.Path(out)
-    check_no_run(out, "a comparison")
+    check_no_run(out, "a comparison", COMPARISON, ["algorithms"], ["report.html", "table.csv", "targets.csv"])
     places = [out / config.algorithm / f"seed-{config.seed}" for config in configs]
     if len(set(places)) < len(places):
         raise UserError("a comparison needs each algorithm and each seed once")

@@ -81,6 +81,9 @@ def _check() -> str:
     try:
         worker = runtime.use_local_worker()
         total = add([1, 2, 3])
-        return f"a sum over 3 clients on port {worker.port}: {total} ({'right' if total == 6 else 'wrong'})"
+        way = "which only this user can reach"
+        if worker.open_because:
+            way = f"which everyone who reaches port {worker.port} of this machine can reach ({worker.open_because})"
+        return f"a sum over 3 clients: {total} ({'right' if total == 6 else 'wrong'}), in a worker {way}"
     finally:
         runtime.stop_local_worker()

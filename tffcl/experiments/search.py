@@ -19,7 +19,7 @@ from tffcl.experiments.clock import ended
 from tffcl.experiments.methods import MethodSource
 from tffcl.experiments.sweep import Axis, Plan, Point
 from tffcl.reporting.search_table import CONTENTS
-from tffcl.runner.directory import FAILED, check_claim, clear
+from tffcl.runner.directory import FAILED, check_claim, check_no_run, clear
 from tffcl.runner.lock import locked
 
 SELECTABLE = ("cluster", "global")  # `local` is measured on the clients, on their test examples
@@ -168,6 +168,7 @@ def search(
         for run in point.runs:
             place = out / point.directory / f"seed-{run.seed}"
             check_claim(place, run.as_dict(), resume=resume, overwrite=overwrite)
+    check_no_run(out, "a search", CONTENTS, ["task", "picked"], [])
     with locked(out):
         return _pick(planned, out, options, picked_seeds, {"data_dir": data_dir, "show_progress": show_progress}, overwrite)
 

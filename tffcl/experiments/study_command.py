@@ -33,9 +33,14 @@ def study(options, overrides: dict, workers) -> int:
     out = pathlib.Path(options.out or _default_out(found.name, options.rounds))
     failed = 0
     if not options.table_only:
-        from tffcl.experiments import study as studies
+        from tffcl.experiments import config, tasks
 
-        seeds = parse_seeds(options.seeds) if options.seeds else ()
+        cells = [cell for cell in study_files.chosen(found, options.only) if not cell.missing]
+        for cell in cells:
+            config.check_before_imports(cell.task, cell.method, overrides=tasks.merged(cell.overrides, overrides))
+        seeds = () if options.seeds is None else parse_seeds(options.seeds)
+        from tffcl.experiments import study as studies  # which imports TensorFlow: a mistake is told before
+
         planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)
         failed = studies.run_study(
             planned,

@@ -13,6 +13,7 @@ import tensorflow_federated as tff
 
 from tffcl.errors import UserError
 from tffcl.models.graph_function import converted
+from tffcl.runtime import memory
 from tffcl.shown import Shown
 from tffcl.validation import check_value, one_of
 
@@ -101,8 +102,13 @@ def initialize(weights: Sequence[Weight], initialization: str, seed: int) -> lis
       weights: The model's weights in order.
       initialization: A name in `INITIALIZATIONS`.
       seed: Decides the values.
+
+    Raises:
+      UserError: If they do not fit into memory.
     """
     check_value("initialization", initialization, Initialization)
+    size = sum(weight.size for weight in weights)
+    memory.check_room(4 * size, f"the model's {size:,} parameters")
     rng = np.random.default_rng(seed)
 
     def draw(weight):

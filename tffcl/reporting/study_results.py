@@ -15,6 +15,7 @@ from tffcl.reporting.units import Stat
 
 CONTENTS = "study.json"
 FINDINGS = "FINDINGS.md"
+EPSILONS = ("epsilon", "noised_epsilon")  # measures
 _KINDS = ("cluster", "local", "global")
 
 
@@ -188,6 +189,10 @@ def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
         return float(summary["clusters"]["count"])
     if measure == "ari":
         return _nan(summary["clusters"]["ari"])
+    if measure.startswith("benign"):
+        return _benign(summary, measure)
+    if measure in EPSILONS:
+        return _epsilon(summary.get("privacy", {}), measure)
     if measure == "clustering_error":
         table = columns.read_table(place / "rounds.csv", ["round"])
         errors = table.floats(measure) if measure in table.names else np.zeros(0)
@@ -195,6 +200,19 @@ def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
         return float(errors.mean()) if errors.size else math.nan
     rounds = rounds_to(place / "rounds.csv", cell["accuracy"], cell["target"])
     return rounds * cell["megabits_a_round"] if measure == "megabits_to" else rounds
+
+
+def _benign(summary: Mapping, measure: str) -> float:
+    """The accuracy of benign clients in percent, of all or of the worst cluster; NaN where nobody is malicious."""
+    told = summary.get("attack", {}).get("benign_accuracy", {})
+    own = [each for each in told.get("clusters", {}).values() if each is not None]
+    return 100 * _nan(told.get("mean") if measure == "benign" else min(own, default=None))
+
+
+def _epsilon(cost: Mapping, measure: str) -> float:
+    """ε of a run; infinite where something was released without noise, and that does not count apart."""
+    found = cost.get("epsilon") if measure == "epsilon" else cost.get("noised_epsilon", cost.get("epsilon"))
+    return math.inf if not found else float(found)
 
 
 def rounds_to(path: pathlib.Path, accuracy: str, target: float) -> float:

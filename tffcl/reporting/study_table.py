@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 
 from tffcl.reporting import columns, league_table
-from tffcl.reporting.study_results import CONTENTS, Result, StudyResults, read_study
+from tffcl.reporting.study_results import CONTENTS, EPSILONS, Result, StudyResults, read_study
 from tffcl.reporting.units import MISSING, Stat, show_number
 
-__all__ = ["CONTENTS", "compared_cells", "read_study", "to_csv", "to_markdown", "to_text"]
+__all__ = ["CONTENTS", "EPSILONS", "compared_cells", "read_study", "to_csv", "to_markdown", "to_text"]
 
 _MEASURES = {
     "participants": "cluster, took part",
@@ -19,7 +19,11 @@ _MEASURES = {
     "unseen_local": "unseen, local",
     "clustering_error": "clustering error",
     "ari": "ARI",
+    "noised_epsilon": "epsilon, noised releases",
+    "benign_worst": "benign, worst cluster",
 }
+PICTURE = "privacy.png"  # of a study with epsilons
+LEAGUE_PICTURE = "league.svg"
 HEADS = ("", "compared", "here", "paper", "difference", "cluster", "took part", "local", "global", "ARI", "seeds", "rounds")
 
 
@@ -36,6 +40,8 @@ def compared_cells(
     """
     measure, (mean, spread) = noted["measure"], published
     decimals = 0 if measure in ("rounds_to", "clusters") else 3 if measure == "ari" else 2
+    if measure in EPSILONS:
+        decimals = 0 if here.mean >= 100 else 1
     compared = _MEASURES.get(measure, measure)
     if measure.endswith("_to"):
         compared = f"{'rounds' if measure == 'rounds_to' else 'Mb'} to {noted['accuracy']} {noted['target']:g} %"
@@ -88,13 +94,15 @@ def to_text(study: StudyResults) -> str:
     return "\n".join(parts)
 
 
-def to_markdown(study: StudyResults, level: int = 2, pictured: str = "") -> str:
-    """Returns the study as a section of a Markdown page, with a heading of this level; a league with the picture at this path."""
+def to_markdown(study: StudyResults, level: int = 2, place: str = "") -> str:
+    """Returns the study as a section of a Markdown page, with a heading of this level; `place` leads from the page to its files."""
     parts = [f"{'#' * level} {study.heading}", "", f"`tffcl study {study.noted['study']}`. {study.setting}"]
     parts += ["", study.noted["note"]] if study.noted["note"] else []
     if study.league:
-        parts += ["", f"![Accuracies of every method on every setting]({pictured})"] if pictured else []
+        parts += ["", f"![accuracies of every method on every setting]({place}{LEAGUE_PICTURE})"]
         parts += [line for each in study.findings for line in ("", each)] + ["", league_table.LEGEND]
+    if (study.path / PICTURE).is_file():
+        parts += ["", f"![accuracy and clusters against epsilon]({place}{PICTURE})"]
     for heading, head, lines, notes in _tables(study):
         parts += ["", f"**{heading}**", ""]
         if lines:
