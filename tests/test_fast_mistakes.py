@@ -34,6 +34,13 @@ MISTAKES = [
     ([*RUN, "--set", "algorithms.pacfl.metric=x"], "smallest_angle"),
     ([*RUN, "--set", "threshold=-3"], "algorithms.pacfl.threshold is -3"),
     ([*RUN, "--set", "thrshold=3"], "did you mean 'threshold'"),
+    ([*RUN, "--set", "signature_noise_multiplier=-1"], "signature_noise_multiplier is -1; it must be a number from 0"),
+    (
+        ["run", "demo_digits", "--algorithm", "stocfl", "--set", "signature_clip=0"],
+        "signature_clip is 0; it must be a number above 0",
+    ),
+    (["run", "demo_digits", "--algorithm", "fednova", "--set", "aggregation.name=dp"], "numbers of steps beside the updates"),
+    (["run", "demo_digits", "--algorithm", "cfl", "--set", "aggregation.name=dp"], "cfl takes no [aggregation]"),
     ([*RUN, "--seeds", "0,1"], "tffcl compare runs several seeds"),
     (["compare", "demo_digits", "--algorithms", "nosuch"], "unknown algorithm 'nosuch'"),
     (["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshhold=3,4"], "did you mean 'threshold'"),

@@ -20,6 +20,7 @@ from tffcl.clients.population import Population
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, compose
+from tffcl.rounds.releases import all_noised
 from tffcl.rounds.server_steps import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.summed import summed_form
@@ -193,6 +194,9 @@ class EngineMethod(Method):
     def models_for(self, state: ClusteredState, client_ids):
         return self.engine.models_for(state, client_ids)
 
+    def hides_empty_rounds(self, state: ClusteredState) -> bool:
+        return all_noised(self.engine.round_for(len(state.models)).uploads)
+
     def views(self, state: ClusteredState) -> Views:
         return Views(state.client_ids, state.assignment)
 
@@ -201,7 +205,11 @@ class EngineMethod(Method):
 
 
 def round_computations(composed: Round, first: Mapping, aggregators: Mapping | None = None) -> dict[str, tff.Computation]:
-    """Returns a round's computations for export: its first state (see `Round.build_initialize`), the round, and with what clients keep."""
+    """Returns a round's computations for export: its first state (see `Round.build_initialize`), the round, and with what clients keep.
+
+    Where uploads are hidden, by secure sums or noise, no client's report comes to the server beside them.
+    """
+    composed = composed.as_promised
     found = {"initialize": composed.build_initialize(first, aggregators), "training": composed.deployed}
     if composed.deployed_with_kept is not None:
         found["training_with_kept"] = composed.deployed_with_kept
@@ -234,6 +242,8 @@ def build_engine(
     more["rows"] = rows or (lambda count: {})
     if not getattr(factory, "waits_for_clusters", False):
         return kind(model, build_round(aggregation), aggregation is None, **more)
+    if getattr(factory, "hides_uploads", False):
+        build_round(factory.with_clusters(1))  # what it cannot hide is told now
 
     @functools.lru_cache(maxsize=2)
     def round_of(clusters: int) -> Round:

@@ -12,6 +12,7 @@ from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population, index_of
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class Moves:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Views:
+class Views(Shown):
     """What reports show of a method's state. Row i of every array is `client_ids[i]`; all but the first two are optional.
 
     Attributes:
@@ -95,6 +96,16 @@ class Views:
     splits: np.ndarray | None = None
     notes: tuple[str, ...] = ()
     nowhere: Callable[[], np.ndarray] | None = None
+
+    def facts(self):
+        """How many clients are in how many clusters, and what else there is."""
+        names = [field.name for field in dataclasses.fields(self)][2:]
+        there = [name.replace("_", " ") for name in names if getattr(self, name) is not None and name != "notes"]
+        return {
+            "clients": len(self.client_ids),
+            "clusters": len(np.unique(self.clusters)),
+            "also": ", ".join(there) or "nothing",
+        }
 
     @property
     def known_or_all(self) -> np.ndarray:
@@ -158,6 +169,9 @@ class Method(abc.ABC):
     kept_bytes: int = 0
     pair_bytes: int = 0
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}, {self.model!r})"
+
     @abc.abstractmethod
     def initialize(self, population: Population):
         """Returns the first state; methods that cluster before training do it here."""
@@ -186,6 +200,11 @@ class Method(abc.ABC):
     def exports(self) -> Exports:
         """Returns what can be deployed."""
 
+    def hides_empty_rounds(self, state) -> bool:
+        """Whether a round that nobody was drawn for must run all the same, since the noise of private rounds hides who takes part."""
+        del state
+        return False
+
     def choose(self, state, population: Population):
         """Lets every client of the population choose its model anew; changes no model and no later round."""
         del population
@@ -206,7 +225,7 @@ class Method(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClusteredState:
+class ClusteredState(Shown):
     """What most methods know between rounds; methods with more derive from it.
 
     Attributes:
@@ -224,6 +243,11 @@ class ClusteredState:
     aggregators: object
     server: Mapping[str, object] = dataclasses.field(default_factory=dict)
     kept: KeptStates | None = None
+
+    def facts(self):
+        """How many clients share how many models of which size."""
+        models, size = self.models.shape
+        return {"clients": len(self.client_ids), "models": models, "of parameters": f"{size:,}"}
 
     def clusters(self, client_ids) -> np.ndarray:
         """Returns the cluster IDs `int32 [n]` of the given clients."""

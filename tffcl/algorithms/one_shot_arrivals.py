@@ -61,6 +61,9 @@ class OneShotArrivals(Method):
         met = self._inner.initialize(arrivals) if state.met is None else self._inner.admit(state.met, arrivals)
         return dataclasses.replace(state, met=met), len(fresh)
 
+    def hides_empty_rounds(self, state: ArrivingState) -> bool:
+        return state.met is not None and self._inner.hides_empty_rounds(state.met)
+
     def models_for(self, state: ArrivingState, client_ids):
         initial, known = self._inner.engine.initial[np.newaxis], self._known(state, client_ids)
         if state.met is None:

@@ -25,6 +25,7 @@ from tffcl.experiments.run_settings import (
 )
 from tffcl.references import load_reference, references_in, registered
 from tffcl.runner.privacy import PrivacySettings
+from tffcl.shown import Shown
 from tffcl.validation import (
     Parameters,
     check_options,
@@ -37,7 +38,7 @@ Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Shown):
     """All values that decide a run.
 
     Attributes:
@@ -82,6 +83,21 @@ class RunConfig:
     base: str = ""
     directory: str = ""
 
+    def facts(self):
+        """What is run, in short; `as_dict` has every value."""
+        train, names = (
+            self.train,
+            [each.get("name", each.get("builder")) for each in (self.dataset, self.partition, self.model)],
+        )
+        share = f"{train.clients_per_round}" if train.participation is None else f"{100 * train.participation:g} %"
+        return {
+            "task": self.task,
+            "algorithm": self.algorithm,
+            "seed": self.seed,
+            "rounds": f"{train.rounds} of {share} clients",
+            **dict(zip(("dataset", "partition", "model"), names)),
+        }
+
     @property
     def method_source(self) -> MethodSource:
         """Where the method comes from."""
@@ -101,6 +117,9 @@ class RunConfig:
                 del values[name]
         if not self.evaluation.place_unseen:  # runs of earlier versions have no such key
             del values["evaluation"]["place_unseen"]
+        if not values.get("method", {}).get("signature_noise_multiplier"):  # nor these
+            for name in ("signature_noise_multiplier", "signature_clip"):
+                values.get("method", {}).pop(name, None)
         return values
 
 
@@ -231,6 +250,8 @@ def _check_at_once(loaded: tasks.Task, source: MethodSource, seed: int, override
     if name in MODELS and "builder" not in options:
         check_options(f"model {name}", declared_builder(MODELS[name]), options, given=GIVEN_TO_MODELS, also=("name",))
     check_settings(contents["dataset"], contents["partition"])
+    source.check_aggregation(contents.get("algorithms", {}).get(source.label, {}), contents.get("aggregation", {}))
+    source.check_attack(contents.get("attack", {}))
     if light is not None:
         overrides = _with_todays_keys(overrides, light)
         contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, light), overrides, light), overrides)

@@ -15,6 +15,7 @@ import numpy as np
 from tffcl import runtime
 from tffcl.errors import UserError
 from tffcl.experiments import compare, sweep
+from tffcl.experiments.clock import ended
 from tffcl.experiments.methods import MethodSource
 from tffcl.experiments.sweep import Axis, Plan, Point
 from tffcl.reporting.search_table import CONTENTS
@@ -248,7 +249,7 @@ class _Search:
         """Runs the picked point with a fresh seed to its end; returns its summary."""
         place, config = self.out / _PICKED / f"seed-{seed}", dataclasses.replace(point.runs[0], seed=seed)
         check_claim(place, config.as_dict(), resume=True, overwrite=False)
-        if not compare.ended(place):
+        if not ended(place):
             self._say(f"picked: {sweep.describe(self.planned.axes, point.values)}, fresh seed {seed}")
             self._run(config, place, config.train.rounds)
         return compare.read_summary(place)

@@ -35,7 +35,7 @@ _DIRECTORIES = {
 }
 _FILES = (
     "config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "report.html", "newcomers.csv",
-    "newcomers.json", "representations.npz", "splits.csv", FAILED,
+    "newcomers.json", "representations.npz", "samples.npz", "published.json", "splits.csv", FAILED,
 )  # fmt: skip
 _RESULTS = ("config.toml", "rounds.csv", "clients.csv", "clustering.npz", "representations.npz", "splits.csv")
 # What other commands make of a directory; `run` there would put its own report in the place of theirs.

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from tffcl.clients import sampling
-from tffcl.runner import changes, directory, summary
+from tffcl.runner import changes, directory, samples, summary
 from tffcl.runner.privacy import privacy_notes
 from tffcl.runner.result import Result, Trained
 
@@ -28,6 +28,7 @@ def finish(job, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result
         summary.write_representations(out, views, population, sampling.stream(about["seed"], "map"))
     if views.splits is not None:
         summary.write_splits(out, views)
+    samples.write_samples(out, population, np.asarray(views.clusters))
     columns = summary.client_table(population, views, accuracy, job.progress)
     summary.write_clients(out, columns)
     told = changes.notes(job.stages, about["rounds"], views)

@@ -141,7 +141,7 @@ def train(
       memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A larger
         cohort computes in blocks: the same numbers up to the order of sums.
       sample: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in a round that
-        nobody is drawn for nothing moves.
+        nobody is drawn for nothing moves, but where rounds are private: then there is noise as always.
       privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
       place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
       until: Stop after this round with a checkpoint, to go on later with `resume`.
@@ -354,7 +354,7 @@ def _round(job: _Run, state, number: int) -> tuple[object, dict]:
         ),
         size / len(population) if how == "poisson" else None,
     )
-    if not len(cohort.client_ids):
+    if not len(cohort.client_ids) and not getattr(job.method, "hides_empty_rounds", lambda _: False)(state):
         return state, _row_of_nobody(job, state)
     with job.timed(TRAINING):
         state, metrics = job.method.next(state, cohort)
@@ -366,12 +366,12 @@ def _round(job: _Run, state, number: int) -> tuple[object, dict]:
     progress["down_bytes"] += metrics.traffic.down
     progress["up_bytes"] += metrics.traffic.up
     progress["signature_bytes"] += metrics.signatures.down + metrics.signatures.up
-    weights = metrics.examples / metrics.examples.sum()
+    weights = metrics.examples / max(metrics.examples.sum(), 1)
     # Where clients choose, all of them are asked at an evaluation only.
     clusters = dict.fromkeys(("clusters", "ari")) if job.method.clients_choose else _cluster_row(job, state)
     return state, {
         "seconds": 0.0,
-        "train_loss": float(weights @ metrics.losses),
+        "train_loss": float(weights @ metrics.losses) if len(cohort.client_ids) else None,
         **clusters,
         **({} if metrics.relatedness is None else {"clustering_error": clustering_error(population, metrics)}),
         **metrics.scalars,
@@ -383,9 +383,7 @@ def _round(job: _Run, state, number: int) -> tuple[object, dict]:
 
 
 def _row_of_nobody(job: _Run, state) -> dict:
-    """The row of a round that no client was drawn for: it counts as the last release, and nothing moves."""
-    job.ledger.spend_again()
-    job.progress["releases"] = job.ledger.as_array()
+    """The row of a round that no client was drawn for, and that need not be hidden: nothing is released, and nothing moves."""
     clusters = dict.fromkeys(("clusters", "ari")) if job.method.clients_choose else _cluster_row(job, state)
     accuracies = dict.fromkeys(("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy"))
     epsilon = {"epsilon": job.ledger.epsilon} if job.ledger.is_private else {}
