@@ -88,6 +88,24 @@ def memory_given_back():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def graphs_as_traced(request):
+    """TFF's compiler lets TensorFlow rewrite each graph before it is sent to a worker, for a fifth of the suite's time. No result
+    depends on it: in the suite's own processes it is left out, as TFF does with a graph that cannot be rewritten. Commands that
+    tests start in processes of their own, and all tests of `-m slow`, compile as users do."""
+    if request.config.getoption("markexpr") != "not slow":
+        yield
+        return
+    from tensorflow.python.grappler import tf_optimizer
+
+    def refuse(*_, **__):
+        raise ValueError("left as traced")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf_optimizer, "OptimizeGraph", refuse)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def worker(request):
     """One TFF worker for all tests that run computations."""
     from tffcl import runtime

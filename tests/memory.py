@@ -25,7 +25,6 @@ def give_back():
 
     kept_builds.forget_all()
     runtime.renew_local_worker()
-    gc.collect()
     for kept in gc.get_objects():
         # TFF keeps the last 128 computations that contexts have compiled, those of contexts that are gone among them.
         if isinstance(kept, functools._lru_cache_wrapper) and str(kept.__module__).startswith("tensorflow_federated."):

@@ -7,12 +7,21 @@ import sys
 
 import pytest
 
-from tffcl.experiments.catalog import ALGORITHMS
-from tffcl.experiments.declared import declared
+from tffcl.experiments.catalog import ALGORITHMS, MODELS
+from tffcl.experiments.declared import declared, declared_builder
 from tffcl.experiments.methods import find_method
+from tffcl.validation import keys_of, types_of
 
 RUN = ["run", "demo_digits", "--algorithm", "pacfl"]
 MISTAKES = [
+    ([*RUN, "--set", "model.hiden=3"], "did you mean 'hidden'"),
+    ([*RUN, "--set", "model.hidden=x"], "model.hidden is 'x'; it must be a whole number from 1"),
+    ([*RUN, "--set", "model.initialization=glorrot"], "did you mean 'glorot'"),
+    ([*RUN, "--format", "pgn"], "did you mean 'png'"),
+    (["study", "demo_digits", "--set", "train.roundz=3"], "did you mean 'rounds'"),
+    (["study", "demo_digits", "--set", "model.hidden=x"], "model.hidden is 'x'"),
+    (["study", "demo_digits", "--seeds", ""], "--seeds '' must be whole numbers"),
+    (["study", "demo_digits", "--only", "nosuch"], "nosuch"),
     (["run", "nosuch", "--algorithm", "pacfl"], "unknown task 'nosuch' (the nearest of"),
     (["run", "demo_digits", "--algorithm", "nosuch"], "unknown algorithm 'nosuch'"),
     ([*RUN, "--set", "train.roundz=3"], "did you mean 'rounds'"),
@@ -81,3 +90,11 @@ def test_a_study_takes_workers_and_memory():
 
     found = build_parser().parse_args(["study", "pacfl_table2", "--workers", "h:1", "--memory", "2GB"])
     assert (found.workers, found.memory) == ("h:1", "2GB")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_options_read_from_the_text_are_those_of_the_builder(name):
+    light, whole = declared_builder(MODELS[name]), MODELS[name].builder()
+    assert keys_of(light) == {key: default for key, default in keys_of(whole).items()}
+    assert set(types_of(light)) >= {key for key in types_of(whole) if key in keys_of(whole)} - {"normalization", "seed"}
+    assert types_of(light)["initialization"] == types_of(whole)["initialization"]

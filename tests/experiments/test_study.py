@@ -14,7 +14,7 @@ import pytest
 from tests.test_cli import fails
 from tffcl.cli import main
 from tffcl.errors import UserError
-from tffcl.experiments import study, study_files
+from tffcl.experiments import study, study_files, study_record
 from tffcl.reporting import study_table
 
 SHORT = ["--rounds", "2", "--set", "train.clients_per_round=4", "--set", "train.local_epochs=1", "--set", "evaluation.every=1"]
@@ -308,9 +308,9 @@ def test_a_cell_that_fails_leaves_the_others_and_is_tried_again(tmp_path, monkey
         (place / "summary.json").write_text(json.dumps({"seconds": {"total": 1.0}, "rounds": 1}))
 
     monkeypatch.setattr(compare, "run_or_note", run)
-    monkeypatch.setattr(study.runtime, "renew_local_worker", lambda: None)
+    monkeypatch.setattr(study.runtime, "renew_local_worker", lambda **_: None)
     monkeypatch.setattr(study_pace, "try_out", lambda *_: study_pace.Pace(1.0, 1.0, 1.0, 40))
-    monkeypatch.setattr(study, "check_claim", lambda *_, **__: None)
+    monkeypatch.setattr(study_record, "check_claim", lambda *_, **__: None)
     planned = study.plan(study_files.load_study("demo_digits"), rounds=2)
     for _ in range(2):
         assert study.run_study(planned, tmp_path) == 1

@@ -3,10 +3,11 @@
 import json
 import random
 
+import numpy as np
 import pytest
 
 from tffcl.errors import UserError
-from tffcl.reporting import files, sweeps
+from tffcl.reporting import files, published_table, sweeps
 
 
 def refused(read, path) -> str:
@@ -56,3 +57,23 @@ def test_flipped_bits_end_in_a_line_or_in_a_run(run_path):
             except UserError as error:
                 assert "\n" not in str(error)
         (run_path / name).write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "name, arrays, why",
+    [
+        ("samples", {"images": np.zeros((2, 4, 4, 1)), "labels": [0, 1], "clusters": [0, 0]}, "it must be uint8"),
+        ("samples", {"images": np.zeros((2, 4, 4, 1), np.uint8), "labels": [0], "clusters": [0, 0]}, "1 labels and 2 clusters"),
+        ("samples", {"labels": [0], "clusters": [0]}, "there is no 'images'"),
+    ],
+)
+def test_damaged_arrays(run_path, name, arrays, why):
+    np.savez(run_path / f"{name}.npz", **arrays)
+    message = refused(files.read_run, run_path)
+    assert f"{name}.npz is damaged" in message and why in message
+
+
+@pytest.mark.parametrize("contents", ["{", "[]", '{"cells": [{}]}', '{"cells": [3]}', "\0"])
+def test_damaged_published_numbers(run_path, contents):
+    (run_path / "published.json").write_text(contents)
+    assert "published.json is damaged" in refused(lambda path: published_table.to_page([files.read_run(path)]), run_path)

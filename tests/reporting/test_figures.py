@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy.cluster import hierarchy
 
-from tffcl.reporting import figures, files, ordering, style
+from tffcl.reporting import figures, files, ordering, style, tables
 from tffcl.reporting.rounds_figures import over_seeds
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -138,7 +138,7 @@ def test_a_large_tree_is_cut_short(chained):
     drawn(figure)
 
 
-def test_accuracies_are_means_with_a_band_from_least_to_greatest(runs):
+def test_accuracies_are_means_with_a_band_of_the_deviation_in_the_table(runs):
     figure = figures.accuracy_figure(runs)
     cluster = figure.axes[0]
     assert [axes.get_title() for axes in figure.axes] == [
@@ -151,7 +151,11 @@ def test_accuracies_are_means_with_a_band_from_least_to_greatest(runs):
     np.testing.assert_array_equal(cluster.lines[1].get_xdata(), [1, 3, 5])
     np.testing.assert_allclose(cluster.lines[1].get_ydata(), values.mean(axis=0))
     band = cluster.collections[1].get_paths()[0].vertices[:, 1]
-    assert (band.min(), band.max()) == pytest.approx((values.min(), values.max()))
+    mean, std = values.mean(axis=0), values.std(axis=0, ddof=1)
+    assert (band.min(), band.max()) == pytest.approx(((mean - std).min(), (mean + std).max()))
+    # At the last round it is the ± of the table.
+    stat = tables.comparison_rows(runs)[1].stats["cluster_accuracy_percent"]
+    assert std[-1] == pytest.approx(stat.std)
     assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg", "pacfl"]
     drawn(figure)
 
@@ -168,10 +172,11 @@ def test_only_rounds_of_all_seeds_are_averaged(runs):
     longer = {name: np.append(column, column[-1]) for name, column in second.rounds.items()}
     longer["round"][-1] = 6
     second = dataclasses.replace(second, rounds=longer)
-    rounds, mean, low, high = over_seeds([first, second], "cluster_accuracy")
+    rounds, mean, std = over_seeds([first, second], "cluster_accuracy")
     assert rounds.tolist() == [1, 3, 5]
-    assert (low <= mean).all()
-    assert (mean <= high).all()
+    both = np.array([run.rounds["cluster_accuracy"][[0, 2, 4]] for run in (first, second)])
+    np.testing.assert_allclose(mean, both.mean(axis=0))
+    np.testing.assert_allclose(std, both.std(axis=0, ddof=1))
     assert over_seeds([second], "cluster_accuracy")[0].tolist() == [1, 3, 5, 6]
 
 

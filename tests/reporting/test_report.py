@@ -3,7 +3,9 @@
 import base64
 import csv
 import dataclasses
+import hashlib
 import html.parser
+import json
 import re
 import shutil
 import struct
@@ -17,6 +19,14 @@ from tffcl.reporting.html import render
 from tffcl.reporting.report import write_report
 
 RUN_FIGURES = {"accuracy", "progress", "clients", "sizes", "labels", "proximity", "dendrogram"}
+NEWCOMERS = {
+    "newcomers": 2, "accuracy": {"cluster": {"mean": 0.9125, "worst_decile": 0.9}, "local": {"mean": 0.885, "worst_decile": 0.8}},
+    "clusters": {"founded": 1, "ari": 0.5}, "task": "digits", "algorithm": "pacfl", "seed": 0,
+    "clients": [
+        {"client_id": 7, "true_cluster": 2, "cluster": 1, "founded": True, "examples": 30, "test_examples": 10,
+         "cluster_accuracy": 1.0, "local_accuracy": None},
+    ],
+}  # fmt: skip
 LOADING = {"src", "srcset", "href", "data", "action", "poster", "background"}
 
 
@@ -31,14 +41,15 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))
-        if tag not in {"meta", "img", "br"}:
+        if tag not in {"meta", "img", "br", "input"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        self.text += data
+        if self.open[-1:] not in (["script"], ["style"]):
+            self.text += data
 
     def all(self, tag) -> list[dict]:
         return [attributes for name, attributes in self.elements if name == tag]
@@ -63,13 +74,25 @@ def run_page(finished_run, tmp_path_factory):
     return Page(path / "report.html"), path
 
 
+def page_without_pictures(path) -> Page:
+    """The page of a directory, which is made in no time where no pictures are drawn."""
+    (path / "report.html").write_text(render(files.find_runs(path), [], path), encoding="utf-8")
+    return Page(path / "report.html")
+
+
 def assert_stands_alone(page: Page) -> None:
     names = {name for name, _ in page.elements}
-    assert not names & {"script", "link", "iframe", "object", "embed", "base", "form"}
+    assert not names & {"link", "iframe", "object", "embed", "base", "form"}
+    # One script, and the page's policy lets no other run.
+    (script,) = re.findall(r"<script>(.*?)</script>", page.source, re.DOTALL)
+    assert page.all("script") == [{}]
+    (policy,) = (each["content"] for each in page.all("meta") if each.get("http-equiv") == "Content-Security-Policy")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith("default-src 'none';") and policy.endswith(f"script-src 'sha256-{digest}'")
     for tag, attributes in page.elements:
         for name, value in attributes.items():
             assert not name.startswith("on")
-            if tag == "img" and name == "src":
+            if (tag, name) in (("img", "src"), ("image", "href")):
                 assert value.startswith("data:image/png;base64,")
             elif name in LOADING:
                 assert tag == "a"
@@ -85,9 +108,11 @@ def test_a_run(run_page):
     assert {each.stem for each in (run_path / "figures").iterdir()} == RUN_FIGURES
     assert not (run_path / "table.csv").exists()
     assert_stands_alone(page)
-    embedded = {base64.b64decode(image["src"].partition(",")[2]) for image in page.all("img")}
-    assert embedded == {each.read_bytes() for each in (run_path / "figures").iterdir()}
-    for picture in embedded:
+    assert {each["data-name"] for each in page.all("figure")} == RUN_FIGURES
+    panels = re.findall(r"<figure.*?</figure>", page.source, re.DOTALL)
+    assert all("<svg viewBox" in each and '<img class="picture"' not in each for each in panels)
+    for file in (run_path / "figures").iterdir():
+        picture = file.read_bytes()
         width, height = struct.unpack(">II", picture[16:24])
         assert 400 < width < 1600
         assert 200 < height < 1600
@@ -112,11 +137,11 @@ def test_what_a_page_of_a_run_says(run_page):
 
 def test_each_client_has_a_row(run_page):
     page, run_path = run_page
-    details = re.search(r"<details>.*?</details>", page.source, re.DOTALL)[0]
-    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', details)
+    details = re.search(r'<details id="clients">.*?</details>', page.source, re.DOTALL)[0]
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', details, re.DOTALL)
     clients = files.read_run(run_path).clients
     assert [name for name, _ in rows] == clients.client_id.tolist()
-    cells = [re.findall("<td>(.*?)</td>", cells) for _, cells in rows]
+    cells = [re.findall("<td[^>]*>(.*?)</td>", cells) for _, cells in rows]
     assert [each[5] for each in cells] == [f"{100 * value:.2f}" for value in clients.cluster_accuracy]
     assert [each[6] for each in cells][-2:] == ["–", "–"]
 
@@ -127,7 +152,12 @@ def test_a_comparison(comparison):
     names = {each.stem for each in (comparison / "figures").iterdir()}
     shared = {"accuracy", "progress", "clients", "sizes", "labels-fedavg", "labels-pacfl"}
     assert names == shared | {"proximity-pacfl", "dendrogram-pacfl"}
-    assert len(page.all("img")) == len(names)
+    # Who holds which labels is shown for the clusters of each method, and these differ.
+    assert {each["data-name"] for each in page.all("figure")} == names
+    assert all("<svg viewBox" in each for each in re.findall(r"<figure.*?</figure>", page.source, re.DOTALL))
+    # Both methods are switched on and off, with the figures that are theirs alone.
+    assert [each["id"] for each in page.all("input")] == ["run-0", "run-1"]
+    assert [each["class"] for each in page.all("div") if each.get("class", "").startswith("run-")] == ["run-0", "run-1"]
     rows = tables.comparison_rows(files.find_runs(comparison))
     for row in rows:
         stat = row.stats["cluster_accuracy_percent"]
@@ -153,6 +183,7 @@ def test_links_lead_to_the_reports_of_single_runs(comparison):
     assert addresses == ["pacfl/seed-0/report.html"]
     anchors = {link["href"][1:] for link in page.all("a") if link["href"].startswith("#")}
     assert anchors == {section["id"] for section in page.all("section")}
+    assert not {name for name in anchors if not re.search(f'id="{name}"', page.source)}
 
 
 def test_settings_are_shared_or_differ(comparison):
@@ -210,6 +241,64 @@ def test_different_clients_are_not_put_side_by_side(comparison):
     changed = [*runs[:2], dataclasses.replace(runs[2], clients=other), runs[3]]
     assert "Each client" in render(runs, [], comparison)
     assert "Each client" not in render(changed, [], comparison)
+
+
+def test_the_clients_of_a_comparison_have_their_clusters(comparison):
+    page = Page(comparison / "report.html")
+    details = re.search(r'<details id="clients">.*?</details>', page.source, re.DOTALL)[0]
+    heads = re.findall(r'<th scope="col">(.*?)</th>', details)
+    assert heads == ["client", "true group", "examples", *["cluster", "cluster %", "local %"] * 2]
+    assert re.findall(r'colspan="3">(.*?)<', details) == ["", "fedavg", "pacfl"]
+    rows = [
+        re.findall("<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(?=<th scope=.row)(.*?)</tr>", details, re.DOTALL)
+    ]
+    by_method = {run.method: run.clients for run in files.find_runs(comparison) if run.seed == 0}
+    assert [row[2] for row in rows] == list(map(str, by_method["fedavg"].cluster))
+    assert [row[5] for row in rows] == list(map(str, by_method["pacfl"].cluster))
+
+
+def test_rows_stand_in_the_order_that_was_asked_for(comparison_path, tmp_path):
+    path = tmp_path / "out"
+    shutil.copytree(comparison_path, path)
+    (path / "comparison.toml").write_text('algorithms = ["pacfl", "fedavg"]\ntargets = ["cluster=50"]\n')
+    (path / "pacfl" / "seed-0" / "newcomers.json").write_text(json.dumps(NEWCOMERS))
+    (path / "fedavg" / "seed-0" / "newcomers.json").write_text(json.dumps(NEWCOMERS))
+    page = page_without_pictures(path)
+    tables_of = re.findall(r"<tbody>(.*?)</tbody>", page.source, re.DOTALL)
+    orders = [re.findall(r'<th scope="row"[^>]*>(fedavg|pacfl)</th>', body) for body in tables_of]
+    assert [order for order in orders if order] == [
+        ["pacfl", "fedavg"]
+    ] * 6  # results, targets, further, newcomers, bytes, seconds
+    assert [each["id"] for each in page.all("section")][-4:] == ["newcomers", "costs", "settings", "files"]
+
+
+def test_the_newcomers_of_a_run(run_path):
+    (run_path / "newcomers.json").write_text(json.dumps(NEWCOMERS))
+    page = page_without_pictures(run_path)
+    section = re.search(r'<section id="newcomers">.*?</section>', page.source, re.DOTALL)[0]
+    for words in ("91.25", "88.50", "1 (founded)", "100.00", "–"):
+        assert f">{words}<" in section, words
+    (run_path / "newcomers.json").write_text(json.dumps({**NEWCOMERS, "clients": [{}]}))
+    with pytest.raises(UserError, match=r"newcomers\.json is damaged"):
+        page_without_pictures(run_path)
+
+
+def test_notes_say_whose_they_are(comparison_path, tmp_path):
+    path = tmp_path / "out"
+    shutil.copytree(comparison_path, path)
+    for method, notes in (("fedavg", ["of all", "attack"]), ("pacfl", ["of all"])):
+        for file in path.glob(f"{method}/*/summary.json"):
+            file.write_text(json.dumps({**json.loads(file.read_text()), "notes": notes}))
+    text = render(files.find_runs(path), [], path)
+    assert "<dd>of all</dd>" in text and "<dd>fedavg: attack</dd>" in text
+
+
+def test_without_a_target_one_is_suggested(comparison):
+    page = Page(comparison / "report.html")
+    best = [100 * np.nanmax(run.rounds["cluster_accuracy"]) for run in files.find_runs(comparison)]
+    wanted = 5 * int(np.median([max(best[:2]), max(best[2:])]) // 5)
+    assert f"cluster {wanted} %" in page.text and "No target was asked for" in page.text
+    assert not (comparison / "targets.csv").exists()
 
 
 def test_damage_leaves_the_old_report(run_path):

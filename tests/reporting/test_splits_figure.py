@@ -7,7 +7,7 @@ import pytest
 
 from tffcl.errors import UserError
 from tffcl.reporting import figures, files, gallery
-from tffcl.reporting.splits_figure import _lanes
+from tffcl.reporting.splits_figure import lanes_of
 
 SPLITS = "round,cluster,founded\n2,0,1\n3,0,2\n4,1,3\n"
 
@@ -25,7 +25,7 @@ def test_the_table_is_read(split_run):
 
 
 def test_what_a_cluster_founds_last_is_next_to_it(split_run):
-    assert _lanes(split_run.splits) == {0: 0, 2: -1, 1: -2, 3: -3}
+    assert lanes_of(split_run.splits) == {0: 0, 2: -1, 1: -2, 3: -3}
 
 
 def test_lines_are_clusters_and_dots_are_splits(split_run):

@@ -1,6 +1,5 @@
 """The table, the picture and the page of a sweep, over runs with genuine numbers."""
 
-import base64
 import csv
 import io
 import json
@@ -191,8 +190,13 @@ def test_nothing_overlaps(with_errors, tmp_path, make_run):
 def test_the_page(with_errors):
     page = Page(with_errors / "report.html")
     assert_stands_alone(page)
-    (image,) = page.all("img")
-    assert base64.b64decode(image["src"].partition(",")[2]) == (with_errors / "figures" / "sweep.png").read_bytes()
+    (figure,) = page.all("figure")
+    assert figure["data-name"] == "sweep" and (with_errors / "figures" / "sweep.png").is_file()
+    # A panel for each accuracy and for the clustering error; lines are switched by the second setting.
+    assert [json.loads(each["data-hover"])["unit"] for each in page.all("svg") if "data-hover" in each] == [
+        "accuracy (%)", "accuracy (%)", "wrongly joined or parted clients",
+    ]  # fmt: skip
+    assert [each["id"] for each in page.all("input")] == ["run-0", "run-1"]
     for words in (
         "digits: pacfl over beta and local epochs", "beta, local epochs", "0.5, 0.1, 0.3",
         "Clients wrongly joined",

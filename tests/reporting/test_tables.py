@@ -116,18 +116,27 @@ def test_csv_has_plain_numbers(rows):
                 assert (line[key], line[f"{key}_std"]) == ("", "")
 
 
-def test_html_escapes_names(rows):
-    row = tables.Row("<b>&", (0,), rows[0].stats)
-    text = tables.to_html([row])
-    assert "&lt;b&gt;&amp;" in text
-    assert "<b>" not in text
+def test_the_page_has_a_cell_for_each_column_that_has_a_number(rows):
+    groups = (*tables.RESULT_GROUPS, *tables.FURTHER_GROUPS)
+    table = tables.to_page(rows, groups)
+    columns = [each for group in groups for each in tables.COLUMNS if each.group == group]
+    columns = [each for each in columns if each.group == "accuracy %" or any(row.stats[each.key].count for row in rows)]
+    assert list(table.heads) == ["method", "seeds", *(each.header for each in columns)]
+    assert sum(span for _, span in table.groups) == len(table.heads)
+    for row, cells in zip(rows, table.rows, strict=True):
+        assert [cells[0].text, cells[1].text] == [row.algorithm, "2"]
+        for column, cell in zip(columns, cells[2:], strict=True):
+            stat = row.stats[column.key]
+            assert cell.text == column.show(stat)
+            # What it is sorted by is the mean alone; a dash has none, and comes last.
+            assert cell.sorted_by == (str(stat.mean) if stat.count else "")
 
 
-def test_html_has_a_cell_for_each_column(rows):
-    text = tables.to_html(rows, tables.ACCURACY_GROUPS)
-    columns = [each for each in tables.COLUMNS if each.group in tables.ACCURACY_GROUPS]
-    assert text.count("<td>") == len(rows) * (len(columns) + 1)
-    assert text.count("±") == sum(row.stats[each.key].count > 1 for row in rows for each in columns)
+def test_trained_is_no_accuracy(rows):
+    head, *_ = tables.to_markdown(rows).split("\n")
+    assert "| clients %: trained |" in head and "accuracy %: trained" not in head
+    groups = {column.header: column.group for column in tables.COLUMNS if column.group == "accuracy %"}
+    assert set(groups) == {"cluster", "local", "global"}
 
 
 def test_the_legend_explains_the_three_accuracies():

@@ -16,6 +16,15 @@ def successor(number):
     return number + 1
 
 
+def test_a_worker_is_replaced_once_it_has_grown(tff_worker):
+    assert successor(1) == 2
+    size = tff_worker.resident_bytes
+    runtime.renew_local_worker(above=2 * size)
+    assert tff_worker.alive() and 10**7 < size < runtime.LARGE_WORKER
+    runtime.renew_local_worker(above=size // 2)
+    assert not tff_worker.alive() and tff_worker.resident_bytes == 0 and successor(2) == 3
+
+
 def test_nothing_is_left_of_a_replaced_worker(tff_worker):
     assert successor(1) == 2
     replaced, context = tff_worker, tff.framework.get_context_stack().current

@@ -25,6 +25,7 @@ from tffcl.rounds.server_steps import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.summed import summed_form
 from tffcl.rounds.traffic import RoundMetrics
+from tffcl.runtime import memory
 
 
 @built_once
@@ -89,7 +90,13 @@ class ClusteredTraining:
         return self.model.initial
 
     def start(self, population: Population, assignment: np.ndarray) -> dict:
-        """Returns the fields of a `ClusteredState` before the first round, all models at their start."""
+        """Returns the fields of a `ClusteredState` before the first round, all models at their start.
+
+        Raises:
+          UserError: If these do not fit into memory.
+        """
+        count = int(assignment.max()) + 1
+        memory.check_room(count * self.initial.nbytes, f"the models of {count:,} clusters × {self.initial.size:,} parameters")
         models = np.repeat(self.initial[np.newaxis], assignment.max() + 1, axis=0)
         return {
             "client_ids": population.client_ids,
@@ -176,6 +183,10 @@ class EngineMethod(Method):
 
     def __init__(self, name: str, engine: ClusteredTraining):
         self.name, self.engine, self.model = name, engine, engine.model
+
+    @property
+    def kept_bytes(self) -> int:
+        return 0 if self.engine.kept is None else sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(self.engine.kept))
 
     def next(self, state: ClusteredState, cohort: Cohort):
         return self.engine.next(state, cohort)

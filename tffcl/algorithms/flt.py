@@ -221,6 +221,7 @@ class FLT(Method):
 
     name = "flt"
     state_class = FLTState
+    pair_bytes = 8
 
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: FLTParameters, encoder, seeds):
         (seed, noise_seed), self.model, self._parameters = seeds, model, parameters
@@ -258,6 +259,13 @@ class FLT(Method):
 
     def models_for(self, state: FLTState, client_ids):
         return self._rounds.models_for(state, client_ids)
+
+    def models_held(self, state: FLTState, client_ids) -> int:
+        """With joint clusters the mix of every client whose relations are like no other's."""
+        if not self._joint:
+            return len(state.models)
+        related = state.relatedness[np.isin(state.client_ids, client_ids)] != 0
+        return len(np.unique(np.packbits(related, axis=1), axis=0))
 
     def _signed_by(self, population: Population, encoders: KeptStates | None, epochs: int, round_number: int):
         """The clients' centres, and the encoders that they keep after that."""

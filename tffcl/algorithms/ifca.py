@@ -48,7 +48,7 @@ class IFCAParameters(Parameters):
     Attributes:
       num_clusters: K, the number of models.
       start: A name in `STARTS`.
-      initialization: Name in `models.flat.INITIALIZATIONS` by which the K models are drawn; default the model's own.
+      initialization: How the K models are drawn, one of `models.flat.INITIALIZATIONS`; default as the model's own.
         PACFL's code draws them by "ifca_reference".
       least_share: With "attracting": the least share of the clients that every model must attract, at most 1 / K (authors:
         0.35 with 2 models, 0.1 with 4); default 0.4 / K.

@@ -90,7 +90,8 @@ class OneShotArrivals(Method):
             inner = self._inner.views(state.met)
             clusters += inner.clusters.max() + 1
             clusters[known] = inner.clusters
-        return Views(state.client_ids, clusters, known, metric=inner.metric if known.all() and inner else None)
+        shown = {} if inner is None else {"metric": inner.metric if known.all() else None, "nowhere": inner.nowhere}
+        return Views(state.client_ids, clusters, known, **shown)
 
     def exports(self) -> Exports:
         inner = self._inner.exports()

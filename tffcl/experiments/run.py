@@ -7,6 +7,7 @@ from tffcl.experiments import prepare
 from tffcl.experiments.attacks import note_of, told_of, with_imitators, with_wrong_labels
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.populations import build_populations
+from tffcl.experiments.published import write_published
 from tffcl.runner import directory
 from tffcl.runner.directory import write_summary
 from tffcl.runner.result import Result
@@ -78,6 +79,8 @@ def run(
         until=until,
         data=prepare.data_fingerprint(federated),
     )
+    if result is not None:
+        write_published(config, pathlib.Path(out))
     if result is not None and len(malicious):
         clients = result.trained.population
         told = told_of(attack, malicious, result.client_columns, clients.client_ids, clients.groups)

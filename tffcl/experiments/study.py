@@ -1,144 +1,24 @@
 """A paper's table or figure, run: each cell's method on its task for each seed, resumable at any point, cheapest first."""
 
-import dataclasses
 import json
-import math
 import pathlib
 import shutil
 import sys
-import tomllib
 import traceback
-from collections.abc import Mapping, Sequence
-
-import tomli_w
+from collections.abc import Mapping
 
 from tffcl import runtime
 from tffcl.errors import UserError
-from tffcl.experiments import compare, joining, study_pace, tasks
-from tffcl.experiments import config as configs
-from tffcl.experiments.config import RunConfig
-from tffcl.experiments.study_files import Cell, Study, chosen, slug
-from tffcl.experiments.study_pace import human_time
-from tffcl.reporting.study_table import CONTENTS
-from tffcl.runner.directory import CHECKPOINTS, FAILED, KEPT, check_claim, clear
+from tffcl.experiments import compare, joining, study_tuning, tasks
+from tffcl.experiments.clock import Clock, Job, ended
+from tffcl.experiments.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, StudyRun, kept, place_of, plan
+from tffcl.experiments.study_record import claim
+from tffcl.runner.directory import CHECKPOINTS, FAILED, KEPT
 from tffcl.runner.lock import locked
 from tffcl.runner.train import Interrupted
 
-RUNS, RESULTS, TRIALS = "runs", "results", "trials.json"
-_SMALL_FILES = ("rounds.csv", "summary.json", "config.toml", "newcomers.json", FAILED)
-_NEWCOMERS = ("unseen_cluster", "unseen_local")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class StudyRun:
-    """One method on one task with one seed, which gives a number to one cell or more.
-
-    Attributes:
-      place: Its directory in those of all runs and of all results, without the seed's.
-      config: What is run.
-      title: What progress calls it.
-      newcomers: Whether held-out clients join it at its end.
-    """
-
-    place: pathlib.PurePath
-    config: RunConfig
-    title: str
-    newcomers: bool
-
-    @property
-    def directory(self) -> pathlib.PurePath:
-        """Of the run, in that of all runs and of all results."""
-        return self.place / f"seed-{self.config.seed}"
-
-
-@dataclasses.dataclass(frozen=True)
-class StudyPlan:
-    """A study before it runs.
-
-    Attributes:
-      study: What it is.
-      cells: Those that were asked for.
-      places: For each of them where its runs are; None where it cannot be run.
-      seeds: Of the runs.
-      rounds: What was asked for: a share of each task's rounds, or their number.
-      runs: All of them, without their order.
-    """
-
-    study: Study
-    cells: tuple[Cell, ...]
-    places: tuple[pathlib.PurePath | None, ...]
-    seeds: tuple[int, ...]
-    rounds: float
-    runs: tuple[StudyRun, ...]
-
-    @property
-    def missing(self) -> dict[str, list[str]]:
-        """The cells that cannot be run, by why."""
-        reasons: dict[str, list[str]] = {}
-        for cell in self.cells:
-            if cell.missing:
-                reasons.setdefault(cell.missing, []).append(cell.name)
-        return reasons
-
-
-def plan(
-    study: Study, *, only: Sequence[str] = (), seeds: Sequence[int] = (), rounds: float = 1, overrides: Mapping | None = None
-) -> StudyPlan:
-    """Puts the configurations of all runs together, so that a wrong value is refused before anything runs.
-
-    Args:
-      study: What `study_files.load_study` gave.
-      only: Which cells, see `study_files.chosen`; default all.
-      seeds: Default the study's.
-      rounds: Up to 1 a share of each task's rounds, from 2 on their number.
-      overrides: Nested tables that replace the tasks' values, for all runs.
-
-    Raises:
-      UserError: For a pattern that fits no cell, a wrong number of rounds, or as `config.resolve`.
-    """
-    if not (0 < rounds <= 1 or (rounds >= 2 and float(rounds).is_integer())):
-        raise UserError(f"--rounds {rounds:g} must be a share of each task's rounds, above 0 to 1, or a whole number from 2")
-    seeds = tuple(seeds) or study.seeds
-    if len(set(seeds)) < len(seeds):
-        raise UserError("--seeds names a seed twice; give each once")
-    cells, places, runs, known = chosen(study, only), [], {}, {}
-    for cell in cells:
-        if cell.missing:
-            places.append(None)
-            continue
-        resolved = [_resolve(cell, seed, rounds, overrides or {}) for seed in seeds]
-        # Cells of one setting, as an accuracy and its variance, are of the same runs.
-        place = known.setdefault(_identity(resolved[0]), _free(pathlib.PurePath(slug(cell.column), slug(cell.row)), known))
-        places.append(place)
-        for config in resolved:
-            joins = cell.measure in _NEWCOMERS or (place, config.seed) in runs and runs[place, config.seed].newcomers
-            title = f"{cell.column} / {cell.row}, seed {config.seed}"
-            before = runs.get((place, config.seed))
-            runs[place, config.seed] = StudyRun(place, config, before.title if before else title, joins)
-    return StudyPlan(study, tuple(cells), tuple(places), seeds, rounds, tuple(runs.values()))
-
-
-def _free(place: pathlib.PurePath, known: Mapping[str, pathlib.PurePath]) -> pathlib.PurePath:
-    """The place, with a number behind it if cells of other settings have a name that directories cannot tell from this one's."""
-    same = sum(
-        each == place or each.name.startswith(f"{place.name}~") and each.parent == place.parent for each in known.values()
-    )
-    return place.with_name(f"{place.name}~{same + 1}") if same else place
-
-
-def _identity(config: RunConfig) -> str:
-    return json.dumps(config.as_dict(), sort_keys=True, default=str)
-
-
-def _resolve(cell: Cell, seed: int, rounds: float, overrides: Mapping) -> RunConfig:
-    changed = tasks.merged(cell.overrides, overrides)
-    config = configs.resolve(cell.task, cell.method, seed=seed, overrides=changed)
-    if rounds == 1:
-        return config
-    fewer = int(rounds) if rounds >= 2 else max(1, math.ceil(config.train.rounds * rounds - 1e-9))
-    train = dataclasses.replace(config.train, rounds=fewer)
-    # Where fewer rounds are run than lie between two evaluations there is one at the end.
-    return dataclasses.replace(config, train=train)
+TRIALS = "trials.json"
+__all__ = ["StudyPlan", "StudyRun", "plan", "run_study"]
 
 
 def run_study(
@@ -172,44 +52,72 @@ def run_study(
       UserError: If `out` holds another study, or this one with other settings.
     """
     out = pathlib.Path(out)
+    how = {"data_dir": data_dir, "show_progress": show_progress, "workers": workers}
     with locked(out):
-        return _run_all(planned, out, data_dir, overwrite, keep_checkpoints, show_progress, workers)
+        if not overwrite:
+            _take_over(planned, out)
+        claim(planned, out, overwrite)
+        if any(cell.tune for cell in planned.cells):
+            planned = study_tuning.tuned(planned, out, lambda trials: _run_all(trials, out, how, keep_checkpoints))
+            _take_over(planned, out)
+            claim(planned, out, overwrite=False)
+        return _run_all(planned, out, how, keep_checkpoints)
 
 
-def _run_all(
-    planned: StudyPlan, out: pathlib.Path, data_dir, overwrite: bool, keep_checkpoints: bool, show_progress: bool, workers
-) -> int:
+def _take_over(planned: StudyPlan, out: pathlib.Path):
+    """Copies what `tasks/results` has of these very runs, so that what one machine has computed another goes on from."""
+    known = tasks.task_directory() / "results" / planned.study.name
+    if (known / study_tuning.TUNED).is_file() and not (out / RESULTS / study_tuning.TUNED).is_file():
+        (out / RESULTS).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(known / study_tuning.TUNED, out / RESULTS / study_tuning.TUNED)
+    for each in planned.runs:
+        if not ended(place_of(each, out)) and kept(each, known):
+            _copy(known / each.directory, out / RESULTS / each.directory)
+
+
+def _run_all(planned: StudyPlan, out: pathlib.Path, how: Mapping, keep_checkpoints: bool) -> int:
     """The runs of a study, in a directory whose lock is held; returns how many failed."""
-    _claim(planned, out, overwrite)
-    clock = _Clock(planned, out, data_dir, show_progress)
-    order = clock.order()
+    clock, order = _timed(planned, out, how)
     failed, ran = 0, False
-    for number, each in enumerate(order):
-        state = compare.ended(out / RUNS / each.directory)
-        clock.announce(number, each, state)
+    for each, job in order:
+        state = ended(job.place)
+        clock.announce(job, state)
         if state != "diverged":
-            if ran and not state and not workers:
-                runtime.renew_local_worker()
-            failure = _run(each, out, data_dir, show_progress, workers)
+            if ran and not state and not how["workers"]:
+                runtime.renew_local_worker(above=runtime.LARGE_WORKER)
+            failure = _run(each, out, how)
             ran |= not state
             if failure:
                 print(f"tffcl: {each.title} failed: {failure}", file=sys.stderr)
         _keep(each, out, keep_checkpoints)
         failed += not (out / RESULTS / each.directory / "summary.json").is_file()
-        clock.finished(each)
+        clock.finished(job)
     return failed
 
 
-def _run(each: StudyRun, out: pathlib.Path, data_dir: str | None, show_progress: bool, workers=None) -> str:
+def _timed(planned: StudyPlan, out: pathlib.Path, how: Mapping) -> tuple[Clock, list[tuple[StudyRun, Job]]]:
+    """The runs seed by seed, the cheapest of each seed first, and the clock that has said what they will take."""
+    jobs = [Job(each.title, each.config, place_of(each, out)) for each in planned.runs]
+    places = [tasks.task_directory() / "results", out / RESULTS]
+    clock = Clock(jobs, places, show=how["show_progress"])
+    clock.try_unknown(how["data_dir"], out / TRIALS, patient=True)
+    pairs = list(zip(planned.runs, jobs, strict=True))
+    order = sorted(pairs, key=lambda pair: (planned.seeds.index(pair[0].config.seed), clock.estimate(pair[1])))
+    for reason, names in planned.missing.items():
+        clock.say(f"not available: {', '.join(names)}: {reason}")
+    clock.begin([job for _, job in order])
+    return clock, order
+
+
+def _run(each: StudyRun, out: pathlib.Path, how: Mapping) -> str:
     """Runs one run to its end, newcomers included; returns why it failed, "" if it has not."""
     place = out / RUNS / each.directory
     try:
-        if not compare.ended(place):
-            how = {"data_dir": data_dir, "show_progress": show_progress, "workers": workers}
+        if not ended(place_of(each, out)):
             compare.run_or_note(each.config, place, resume=True, **how)
-        joins = each.newcomers and compare.ended(place) == "finished"
+        joins = each.newcomers and ended(place) == "finished"
         if joins and not (place / "newcomers.json").is_file():
-            joining.join_newcomers(place, data_dir=data_dir, show_progress=show_progress)
+            joining.join_newcomers(place, data_dir=how["data_dir"], show_progress=how["show_progress"])
     except Interrupted:
         raise Interrupted(f"stopped in {each.title}; the same command goes on") from None
     except UserError as error:  # of one run, as data that are not there; the study's others go on
@@ -232,13 +140,9 @@ def _note(each: StudyRun, out: pathlib.Path, reason: str) -> str:
 def _keep(each: StudyRun, out: pathlib.Path, keep_checkpoints: bool):
     """Copies the small files of a run that has ended to the results, and gives the room of the others back."""
     place, results = out / RUNS / each.directory, out / RESULTS / each.directory
-    if not compare.ended(place):
+    if not ended(place):
         return
-    results.mkdir(parents=True, exist_ok=True)
-    for name in _SMALL_FILES:
-        if (place / name).is_file():
-            shutil.copyfile(place / name, results / f"{name}.partial")
-            (results / f"{name}.partial").replace(results / name)
+    _copy(place, results)
     if (results / "summary.json").is_file():
         (results / FAILED).unlink(missing_ok=True)
     if not keep_checkpoints:
@@ -246,161 +150,10 @@ def _keep(each: StudyRun, out: pathlib.Path, keep_checkpoints: bool):
             shutil.rmtree(place / name, ignore_errors=True)
 
 
-def _claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
-    """Checks that the directory is this study's, and writes what its results mean."""
-    file = out / RESULTS / CONTENTS
-    before = _read_before(file)
-    if before and before["study"] != planned.study.name:
-        raise UserError(f"{out} holds the study {before['study']}, not {planned.study.name}; give another --out")
-    if overwrite:
-        for each in planned.runs:
-            clear(out / RUNS / each.directory)
-            for name in _SMALL_FILES:
-                (out / RESULTS / each.directory / name).unlink(missing_ok=True)
-    for each in planned.runs:
-        check_claim(out / RUNS / each.directory, each.config.as_dict(), resume=True, overwrite=False)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    contents = _contents(planned)
-    if before:  # cells and seeds of an earlier --only or --seeds stay
-        names = {(cell["column"], cell["row"]) for cell in contents["cells"]}
-        contents["cells"] += [cell for cell in before["cells"] if (cell["column"], cell["row"]) not in names]
-        order = [(cell.column, cell.row) for cell in planned.study.cells]
-        contents["cells"].sort(key=lambda cell: order.index((cell["column"], cell["row"])))
-        contents["seeds"] = sorted({*contents["seeds"], *before["seeds"]})
-    partial = file.with_name(f"{CONTENTS}.partial")
-    partial.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
-    partial.replace(file)
-
-
-def _read_before(file: pathlib.Path) -> dict | None:
-    """What an earlier call has noted of this study; None if there was none."""
-    if not file.exists():
-        return None
-    try:
-        before = json.loads(file.read_text(encoding="utf-8"))
-        [(cell["column"], cell["row"]) for cell in before["cells"]], before["study"], {*before["seeds"]}
-        return before
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is damaged: {type(error).__name__} {error}; without it, the runs are still there") from None
-
-
-def _contents(planned: StudyPlan) -> dict:
-    study = planned.study
-    # A run's task with all of its rounds, for "50 of 200".
-    whole = {}
-    for cell, place in zip(planned.cells, planned.places, strict=True):
-        if place is not None and place not in whole:
-            whole[place] = configs.resolve(cell.task, cell.method, overrides=cell.overrides).train.rounds
-    return {
-        "study": study.name,
-        "title": study.title,
-        "paper": study.paper,
-        "table": study.table,
-        "page": study.page,
-        "note": study.note,
-        "published_is": study.published_is,
-        "rounds": planned.rounds,
-        "seeds": list(planned.seeds),
-        "cells": [
-            {
-                "column": cell.column,
-                "row": cell.row,
-                "task": pathlib.Path(cell.task).stem,
-                "method": cell.method,
-                "measure": cell.measure,
-                "accuracy": cell.accuracy,
-                "target": cell.target,
-                "megabits_a_round": cell.megabits_a_round,
-                "published": list(cell.published),
-                "missing": cell.missing,
-                "directory": None if place is None else place.as_posix(),
-                "paper_rounds": whole.get(place),
-                "set": _plain(cell.overrides),
-            }
-            for cell, place in zip(planned.cells, planned.places, strict=True)
-        ],
-    }
-
-
-def _plain(overrides: Mapping) -> dict:
-    return tomllib.loads(tomli_w.dumps(overrides)) if overrides else {}
-
-
-class _Clock:
-    """Estimates, kept right by what the runs took."""
-
-    def __init__(self, planned: StudyPlan, out: pathlib.Path, data_dir: str | None, show: bool):
-        self._out, self._show = out, show
-        self._runs, self._seeds, self._missing = planned.runs, planned.seeds, planned.missing
-        self._known = study_pace.earlier_runs([tasks.task_directory() / "results", out / RESULTS])
-        self._paces = self._tried(data_dir)
-        self._ratios: list[float] = []
-        self._left: dict[StudyRun, float] = {}
-
-    def _tried(self, data_dir: str | None) -> dict[str, study_pace.Pace | None]:
-        """The pace of every task of which a run is not known, kept so that a study that is resumed need not try again."""
-        file = self._out / TRIALS
-        kept = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        paces = {key: value and study_pace.Pace(**value) for key, value in kept.items()}
-        for each in self._runs:
-            key = self._task(each)
-            if key in paces or self._ended(each) or study_pace.fingerprint(each.config.as_dict()) in self._known:
-                continue
-            self._say(f"a short trial of {each.config.task} ...")
-            try:
-                paces[key] = study_pace.try_out(each.config, data_dir)
-            except UserError as error:  # the run will say so, too
-                self._say(f"no trial of {each.config.task}: {error}")
-                paces[key] = None
-            values = {name: pace and dataclasses.asdict(pace) for name, pace in paces.items() if pace}
-            file.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-        return paces
-
-    @staticmethod
-    def _task(each: StudyRun) -> str:
-        config = each.config
-        return json.dumps([config.task, dict(config.dataset), dict(config.partition), dict(config.model)], default=str)
-
-    def _ended(self, each: StudyRun) -> str:
-        return compare.ended(self._out / RUNS / each.directory)
-
-    def _estimate(self, each: StudyRun) -> float:
-        rate = self._known.get(study_pace.fingerprint(each.config.as_dict()))
-        if rate is not None:
-            return rate * each.config.train.rounds
-        pace = self._paces.get(self._task(each))
-        return pace.seconds(each.config) if pace else 0.0
-
-    def order(self) -> list[StudyRun]:
-        """The runs, seed by seed, the cheapest of each seed first; says what they will take."""
-        estimates = {each: 0.0 if self._ended(each) else self._estimate(each) for each in self._runs}
-        order = sorted(self._runs, key=lambda each: (self._seeds.index(each.config.seed), self._estimate(each)))
-        self._left = {each: estimates[each] for each in order}
-        for reason, names in self._missing.items():
-            self._say(f"not available: {', '.join(names)}: {reason}")
-        begun = sum(not self._ended(each) for each in order)
-        self._say(
-            f"{len(order)} runs, {begun} to do: about {human_time(sum(self._left.values()))} on this machine as it is now"
-        )
-        return order
-
-    def announce(self, number: int, each: StudyRun, state: str):
-        """Says which run is next and what is left."""
-        said = f"{state} before" if state else f"about {human_time(self._left[each] * self._ratio)}"
-        left = human_time(sum(self._left.values()) * self._ratio)
-        self._say(f"[{number + 1}/{len(self._runs)}] {each.title}: {said}; all that is left: {left}")
-
-    def finished(self, each: StudyRun):
-        """Notes that a run has ended, and by how much its estimate was wrong."""
-        expected = self._left.pop(each)
-        summary = compare.read_summary(self._out / RUNS / each.directory)
-        if summary and expected:
-            self._ratios.append(summary["seconds"]["total"] / expected)
-
-    @property
-    def _ratio(self) -> float:
-        return sum(self._ratios) / len(self._ratios) if self._ratios else 1.0
-
-    def _say(self, line: str):
-        if self._show:
-            print(line, file=sys.stderr, flush=True)
+def _copy(place: pathlib.Path, results: pathlib.Path):
+    """Copies the small files of a run, each whole or not at all."""
+    results.mkdir(parents=True, exist_ok=True)
+    for name in SMALL_FILES:
+        if (place / name).is_file():
+            shutil.copyfile(place / name, results / f"{name}.partial")
+            (results / f"{name}.partial").replace(results / name)

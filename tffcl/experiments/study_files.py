@@ -31,6 +31,7 @@ MEASURES = {
     "benign_worst": "the same of the cluster in which it is least",
     "megabits_to": "Mb to a target accuracy by the formula of PACFL's and FLIS's authors",
 }
+LAYOUTS = ("published", "league")
 ACCURACIES = ("cluster", "local", "global")
 _TOP = (
     "title",
@@ -49,8 +50,23 @@ _TOP = (
     "published_is",
     "parameters",
     "transfers",
+    "tune",
+    "tuning",
+    "layout",
 )
-_OF_CELLS = ("task", "method", "measure", "accuracy", "target", "set", "missing", "published", "parameters", "transfers")
+_OF_CELLS = (
+    "task",
+    "method",
+    "measure",
+    "accuracy",
+    "target",
+    "set",
+    "missing",
+    "published",
+    "parameters",
+    "transfers",
+    "tune",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +86,8 @@ class Cell:
       published: `(mean, spread)`, each None where the paper has none.
       missing: Why it cannot be run; "" if it can.
       overrides: Nested tables over those of the task.
+      tune: The values of each setting that is chosen by validation before the cell is run; {} if none is.
+      tuned: What was chosen, by key.
     """
 
     column: str
@@ -83,11 +101,28 @@ class Cell:
     published: tuple[float | None, float | None]
     missing: str
     overrides: Mapping
+    tune: Mapping[str, tuple]
+    tuned: Mapping = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """As `--only` takes it: COLUMN/ROW."""
         return f"{self.column}/{self.row}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How the settings of a study's cells are chosen, where a cell says over which values.
+
+    Attributes:
+      rounds: Share of a run's rounds that a trial has.
+      seed: Of the trials; none of the runs' own.
+      select: Which accuracy on validation examples decides, "cluster" or "global".
+    """
+
+    rounds: float = 1.0
+    seed: int = 1000
+    select: str = "cluster"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +139,8 @@ class Study:
       published_is: What the number behind ± is in the paper.
       seeds: Of the runs, where the command names none.
       cells: Column by column.
+      tuning: How settings are chosen.
+      layout: How its tables look: "published" beside a paper's numbers, or "league", all methods by all that they are compared by.
     """
 
     name: str
@@ -115,6 +152,8 @@ class Study:
     published_is: str
     seeds: tuple[int, ...]
     cells: tuple[Cell, ...]
+    tuning: Tuning
+    layout: str
 
 
 def study_directory() -> pathlib.Path:
@@ -166,7 +205,9 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
     if not columns or not rows:
         raise UserError(f"{path.name} needs [columns.NAME] and [rows.NAME], at least one of each")
     base = {
-        key: contents[key] for key in ("measure", "accuracy", "target", "set", "parameters", "transfers") if key in contents
+        key: contents[key]
+        for key in ("measure", "accuracy", "target", "set", "parameters", "transfers", "tune")
+        if key in contents
     }
     for kind, tables in (("columns", columns), ("rows", rows)):
         for name, table in tables.items():
@@ -195,7 +236,25 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
         published_is=str(contents.get("published_is", "standard deviation over runs")),
         seeds=tuple(contents.get("seeds", [0])),
         cells=tuple(each for each in cells if each is not None),
+        tuning=_tuning(path.name, contents.get("tuning", {})),
+        layout=_layout(path.name, contents.get("layout", LAYOUTS[0])),
     )
+
+
+def _layout(name: str, layout: str) -> str:
+    if layout not in LAYOUTS:
+        raise unknown(f"layout of {name}:", layout, LAYOUTS)
+    return layout
+
+
+def _tuning(name: str, table: Mapping) -> Tuning:
+    _check_keys(table, [field.name for field in dataclasses.fields(Tuning)], f"{name}, [tuning]")
+    found = Tuning(**table)
+    if found.select not in ("cluster", "global"):
+        raise unknown(f"select of {name}, [tuning]:", found.select, ("cluster", "global"))
+    if not (isinstance(found.rounds, int | float) and 0 < found.rounds <= 1):
+        raise UserError(f"{name}, [tuning]: rounds is {found.rounds!r}; it must be a share of a run's rounds, above 0 to 1")
+    return found
 
 
 def _check_keys(table: Mapping, known: Sequence[str], where: str):
@@ -244,7 +303,16 @@ def _cell(where: str, directory: pathlib.Path, base: Mapping, names: tuple[str, 
         published=_number(published, where),
         missing=str(missing),
         overrides=both.get("set", {}),
+        tune=_tuned(both.get("tune", {}), where),
     )
+
+
+def _tuned(table: Mapping, where: str) -> Mapping[str, tuple]:
+    """The values to choose from, by key; a later table's key without values takes it away."""
+    for key, values in table.items():
+        if not isinstance(values, list) or len(values) == 1 or any(value in values[:i] for i, value in enumerate(values)):
+            raise UserError(f"{where}: tune.{key} is {values!r}; it must be a list of two or more different values, or empty")
+    return {key: tuple(values) for key, values in table.items() if values}
 
 
 def _first(*values):

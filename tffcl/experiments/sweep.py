@@ -179,7 +179,7 @@ def plan(
     for values in wanted:
         changed = overrides or {}
         for axis, value in zip(axes, values, strict=True):
-            changed = tasks.merged(changed, _nested(axis.key, value))
+            changed = tasks.merged(changed, nested(axis.key, value))
         runs = tuple(configs.resolve(task, algorithm, seed=seed, overrides=changed) for seed in seeds)
         points.append(Point(values, _directory(axes, values), runs))
     _check_different(axes, points)
@@ -199,7 +199,8 @@ def _check_axes(axes: Sequence[Axis], overrides: Mapping):
             raise UserError(f"{axis.key} is swept over and set to {show_value(found)}, too; leave one of the two out")
 
 
-def _nested(key: str, value) -> dict:
+def nested(key: str, value) -> dict:
+    """Returns a value in the tables of its key: `nested("train.rounds", 3)` is `{"train": {"rounds": 3}}`."""
     for part in reversed(key.split(".")):
         value = {part: value}
     return value
@@ -257,7 +258,7 @@ def sweep(
     out = pathlib.Path(out)
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out must be a directory")
-    check_no_run(out, "a sweep")
+    check_no_run(out, "a sweep", "sweep.toml", ["task", "algorithm", "points"], ["report.html", "sweep.csv"])
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [(number, point) for number in range(len(planned.seeds)) for point in planned.points]
     places = [out / point.directory / f"seed-{planned.seeds[number]}" for number, point in order]

@@ -10,7 +10,7 @@ from tffcl.reporting import style
 from tffcl.reporting.files import RunFiles
 from tffcl.reporting.style import ReportFigure
 
-_KINDS = (("cluster_accuracy", "cluster accuracy"), ("local_accuracy", "local accuracy"))
+KINDS = (("cluster_accuracy", "cluster accuracy"), ("local_accuracy", "local accuracy"))
 
 
 def client_accuracy_figure(runs: Sequence[RunFiles]) -> ReportFigure:
@@ -22,8 +22,8 @@ def client_accuracy_figure(runs: Sequence[RunFiles]) -> ReportFigure:
     for run in runs:
         methods.setdefault(run.method, []).append(run)
     figure = style.new_figure(10.5, float(np.clip(1.3 + 0.5 * len(methods), 2.2, 12)))
-    low = _lower_end(runs)
-    for axes, (column, title) in zip(figure.subplots(1, 2, sharey=True), _KINDS, strict=True):
+    low = lower_end(runs)
+    for axes, (column, title) in zip(figure.subplots(1, 2, sharey=True), KINDS, strict=True):
         for place, own in enumerate(methods.values()):
             values = np.concatenate([getattr(run.clients, column) for run in own])
             _draw_spread(axes, 100 * values[~np.isnan(values)], place)
@@ -50,9 +50,8 @@ def client_sizes_figure(examples: Sequence[int]) -> ReportFigure:
     figure = style.new_figure(6.0, 3.4)
     axes = figure.subplots()
     least, greatest = int(examples.min()), int(examples.max())
-    # LEAF's clients differ by orders of magnitude; equal bins would put all but a few into the first.
-    logarithmic = least > 0 and greatest >= 50 * least
-    axes.hist(examples, bins=_bins(examples, logarithmic), color=style.COLORS[0], edgecolor="white", linewidth=0.6)
+    edges, logarithmic = size_bins(examples)
+    axes.hist(examples, bins=edges, color=style.COLORS[0], edgecolor="white", linewidth=0.6)
     if logarithmic:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:,.0f}")
@@ -67,9 +66,9 @@ def client_sizes_figure(examples: Sequence[int]) -> ReportFigure:
     return figure
 
 
-def _lower_end(runs: Sequence[RunFiles]) -> float:
+def lower_end(runs: Sequence[RunFiles]) -> float:
     """Where the axis of accuracies begins, in percent: a round number below the least of them."""
-    values = np.concatenate([getattr(run.clients, column) for run in runs for column, _ in _KINDS])
+    values = np.concatenate([getattr(run.clients, column) for run in runs for column, _ in KINDS])
     values = values[~np.isnan(values)]
     return min(80.0, float(np.floor(10 * values.min()) * 10)) if values.size else 0.0
 
@@ -97,6 +96,13 @@ def _draw_spread(axes: Axes, values: np.ndarray, place: int) -> None:
             medianprops={"color": "black", "linewidth": 1.6}, zorder=3,
         )  # fmt: skip
     axes.scatter(values.mean(), place, marker="D", s=38, color="white", edgecolors="black", zorder=4)
+
+
+def size_bins(examples: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Returns the edges of bins for numbers of examples, and whether they are those of a logarithmic axis."""
+    # LEAF's clients differ by orders of magnitude; equal bins would put all but a few into the first.
+    logarithmic = int(examples.min()) > 0 and int(examples.max()) >= 50 * int(examples.min())
+    return _bins(examples, logarithmic), logarithmic
 
 
 def _bins(examples: np.ndarray, logarithmic: bool) -> np.ndarray:

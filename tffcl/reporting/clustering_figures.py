@@ -45,8 +45,8 @@ def proximity_figure(
     order = ordering.by_cluster(groups, merges)
     figure = style.new_figure(7.0, 6.0)
     axes = figure.subplots()
-    low, high = _range(proximity)
-    shades = colormaps["viridis" if not _is_similarity(proximity) else "viridis_r"]
+    low, high = value_range(proximity)
+    shades = colormaps["viridis" if not is_similarity(proximity) else "viridis_r"]
     image = axes.imshow(proximity[np.ix_(order, order)], cmap=shades.with_extremes(bad="white"), vmin=low, vmax=high)
     unit = f" ({unit})" if unit else ""
     figure.colorbar(image, ax=axes, shrink=0.85, label=f"{measure}{unit}")
@@ -87,7 +87,7 @@ def dendrogram_figure(
     count = len(merges) + 1
     if labels is None and threshold is not None and count > 1:
         labels = hierarchy.fcluster(merges, threshold, "distance") - 1
-    shown = count if count <= max_leaves else _upper_leaves(labels, max_leaves)
+    shown = count if count <= max_leaves else upper_leaves(labels, max_leaves)
     figure = style.new_figure(float(np.clip(3.5 + 0.11 * shown, 7, 11)), 5.0)
     axes = figure.subplots()
     axes.set_title(textwrap.fill(suggestion or "Which clients merge at which distance", 80), fontsize=11)
@@ -97,14 +97,14 @@ def dendrogram_figure(
     _draw_tree(axes, merges, labels, client_ids, shown)
     if threshold is not None:
         _draw_cut(axes, threshold, unit)
-    _set_heights(axes, merges, shown, threshold)
+    axes.set_ylim(*height_range(merges, shown, threshold))
     axes.set_ylabel(" ".join(filter(None, [linkage, "linkage: height of the merge", f"({unit})" if unit else ""])))
     style.tidy(axes, grid=None)
     return figure
 
 
-def _range(proximity: np.ndarray) -> tuple[float, float]:
-    """The range of the values between different clients: the diagonal would take all contrast away."""
+def value_range(proximity: np.ndarray) -> tuple[float, float]:
+    """Returns the range of the values between different clients: the diagonal would take all contrast away."""
     different = ~np.eye(len(proximity), dtype=bool)
     for values in (proximity[different], proximity):
         values = values[np.isfinite(values)]
@@ -113,7 +113,8 @@ def _range(proximity: np.ndarray) -> tuple[float, float]:
     return 0.0, 1.0
 
 
-def _is_similarity(proximity: np.ndarray) -> bool:
+def is_similarity(proximity: np.ndarray) -> bool:
+    """Says whether a matrix between clients holds similarities, and not distances."""
     between = proximity[~np.eye(len(proximity), dtype=bool)]
     return bool(between.size) and np.nanmean(np.diag(proximity)) > np.nanmean(between)
 
@@ -150,14 +151,14 @@ def _proximity_title(measure: str, clients: int, clusters: int | None) -> str:
     return textwrap.fill(between + found, 64)
 
 
-def _upper_leaves(labels: Sequence[int] | None, most: int) -> int:
-    """How many leaves to draw of a large tree: enough for each cluster, few enough to read their sizes."""
+def upper_leaves(labels: Sequence[int] | None, most: int) -> int:
+    """Returns how many leaves to draw of a large tree: enough for each cluster, few enough to read their sizes."""
     clusters = 0 if labels is None else len(np.unique(labels))
     return int(np.clip(2 * clusters, 40, most))
 
 
-def _node_clusters(merges: np.ndarray, labels: Sequence[int]) -> list[int]:
-    """For each node of the tree its cluster, or -1 where it joins several."""
+def node_clusters(merges: np.ndarray, labels: Sequence[int]) -> list[int]:
+    """Returns for each node of the tree its cluster, or -1 where it joins several."""
     places = ordering.ranks(labels)
     clusters = places.tolist()
     for left, right in merges[:, :2].astype(int):
@@ -167,7 +168,7 @@ def _node_clusters(merges: np.ndarray, labels: Sequence[int]) -> list[int]:
 
 def _draw_tree(axes: Axes, merges: np.ndarray, labels, client_ids, shown: int) -> None:
     count = len(merges) + 1
-    clusters = [-1] * (2 * count - 1) if labels is None else _node_clusters(merges, labels)
+    clusters = [-1] * (2 * count - 1) if labels is None else node_clusters(merges, labels)
     tree = hierarchy.dendrogram(
         merges,
         no_plot=True,
@@ -180,7 +181,7 @@ def _draw_tree(axes: Axes, merges: np.ndarray, labels, client_ids, shown: int) -
     leaves = tree["leaves"]
     axes.set_xlim(0, 10 * len(leaves))
     if shown < count or shown <= _MOST_NAMED_LEAVES:
-        names = [_leaf_name(leaf, merges, client_ids) for leaf in leaves]
+        names = [leaf_name(leaf, merges, client_ids) for leaf in leaves]
         size = 9 if len(leaves) <= 40 else 7
         axes.set_xticks([5 + 10 * each for each in range(len(leaves))], names, rotation=90, fontsize=size)
         for tick, leaf in zip(axes.get_xticklabels(), leaves, strict=True):
@@ -192,7 +193,8 @@ def _draw_tree(axes: Axes, merges: np.ndarray, labels, client_ids, shown: int) -
     _draw_legend(axes, labels)
 
 
-def _leaf_name(leaf: int, merges: np.ndarray, client_ids) -> str:
+def leaf_name(leaf: int, merges: np.ndarray, client_ids) -> str:
+    """Returns what a leaf of a tree is called: a client, or "(12)" for a branch of twelve that is not shown."""
     count = len(merges) + 1
     if leaf >= count:
         return f"({int(merges[leaf - count, 3])})"
@@ -215,11 +217,11 @@ def _draw_cut(axes: Axes, threshold: float, unit: str) -> None:
     )  # fmt: skip
 
 
-def _set_heights(axes: Axes, merges: np.ndarray, shown: int, threshold: float | None) -> None:
-    """Leaves the empty space below the lowest merge out where it would press the tree together."""
+def height_range(merges: np.ndarray, shown: int, threshold: float | None) -> tuple[float, float]:
+    """Returns the ends of the axis of heights, without the empty space below the lowest merge where that would press the tree together."""
     heights = np.sort(merges[:, 2])[-(shown - 1) :]
     heights = heights if threshold is None else np.append(heights, threshold)
     low, high = float(heights.min()), float(heights.max())
     margin = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
     bottom = low - 2 * margin
-    axes.set_ylim(bottom if low >= 0.4 * high and bottom > 0 else min(0.0, low), high + margin)
+    return bottom if low >= 0.4 * high and bottom > 0 else min(0.0, low), high + margin

@@ -50,7 +50,7 @@ def label_map(
       margins: Whether to draw the totals above and at the right.
     """
     counts = np.asarray(label_counts, float)
-    order = _label_order(counts, groups, true_groups)
+    order = label_order(counts, groups, true_groups)
     figure, panels = _lay_out(counts.shape, true_groups is not None, margins)
     main, right = panels["main"], panels.get("right")
     image = _draw_shares(main, counts[order])
@@ -93,7 +93,8 @@ def sample_pictures(
     return figure
 
 
-def _label_order(counts: np.ndarray, groups, true_groups) -> np.ndarray:
+def label_order(counts: np.ndarray, groups, true_groups) -> np.ndarray:
+    """Returns the order of clients by group, by true group, and by their most frequent label; groups may be None."""
     given = [ordering.ranks(each) for each in (groups, true_groups) if each is not None]
     main = counts.argmax(axis=1)
     share = counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)

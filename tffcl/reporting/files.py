@@ -6,13 +6,22 @@ import math
 import pathlib
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from tffcl.errors import UserError
 from tffcl.reporting import columns, comparisons
-from tffcl.reporting.marker import check_summary
+from tffcl.reporting.marker import check_results, check_summary
+from tffcl.reporting.run_arrays import (
+    Clustering,
+    Representations,
+    Samples,
+    clustering_of,
+    read_arrays,
+    representations_of,
+    samples_of,
+)  # fmt: skip
 
 ROUND_COLUMNS = (
     "round", "seconds", "train_loss", "clusters", "ari", "cluster_accuracy", "local_accuracy", "local_share",
@@ -63,54 +72,6 @@ class Clients:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Clustering:
-    """`clustering.npz`: what the server grouped the clients by.
-
-    Attributes:
-      client_ids: str[N].
-      proximity: float[N, N].
-      unit: Of `proximity` and `threshold`, e.g. "degrees".
-      merges: SciPy linkage matrix, float[N-1, 4]; None for a grouping without a tree.
-      threshold: Where the tree is cut; None for a grouping without one.
-      labels: int[N], the cluster of each client.
-      suggestion: A sentence: why this threshold.
-      measure: Name of the proximity measure.
-      linkage: Name of the linkage.
-      tree_unit: Of the merges and the threshold.
-      relatedness: float[N, N] of 0 and 1; None for methods without.
-      points: float[N, k, u], the map of the clients' centres; None for methods without.
-      mask: bool[N, k], which centres exist; None for methods without.
-    """
-
-    client_ids: np.ndarray
-    proximity: np.ndarray
-    unit: str
-    merges: np.ndarray | None
-    threshold: float | None
-    labels: np.ndarray
-    suggestion: str
-    measure: str
-    linkage: str
-    tree_unit: str = ""
-    relatedness: np.ndarray | None = None
-    points: np.ndarray | None = None
-    mask: np.ndarray | None = None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Representations:
-    """`representations.npz`: the map of what clients sent of their data.
-
-    Attributes:
-      places: int[M], their rows in `clients.csv`.
-      points: float[M, 2].
-    """
-
-    places: np.ndarray
-    points: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class RunFiles:
     """What a run has written.
 
@@ -129,6 +90,7 @@ class RunFiles:
         `NO_CLUSTER` for those who were not there yet.
       splits: `splits.csv`, int[S, 3]: in which round which cluster was split, and the cluster that this founded; None for methods
         that split none.
+      samples: `samples.npz`; None where examples are no images.
     """
 
     path: pathlib.Path
@@ -141,6 +103,7 @@ class RunFiles:
     representations: Representations | None = None
     history: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
     splits: np.ndarray | None = None
+    samples: Samples | None = None
 
     @property
     def task(self) -> str:
@@ -228,7 +191,7 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     path = pathlib.Path(path)
     config = _read_config(path / "config.toml")
     summary = _read_summary(path / "summary.json")
-    clustering, representations = path / "clustering.npz", path / "representations.npz"
+    check_results(path)
     rounds, clients = _read_rounds(path / "rounds.csv"), _read_clients(path / "clients.csv")
     return RunFiles(
         path=path,
@@ -237,10 +200,11 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
         summary=summary,
         rounds=rounds,
         clients=clients,
-        clustering=_read_arrays(clustering, _clustering) if clustering.exists() else None,
-        representations=_read_arrays(representations, _representations) if representations.exists() else None,
+        clustering=read_arrays(path / "clustering.npz", clustering_of),
+        representations=read_arrays(path / "representations.npz", representations_of),
         history=_read_history(path / "history", clients.client_id),
         splits=_read_splits(path / "splits.csv") if (path / "splits.csv").exists() else None,
+        samples=read_arrays(path / "samples.npz", samples_of),
     )
 
 
@@ -331,49 +295,4 @@ def _read_clients(path: pathlib.Path) -> Clients:
         cluster_accuracy=table.floats("cluster_accuracy"),
         local_accuracy=table.floats("local_accuracy"),
         label_counts=np.stack(counts, axis=1) if counts else np.zeros([len(table.rows), 0], int),
-    )
-
-
-def _read_arrays(path: pathlib.Path, make: Callable):
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = dict(archive)
-        return make(arrays)
-    except KeyError as error:
-        raise columns.damaged(path, f"there is no {error}") from error
-    except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
-        raise columns.damaged(path, error) from error
-
-
-def _representations(arrays: Mapping[str, np.ndarray]) -> Representations:
-    places, points = arrays["places"], arrays["points"]
-    if points.shape != (len(places), 2):
-        raise ValueError(f"points is {points.shape}, for {len(places)} clients it must be {(len(places), 2)}")
-    return Representations(places.astype(int), points.astype(float))
-
-
-def _clustering(arrays: Mapping[str, np.ndarray]) -> Clustering:
-    client_ids = arrays["client_ids"].astype(str)
-    count = len(client_ids)
-    merges = arrays.get("merges")
-    # A threshold graph groups without a tree; such a method writes an empty linkage matrix, or none.
-    if merges is not None and merges.size == 0 and count > 1:
-        merges = None
-    shapes = {"proximity": (count, count), "labels": (count,)} | ({} if merges is None else {"merges": (count - 1, 4)})
-    for name, shape in shapes.items():
-        if arrays[name].shape != shape:
-            raise ValueError(f"{name} is {arrays[name].shape}, for {count} clients it must be {shape}")
-    threshold = float(arrays["threshold"]) if "threshold" in arrays else math.nan
-    return Clustering(
-        client_ids=client_ids,
-        proximity=arrays["proximity"].astype(np.float64),
-        unit=str(arrays["unit"]),
-        merges=None if merges is None else merges.astype(np.float64),
-        threshold=threshold if math.isfinite(threshold) else None,
-        labels=arrays["labels"].astype(np.int64),
-        suggestion=str(arrays["suggestion"]),
-        measure=str(arrays["measure"]),
-        linkage=str(arrays["linkage"]),
-        tree_unit=str(arrays.get("tree_unit", arrays["unit"])),
-        **{name: arrays[name] for name in ("relatedness", "points", "mask") if name in arrays},
     )

@@ -6,11 +6,29 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from tffcl.reporting import figures, style
+from tffcl.reporting.client_figures import KINDS, lower_end
 from tffcl.reporting.files import RunFiles
+from tffcl.reporting.page import client_panels, matrix_panels, round_panels, tree_panels
+from tffcl.reporting.page.panels import Panel
+from tffcl.reporting.rounds_figures import ACCURACIES, MERGING, PROGRESS
 from tffcl.reporting.style import ReportFigure
 from tffcl.reporting.sweeps import Sweep
 
 ROUNDS, CLIENTS, CLUSTERS, SWEEP = "Over the rounds", "Clients", "Clusters", "Over the values"
+
+
+# Columns of a sweep's table as panels: key, title, unit, and whose mean the whiskers are.
+_VALUE_PANELS = (
+    ("cluster_accuracy_percent", "cluster accuracy", "accuracy (%)", ""),
+    ("local_accuracy_percent", "local accuracy", "accuracy (%)", ""),
+    ("global_accuracy_percent", "global accuracy", "accuracy (%)", ""),
+    ("clusters", "clusters", "number of clusters", ""),
+    ("ari", "agreement with true groups", "adjusted Rand index", ""),
+)
+_ERROR_PANELS = (
+    *_VALUE_PANELS[:3],
+    ("clustering_error", "clustering error", "wrongly joined or parted clients", "clustering_error_over_rounds"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +40,10 @@ class Picture:
       section: Under which heading it stands.
       title: What it shows.
       caption: How to read it.
-      png: The picture.
+      png: The picture, to take away.
       others: The same in other formats that were asked for, by the ending of their file.
+      panels: The same for the page; none where only the picture shows it.
+      number: Of its method, by which the page switches it on and off; None for all.
     """
 
     name: str
@@ -32,39 +52,42 @@ class Picture:
     caption: str
     png: bytes
     others: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
-
-    @property
-    def width(self) -> int:
-        """In pixels, as the header of the PNG has it."""
-        return int.from_bytes(self.png[16:20], "big")
+    panels: Sequence[Panel] = ()
+    number: int | None = None
 
 
 def run_pictures(run: RunFiles) -> list[Picture]:
     """Draws the pictures of one run."""
-    return [*_shared([run]), *_of_one(run, "", "")]
+    return [*_shared([run]), *_of_one(run, "")]
 
 
 def comparison_pictures(runs: Sequence[RunFiles]) -> list[Picture]:
     """Draws the pictures of a comparison: of all methods together, and of the first seed of each."""
     pictures = _shared(runs)
-    first = {run.method: run for run in reversed(runs)}
-    for method in dict.fromkeys(run.method for run in runs):
-        run = first[method]
-        pictures += _of_one(run, f"-{method}", f"{method}, seed {run.seed}: ")
+    for number, run in enumerate(first_runs(runs)):
+        pictures += [dataclasses.replace(each, number=number) for each in _of_one(run, f"-{run.method}")]
     return pictures
+
+
+def first_runs(runs: Sequence[RunFiles]) -> list[RunFiles]:
+    """Returns of each method the run of its first seed, in the order of the methods."""
+    first: dict[str, RunFiles] = {}
+    for run in runs:
+        first.setdefault(run.method, run)
+    return list(first.values())
 
 
 def sweep_pictures(sweep: Sweep) -> list[Picture]:
     """Draws the pictures of a sweep."""
     errors = any(point.stats["clustering_error"].count for point in sweep.points)
     lines = f" A colour is a value of {sweep.labels[1]}." if len(sweep.labels) == 2 else ""
-    seeds = " A mark is the mean over the seeds, its whiskers are their standard deviation."
+    seeds = " A line goes through the means over the seeds, its band is ± their sample standard deviation."
     beside = (
-        "clustering error, with its standard deviation over the rounds as whiskers"
+        "clustering error, with its standard deviation over the rounds as band"
         if errors
         else "number of clusters and their agreement with the true groups, where these are known"
     )
-    caption = f"At the left the accuracies of the last evaluation, at the right the {beside}.{lines}"
+    caption = f"The accuracies of the last evaluation, and the {beside}.{lines}"
     return [
         _picture(
             "sweep",
@@ -72,6 +95,7 @@ def sweep_pictures(sweep: Sweep) -> list[Picture]:
             f"accuracy and clusters against {sweep.labels[0]}",
             f"{caption}{seeds if max(len(point.runs) for point in sweep.points) > 1 else ''}",
             figures.sweep_figure(sweep),
+            round_panels.value_panels(sweep, _ERROR_PANELS if errors else _VALUE_PANELS),
         ),
         *_maps_of(sweep),
     ]
@@ -89,25 +113,35 @@ def _maps_of(sweep: Sweep) -> Iterator[Picture]:
             "A dot is a client; near dots have sent vectors of a like direction. The colours are the clusters after the last "
             f"round, of seed {next(iter(firsts.values())).seed}. Grey dots are clusters of one client.",
             figures.settings_figure(firsts, truth if np.any(truth != "") else None),
+            tree_panels.settings_panels(firsts),
         )
 
 
-def _picture(name: str, section: str, title: str, caption: str, figure: ReportFigure, prefix: str = "") -> Picture:
+def _picture(
+    name: str, section: str, title: str, caption: str, figure: ReportFigure, panels: Sequence[Panel | None]
+) -> Picture:
     return Picture(
         name,
         section,
-        f"{prefix}{title}" if prefix else title[:1].upper() + title[1:],
+        title[:1].upper() + title[1:],
         caption,
         style.to_png(figure),
         {format: style.to_bytes(figure, format) for format in style.asked_formats.get()},
+        [panel for panel in panels if panel is not None],
     )
 
 
 def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
     several = len({run.seed for run in runs}) > 1
-    band = " The line is the mean over the seeds, the band reaches from the least to the greatest." if several else ""
+    band = (
+        " The line is the mean over the seeds, the band is ± their sample standard deviation, the ± of the table."
+        if several
+        else ""
+    )
     pooled = " The clients of all seeds are put together." if several else ""
-    pictures = []
+    private = any("epsilon" in run.rounds for run in runs)
+    spent = " A method that released something without noise has spent an infinite ε, which is no line." if private else ""
+    pictures, methods = [], list(dict.fromkeys(run.method for run in runs))
     if len(runs[0].rounds["round"]):
         pictures += [
             _picture(
@@ -117,13 +151,15 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
                 f"Each panel is another question, so compare methods within a panel.{band} The local accuracy counts "
                 "the clients that have trained by then.",
                 figures.accuracy_figure(runs),
+                round_panels.accuracy_panels(runs, ACCURACIES, methods),
             ),
             _picture(
                 "progress",
                 ROUNDS,
                 "Training loss, clusters and their agreement with the true groups",
-                f"An adjusted Rand index of 1 is perfect agreement, about 0 is chance.{band}",
+                f"An adjusted Rand index of 1 is perfect agreement, about 0 is chance.{band}{spent}",
                 figures.progress_figure(runs),
+                round_panels.progress_panels(runs, (*PROGRESS, round_panels.PRIVACY), methods),
             ),
         ]
     merging = [run for run in runs if "objective" in run.rounds]
@@ -136,6 +172,7 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
                 "At first every client is a cluster of its own; clients become known when they first take part. The "
                 f"objective is the sum of the cosines of all pairs of clusters: less is farther apart.{band}",
                 figures.merging_figure(merging),
+                round_panels.progress_panels(merging, MERGING, methods),
             )
         )
     return [
@@ -148,6 +185,7 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
             f"from the worst to the best tenth, the diamond is the mean.{pooled} A narrow box far to the right serves "
             "all clients well.",
             figures.client_accuracy_figure(runs),
+            client_panels.accuracy_panels(runs, KINDS, lower_end(runs)),
         ),
         _picture(
             "sizes",
@@ -155,33 +193,34 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
             f"How much data the clients have{f' (seed {runs[0].seed})' if several else ''}",
             "The height of a bar is the number of clients with so many training examples; the dashed line is the median.",
             figures.client_sizes_figure(runs[0].clients.examples),
+            [client_panels.sizes_panel(runs[0].clients.examples)],
         ),
     ]
 
 
-def _of_one(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
+def _of_one(run: RunFiles, suffix: str) -> Iterator[Picture]:
     sides = "; the colours at the left are the true groups" if np.any(run.clients.true_cluster != "") else ""
     if run.clients.label_counts.shape[1]:
         yield _picture(
             f"labels{suffix}",
             CLUSTERS,
             "who holds which labels",
-            f"A row is a client, ordered by cluster (number of clients in brackets){sides}. White: the client has no "
+            f"A row is a client, ordered by cluster (number of clients in brackets){sides}. Empty: the client has no "
             "example of the label. A cluster whose rows look alike has put like with like.",
             figures.labels_figure(run),
-            prefix,
+            [matrix_panels.labels_panel(run)],
         )
     if run.clustering is not None:
-        yield from _of_clustering(run, suffix, prefix)
+        yield from _of_clustering(run, suffix)
     if run.splits is not None and len(run.splits):
         yield _picture(
             f"splits{suffix}",
             CLUSTERS,
             "which cluster was split when",
             "A line is a cluster, from the round in which it was founded; a dot is a split, in which the clients at the end of the "
-            "vertical line left. At the right the clients that each has in the end.",
+            "vertical line left. In brackets the clients that each has in the end.",
             figures.splits_figure(run),
-            prefix,
+            [tree_panels.splits_panel(run)],
         )
     if run.representations is not None and run.history:
         truth = run.clients.true_cluster
@@ -193,19 +232,18 @@ def _of_one(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
             "A dot is a client; near dots have sent vectors of a like direction. The map is the same in each panel, the "
             "colours are the clusters by then. Grey dots are clusters of one client, as are all that have not taken part.",
             figures.representations_figure(run.representations, run.history, last, truth if np.any(truth != "") else None),
-            prefix,
+            tree_panels.history_panels(run),
         )
 
 
-def _of_clustering(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
+def _of_clustering(run: RunFiles, suffix: str) -> Iterator[Picture]:
     found = run.clustering
     yield _picture(
         f"proximity{suffix}",
         CLUSTERS,
-        f"{found.measure} between clients",
-        "Rows and columns are the clients, ordered by cluster; the frames are the clusters. Dark is alike: dark "
-        "squares within the frames and light outside them are clear clusters. The colours span the values between "
-        "different clients.",
+        f"{found.measure} between clients".replace("_", " "),
+        "Rows and columns are the clients, ordered by cluster; the frames are the clusters. Squares that are alike "
+        "within the frames and unlike outside them are clear clusters. The colours span the values between different clients.",
         figures.proximity_figure(
             found.proximity,
             found.labels,
@@ -214,7 +252,7 @@ def _of_clustering(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]
             measure=found.measure,
             merges=found.merges,
         ),
-        prefix,
+        [matrix_panels.proximity_panel(found)],
     )
     if found.merges is None:
         return
@@ -233,13 +271,13 @@ def _of_clustering(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]
             linkage=found.linkage,
             suggestion=found.suggestion,
         ),
-        prefix,
+        [tree_panels.dendrogram_panel(found)],
     )
     if found.relatedness is not None:
-        yield from _of_relations(run, suffix, prefix)
+        yield from _of_relations(run, suffix)
 
 
-def _of_relations(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
+def _of_relations(run: RunFiles, suffix: str) -> Iterator[Picture]:
     found, truth = run.clustering, run.clients.true_cluster
     yield _picture(
         f"relatedness{suffix}",
@@ -249,7 +287,7 @@ def _of_relations(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
         "relations within a cluster, pale ones are pairs of a cluster that were not related, grey ones relations that "
         "the clusters cut.",
         figures.relatedness_figure(found.relatedness, found.labels, found.merges, client_ids=found.client_ids),
-        prefix,
+        matrix_panels.relatedness_panels(found),
     )
     if found.points is not None:
         yield _picture(
@@ -258,5 +296,5 @@ def _of_relations(run: RunFiles, suffix: str, prefix: str) -> Iterator[Picture]:
             "the clients' centres in the map",
             "A dot is one centre of one client, laid out by UMAP: near dots stand for like images.",
             figures.centres_figure(found.points, found.mask, found.labels, truth if np.any(truth != "") else None),
-            prefix,
+            tree_panels.centre_panels(found, truth),
         )

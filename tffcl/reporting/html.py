@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: styles and pictures are inside, and no script."""
+"""The report as one HTML page that needs nothing else: its figures, its style and its one script are inside."""
 
 import base64
 import dataclasses
@@ -11,29 +11,56 @@ from collections.abc import Sequence
 
 import jinja2
 import numpy as np
+from markupsafe import Markup
 
-from tffcl.reporting import settings, sweeps, tables, targets
+from tffcl.reporting import (
+    gallery,
+    newcomers_table,
+    published_table,
+    settings,
+    style,
+    sweep_figure,
+    sweeps,
+    tables,
+    targets,
+)  # fmt: skip
 from tffcl.reporting.files import NO_CLUSTER, RunFiles
-from tffcl.reporting.gallery import Picture
+from tffcl.reporting.gallery import CLUSTERS, Picture
+from tffcl.reporting.page import cluster_tables, panels, round_panels
+from tffcl.reporting.page.page_table import PageTable, plain
 from tffcl.reporting.sweeps import Sweep
 from tffcl.reporting.units import MISSING, human_bytes, show_value
 
-_FILES = ("config.toml", "summary.json", "rounds.csv", "clients.csv", "clustering.npz")
+_FILES = (
+    "config.toml", "summary.json", "rounds.csv", "clients.csv", "clustering.npz", "samples.npz", "newcomers.json", "published.json",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
-class _Table:
-    """A plain table of the page.
+class _Group:
+    """Pictures of the page that belong together.
 
     Attributes:
-      head: Titles of the columns.
-      rows: Cells; the first of a row is its title.
-      numbers: Whether the other cells are numbers, which stand at the right.
+      title: Which run they are of; "" for all.
+      number: Of its method, by which it is switched on and off; None for all.
+      pictures: The figures.
+      table: Stands above them.
+      note: What a reader must know of the table.
     """
 
-    head: Sequence[str]
-    rows: Sequence[Sequence[object]]
-    numbers: bool = False
+    title: str
+    number: int | None
+    pictures: Sequence[Picture]
+    table: PageTable | None = None
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Section:
+    """A section of the page with pictures."""
+
+    name: str
+    groups: Sequence[_Group]
 
 
 def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.Path, sweep: Sweep | None = None) -> str:
@@ -45,42 +72,71 @@ def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.
       root: The directory that the page is written to; it names files relative to it.
       sweep: What the runs are of, if it is one.
     """
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    source = importlib.resources.files("tffcl.reporting").joinpath("report.html.j2").read_text(encoding="utf-8")
-    environment.filters["base64"] = lambda data: base64.b64encode(data).decode("ascii")
-    page = environment.from_string(source)
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tffcl.reporting", "page"),
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"base64": lambda data: base64.b64encode(data).decode("ascii"), "coordinate": panels.place}
+    environment.globals |= {"colors": len(style.COLORS), "dash": round_panels.dash}
     rows = tables.comparison_rows(runs) if sweep else tables.directory_rows(root)
-    return page.render(_of_runs(runs, root, rows) | _of_sweep(sweep) | {"sections": _sections(pictures)})
+    return environment.get_template("report.html.j2").render(
+        _of_runs(runs, root, rows) | _of_pictures(runs, pictures) | _of_sweep(sweep, pictures) | _parts()
+    )
+
+
+def _parts() -> dict:
+    """Style and script, as they are in their files, and the hash by which the page's policy lets the script run."""
+    folder = importlib.resources.files("tffcl.reporting").joinpath("page")
+    script = folder.joinpath("report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    look = folder.joinpath("report.css").read_text(encoding="utf-8")
+    return {"style": Markup(look), "script": Markup(script), "script_hash": f"sha256-{digest}"}
 
 
 def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[tables.Row]) -> dict:
     """What the page says of the runs."""
     comparison = runs[0].path != root
     methods, differing = settings.differing(runs)
+    further = tables.to_page(rows, tables.FURTHER_GROUPS)
     return {
         "title": _title(runs, comparison),
         "description": _texts(runs, "description"),
         "source": _texts(runs, "source"),
         "facts": _facts(runs),
-        "result": tables.to_html(rows, tables.ACCURACY_GROUPS),
-        "traffic": tables.to_html(rows, tables.TRAFFIC_GROUPS),
-        "seconds": tables.to_html(rows, tables.TIME_GROUPS),
+        "result": tables.to_page(rows, tables.RESULT_GROUPS),
+        "further": further if len(further.heads) > 2 else None,
+        "published": published_table.to_page(runs),
+        "traffic": tables.to_page(rows, tables.TRAFFIC_GROUPS),
+        "seconds": tables.to_page(rows, tables.TIME_GROUPS),
         "legend": tables.LEGEND,
         "caution": tables.CAUTION,
-        "targets": _targets(runs, root),
-        "targets_legend": targets.LEGEND,
+        **_targets(runs, root),
         "failures": [str(each) for row in rows for each in row.failures],
-        "shared": _Table(("setting", "value"), settings.shared(runs)),
-        "differing": _Table(("setting", *methods), differing),
-        "versions": _Table(("software", "version"), settings.versions(runs)),
-        "clients": _clients_compared(runs) if comparison else _clients(runs[0]),
+        "shared": plain(("setting", "value"), settings.shared(runs)),
+        "differing": plain(("setting", *methods), differing),
+        "versions": plain(("software", "version"), settings.versions(runs)),
+        "clients": cluster_tables.clients_compared(runs) if comparison else cluster_tables.clients_table(runs[0]),
         "clients_seed": runs[0].seed if comparison else None,
-        "files": _Table(("file", "size", "SHA-256 begins"), [row for run in runs for row in _provenance(run, root)]),
+        "clients_left": max(0, len(runs[0].clients) - cluster_tables.MOST_CLIENTS),
+        "newcomers": newcomers_table.to_page(runs),
+        "newcomers_legend": newcomers_table.LEGEND,
+        "newcomers_each": None if comparison else newcomers_table.clients_table(runs[0]),
+        "files": plain(("file", "size", "SHA-256 begins"), [row for run in runs for row in _provenance(run, root)]),
         "reports": [_link(run, root) for run in runs if comparison and (run.path / "report.html").is_file()],
     }
 
 
-def _of_sweep(sweep: Sweep | None) -> dict:
+def _of_pictures(runs: Sequence[RunFiles], pictures: Sequence[Picture]) -> dict:
+    """What it shows of them, and which methods are switched on and off."""
+    methods = list(dict.fromkeys(run.method for run in runs))
+    return {
+        "sections": _sections(pictures, gallery.first_runs(runs)),
+        "switched": methods if len(methods) > 1 else [],
+        "switches_title": "Show",
+    }
+
+
+def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
     """What it says otherwise where the runs are those of a sweep."""
     if sweep is None:
         return {}
@@ -94,20 +150,32 @@ def _of_sweep(sweep: Sweep | None) -> dict:
     return {
         "title": f"{sweep.task}: {sweep.algorithm} over {' and '.join(sweep.labels)}",
         "facts": [facts[0], ("method", sweep.algorithm), *values, *facts[1:]],
-        "result": sweeps.to_html(sweep),
-        "traffic": tables.to_html(rows, tables.TRAFFIC_GROUPS, first=sweep.title),
-        "seconds": tables.to_html(rows, tables.TIME_GROUPS, first=sweep.title),
+        "result": sweeps.to_page(sweep),
+        "traffic": tables.to_page(rows, tables.TRAFFIC_GROUPS, first=sweep.title),
+        "seconds": tables.to_page(rows, tables.TIME_GROUPS, first=sweep.title),
         "legend": sweeps.legend(sweep),
         "failures": failures,
-        "clients": None,  # two columns for each point are too many
+        # Columns or lines for each point are too many.
+        "clients": None, "newcomers": None, "further": None, "published": None, "targets": None,
+        "sections": _sections(pictures, []),
+        "switched": [line.name for line in sweep_figure.lines_of(sweep)] if len(sweep.labels) == 2 else [],
+        "switches_title": sweep.labels[-1],
+    }  # fmt: skip
+
+
+def _targets(runs: Sequence[RunFiles], root: pathlib.Path) -> dict:
+    """The table of rounds and bytes to the targets that were asked for, or to one that is told apart."""
+    asked = targets.read_targets(root)
+    wanted = asked or targets.suggested(runs)
+    rows = [targets.cells(row) for row in targets.reached(runs, wanted)]
+    kept = [place for place in range(len(targets.HEADS)) if any(row[place] != MISSING for row in rows)]
+    words = targets.LEGEND if asked else f"{targets.LEGEND} {targets.NONE_ASKED}"
+    return {
+        "targets": plain([targets.HEADS[each] for each in kept], [[row[each] for each in kept] for row in rows], numbers=True)
+        if wanted
+        else None,
+        "targets_legend": words,
     }
-
-
-def _targets(runs: Sequence[RunFiles], root: pathlib.Path) -> _Table | None:
-    wanted = targets.read_targets(root)
-    return (
-        _Table(targets.HEADS, [targets.cells(row) for row in targets.reached(runs, wanted)], numbers=True) if wanted else None
-    )
 
 
 def _title(runs: Sequence[RunFiles], comparison: bool) -> str:
@@ -139,8 +207,17 @@ def _facts(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
     ]
     if len(runs) == 1:
         facts.append(("clients per cluster", _cluster_sizes(runs[0])))
-    notes = dict.fromkeys(note for run in runs for note in run.summary.get("notes", []))
-    return facts + [("note", note) for note in notes]
+    return facts + [("note", note) for note in _notes(runs)]
+
+
+def _notes(runs: Sequence[RunFiles]) -> list[str]:
+    """What the runs note; where not all have a note, with the methods that have it."""
+    notes: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for note in run.summary.get("notes", []):
+            notes.setdefault(note, {})[run.method] = None
+    methods = {run.method for run in runs}
+    return [note if set(own) == methods else f"{', '.join(own)}: {note}" for note, own in notes.items()]
 
 
 def _cluster_sizes(run: RunFiles) -> str:
@@ -157,55 +234,33 @@ def _span(values) -> str:
     return " to ".join(f"{end:,.0f}" for end in ends)
 
 
-def _sections(pictures: Sequence[Picture]) -> dict[str, list[Picture]]:
-    sections: dict[str, list[Picture]] = {}
-    for picture in pictures:
-        sections.setdefault(picture.section, []).append(picture)
-    return sections
+def _sections(pictures: Sequence[Picture], shown: Sequence[RunFiles]) -> list[_Section]:
+    """The sections with pictures; that of the clusters has a table of them for each run shown."""
+    names = dict.fromkeys([*(picture.section for picture in pictures), *([CLUSTERS] if shown else [])])
+    sections = []
+    for name in names:
+        own = [picture for picture in pictures if picture.section == name]
+        if name == CLUSTERS and shown:
+            groups = [_cluster_group(run, number, own, shown[:number], len(shown) > 1) for number, run in enumerate(shown)]
+        else:
+            groups = [_Group("", None, own)]
+        sections.append(_Section(name, [group for group in groups if group.pictures or group.table]))
+    return [section for section in sections if section.groups]
 
 
-def _clients(run: RunFiles) -> _Table:
-    head = (
-        "client",
-        "true group",
-        "cluster",
-        "examples",
-        "test examples",
-        "rounds trained",
-        "cluster %",
-        "local %",
-    )
-    who = run.clients
-    columns = (
-        who.client_id,
-        [each or MISSING for each in who.true_cluster],
-        [MISSING if each == NO_CLUSTER else each for each in who.cluster],
-        who.examples,
-        who.test_examples,
-        who.rounds_trained,
-        _percents(who.cluster_accuracy),
-        _percents(who.local_accuracy),
-    )
-    return _Table(head, list(zip(*columns, strict=True)), numbers=True)
-
-
-def _clients_compared(runs: Sequence[RunFiles]) -> _Table | None:
-    """The accuracies of the same clients under each method; only runs of one seed have the same clients."""
-    same = [run for run in runs if run.seed == runs[0].seed]
-    names = ("client_id", "examples")
-    if any(not np.array_equal(getattr(run.clients, name), getattr(runs[0].clients, name)) for run in same for name in names):
-        return None
-    head = ["client", "true group", "examples"]
-    first = runs[0].clients
-    columns = [first.client_id, [each or MISSING for each in first.true_cluster], first.examples]
-    for kind in ("cluster", "local"):
-        head += [f"{run.method}: {kind} %" for run in same]
-        columns += [_percents(getattr(run.clients, f"{kind}_accuracy")) for run in same]
-    return _Table(head, list(zip(*columns, strict=True)), numbers=True)
-
-
-def _percents(fractions: np.ndarray) -> list[str]:
-    return [MISSING if math.isnan(each) else f"{100 * each:.2f}" for each in fractions]
+def _cluster_group(
+    run: RunFiles, number: int, pictures: Sequence[Picture], before: Sequence[RunFiles], several: bool
+) -> _Group:
+    """What the page shows of the clusters of one run; who holds which labels only where no run before has the same clusters."""
+    table = cluster_tables.clusters_table(run, compared=several)
+    left = cluster_tables.clusters_left_out(run) if table else 0
+    note = f"The {left} smallest clusters are left out; the table of all clients has them." if left else ""
+    own = [picture for picture in pictures if picture.number in (number, None)]
+    same = [each.method for each in before if cluster_tables.same_clusters(each, run)]
+    if same:
+        own = [picture for picture in own if picture.name != f"labels-{run.method}"]
+        note = f"{note} The clusters are those of {same[0]}; who holds which labels is shown there.".lstrip()
+    return _Group(f"{run.method}, seed {run.seed}" if several else "", number if several else None, own, table, note)
 
 
 def _provenance(run: RunFiles, root: pathlib.Path) -> list[tuple[str, str, str]]:

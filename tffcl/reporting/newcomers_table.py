@@ -2,14 +2,16 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 from collections.abc import Sequence
 
 from tffcl.errors import UserError
 from tffcl.reporting import columns, files, tables
 from tffcl.reporting.files import RunFiles
+from tffcl.reporting.page.page_table import PageTable, percent, plain
 from tffcl.reporting.tables import Column, Row
-from tffcl.reporting.units import Stat, show_count, show_number
+from tffcl.reporting.units import MISSING, Stat, show_count, show_number
 
 _JOINED = "newcomers.json"
 
@@ -32,7 +34,7 @@ COLUMNS = (
     Column("ari", "clusters", "ARI", ("clusters", "ari"), 1, _three),
 )
 _GROUPS = ("accuracy %", "worst 10 %", "newcomers", "clusters")
-_LEGEND = (
+LEGEND = (
     "cluster: the model that a newcomer is given; local: after its own epochs with it. ARI: of all clients, newcomers included."
 )
 
@@ -43,9 +45,15 @@ def newcomer_rows(path: str | pathlib.Path) -> list[Row]:
     Raises:
       UserError: If no run has newcomers that joined, or a file is damaged.
     """
-    runs = [_with_newcomers(run) for run in files.find_runs(path) if (run.path / _JOINED).is_file()]
-    if not runs:
+    rows = _rows(files.find_runs(path))
+    if not rows:
         raise UserError(f"no newcomers have joined a run in {path}")
+    return rows
+
+
+def _rows(runs: Sequence[RunFiles]) -> list[Row]:
+    """A row a method that has a run whose newcomers have joined."""
+    runs = [_with_newcomers(run) for run in runs if (run.path / _JOINED).is_file()]
     methods: dict[str, list[RunFiles]] = {}
     for run in runs:
         methods.setdefault(run.method, []).append(run)
@@ -64,8 +72,39 @@ def _row(name: str, runs: Sequence[RunFiles]) -> Row:
     return Row(name, tuple(run.seed for run in runs), {each.key: Stat.of(each.read(run) for run in runs) for each in COLUMNS})
 
 
+def to_page(runs: Sequence[RunFiles]) -> PageTable | None:
+    """Returns the table for the page; None where no newcomers have joined."""
+    rows = _rows(runs)
+    return tables.to_page(rows, _GROUPS, columns=COLUMNS) if rows else None
+
+
+def clients_table(run: RunFiles) -> PageTable | None:
+    """Returns the newcomers of one run, a row each, for the page; None where none have joined."""
+    if not (run.path / _JOINED).is_file():
+        return None
+    heads = ("newcomer", "true group", "cluster", "examples", "test examples", "cluster %", "local %")
+    try:
+        rows = [
+            [
+                each["client_id"],
+                MISSING if each["true_cluster"] is None else each["true_cluster"],
+                f"{each['cluster']}{' (founded)' if each['founded'] else ''}",
+                each["examples"],
+                each["test_examples"],
+                *(
+                    percent(math.nan if each[f"{kind}_accuracy"] is None else each[f"{kind}_accuracy"])
+                    for kind in ("cluster", "local")
+                ),
+            ]
+            for each in _with_newcomers(run).summary["clients"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise columns.damaged(run.path / _JOINED, f"there is no {error}") from error
+    return plain(heads, rows, numbers=True)
+
+
 def write_table(path: str | pathlib.Path) -> str:
     """Writes `newcomers.csv` of a comparison; returns the table for a terminal."""
     rows = newcomer_rows(path)
     (pathlib.Path(path) / "newcomers.csv").write_text(tables.to_csv(rows, columns=COLUMNS), encoding="utf-8")
-    return f"{tables.to_text(rows, groups=_GROUPS, columns=COLUMNS)}\n\n{_LEGEND}"
+    return f"{tables.to_text(rows, groups=_GROUPS, columns=COLUMNS)}\n\n{LEGEND}"

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tffcl.reporting import style
-from tffcl.reporting.study_table import EPSILONS, Result, StudyResults
+from tffcl.reporting.study_results import EPSILONS, Result, StudyResults
 from tffcl.reporting.style import ReportFigure
 
 _OPEN = 4.0  # how many times the largest epsilon lie to the left of "no noise"

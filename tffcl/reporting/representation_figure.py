@@ -40,7 +40,7 @@ def representations_figure(
       truth: str [N], the true groups; None where they are not known.
     """
     panels = [(f"after round {each}", found, clusters_at(history, each)) for each in shown_rounds(last)]
-    return _panels(panels, _crowded(panels[-1][2]) if truth is None else truth, truth)
+    return _panels(panels, crowded(panels[-1][2]) if truth is None else truth, truth)
 
 
 def settings_figure(runs: Mapping[str, RunFiles], truth: Sequence | None = None) -> ReportFigure:
@@ -52,7 +52,7 @@ def settings_figure(runs: Mapping[str, RunFiles], truth: Sequence | None = None)
     """
     shown = list(runs.items())[:_MOST_PANELS]
     panels = [(title, run.representations, run.history[max(run.history)]) for title, run in shown]
-    return _panels(panels, _crowded(panels[0][2]) if truth is None else truth, truth)
+    return _panels(panels, crowded(panels[0][2]) if truth is None else truth, truth)
 
 
 def _panels(panels: Sequence[tuple], reference: Sequence, truth: Sequence | None) -> ReportFigure:
@@ -68,23 +68,23 @@ def _panels(panels: Sequence[tuple], reference: Sequence, truth: Sequence | None
         _draw(all_axes[0], found.points, ordering.ranks(truth)[found.places])
         all_axes[0].set_title(f"{len(np.unique(truth))} true groups", fontsize=10)
     for axes, (title, own, labels) in zip(all_axes[count - len(panels) : count], panels, strict=True):
-        crowded = _crowded(labels)
-        _draw(axes, own.points, _matched(crowded, groups)[own.places])
-        alone, number = int(np.sum(crowded < 0)), len(np.unique(crowded[crowded >= 0]))
+        together = crowded(labels)
+        _draw(axes, own.points, matched(together, groups)[own.places])
+        alone, number = int(np.sum(together < 0)), len(np.unique(together[together >= 0]))
         clusters = f"{number} cluster{'s' * (number != 1)}"
         axes.set_title(f"{title}: {clusters}{f', {alone} alone' if alone else ''}", fontsize=10)
     figure.suptitle(f"{len(found.points):,} clients by what they sent of their data, laid out by t-SNE", fontsize=12)
     return figure
 
 
-def _crowded(labels: np.ndarray) -> np.ndarray:
-    """Clusters [N] with more than one client; -1 for the others."""
+def crowded(labels: np.ndarray) -> np.ndarray:
+    """Returns clusters [N] with more than one client; -1 for the others."""
     _, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
     return np.where((counts[which] > 1) & (labels != NO_CLUSTER), labels, -1)
 
 
-def _matched(crowded: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    """Colours [N] of clusters: those of the groups 0, 1, ... that they have most clients in common with, each given once.
+def matched(crowded: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    """Returns colours [N] of clusters: those of the groups 0, 1, ... that they have most clients in common with, each given once.
 
     A cluster's number changes when an older one takes it up, and is another in another run; its clients are its identity.
     """

@@ -10,19 +10,20 @@ from matplotlib.ticker import MaxNLocator
 from tffcl.reporting import style
 from tffcl.reporting.files import RunFiles
 from tffcl.reporting.style import ReportFigure
+from tffcl.reporting.units import Stat
 
 # Column of rounds.csv, title, unit on the axis, factor.
-_ACCURACIES = (
+ACCURACIES = (
     ("cluster_accuracy", "cluster accuracy", "accuracy (%)", 100),
     ("local_accuracy", "local accuracy", "accuracy (%)", 100),
     ("global_accuracy", "global accuracy", "accuracy (%)", 100),
 )
-_PROGRESS = (
+PROGRESS = (
     ("train_loss", "training loss", "loss (nats)", 1),
     ("clusters", "clusters", "number of clusters", 1),
     ("ari", "agreement with true groups", "adjusted Rand index", 1),
 )
-_MERGING = (
+MERGING = (
     ("clusters", "clusters", "number of clusters", 1),
     ("known_clusters", "clusters of known clients", "number of clusters", 1),
     ("objective", "clustering objective", "sum of cosines of all pairs", 1),
@@ -33,9 +34,9 @@ _MOST_MARKED = 16
 def accuracy_figure(runs: Sequence[RunFiles]) -> ReportFigure:
     """Draws the three accuracies over the rounds, a panel each.
 
-    A line is the mean over the seeds of a method, its band reaches from the least to the greatest.
+    A line is the mean over the seeds of a method, its band is their sample standard deviation, as in the table.
     """
-    figure = _panels(runs, _ACCURACIES, share_y=True)
+    figure = _panels(runs, ACCURACIES, share_y=True)
     axes = figure.axes[0]
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, 0), min(high, 100.5))
@@ -47,9 +48,9 @@ def progress_figure(runs: Sequence[RunFiles]) -> ReportFigure:
 
     Dotted lines stand where clusters were formed anew.
     """
-    figure = _panels(runs, _PROGRESS, share_y=False)
+    figure = _panels(runs, PROGRESS, share_y=False)
     _, clusters, agreement = figure.axes
-    for number in sorted(set().union(*map(_formed_anew, runs))):
+    for number in sorted(set().union(*map(formed_anew, runs))):
         for axes in (clusters, agreement):
             axes.axvline(number, color=style.GREY, linestyle=":", linewidth=1, zorder=0)
     clusters.set_ylim(min(0.5, clusters.get_ylim()[0]), np.ceil(clusters.get_ylim()[1]) + 0.5)
@@ -62,7 +63,7 @@ def _count_on(axes: Axes):
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
 
 
-def _formed_anew(run: RunFiles) -> set[int]:
+def formed_anew(run: RunFiles) -> set[int]:
     """Rounds after which the clusters were formed anew, the rare ones that a line can mark."""
     anew = run.rounds.get("formed_anew")
     numbers = set() if anew is None else {int(number) for number in run.rounds["round"][anew > 0]}
@@ -71,15 +72,15 @@ def _formed_anew(run: RunFiles) -> set[int]:
 
 def merging_figure(runs: Sequence[RunFiles]) -> ReportFigure:
     """Draws how clusters merge over the rounds, and the clustering objective (StoCFL Fig. 6b, Eq. 2)."""
-    figure = _panels(runs, _MERGING, share_y=False)
+    figure = _panels(runs, MERGING, share_y=False)
     for axes in figure.axes[:2]:
         axes.set_ylim(0, np.ceil(axes.get_ylim()[1]))
         _count_on(axes)
     return figure
 
 
-def over_seeds(runs: Sequence[RunFiles], column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Returns rounds, mean, least and greatest value over the runs of one method.
+def over_seeds(runs: Sequence[RunFiles], column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns rounds, means and sample standard deviations (ddof=1, NaN of one) over the runs of one method.
 
     Only rounds that all seeds have are used: a mean over fewer of them would jump. Where there is no such round,
     those that any seed has.
@@ -90,11 +91,10 @@ def over_seeds(runs: Sequence[RunFiles], column: str) -> tuple[np.ndarray, np.nd
         values = dict(zip(run.rounds["round"][present].tolist(), run.rounds[column][present].tolist(), strict=True))
         series += [values] if values else []
     if not series:
-        return tuple(np.empty(0) for _ in range(4))
+        return tuple(np.empty(0) for _ in range(3))
     rounds = sorted(set.intersection(*map(set, series))) or sorted(set.union(*map(set, series)))
-    values = [[each[number] for each in series if number in each] for number in rounds]
-    mean, low, high = (np.array([each(value) for value in values], float) for each in (np.mean, np.min, np.max))
-    return np.array(rounds), mean, low, high
+    stats = [Stat.of(each[number] for each in series if number in each) for number in rounds]
+    return np.array(rounds), np.array([stat.mean for stat in stats]), np.array([stat.std for stat in stats])
 
 
 def _panels(runs: Sequence[RunFiles], panels, share_y: bool) -> ReportFigure:
@@ -120,12 +120,13 @@ def _panels(runs: Sequence[RunFiles], panels, share_y: bool) -> ReportFigure:
 
 
 def _draw_method(axes: Axes, runs: Sequence[RunFiles], column: str, factor: float, look: dict) -> bool:
-    rounds, mean, low, high = over_seeds(runs, column)
+    rounds, mean, std = over_seeds(runs, column)
     if not rounds.size:
         return False
     marker = "o" if rounds.size <= _MOST_MARKED else None
     axes.plot(rounds, mean * factor, marker=marker, markersize=4, linewidth=1.8, **look)
-    if len(runs) > 1:
+    if np.any(std > 0):
+        low, high = mean - np.nan_to_num(std), mean + np.nan_to_num(std)
         axes.fill_between(rounds, low * factor, high * factor, color=look["color"], alpha=0.15, linewidth=0)
     return True
 

@@ -24,14 +24,14 @@ def splits_figure(run: RunFiles) -> ReportFigure:
     """
     splits = run.splits
     last = int(max(run.rounds["round"], default=splits[:, 0].max(initial=1)))
-    lanes = _lanes(splits)
+    lanes = lanes_of(splits)
     figure = style.new_figure(9.0, 1.2 + 0.34 * len(lanes))
     axes = figure.subplots()
     founded = {0: 0, **{int(new): int(number) for number, _, new in splits}}
     for cluster, lane in lanes.items():
         axes.plot([founded[cluster], last], [lane, lane], color=style.color(cluster), linewidth=2.5, solid_capstyle="round")
         axes.annotate(
-            _told(run, cluster), (last, lane), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9, clip_on=False
+            told(run, cluster), (last, lane), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9, clip_on=False
         )
     for number, cluster, new in splits.tolist():
         axes.plot([number, number], [lanes[cluster], lanes[new]], color=style.color(new), linewidth=1.5)
@@ -41,8 +41,8 @@ def splits_figure(run: RunFiles) -> ReportFigure:
     return figure
 
 
-def _lanes(splits: np.ndarray) -> dict[int, int]:
-    """The height of each cluster: that which a cluster founds last stands next to it."""
+def lanes_of(splits: np.ndarray) -> dict[int, int]:
+    """Returns the height of each cluster: that which a cluster founds last stands next to it."""
     children = collections.defaultdict(list)
     for _, cluster, new in splits.tolist():
         children[cluster].append(new)
@@ -54,14 +54,15 @@ def _lanes(splits: np.ndarray) -> dict[int, int]:
     return {cluster: -place for place, cluster in enumerate(order)}
 
 
-def _told(run: RunFiles, cluster: int) -> str:
+def told(run: RunFiles, cluster: int) -> str:
+    """Returns what is said of a cluster: its clients at the end, and the true groups that these are of."""
     members = run.clients.cluster == cluster
-    told = f"cluster {cluster}: {members.sum()} client{'s' * (members.sum() != 1)}"
+    said = f"cluster {cluster}: {members.sum()} client{'s' * (members.sum() != 1)}"
     groups = collections.Counter(run.clients.true_cluster[members].tolist())
     if "" in groups or not groups:
-        return told
+        return said
     named = [f"group {group}{f' ({count})' if len(groups) > 1 else ''}" for group, count in groups.most_common(_MOST_GROUPS)]
-    return f"{told}, {', '.join(named)}{', ...' if len(groups) > _MOST_GROUPS else ''}"
+    return f"{said}, {', '.join(named)}{', ...' if len(groups) > _MOST_GROUPS else ''}"
 
 
 def _dress(axes: Axes, last: int, lanes: int) -> None:

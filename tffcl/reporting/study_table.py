@@ -1,22 +1,16 @@
-"""The table of a study from its small files: each published number beside the one here, their difference and the setting."""
+"""The table of a study: each published number beside the one here, their difference and the setting; or that of a league."""
 
 import csv
-import dataclasses
 import io
-import json
 import math
-import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
-
-from tffcl.errors import UserError
-from tffcl.reporting import columns
-from tffcl.reporting.comparisons import Failure, read_failure
+from tffcl.reporting import columns, league_table
+from tffcl.reporting.study_results import CONTENTS, EPSILONS, Result, StudyResults, read_study
 from tffcl.reporting.units import MISSING, Stat, show_number
 
-CONTENTS = "study.json"
-_KINDS = ("cluster", "local", "global")
+__all__ = ["CONTENTS", "EPSILONS", "compared_cells", "read_study", "to_csv", "to_markdown", "to_text"]
+
 _MEASURES = {
     "participants": "cluster, took part",
     "cluster_variance": "variance, cluster",
@@ -28,245 +22,74 @@ _MEASURES = {
     "noised_epsilon": "epsilon, noised releases",
     "benign_worst": "benign, worst cluster",
 }
-PICTURE = "privacy.png"  # of a study with these measures
-EPSILONS = ("epsilon", "noised_epsilon")
+PICTURE = "privacy.png"  # of a study with epsilons
+LEAGUE_PICTURE = "league.svg"
 HEADS = ("", "compared", "here", "paper", "difference", "cluster", "took part", "local", "global", "ARI", "seeds", "rounds")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Result:
-    """A cell of a study with what its runs gave.
-
-    Attributes:
-      noted: The cell as `study.json` has it.
-      here: Over the seeds, in the unit of the published number.
-      missed: How many seeds never reached the target.
-      published: `(mean, spread)`; None where the paper has none.
-      accuracies: cluster, local, global, and as "took part" cluster over those that took part, in percent, over the seeds.
-      ari: Adjusted Rand index over the seeds.
-      rounds: That were run.
-      failures: The seeds that failed, and why.
-    """
-
-    noted: Mapping
-    here: Stat
-    missed: int
-    published: tuple[float | None, float | None]
-    accuracies: Mapping[str, Stat]
-    ari: Stat
-    rounds: int | None
-    failures: tuple[Failure, ...]
-
-    @property
-    def difference(self) -> float | None:
-        """Here minus paper; None where one of them is not there."""
-        return None if self.published[0] is None or not self.here.count else self.here.mean - self.published[0]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class StudyResults:
-    """What a study has given so far.
-
-    Attributes:
-      path: Its directory of results.
-      noted: `study.json`.
-      results: One a cell, column by column.
-    """
-
-    path: pathlib.Path
-    noted: Mapping
-    results: Sequence[Result]
-
-    @property
-    def columns(self) -> list[str]:
-        """The headings of the paper's columns."""
-        return list(dict.fromkeys(result.noted["column"] for result in self.results))
-
-    @property
-    def heading(self) -> str:
-        """What is compared with what: title, paper, table."""
-        where = ", ".join(filter(None, [self.noted["paper"], self.noted["table"]]))
-        page = f", page {self.noted['page']}" if self.noted.get("page") else ""
-        return f"{self.noted['title']} ({where}{page})" if where else self.noted["title"]
-
-    @property
-    def setting(self) -> str:
-        """In a line: rounds and seeds that were run, and what ± means."""
-        rounds = self.noted["rounds"]
-        share = "all rounds" if rounds == 1 else f"{rounds:g} of each task's rounds" if rounds < 1 else f"{rounds:g} rounds"
-        seeds = ", ".join(map(str, self.noted["seeds"]))
-        return (
-            f"Run with {share}; seed{'s' * (len(self.noted['seeds']) != 1)} {seeds}. Here ± is the sample standard deviation over "
-            f"seeds, in the paper {self.noted['published_is']}."
-        )
-
-
-def read_study(path: str | pathlib.Path) -> StudyResults:
-    """Reads the results of a study, as far as its runs have ended.
+def compared_cells(
+    noted: Mapping, here: Stat, missed: int, published: tuple[float | None, float | None]
+) -> tuple[str, str, str, str]:
+    """Returns what is compared, the number here, the published one and their difference, as text.
 
     Args:
-      path: `OUT/results` of a study, or a copy.
-
-    Raises:
-      UserError: If there is no `study.json`, or a file is damaged.
+      noted: The cell as `study.json` has it.
+      here: What the runs gave.
+      missed: How many of them never reached the target.
+      published: Mean and spread, each None where the paper has none.
     """
-    path = pathlib.Path(path)
-    file = path / CONTENTS
-    if not file.is_file():
-        raise UserError(f"{path} holds no results of a study: there is no {CONTENTS} in it")
-    try:
-        noted = json.loads(columns.read_text(file))
-        return StudyResults(path, noted, [_read_cell(path, cell, noted["seeds"]) for cell in noted["cells"]])
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise columns.damaged(file, error) from error
-
-
-def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Result:
-    places = [path / cell["directory"] / f"seed-{seed}" for seed in seeds] if cell["directory"] else []
-    failures = tuple(each for each in (read_failure(place, cell["row"]) for place in places) if each)
-    places = [place for place in places if (place / "summary.json").is_file()]
-    summaries = [_read_json(place / "summary.json") for place in places]
-    values = [_measured(place, summary, cell) for place, summary in zip(places, summaries, strict=True)]
-    return Result(
-        noted=cell,
-        here=Stat.of(values),
-        missed=sum(map(math.isnan, values)) if cell["measure"].endswith("_to") else 0,
-        published=tuple(cell["published"]),
-        accuracies={
-            **{kind: Stat.of(_accuracy(each, kind, "mean", 100) for each in summaries) for kind in _KINDS},
-            "took part": Stat.of(map(_participants, summaries)),
-        },
-        ari=Stat.of(_nan(each["clusters"]["ari"]) for each in summaries),
-        rounds=max((each["rounds"] for each in summaries), default=None),
-        failures=failures,
-    )
-
-
-def _read_json(path: pathlib.Path) -> dict:
-    try:
-        return json.loads(columns.read_text(path))
-    except json.JSONDecodeError as error:
-        raise columns.damaged(path, error) from error
-
-
-def _nan(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _accuracy(summary: Mapping, kind: str, what: str, scale: float) -> float:
-    return scale * _nan(summary["accuracy"][kind][what])
-
-
-def _participants(summary: Mapping) -> float:
-    """The cluster accuracy over those that took part; NaN in runs of versions that did not take it."""
-    return 100 * _nan(summary["accuracy"]["cluster"].get("participants", {}).get("mean"))
-
-
-def _measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
-    """The number of one run that the cell compares; NaN if it has none."""
-    measure = cell["measure"]
-    if measure in _KINDS:
-        return _accuracy(summary, measure, "mean", 100)
-    if measure == "participants":
-        return _participants(summary)
-    kind, _, what = measure.partition("_")
-    if what == "variance":
-        return _accuracy(summary, kind, "variance", 1e4)
-    if kind == "unseen":
-        file = place / "newcomers.json"
-        return _accuracy(_read_json(file), what, "mean", 100) if file.is_file() else math.nan
-    if measure == "clusters":
-        return float(summary["clusters"]["count"])
-    if measure == "ari":
-        return _nan(summary["clusters"]["ari"])
-    if measure.startswith("benign"):
-        return _benign(summary, measure)
+    measure, (mean, spread) = noted["measure"], published
+    decimals = 0 if measure in ("rounds_to", "clusters") else 3 if measure == "ari" else 2
     if measure in EPSILONS:
-        return _epsilon(summary.get("privacy", {}), measure)
-    if measure == "clustering_error":
-        table = columns.read_table(place / "rounds.csv", ["round"])
-        errors = table.floats(measure) if measure in table.names else np.zeros(0)
-        errors = errors[np.isfinite(errors)]
-        return float(errors.mean()) if errors.size else math.nan
-    rounds = rounds_to(place / "rounds.csv", cell["accuracy"], cell["target"])
-    return rounds * cell["megabits_a_round"] if measure == "megabits_to" else rounds
-
-
-def _benign(summary: Mapping, measure: str) -> float:
-    """The accuracy of benign clients in percent, of all or of the worst cluster; NaN where nobody is malicious."""
-    told = summary.get("attack", {}).get("benign_accuracy", {})
-    own = [each for each in told.get("clusters", {}).values() if each is not None]
-    return 100 * _nan(told.get("mean") if measure == "benign" else min(own, default=None))
-
-
-def _epsilon(cost: Mapping, measure: str) -> float:
-    """ε of a run; infinite where something was released without noise, and that does not count apart."""
-    found = cost.get("epsilon") if measure == "epsilon" else cost.get("noised_epsilon", cost.get("epsilon"))
-    return math.inf if not found else float(found)
-
-
-def rounds_to(path: pathlib.Path, accuracy: str, target: float) -> float:
-    """Returns the first evaluated round of a rounds.csv with at least this accuracy in percent; NaN if there is none.
-
-    Local accuracy counts those who never trained with their untrained model, as the papers' tables do.
-    """
-    table = columns.read_table(path, ["round", f"{accuracy}_accuracy"])
-    column = "local_accuracy_all" if accuracy == "local" and "local_accuracy_all" in table.names else f"{accuracy}_accuracy"
-    reached = np.flatnonzero(100 * table.floats(column) >= target)
-    return float(table.floats("round")[reached[0]]) if reached.size else math.nan
+        decimals = 0 if here.mean >= 100 else 1
+    compared = _MEASURES.get(measure, measure)
+    if measure.endswith("_to"):
+        compared = f"{'rounds' if measure == 'rounds_to' else 'Mb'} to {noted['accuracy']} {noted['target']:g} %"
+    shown = show_number(here, decimals)
+    if missed:
+        shown = "not reached" if not here.count else f"{shown} ({missed} not reached)"
+    paper = MISSING if mean is None else f"{mean:.{decimals}f}{'' if spread is None else f' ± {spread:.{decimals}f}'}"
+    if mean is None or not here.count:
+        return compared, shown, paper, MISSING
+    # Nothing is neither above nor below.
+    difference = f"{round(here.mean - mean, decimals) or 0:+.{decimals}f}"
+    return compared, shown, paper, difference.lstrip("+") if not difference.strip("+0.") else difference
 
 
 def _row(result: Result) -> list[str]:
     """The cells of a line under `HEADS`."""
-    noted, measure = result.noted, result.noted["measure"]
-    decimals = 0 if measure in ("rounds_to", "clusters") else 3 if measure == "ari" else 2
-    if measure in EPSILONS:
-        decimals = 0 if result.here.mean >= 100 else 1
-    compared = _MEASURES.get(measure, measure)
-    if measure.endswith("_to"):
-        compared = f"{'rounds' if measure == 'rounds_to' else 'Mb'} to {noted['accuracy']} {noted['target']:g} %"
-    here = show_number(result.here, decimals)
-    if result.missed:
-        here = "not reached" if not result.here.count else f"{here} ({result.missed} not reached)"
-    mean, spread = result.published
-    paper = MISSING if mean is None else f"{mean:.{decimals}f}{'' if spread is None else f' ± {spread:.{decimals}f}'}"
-    # Nothing is neither above nor below.
-    difference = MISSING if result.difference is None else f"{round(result.difference, decimals) or 0:+.{decimals}f}"
-    difference = difference.lstrip("+") if not difference.strip("+0.") else difference
+    noted = result.noted
+    compared, here, paper, difference = compared_cells(noted, result.here, result.missed, result.published)
     seeds = str(max(each.count for each in result.accuracies.values()))
     rounds = MISSING if result.rounds is None else f"{result.rounds} of {noted['paper_rounds']}"
     accuracies = [show_number(result.accuracies[kind], 2) for kind in HEADS[5:9]]
     return [noted["row"], compared, here, paper, difference, *accuracies, show_number(result.ari, 3), seeds, rounds]
 
 
-def _notes(study: StudyResults, column: str) -> list[str]:
-    """What failed and what cannot be run in a column, a line for each reason."""
-    notes: dict[str, list[str]] = {}
-    for result in study.results:
-        if result.noted["column"] == column:
-            if result.noted["missing"]:
-                notes.setdefault(f"not available: {result.noted['missing']}", []).append(result.noted["row"])
-            for each in result.failures:
-                notes.setdefault(f"seed {each.seed} failed: {each.reason}", []).append(result.noted["row"])
-    return [f"{', '.join(rows)}: {reason}" for reason, rows in notes.items()]
-
-
 def _tables(study: StudyResults):
-    """For each column its heading, its lines and its notes."""
+    """For each column its heading, its head, its lines and its notes."""
     for column in study.columns:
+        if study.league:
+            yield (
+                league_table.heading(study, column),
+                league_table.HEADS,
+                league_table.lines(study, column),
+                study.notes(column),
+            )
+            continue
         own = [result for result in study.results if result.noted["column"] == column]
         tasks = ", ".join(dict.fromkeys(result.noted["task"] for result in own if result.noted["task"]))
         lines = [_row(result) for result in own if not result.noted["missing"]]
-        yield (f"{column} ({tasks})" if tasks else column), lines, _notes(study, column)
+        yield (f"{column} ({tasks})" if tasks else column), HEADS, lines, study.notes(column)
 
 
 def to_text(study: StudyResults) -> str:
     """Returns the tables for a terminal, one for each of the paper's columns."""
     parts = [study.heading, study.setting, *([study.noted["note"]] if study.noted["note"] else [])]
-    for heading, lines, notes in _tables(study):
+    for heading, head, lines, notes in _tables(study):
         parts += ["", heading]
         if lines:
-            parts += columns.aligned([HEADS, *lines])
+            parts += columns.aligned([head, *lines])
         parts += notes
     return "\n".join(parts)
 
@@ -275,12 +98,15 @@ def to_markdown(study: StudyResults, level: int = 2, place: str = "") -> str:
     """Returns the study as a section of a Markdown page, with a heading of this level; `place` leads from the page to its files."""
     parts = [f"{'#' * level} {study.heading}", "", f"`tffcl study {study.noted['study']}`. {study.setting}"]
     parts += ["", study.noted["note"]] if study.noted["note"] else []
+    if study.league:
+        parts += ["", f"![accuracies of every method on every setting]({place}{LEAGUE_PICTURE})"]
+        parts += [line for each in study.findings for line in ("", each)] + ["", league_table.LEGEND]
     if (study.path / PICTURE).is_file():
         parts += ["", f"![accuracy and clusters against epsilon]({place}{PICTURE})"]
-    for heading, lines, notes in _tables(study):
+    for heading, head, lines, notes in _tables(study):
         parts += ["", f"**{heading}**", ""]
         if lines:
-            parts += columns.markdown([HEADS, *lines])
+            parts += columns.markdown([head, *lines])
         parts += [f"\n{note}" for note in notes]
     return "\n".join(parts) + "\n"
 

@@ -33,7 +33,7 @@ _APART, _BROADEST = (
 
 
 @dataclasses.dataclass(frozen=True)
-class _Line:
+class Line:
     """The points with one value of the second setting.
 
     Attributes:
@@ -56,8 +56,8 @@ def sweep_figure(sweep: Sweep) -> ReportFigure:
     its whiskers are their standard deviation. Of the clusters the clustering error is drawn, with whiskers
     for its deviation over the rounds; where no run knows it, the number of clusters and the adjusted Rand index.
     """
-    values = _in_order([point.values[0] for point in sweep.points])
-    lines = _lines(sweep, values)
+    values = in_order([point.values[0] for point in sweep.points])
+    lines = value_lines(sweep, values)
     legend_rows = -(-len(lines) // 5) if len(sweep.labels) == 2 else 0
     figure = style.new_figure(10.5, 4.2 + 0.25 * legend_rows)
     left, right = figure.subplots(1, 2)
@@ -75,33 +75,40 @@ def sweep_figure(sweep: Sweep) -> ReportFigure:
     return figure
 
 
-def _is_number(value: object) -> bool:
+def lines_of(sweep: Sweep) -> list[Line]:
+    """Returns the lines of a sweep over the values of its first setting."""
+    return value_lines(sweep, in_order([point.values[0] for point in sweep.points]))
+
+
+def is_number(value: object) -> bool:
+    """Says whether a value has a place on an axis of numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _in_order(values: Sequence) -> list:
-    """The different values as they stand on the axis: numbers ascending, all else as they were given."""
+def in_order(values: Sequence) -> list:
+    """Returns the different values as they stand on the axis: numbers ascending, all else as they were given."""
     different = [value for place, value in enumerate(values) if value not in values[:place]]
-    return sorted(different) if all(map(_is_number, different)) else different
+    return sorted(different) if all(map(is_number, different)) else different
 
 
-def _lines(sweep: Sweep, values: Sequence) -> list[_Line]:
-    seconds = [()] if len(sweep.labels) == 1 else [(value,) for value in _in_order([p.values[1] for p in sweep.points])]
+def value_lines(sweep: Sweep, values: Sequence) -> list[Line]:
+    """Returns a line for each value of the second setting, or one, over the `values` of the first as `in_order` has them."""
+    seconds = [()] if len(sweep.labels) == 1 else [(value,) for value in in_order([p.values[1] for p in sweep.points])]
     lines = []
     for index, second in enumerate(seconds):
         own = [point for value in values for point in sweep.points if point.values == (value, *second)]
         places = [values.index(point.values[0]) for point in own]
-        x = np.array([values[place] for place in places] if all(map(_is_number, values)) else places, float)
-        lines.append(_Line(" ".join(map(show_value, second)), style.color(index), own, x))
+        x = np.array([values[place] for place in places] if all(map(is_number, values)) else places, float)
+        lines.append(Line(" ".join(map(show_value, second)), style.color(index), own, x))
     return lines
 
 
-def _has(lines: Sequence[_Line], key: str, least: int = 1) -> bool:
+def _has(lines: Sequence[Line], key: str, least: int = 1) -> bool:
     """Whether a line knows the number at `least` of its values."""
     return any(sum(point.stats[key].count > 0 for point in line.points) >= least for line in lines)
 
 
-def _draw_accuracies(axes: Axes, lines: Sequence[_Line]) -> None:
+def _draw_accuracies(axes: Axes, lines: Sequence[Line]) -> None:
     # A method may have a global model at one end only, where its clusters are one: that is no line.
     drawn = [each for each in _ACCURACIES if each[0] != "global_accuracy_percent" or _has(lines, each[0], 2)]
     for key, _, look in drawn:
@@ -112,7 +119,7 @@ def _draw_accuracies(axes: Axes, lines: Sequence[_Line]) -> None:
     axes.set_ylim(max(low, 0), min(high, 100.5))
 
 
-def _draw_errors(axes: Axes, lines: Sequence[_Line]) -> None:
+def _draw_errors(axes: Axes, lines: Sequence[Line]) -> None:
     for place in range(len(lines)):
         _draw(axes, place, lines, _ERROR, {"linestyle": "-", "marker": "o"}, f"{_ERROR}_over_rounds")
     whisker = {"linestyle": "", "marker": "|", "markersize": 10}
@@ -120,7 +127,7 @@ def _draw_errors(axes: Axes, lines: Sequence[_Line]) -> None:
     _finish(axes, "clustering error", "wrongly joined or parted clients", shown)
 
 
-def _draw_clusters(axes: Axes, lines: Sequence[_Line]) -> list[Axes]:
+def _draw_clusters(axes: Axes, lines: Sequence[Line]) -> list[Axes]:
     """Draws the number of clusters and the agreement; returns the axes of the latter, if it is known."""
     drawn = [(axes, _CLUSTERS)]
     if _has(lines, "ari"):
@@ -140,7 +147,7 @@ def _draw_clusters(axes: Axes, lines: Sequence[_Line]) -> list[Axes]:
     return [other for other, _ in drawn[1:]]
 
 
-def _draw(axes: Axes, place: int, lines: Sequence[_Line], key: str, look: dict, spread_key: str = "") -> None:
+def _draw(axes: Axes, place: int, lines: Sequence[Line], key: str, look: dict, spread_key: str = "") -> None:
     """Draws a column of a line; whiskers are its deviation over the seeds, or the mean of `spread_key`."""
     line = lines[place]
     y = np.array([point.stats[key].mean for point in line.points])
@@ -179,7 +186,7 @@ def _set_scale(axes: Axes, values: Sequence, label: str) -> None:
     """Makes the x axis: of numbers with a tick at each value that has room, or of names."""
     axes.set_xlabel(label)
     texts = [style.shorten(show_value(value), _LONGEST) for value in values]
-    if not all(map(_is_number, values)):
+    if not all(map(is_number, values)):
         turned = sum(map(len, texts)) > 40
         axes.set_xticks(range(len(values)), texts, rotation=30 if turned else 0, ha="right" if turned else "center")
         axes.set_xlim(-0.5, len(values) - 0.5)
@@ -190,7 +197,7 @@ def _set_scale(axes: Axes, values: Sequence, label: str) -> None:
     margin = 0.05 * (places[-1] - places[0])
     axes.set_xlim(*scale.inverted().transform([places[0] - margin, places[-1] + margin]))
     places = (places - places[0]) / (places[-1] - places[0])
-    kept = _with_room(places, texts)
+    kept = with_room(places, texts)
     axes.set_xticks([values[place] for place in kept], [texts[place] for place in kept])
     # Where a number has no room, its tick stays.
     axes.xaxis.set_minor_locator(FixedLocator(values))
@@ -198,7 +205,7 @@ def _set_scale(axes: Axes, values: Sequence, label: str) -> None:
     axes.tick_params(axis="x", which="both", length=3.5, width=0.8)
 
 
-def _with_room(places: np.ndarray, texts: Sequence[str]) -> list[int]:
+def with_room(places: np.ndarray, texts: Sequence[str]) -> list[int]:
     """Returns which texts fit on an axis from 0 to 1: the ends, then from the left what overlaps no other."""
     widths = [0.02 * len(text) + 0.02 for text in texts]
     kept: list[int] = []

@@ -12,6 +12,7 @@ from tffcl.errors import UserError
 from tffcl.reporting import columns, files, tables
 from tffcl.reporting.comparisons import Failure, read_failure
 from tffcl.reporting.files import RunFiles
+from tffcl.reporting.page.page_table import PageTable
 from tffcl.reporting.tables import COLUMNS, LEGEND, Column, Row
 from tffcl.reporting.units import Stat, show_number, show_value
 
@@ -186,6 +187,6 @@ def to_csv(sweep: Sweep) -> str:
     return tables.to_csv(sweep_rows(sweep), columns=SWEEP_COLUMNS, first=sweep.keys, names=names)
 
 
-def to_html(sweep: Sweep):
-    """Returns the table as an HTML element."""
-    return tables.to_html(sweep_rows(sweep), measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title)
+def to_page(sweep: Sweep) -> PageTable:
+    """Returns the table for the page."""
+    return tables.to_page(sweep_rows(sweep), measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title)

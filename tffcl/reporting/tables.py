@@ -9,12 +9,11 @@ import pathlib
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
-from markupsafe import Markup, escape
-
 from tffcl.reporting import comparisons, files
 from tffcl.reporting.columns import markdown
 from tffcl.reporting.comparisons import Failure
 from tffcl.reporting.files import RunFiles
+from tffcl.reporting.page.page_table import Cell, PageTable
 from tffcl.reporting.units import Stat, show_bytes, show_count, show_number, show_seconds
 
 LEGEND = (
@@ -102,7 +101,7 @@ def _accuracy(kind: str, what: str) -> tuple[str, str, str]:
 COLUMNS = (
     Column("cluster_accuracy_percent", "accuracy %", "cluster", _accuracy("cluster", "mean"), 100, _decimals(2)),
     Column("local_accuracy_percent", "accuracy %", "local", _accuracy("local", "mean"), 100, _decimals(2)),
-    Column("local_trained_percent", "accuracy %", "trained", _accuracy("local", "share"), 100, _decimals(0)),
+    Column("local_trained_percent", "clients %", "trained", _accuracy("local", "share"), 100, _decimals(0)),
     Column("global_accuracy_percent", "accuracy %", "global", _accuracy("global", "mean"), 100, _decimals(2)),
     Column(
         "cluster_variance_percent2",
@@ -159,8 +158,10 @@ COLUMNS = (
     Column("training_seconds", "of which", "training", ("seconds", "training"), 1, show_seconds),
     Column("evaluation_seconds", "of which", "evaluation", ("seconds", "evaluation"), 1, show_seconds),
 )
-_FIRST_GROUPS = ("accuracy %", "variance", "worst 10 %", "clusters")
-ACCURACY_GROUPS = (*_FIRST_GROUPS, "agreement", "those that took part", "never trained counted")
+_FIRST_GROUPS = ("accuracy %", "variance", "worst 10 %", "clusters", "clients %")
+# On the page what a comparison is read for stands first, and fits a screen; the rest is a table of its own.
+RESULT_GROUPS = ("accuracy %", "clusters", "agreement", "worst 10 %")
+FURTHER_GROUPS = ("variance", "clients %", "those that took part", "never trained counted")
 TRAFFIC_GROUPS = ("traffic",)
 TIME_GROUPS = ("seconds", "of which")
 _LATEX = {"%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$", "±": r"$\pm$", "–": "--", "{": r"\{", "}": r"\}"}
@@ -317,30 +318,33 @@ def _latex(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
-def to_html(
+def to_page(
     rows: Sequence[Row],
     groups: Sequence[str] = TEXT_GROUPS,
     *,
     columns: Sequence[Column] = COLUMNS,
     first: str = "method",
-) -> Markup:
-    """Returns the table as an HTML element; names are escaped. The arguments are those of `to_text`."""
-    shown = {group: [each for each in columns if each.group == group] for group in groups}
-    over = Markup("").join(
-        Markup('<th scope="colgroup" colspan="{}">{}</th>').format(len(own), group) for group, own in shown.items()
-    )
-    chosen = [each for group in shown.values() for each in group]
-    heads = Markup("").join(Markup('<th scope="col">{}</th>').format(each.header) for each in chosen)
-    body = Markup("\n").join(_html_row(row, chosen) for row in rows)
-    return Markup(
-        '<table class="numbers"><thead>\n<tr><th scope="col" rowspan="2">{}</th>'
-        '<th scope="col" rowspan="2">seeds</th>{}</tr>\n<tr>{}</tr>\n</thead><tbody>\n{}\n</tbody></table>'
-    ).format(first, over, heads, body)
+) -> PageTable:
+    """Returns the table for the page. The arguments are those of `to_text`; columns that no row has a number for are left out."""
+    measured = {group: _measured(rows, group, columns) for group in groups}
+    chosen = [each for own in measured.values() for each in own]
+    cells = [
+        [Cell(row.algorithm), Cell(row.shown_seeds, len(row.seeds)), *(_page_cell(each, row) for each in chosen)]
+        for row in rows
+    ]
+    over = (("", 2), *((group, len(own)) for group, own in measured.items() if own))
+    return PageTable((first, "seeds", *(each.header for each in chosen)), cells, groups=over, numbers=True)
 
 
-def _html_row(row: Row, columns: Sequence[Column]) -> Markup:
-    cells = Markup("").join(Markup("<td>{}</td>").format(each.show(row.stats[each.key])) for each in columns)
-    return Markup('<tr><th scope="row">{}</th><td>{}</td>{}</tr>').format(escape(row.algorithm), row.shown_seeds, cells)
+def _measured(rows: Sequence[Row], group: str, columns: Sequence[Column]) -> list[Column]:
+    """The columns of a group; one beyond the accuracies only where there is a number in it."""
+    own = [each for each in columns if each.group == group]
+    return own if group == "accuracy %" else [each for each in own if any(row.stats[each.key].count for row in rows)]
+
+
+def _page_cell(column: Column, row: Row) -> Cell:
+    stat = row.stats[column.key]
+    return Cell(column.show(stat), stat.mean if stat.count else None)
 
 
 def _text_group(rows: Sequence[Row], group: str, columns: Sequence[Column]) -> list[str]:

@@ -16,6 +16,10 @@ from tffcl.reporting.comparisons import COMPARISON
 from tffcl.reporting.files import RunFiles
 from tffcl.reporting.units import MISSING, Stat, show_bytes, show_number
 
+NONE_ASKED = (
+    "No target was asked for; this is the greatest multiple of 5 % that half of the methods reach. “tffcl compare --target local=75” asks for "
+    "others."
+)
 ACCURACIES = ("cluster", "local", "global")
 HEADS = ("method", "target", "rounds", "bytes", "Mb a client", "rounds, never trained counted", "seeds")
 LEGEND = (
@@ -114,6 +118,17 @@ def reached(runs: Sequence[RunFiles], targets: Sequence[Target]) -> list[Reached
             stats = [Stat.of(column.tolist()) for column in found.T]
             rows.append(Reached(method, target, *stats, seeds=len(own)))
     return rows
+
+
+def suggested(runs: Sequence[RunFiles]) -> list[Target]:
+    """Returns a target for who has asked for none: the greatest multiple of 5 % that half of the methods reach in cluster accuracy."""
+    best: dict[str, float] = {}
+    for run in runs:
+        values = 100 * run.rounds["cluster_accuracy"]
+        if np.any(~np.isnan(values)):
+            best[run.method] = max(best.get(run.method, 0.0), float(np.nanmax(values)))
+    percent = 5 * math.floor(float(np.median(list(best.values()))) / 5) if best else 0
+    return [Target("cluster", percent)] if percent else []
 
 
 def _needed(run: RunFiles, target: Target) -> tuple[float, float, float, float]:

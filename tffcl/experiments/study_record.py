@@ -1,0 +1,89 @@
+"""`study.json`: what the results of a study mean, and whose they are."""
+
+import json
+import pathlib
+
+from tffcl.errors import UserError
+from tffcl.experiments import config as configs
+from tffcl.experiments.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, plain
+from tffcl.reporting.study_table import CONTENTS
+from tffcl.runner.directory import check_claim, check_no_run, clear
+
+
+def claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
+    """Checks that the directory is this study's, and writes what its results mean."""
+    file = out / RESULTS / CONTENTS
+    check_no_run(out / RESULTS, "a study", CONTENTS, [], ["table.csv", "table.md"])
+    before = _read_before(file)
+    if before and before["study"] != planned.study.name:
+        raise UserError(f"{out} holds the study {before['study']}, not {planned.study.name}; give another --out")
+    if overwrite:
+        for each in planned.runs:
+            clear(out / RUNS / each.directory)
+            for name in SMALL_FILES:
+                (out / RESULTS / each.directory / name).unlink(missing_ok=True)
+    for each in planned.runs:
+        check_claim(out / RUNS / each.directory, each.config.as_dict(), resume=True, overwrite=False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    contents = _contents(planned)
+    if before:  # cells and seeds of an earlier --only or --seeds stay
+        names = {(cell["column"], cell["row"]) for cell in contents["cells"]}
+        contents["cells"] += [cell for cell in before["cells"] if (cell["column"], cell["row"]) not in names]
+        order = [(cell.column, cell.row) for cell in planned.study.cells]
+        contents["cells"].sort(key=lambda cell: order.index((cell["column"], cell["row"])))
+        contents["seeds"] = sorted({*contents["seeds"], *before["seeds"]})
+    partial = file.with_name(f"{CONTENTS}.partial")
+    partial.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
+    partial.replace(file)
+
+
+def _read_before(file: pathlib.Path) -> dict | None:
+    """What an earlier call has noted of this study; None if there was none."""
+    if not file.exists():
+        return None
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+        [(cell["column"], cell["row"]) for cell in before["cells"]], before["study"], {*before["seeds"]}
+        return before
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged: {type(error).__name__} {error}; without it, the runs are still there") from None
+
+
+def _contents(planned: StudyPlan) -> dict:
+    study = planned.study
+    # A run's task with all of its rounds, for "50 of 200".
+    whole = {}
+    for cell, place in zip(planned.cells, planned.places, strict=True):
+        if place is not None and place not in whole:
+            whole[place] = configs.resolve(cell.task, cell.method, overrides=cell.overrides).train.rounds
+    return {
+        "study": study.name,
+        "title": study.title,
+        "paper": study.paper,
+        "table": study.table,
+        "page": study.page,
+        "note": study.note,
+        "published_is": study.published_is,
+        "layout": study.layout,
+        "rounds": planned.rounds,
+        "seeds": list(planned.seeds),
+        "cells": [
+            {
+                "column": cell.column,
+                "row": cell.row,
+                "task": pathlib.Path(cell.task).stem,
+                "method": cell.method,
+                "measure": cell.measure,
+                "accuracy": cell.accuracy,
+                "target": cell.target,
+                "megabits_a_round": cell.megabits_a_round,
+                "published": list(cell.published),
+                "missing": cell.missing,
+                "directory": None if place is None else place.as_posix(),
+                "paper_rounds": whole.get(place),
+                "set": plain(cell.overrides),
+                "tuned": dict(cell.tuned),
+            }
+            for cell, place in zip(planned.cells, planned.places, strict=True)
+        ],
+    }

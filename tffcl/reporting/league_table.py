@@ -1,0 +1,156 @@
+"""The table of a league: every method on one setting, with all that a reader compares methods by."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from tffcl.reporting import columns
+from tffcl.reporting.study_results import Result, StudyResults, read_json
+from tffcl.reporting.units import MISSING, Stat, show_bytes, show_count, show_number, show_seconds, show_value
+
+HEADS = (
+    "",
+    "chosen",
+    "cluster %",
+    "local %",
+    "global %",
+    "worst decile, cluster %",
+    "took part − others",
+    "ARI",
+    "clusters",
+    "rounds to target",
+    "bytes to target",
+    "bytes",
+    "seconds",
+    "seeds",
+)
+LEGEND = (
+    "cluster: the model that a method assigns to a client, before local training; local: the client's own model after its last local "
+    "training; global: one model on all test data; worst decile: the mean of the worst tenth of the clients; took part − others: by "
+    "how much the cluster accuracy of the clients that trained is above that of those that never did; bytes: down and up, signatures "
+    "included; seconds: of training, evaluation and clustering, on a machine with other work. ± is the sample standard deviation "
+    "over seeds."
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LeagueRow:
+    """One method on one setting, over the seeds.
+
+    Attributes:
+      result: The cell of the study.
+      chosen: What was chosen by validation, as text.
+      decile: Worst decile of the cluster accuracy, in percent.
+      gap: Cluster accuracy of those that took part less that of the others, in points.
+      clusters: How many.
+      rounds_to_target: Of the seeds that reached it, as the next.
+      bytes_to_target: Down and up.
+      total_bytes: Down and up, of all rounds.
+      seconds: In all.
+      seeds: How many have been run.
+    """
+
+    result: Result
+    chosen: str
+    decile: Stat
+    gap: Stat
+    clusters: Stat
+    rounds_to_target: Stat
+    bytes_to_target: Stat
+    total_bytes: Stat
+    seconds: Stat
+    seeds: int
+
+
+def league_rows(study: StudyResults, column: str) -> list[LeagueRow]:
+    """Returns the rows of a column, those that have been run, the best cluster accuracy first."""
+    rows = [_row(study, result) for result in study.results if result.noted["column"] == column]
+    return sorted((row for row in rows if row.seeds), key=lambda row: -row.result.accuracies["cluster"].mean)
+
+
+def _row(study: StudyResults, result: Result) -> LeagueRow:
+    noted = result.noted
+    places = [study.path / noted["directory"] / f"seed-{seed}" for seed in study.noted["seeds"]] if noted["directory"] else []
+    places = [place for place in places if (place / "summary.json").is_file()]
+    found = [_numbers(place, read_json(place / "summary.json"), noted.get("target")) for place in places]
+    stats = {name: Stat.of(each[name] for each in found) for name in _NAMES}
+    return LeagueRow(result=result, chosen=_chosen(noted), seeds=len(places), **stats)
+
+
+_NAMES = ("decile", "gap", "clusters", "rounds_to_target", "bytes_to_target", "total_bytes", "seconds")
+
+
+def _chosen(noted: Mapping) -> str:
+    return ", ".join(
+        f"{key.rpartition('.')[2].replace('_', ' ')} {show_value(value)}" for key, value in noted.get("tuned", {}).items()
+    )
+
+
+def _numbers(place: pathlib.Path, summary: Mapping, target: float | None) -> dict[str, float]:
+    """What one run gives, by the names of `LeagueRow`."""
+    cluster, traffic = summary["accuracy"]["cluster"], summary["traffic"]
+    gap = cluster["participants"]["gap"]
+    total = float(traffic["down_bytes"] + traffic["up_bytes"])
+    rounds, sent = _to_target(place / "rounds.csv", target, total)
+    return {
+        "decile": math.nan if cluster["worst_decile"] is None else 100 * cluster["worst_decile"],
+        "gap": math.nan if gap is None else 100 * gap,
+        "clusters": float(summary["clusters"]["count"]),
+        "rounds_to_target": rounds,
+        "bytes_to_target": sent,
+        "total_bytes": total,
+        "seconds": summary["seconds"]["total"],
+    }
+
+
+def _to_target(path: pathlib.Path, target: float | None, total: float) -> tuple[float, float]:
+    """The first evaluated round with this cluster accuracy in percent, and the bytes until then; NaN where there is none."""
+    if target is None:
+        return math.nan, math.nan
+    table = columns.read_table(path, ["round", "cluster_accuracy", "down_bytes", "up_bytes"])
+    reached = np.flatnonzero(100 * table.floats("cluster_accuracy") >= target)
+    if not reached.size:
+        return math.nan, math.nan
+    exchanged = table.floats("down_bytes") + table.floats("up_bytes")
+    # What is exchanged before and between the rounds stands in the summary alone.
+    return float(table.floats("round")[reached[0]]), exchanged[: reached[0] + 1].sum() + total - exchanged.sum()
+
+
+def cells(row: LeagueRow) -> list[str]:
+    """A line under `HEADS`."""
+    result, target = row.result, row.result.noted.get("target")
+    accuracies = [show_number(result.accuracies[kind], 2) for kind in ("cluster", "local", "global")]
+    missed = row.seeds - row.rounds_to_target.count
+    rounds = show_count(row.rounds_to_target) if row.rounds_to_target.count else "not reached" if target else MISSING
+    if missed and row.rounds_to_target.count:
+        rounds = f"{rounds} ({missed} not reached)"
+    return [
+        result.noted["row"],
+        row.chosen or MISSING,
+        *accuracies,
+        show_number(row.decile, 1),
+        show_number(row.gap, 1),
+        show_number(result.ari, 2),
+        show_count(row.clusters),
+        rounds,
+        show_bytes(row.bytes_to_target),
+        show_bytes(row.total_bytes),
+        show_seconds(row.seconds),
+        str(row.seeds),
+    ]
+
+
+def heading(study: StudyResults, column: str) -> str:
+    """What a column is: its name, task and target."""
+    own = [result.noted for result in study.results if result.noted["column"] == column]
+    targets = sorted({each["target"] for each in own if each.get("target")})
+    said = f"; target: cluster {targets[0]:g} %" if targets else ""
+    return f"{column} ({', '.join(dict.fromkeys(each['task'] for each in own if each['task']))}{said})"
+
+
+def lines(study: StudyResults, column: str) -> list[list[str]]:
+    """Returns the lines of a column under `HEADS`."""
+    return [cells(row) for row in league_rows(study, column)]

@@ -1,0 +1,70 @@
+"""What a paper prints for the settings of a run, beside what the run gave."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+
+from tffcl.reporting import columns, study_results, study_table
+from tffcl.reporting.files import RunFiles
+from tffcl.reporting.page.page_table import Cell, PageTable, plain
+from tffcl.reporting.units import Stat
+
+PUBLISHED = "published.json"
+HEADS = ("method", "compared", "here", "published", "difference", "rounds", "settings here", "published in")
+_KEYS = {
+    "study",
+    "where",
+    "column",
+    "row",
+    "measure",
+    "accuracy",
+    "target",
+    "megabits_a_round",
+    "published",
+    "rounds",
+    "differs",
+}
+
+
+def to_page(runs: Sequence[RunFiles]) -> PageTable | None:
+    """Returns a row for each published number of a method; None where no run has one."""
+    found: dict[tuple, list[tuple[RunFiles, Mapping]]] = {}
+    for run in runs:
+        for noted in read_published(run):
+            key = (run.method, noted["study"], noted["column"], noted["row"], noted["measure"])
+            found.setdefault(key, []).append((run, noted))
+    table = plain(HEADS, [_row(own) for own in found.values()], numbers=True)
+    return dataclasses.replace(table, stacked=True) if found else None
+
+
+def read_published(run: RunFiles) -> list[dict]:
+    """Reads `published.json` of a run: cells of studies on its task and method.
+
+    Raises:
+      UserError: If it is damaged.
+    """
+    file = run.path / PUBLISHED
+    if not file.is_file():
+        return []
+    try:
+        found = json.loads(columns.read_text(file))["cells"]
+        missing = [name for each in found for name in sorted(_KEYS - set(each))]
+    except (ValueError, KeyError, TypeError) as error:
+        raise columns.damaged(file, error) from error
+    if missing:
+        raise columns.damaged(file, f"there is no {missing[0]}")
+    return found
+
+
+def _row(own: Sequence[tuple[RunFiles, Mapping]]) -> list[str | Cell]:
+    """The row of a published number, over the seeds of the method."""
+    noted = own[0][1]
+    values = [study_results.measured(run.path, run.summary, each) for run, each in own]
+    here = Stat.of(values)
+    missed = len(values) - here.count if noted["measure"].endswith("_to") else 0
+    told = study_table.compared_cells(noted, here, missed, tuple(noted["published"]))
+    rounds = max(int(run.number("rounds")) for run, _ in own)
+    differs = list(dict.fromkeys(each for _, cell in own for each in cell["differs"]))
+    setting = f"other {', '.join(differs)}" if differs else "as published"
+    where = f"{noted['where']}: {noted['column']}, {noted['row']}"
+    return [own[0][0].method, *told, f"{rounds} of {noted['rounds']}", Cell(setting, words=True), Cell(where, words=True)]

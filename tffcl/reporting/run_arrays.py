@@ -1,0 +1,137 @@
+"""What a run has written as arrays: the matrix that clients were grouped by, a map of them, images of their data."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tffcl.reporting import columns
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clustering:
+    """`clustering.npz`: what the server grouped the clients by.
+
+    Attributes:
+      client_ids: str[N].
+      proximity: float[N, N].
+      unit: Of `proximity` and `threshold`, e.g. "degrees".
+      merges: SciPy linkage matrix, float[N-1, 4]; None for a grouping without a tree.
+      threshold: Where the tree is cut; None for a grouping without one.
+      labels: int[N], the cluster of each client.
+      suggestion: A sentence: why this threshold.
+      measure: Name of the proximity measure.
+      linkage: Name of the linkage.
+      tree_unit: Of the merges and the threshold.
+      relatedness: float[N, N] of 0 and 1; None for methods without.
+      points: float[N, k, u], the map of the clients' centres; None for methods without.
+      mask: bool[N, k], which centres exist; None for methods without.
+    """
+
+    client_ids: np.ndarray
+    proximity: np.ndarray
+    unit: str
+    merges: np.ndarray | None
+    threshold: float | None
+    labels: np.ndarray
+    suggestion: str
+    measure: str
+    linkage: str
+    tree_unit: str = ""
+    relatedness: np.ndarray | None = None
+    points: np.ndarray | None = None
+    mask: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Representations:
+    """`representations.npz`: the map of what clients sent of their data.
+
+    Attributes:
+      places: int[M], their rows in `clients.csv`.
+      points: float[M, 2].
+    """
+
+    places: np.ndarray
+    points: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Samples:
+    """`samples.npz`: some training images of each cluster.
+
+    Attributes:
+      images: uint8 [m, h, w, c] with c = 1 or 3.
+      labels: int [m].
+      clusters: int [m], whose clients hold them.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    clusters: np.ndarray
+
+
+def read_arrays(path: pathlib.Path, make: Callable):
+    """Reads an archive of arrays, and makes of them what `make` says; None if there is no such file.
+
+    Raises:
+      UserError: If it is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = dict(archive)
+        return make(arrays)
+    except KeyError as error:
+        raise columns.damaged(path, f"there is no {error}") from error
+    except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
+        raise columns.damaged(path, error) from error
+
+
+def representations_of(arrays: Mapping[str, np.ndarray]) -> Representations:
+    """Makes Representations of the arrays of `representations.npz`."""
+    places, points = arrays["places"], arrays["points"]
+    if points.shape != (len(places), 2):
+        raise ValueError(f"points is {points.shape}, for {len(places)} clients it must be {(len(places), 2)}")
+    return Representations(places.astype(int), points.astype(float))
+
+
+def samples_of(arrays: Mapping[str, np.ndarray]) -> Samples:
+    """Makes Samples of the arrays of `samples.npz`."""
+    images, labels, clusters = (arrays[name] for name in ("images", "labels", "clusters"))
+    if images.ndim != 4 or images.dtype != np.uint8 or images.shape[3] not in (1, 3):
+        raise ValueError(f"images is {images.dtype} {images.shape}; it must be uint8 [m, h, w, 1 or 3]")
+    if not len(images) == len(labels) == len(clusters):
+        raise ValueError(f"there are {len(images)} images, {len(labels)} labels and {len(clusters)} clusters")
+    return Samples(images, labels.astype(int), clusters.astype(int))
+
+
+def clustering_of(arrays: Mapping[str, np.ndarray]) -> Clustering:
+    """Makes Clustering of the arrays of `clustering.npz`."""
+    client_ids = arrays["client_ids"].astype(str)
+    count = len(client_ids)
+    merges = arrays.get("merges")
+    # A threshold graph groups without a tree; such a method writes an empty linkage matrix, or none.
+    if merges is not None and merges.size == 0 and count > 1:
+        merges = None
+    shapes = {"proximity": (count, count), "labels": (count,)} | ({} if merges is None else {"merges": (count - 1, 4)})
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise ValueError(f"{name} is {arrays[name].shape}, for {count} clients it must be {shape}")
+    threshold = float(arrays["threshold"]) if "threshold" in arrays else math.nan
+    return Clustering(
+        client_ids=client_ids,
+        proximity=arrays["proximity"].astype(np.float64),
+        unit=str(arrays["unit"]),
+        merges=None if merges is None else merges.astype(np.float64),
+        threshold=threshold if math.isfinite(threshold) else None,
+        labels=arrays["labels"].astype(np.int64),
+        suggestion=str(arrays["suggestion"]),
+        measure=str(arrays["measure"]),
+        linkage=str(arrays["linkage"]),
+        tree_unit=str(arrays.get("tree_unit", arrays["unit"])),
+        **{name: arrays[name] for name in ("relatedness", "points", "mask") if name in arrays},
+    )

@@ -1,0 +1,226 @@
+"""What a study has given so far, read from its small files: each cell's numbers over the seeds, beside the published one."""
+
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tffcl.errors import UserError
+from tffcl.reporting import columns
+from tffcl.reporting.comparisons import Failure, read_failure
+from tffcl.reporting.units import Stat
+
+CONTENTS = "study.json"
+FINDINGS = "FINDINGS.md"
+EPSILONS = ("epsilon", "noised_epsilon")  # measures
+_KINDS = ("cluster", "local", "global")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result:
+    """A cell of a study with what its runs gave.
+
+    Attributes:
+      noted: The cell as `study.json` has it.
+      here: Over the seeds, in the unit of the published number.
+      missed: How many seeds never reached the target.
+      published: `(mean, spread)`; None where the paper has none.
+      accuracies: cluster, local, global, and as "took part" cluster over those that took part, in percent, over the seeds.
+      ari: Adjusted Rand index over the seeds.
+      rounds: That were run.
+      failures: The seeds that failed, and why.
+    """
+
+    noted: Mapping
+    here: Stat
+    missed: int
+    published: tuple[float | None, float | None]
+    accuracies: Mapping[str, Stat]
+    ari: Stat
+    rounds: int | None
+    failures: tuple[Failure, ...]
+
+    @property
+    def difference(self) -> float | None:
+        """Here minus paper; None where one of them is not there."""
+        return None if self.published[0] is None or not self.here.count else self.here.mean - self.published[0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StudyResults:
+    """What a study has given so far.
+
+    Attributes:
+      path: Its directory of results.
+      noted: `study.json`.
+      results: One a cell, column by column.
+    """
+
+    path: pathlib.Path
+    noted: Mapping
+    results: Sequence[Result]
+
+    @property
+    def columns(self) -> list[str]:
+        """The headings of the paper's columns."""
+        return list(dict.fromkeys(result.noted["column"] for result in self.results))
+
+    @property
+    def heading(self) -> str:
+        """What is compared with what: title, paper, table."""
+        where = ", ".join(filter(None, [self.noted["paper"], self.noted["table"]]))
+        page = f", page {self.noted['page']}" if self.noted.get("page") else ""
+        return f"{self.noted['title']} ({where}{page})" if where else self.noted["title"]
+
+    @property
+    def league(self) -> bool:
+        """Whether it is a league, whose tables are those of `league_table`."""
+        return self.noted.get("layout") == "league"
+
+    def notes(self, column: str) -> list[str]:
+        """What failed and what cannot be run in a column, a line for each reason."""
+        notes: dict[str, list[str]] = {}
+        for result in self.results:
+            if result.noted["column"] == column:
+                if result.noted["missing"]:
+                    notes.setdefault(f"not available: {result.noted['missing']}", []).append(result.noted["row"])
+                for each in result.failures:
+                    notes.setdefault(f"seed {each.seed} failed: {each.reason}", []).append(result.noted["row"])
+        return [f"{', '.join(rows)}: {reason}" for reason, rows in notes.items()]
+
+    @property
+    def findings(self) -> list[str]:
+        """The paragraphs that somebody wrote beside the results in `FINDINGS.md`, each on one line."""
+        file = self.path / FINDINGS
+        if not file.is_file():
+            return []
+        return [" ".join(each.split()) for each in columns.read_text(file).split("\n\n") if each.strip()]
+
+    @property
+    def setting(self) -> str:
+        """In a line: rounds and seeds that were run, and what ± means."""
+        rounds = self.noted["rounds"]
+        share = "all rounds" if rounds == 1 else f"{rounds:g} of each task's rounds" if rounds < 1 else f"{rounds:g} rounds"
+        seeds = ", ".join(map(str, self.noted["seeds"]))
+        run = f"Run with {share}; seed{'s' * (len(self.noted['seeds']) != 1)} {seeds}."
+        here = f"Here ± is the sample standard deviation over seeds, in the paper {self.noted['published_is']}."
+        return run if self.league else f"{run} {here}"
+
+
+def read_study(path: str | pathlib.Path) -> StudyResults:
+    """Reads the results of a study, as far as its runs have ended.
+
+    Args:
+      path: `OUT/results` of a study, or a copy.
+
+    Raises:
+      UserError: If there is no `study.json`, or a file is damaged.
+    """
+    path = pathlib.Path(path)
+    file = path / CONTENTS
+    if not file.is_file():
+        raise UserError(f"{path} holds no results of a study: there is no {CONTENTS} in it")
+    try:
+        noted = json.loads(columns.read_text(file))
+        return StudyResults(path, noted, [_read_cell(path, cell, noted["seeds"]) for cell in noted["cells"]])
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise columns.damaged(file, error) from error
+
+
+def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Result:
+    places = [path / cell["directory"] / f"seed-{seed}" for seed in seeds] if cell["directory"] else []
+    failures = tuple(each for each in (read_failure(place, cell["row"]) for place in places) if each)
+    places = [place for place in places if (place / "summary.json").is_file()]
+    summaries = [read_json(place / "summary.json") for place in places]
+    values = [measured(place, summary, cell) for place, summary in zip(places, summaries, strict=True)]
+    return Result(
+        noted=cell,
+        here=Stat.of(values),
+        missed=sum(map(math.isnan, values)) if cell["measure"].endswith("_to") else 0,
+        published=tuple(cell["published"]),
+        accuracies={
+            **{kind: Stat.of(_accuracy(each, kind, "mean", 100) for each in summaries) for kind in _KINDS},
+            "took part": Stat.of(map(_participants, summaries)),
+        },
+        ari=Stat.of(_nan(each["clusters"]["ari"]) for each in summaries),
+        rounds=max((each["rounds"] for each in summaries), default=None),
+        failures=failures,
+    )
+
+
+def read_json(path: pathlib.Path) -> dict:
+    """Reads a file of JSON; UserError if it is damaged."""
+    try:
+        return json.loads(columns.read_text(path))
+    except json.JSONDecodeError as error:
+        raise columns.damaged(path, error) from error
+
+
+def _nan(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _accuracy(summary: Mapping, kind: str, what: str, scale: float) -> float:
+    return scale * _nan(summary["accuracy"][kind][what])
+
+
+def _participants(summary: Mapping) -> float:
+    """The cluster accuracy over those that took part; NaN in runs of versions that did not take it."""
+    return 100 * _nan(summary["accuracy"]["cluster"].get("participants", {}).get("mean"))
+
+
+def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
+    """Returns the number of one run that a cell compares; NaN if it has none."""
+    measure = cell["measure"]
+    if measure in _KINDS:
+        return _accuracy(summary, measure, "mean", 100)
+    if measure == "participants":
+        return _participants(summary)
+    kind, _, what = measure.partition("_")
+    if what == "variance":
+        return _accuracy(summary, kind, "variance", 1e4)
+    if kind == "unseen":
+        file = place / "newcomers.json"
+        return _accuracy(read_json(file), what, "mean", 100) if file.is_file() else math.nan
+    if measure == "clusters":
+        return float(summary["clusters"]["count"])
+    if measure == "ari":
+        return _nan(summary["clusters"]["ari"])
+    if measure.startswith("benign"):
+        return _benign(summary, measure)
+    if measure in EPSILONS:
+        return _epsilon(summary.get("privacy", {}), measure)
+    if measure == "clustering_error":
+        table = columns.read_table(place / "rounds.csv", ["round"])
+        errors = table.floats(measure) if measure in table.names else np.zeros(0)
+        errors = errors[np.isfinite(errors)]
+        return float(errors.mean()) if errors.size else math.nan
+    rounds = rounds_to(place / "rounds.csv", cell["accuracy"], cell["target"])
+    return rounds * cell["megabits_a_round"] if measure == "megabits_to" else rounds
+
+
+def _benign(summary: Mapping, measure: str) -> float:
+    """The accuracy of benign clients in percent, of all or of the worst cluster; NaN where nobody is malicious."""
+    told = summary.get("attack", {}).get("benign_accuracy", {})
+    own = [each for each in told.get("clusters", {}).values() if each is not None]
+    return 100 * _nan(told.get("mean") if measure == "benign" else min(own, default=None))
+
+
+def _epsilon(cost: Mapping, measure: str) -> float:
+    """ε of a run; infinite where something was released without noise, and that does not count apart."""
+    found = cost.get("epsilon") if measure == "epsilon" else cost.get("noised_epsilon", cost.get("epsilon"))
+    return math.inf if not found else float(found)
+
+
+def rounds_to(path: pathlib.Path, accuracy: str, target: float) -> float:
+    """Returns the first evaluated round of a rounds.csv with at least this accuracy in percent; NaN if there is none.
+
+    Local accuracy counts those who never trained with their untrained model, as the papers' tables do.
+    """
+    table = columns.read_table(path, ["round", f"{accuracy}_accuracy"])
+    column = "local_accuracy_all" if accuracy == "local" and "local_accuracy_all" in table.names else f"{accuracy}_accuracy"
+    reached = np.flatnonzero(100 * table.floats(column) >= target)
+    return float(table.floats("round")[reached[0]]) if reached.size else math.nan

@@ -1,0 +1,60 @@
+"""Some training images of each cluster, kept with a run so that its report can show what the clusters hold."""
+
+import pathlib
+
+import numpy as np
+
+from tffcl.clients.population import Population
+
+SAMPLES = "samples.npz"
+_MOST_CLUSTERS, _MOST_MEMBERS, _IMAGES = 24, 5, 10
+_SIDES = range(4, 129)
+
+
+def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarray) -> None:
+    """Writes `samples.npz`: ten training images of some members of each of the largest clusters, over the labels that these hold.
+
+    Nothing is written where examples are no images, or where every client is a cluster of its own.
+
+    Args:
+      out: The directory of the run.
+      population: Who holds what.
+      clusters: `int [N]`, of each client.
+    """
+    found, sizes = np.unique(clusters, return_counts=True)
+    first = population.stacked(int(population.client_ids[0]))
+    if len(found) == len(clusters) > 1 or _as_images(np.asarray(first["x"][:1])) is None or np.ndim(first["y"]) != 1:
+        return
+    named = found[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS]
+    drawn = [_of_members(population, np.flatnonzero(clusters == each)) for each in named]
+    images, labels = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    counts = [len(own) for _, own in drawn]
+    np.savez_compressed(out / SAMPLES, images=_as_images(images), labels=labels, clusters=np.repeat(named, counts))
+
+
+def _of_members(population: Population, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Examples of some clients `[m, ...]` and their labels `[m]`, evenly over these ascending."""
+    some = rows[np.unique(np.linspace(0, len(rows) - 1, min(_MOST_MEMBERS, len(rows))).astype(int))]
+    held = [population.stacked(int(population.client_ids[row])) for row in some]
+    labels = np.concatenate([np.asarray(each["y"]) for each in held])
+    order = np.argsort(labels, kind="stable")
+    order = order[np.unique(np.linspace(0, len(order) - 1, min(_IMAGES, len(order))).astype(int))]
+    return np.concatenate([np.asarray(each["x"]) for each in held])[order], labels[order]
+
+
+def _as_images(x: np.ndarray) -> np.ndarray | None:
+    """Examples as images uint8 `[m, h, w, 1 or 3]`; None if they are none."""
+    x = x[..., None] if x.ndim == 3 else x
+    if (
+        x.ndim != 4
+        or x.shape[3] not in (1, 3)
+        or x.shape[1] not in _SIDES
+        or x.shape[2] not in _SIDES
+        or x.dtype.kind not in "uif"
+    ):
+        return None
+    if x.dtype == np.uint8:
+        return x
+    low, high = float(np.min(x, initial=0.0)), float(np.max(x, initial=0.0))
+    low, high = (0.0, 1.0) if 0 <= low and high <= 1 else (0.0, 255.0) if 0 <= low and high <= 255 else (low, high)
+    return np.round((x - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
