@@ -7,12 +7,21 @@ import sys
 
 import pytest
 
-from tffcl.experiments.catalog import ALGORITHMS
-from tffcl.experiments.declared import declared
+from tffcl.experiments.catalog import ALGORITHMS, MODELS
+from tffcl.experiments.declared import declared, declared_builder
 from tffcl.experiments.methods import find_method
+from tffcl.validation import keys_of, types_of
 
 RUN = ["run", "demo_digits", "--algorithm", "pacfl"]
 MISTAKES = [
+    ([*RUN, "--set", "model.hiden=3"], "did you mean 'hidden'"),
+    ([*RUN, "--set", "model.hidden=x"], "model.hidden is 'x'; it must be a whole number from 1"),
+    ([*RUN, "--set", "model.initialization=glorrot"], "did you mean 'glorot'"),
+    ([*RUN, "--format", "pgn"], "did you mean 'png'"),
+    (["study", "demo_digits", "--set", "train.roundz=3"], "did you mean 'rounds'"),
+    (["study", "demo_digits", "--set", "model.hidden=x"], "model.hidden is 'x'"),
+    (["study", "demo_digits", "--seeds", ""], "--seeds '' must be whole numbers"),
+    (["study", "demo_digits", "--only", "nosuch"], "nosuch"),
     (["run", "nosuch", "--algorithm", "pacfl"], "unknown task 'nosuch' (the nearest of"),
     (["run", "demo_digits", "--algorithm", "nosuch"], "unknown algorithm 'nosuch'"),
     ([*RUN, "--set", "train.roundz=3"], "did you mean 'rounds'"),
@@ -25,6 +34,13 @@ MISTAKES = [
     ([*RUN, "--set", "algorithms.pacfl.metric=x"], "smallest_angle"),
     ([*RUN, "--set", "threshold=-3"], "algorithms.pacfl.threshold is -3"),
     ([*RUN, "--set", "thrshold=3"], "did you mean 'threshold'"),
+    ([*RUN, "--set", "signature_noise_multiplier=-1"], "signature_noise_multiplier is -1; it must be a number from 0"),
+    (
+        ["run", "demo_digits", "--algorithm", "stocfl", "--set", "signature_clip=0"],
+        "signature_clip is 0; it must be a number above 0",
+    ),
+    (["run", "demo_digits", "--algorithm", "fednova", "--set", "aggregation.name=dp"], "numbers of steps beside the updates"),
+    (["run", "demo_digits", "--algorithm", "cfl", "--set", "aggregation.name=dp"], "cfl takes no [aggregation]"),
     ([*RUN, "--seeds", "0,1"], "tffcl compare runs several seeds"),
     (["compare", "demo_digits", "--algorithms", "nosuch"], "unknown algorithm 'nosuch'"),
     (["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshhold=3,4"], "did you mean 'threshold'"),
@@ -74,3 +90,11 @@ def test_a_study_takes_workers_and_memory():
 
     found = build_parser().parse_args(["study", "pacfl_table2", "--workers", "h:1", "--memory", "2GB"])
     assert (found.workers, found.memory) == ("h:1", "2GB")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_options_read_from_the_text_are_those_of_the_builder(name):
+    light, whole = declared_builder(MODELS[name]), MODELS[name].builder()
+    assert keys_of(light) == {key: default for key, default in keys_of(whole).items()}
+    assert set(types_of(light)) >= {key for key in types_of(whole) if key in keys_of(whole)} - {"normalization", "seed"}
+    assert types_of(light)["initialization"] == types_of(whole)["initialization"]

@@ -31,6 +31,7 @@ __getattr__, __dir__, __all__ = lazily(
         "use_local_worker": "tffcl.runtime",
         "use_workers": "tffcl.runtime.remote_workers",
         "aggregation": "tffcl.aggregators.by_name",
+        "PrivacySettings": "tffcl.runner.privacy",
         "RemoteWorkers": "tffcl.runtime",
         "Population": "tffcl.clients.population",
         "FlatModel": "tffcl.models.flat",

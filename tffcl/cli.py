@@ -3,18 +3,17 @@
 import argparse
 import contextlib
 import os
-import pathlib
 import sys
 
 from tffcl.errors import UserError, unknown
-from tffcl.experiments import study_command, sweep_command
+from tffcl.experiments import command_options, completion, init_command, look_command, run_command, study_command, sweep_command
+from tffcl.reporting import formats
 from tffcl.runtime import memory
 
 _LISTS = (
     "algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations", "encoders",
 )  # fmt: skip
 _LONGEST = 500  # characters of what a user gave in a message
-_DEMO = ("pacfl", "fedavg", "solo")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,121 +40,66 @@ def _command(commands, name, function, description):
     return parser
 
 
-def _add_task_options(parser):
-    parser.add_argument("task", metavar="TASK", help="a task file (.toml), or a name from `tffcl list tasks`")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="another value of the task, e.g. train.momentum=0.9"
-    )
-    parser.add_argument(
-        "--data-dir", metavar="D", help="where data sets are, or are put (default: $TFFCL_DATA_DIR, then TFDS's)"
-    )
-
-
-def _add_run_options(parser):
-    _add_task_options(parser)
-    parser.add_argument("--rounds", type=int, metavar="N", help="communication rounds instead of the task's")
-
-
-def _add_out_options(parser):
-    parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/)")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
-    parser.add_argument("--overwrite", action="store_true", help="delete what is in OUT first")
-    _add_format(parser)
-
-
-def _add_format(parser):
-    parser.add_argument(
-        "--format", default="", metavar="csv,md,latex,svg,pdf", help="tables and figures in these formats beside CSV and PNG"
-    )
-
-
-def _add_worker_options(parser):
-    parser.add_argument(
-        "--memory", metavar="4GB", help="what the clients of a round may take at a time (default: up to half of what is free)"
-    )
-    parser.add_argument(
-        "--workers", metavar="H:P,...", help="share each round's clients among these running workers (see tffcl worker)"
-    )
-    parser.add_argument(
-        "--worker-timeout",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="seconds of silence after which a worker counts as lost (default: 30)",
-    )
-
-
 def build_parser() -> argparse.ArgumentParser:
     """Builds the parser of all commands."""
     parser = _Parser(prog="tffcl", description="Clustered federated learning on TensorFlow Federated.")
+    parser.add_argument(
+        "--print-completion",
+        action=completion.PrintCompletion,
+        choices=completion.SHELLS,
+        metavar="SHELL",
+        help='completion for bash or zsh: eval "$(tffcl --print-completion bash)"',
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
 
     demo = _command(
-        commands, "demo", _demo, "three methods on handwritten digits in four rotations; no network, no options needed"
+        commands,
+        "demo",
+        run_command.demo,
+        "three methods on handwritten digits in four rotations; no network, no options needed",
     )
-    demo.add_argument("--out", default="runs/demo", metavar="OUT", help="directory of the results (default: %(default)s)")
-    demo.add_argument("--seed", type=int, default=0, metavar="S")
-    demo.add_argument("--resume", action="store_true", help="go on from the newest checkpoint; default: from the start")
+    run_command.add_demo(demo)
 
     listing = _command(commands, "list", _list, "what there is, a line each")
     listing.add_argument("what", nargs="?", choices=_LISTS, metavar=f"[{'|'.join(_LISTS)}]")
     listing.add_argument("name", nargs="?", metavar="NAME", help="the keys that this one takes in a task file")
 
+    init = _command(commands, "init", init_command.init, "a commented task file of your own, to start from")
+    init_command.add_init(init)
+
     doctor = _command(commands, "doctor", _doctor, "facts of this installation: versions, cores, TFF's worker, data directory")
+    doctor.add_argument("--fix", action="store_true", help="install the packages that are missing beside tffcl, if any are")
     doctor.add_argument("--check", action="store_true", help="also start the worker and run a computation in it")
     doctor.add_argument("--data-dir", metavar="D")
 
-    run = _command(commands, "run", _run, "run one method on a task")
-    _add_run_options(run)
-    run.add_argument("--algorithm", required=True, metavar="A", help="a name from `tffcl list algorithms`")
-    run.add_argument("--seed", type=int, default=0, metavar="S", help="decides everything that is random (default: 0)")
-    _add_out_options(run)
-    _add_worker_options(run)
+    run = _command(commands, "run", run_command.run, "run one method on a task")
+    run_command.add_run(run)
 
-    compare = _command(commands, "compare", _compare, "run methods side by side: one table, one report")
-    _add_run_options(compare)
-    compare.add_argument("--algorithms", metavar="A,B,C", help="default: those that the task names")
-    compare.add_argument("--seeds", default="0", metavar="0,1,2")
-    compare.add_argument(
-        "--target",
-        action="append",
-        default=[],
-        metavar="local=75",
-        help="rounds and bytes to an accuracy; evaluates every round",
-    )
-    _add_out_options(compare)
-    _add_worker_options(compare)
+    compare = _command(commands, "compare", run_command.compare, "run methods side by side: one table, one report")
+    run_command.add_compare(compare)
 
     sweep = _command(commands, "sweep", _sweep, "run one method over the values of a setting: one table, one figure")
-    _add_run_options(sweep)
+    command_options.add_run_options(sweep)
     sweep_command.add_sweep(sweep)
-    _add_out_options(sweep)
+    command_options.add_out_options(sweep)
 
     study = _command(commands, "study", _study, "a paper's table: its cells run, beside the published numbers")
     study_command.add_study(study)
-    _add_worker_options(study)
+    command_options.add_worker_options(study)
     study_command.add_results(_command(commands, "results", _results, "RESULTS.md from the kept results of studies"))
 
-    similarity = _command(commands, "similarity", _similarity, "no training: how alike the clients' data are")
-    _add_run_options(similarity)
-    similarity.add_argument(
-        "--signature", default="subspace", metavar="S", help="what clients tell about their data (default: subspace)"
-    )
-    similarity.add_argument("--seed", type=int, default=0, metavar="S")
-    similarity.add_argument("--out", metavar="OUT", help="directory of matrix and pictures (default: below runs/)")
-
-    show = _command(commands, "show", _show, "no training: who holds what of a task, in pictures and a few lines")
-    _add_task_options(show)
-    show.add_argument("--seed", type=int, default=0, metavar="S", help="decides who gets which examples (default: 0)")
-    show.add_argument("--out", metavar="OUT", help="directory of the pictures (default: below runs/)")
+    similarity = _command(commands, "similarity", look_command.similarity, "no training: how alike the clients' data are")
+    look_command.add_similarity(similarity)
+    show = _command(commands, "show", look_command.show, "no training: who holds what of a task, in pictures and a few lines")
+    look_command.add_show(show)
+    about = "no training: angles between whole data sets (PACFL Table 1)"
+    look_command.add_angles(_command(commands, "angles", look_command.angles, about))
 
     newcomers = _command(
         commands, "newcomers", _newcomers, "clients that a run held out join it: their clusters and accuracies"
     )
     newcomers.add_argument("out", metavar="OUT", help="what `run` or `compare` wrote, for a task with newcomers.clients")
     newcomers.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
-
-    _add_angles(commands)
 
     export = _command(commands, "export", _export, "a finished run as files for a TFF deployment, or proof that such files run")
     export.add_argument("out", nargs="?", metavar="OUT", help="what `run` wrote")
@@ -173,25 +117,8 @@ def build_parser() -> argparse.ArgumentParser:
         commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison"
     )
     report.add_argument("out", metavar="OUT", help="what `run`, `compare` or `sweep` wrote")
-    _add_format(report)
+    command_options.add_format(report)
     return parser
-
-
-def _add_angles(commands):
-    about = "no training: angles between whole data sets (PACFL Table 1)"
-    angles = _command(commands, "angles", _angles, about)
-    angles.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: the paper's four)")
-    angles.add_argument("--vectors", type=int, default=2, metavar="P", help="of each set (default: 2)")
-    angles.add_argument(
-        "--preprocessing", default="raw", metavar="HOW", help="raw (the default and the paper's), centred, normalized, grey"
-    )
-    angles.add_argument("--samples", type=int, metavar="N", help="images of each set (default: all)")
-    angles.add_argument("--seed", type=int, default=0, metavar="S", help="decides what is random (default: 0)")
-    angles.add_argument("--data-dir", metavar="D", help="where data sets are, or are put")
-    angles.add_argument("--out", default="runs/angles", metavar="OUT", help="of angles.png (default: %(default)s)")
-    angles.add_argument(
-        "--gaussians", action="store_true", help="instead: other distances beside angles, on Gaussians (PACFL Table 5)"
-    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -207,8 +134,16 @@ def main(arguments: list[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         _check_no_nul(options)
+        formats.parse_formats(getattr(options, "format", ""))
         with _memory(options):
             return options.function(options) or 0
+    except ModuleNotFoundError as error:
+        from tffcl.experiments import installation
+
+        if not installation.missing_packages():
+            raise
+        print(f"tffcl: {error.name} is not installed; tffcl doctor --fix installs what is missing", file=sys.stderr)
+        return 2
     except UserError as error:
         print(f"tffcl: {error}", file=sys.stderr)
         return 130 if type(error).__name__ == "Interrupted" else 2
@@ -248,37 +183,6 @@ def _memory(options):
     return contextlib.nullcontext() if given is None else memory.budget(memory.parse_bytes(given))
 
 
-def _overrides(options) -> dict:
-    pairs = [_with_section(pair, options) for pair in options.set]
-    if getattr(options, "rounds", None) is not None:
-        pairs.append(f"train.rounds={options.rounds}")
-    return _overrides_of(pairs)
-
-
-def _with_section(pair: str, options) -> str:
-    """Puts the section before a key of [train] or of the method that runs, as --over takes them."""
-    key, equals, value = pair.partition("=")
-    if not equals or "." in key or not key.strip():
-        return pair
-    from tffcl.experiments import config
-
-    return f"{config.full_key(options.task, getattr(options, 'algorithm', None), key.strip())}={value}"
-
-
-def _overrides_of(pairs: list[str]) -> dict:
-    from tffcl.experiments import config
-
-    return config.parse_overrides(pairs) if pairs else {}
-
-
-def _workers(options):
-    if not options.workers:
-        return None
-    from tffcl.runtime import RemoteWorkers
-
-    return RemoteWorkers.parse(options.workers, options.worker_timeout)
-
-
 def _export(options):
     if options.check:
         if options.out or options.to:
@@ -305,55 +209,12 @@ def _worker(options):
     runtime.serve(options.port, runtime.WorkerSettings(given) if given else runtime.WorkerSettings())
 
 
-def _task_name(task: str) -> str:
-    return pathlib.Path(task).stem
-
-
-def _demo(options):
-    from tffcl.experiments import compare, config
-
-    configs = [config.resolve("demo_digits", algorithm, seed=options.seed) for algorithm in _DEMO]
-    compare.compare(configs, options.out, resume=options.resume, overwrite=not options.resume)
-    _print_report(options.out)
-
-
-def _run(options):
-    from tffcl.experiments import config
-
-    resolved = config.resolve(options.task, options.algorithm, seed=options.seed, overrides=_overrides(options))
-    from tffcl.experiments.run import run  # which imports TensorFlow: a mistake is told before
-
-    out = options.out or f"runs/{_task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
-    run(resolved, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite, workers=_workers(options))
-    _print_report(out, options)
-
-
-def _compare(options):
-    from tffcl.experiments import config, tasks
-    from tffcl.reporting import targets
-
-    wanted = [targets.parse_target(text) for text in options.target]
-    overrides = _overrides(options)
-    if wanted:
-        overrides = tasks.merged({"evaluation": {"every": 1}}, overrides)
-    names = options.algorithms.split(",") if options.algorithms else tasks.named_algorithms(options.task)
-    seeds = sweep_command.parse_seeds(options.seeds)
-    configs = [config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
-    from tffcl.experiments import compare  # which imports TensorFlow: a mistake is told before
-
-    out = options.out or f"runs/{_task_name(options.task)}"
-    how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite}
-    summaries = compare.compare(configs, out, **how, workers=_workers(options), targets=wanted)
-    _print_report(out, options)
-    return 1 if None in summaries else 0
-
-
 def _sweep(options):
-    return sweep_command.sweep(options, _overrides(options))
+    return sweep_command.sweep(options, command_options.overrides(options))
 
 
 def _study(options):
-    return study_command.study(options, _overrides_of(options.set), _workers)
+    return study_command.study(options, command_options.overrides_of(options.set), command_options.workers)
 
 
 def _results(options):
@@ -372,58 +233,7 @@ def _newcomers(options):
 
 
 def _report(options):
-    _print_report(options.out, options)
-
-
-def _print_report(out, options=None):
-    from tffcl.reporting.terminal import print_report
-
-    print_report(out, getattr(options, "format", ""))
-
-
-def _similarity(options):
-    from tffcl.experiments import catalog, config, similarity, tasks
-
-    name, overrides = options.signature, _overrides(options)
-    method = catalog.SIGNATURES.get(name, "composed")
-    if method == "composed":  # one that no method is named after, or a builder of the user's own
-        overrides = tasks.merged({"algorithms": {"composed": {"signature": name}}}, overrides)
-    resolved = config.resolve(options.task, method, seed=options.seed, overrides=overrides)
-    out = options.out or f"runs/{_task_name(options.task)}/similarity/{name.replace(':', '.')}"
-    print(similarity.similarity(resolved, out, data_dir=options.data_dir))
-
-
-def _show(options):
-    from tffcl.experiments import config, show
-
-    # Any method would do, and no model is built: without its keys' check TensorFlow is not imported.
-    resolved = config.resolve(options.task, "fedavg", seed=options.seed, overrides=_overrides(options), check_model=False)
-    out = options.out or f"runs/{_task_name(options.task)}/show"
-    print(show.show(resolved, out, data_dir=options.data_dir))
-
-
-def _angles(options):
-    if options.gaussians:
-        from tffcl.experiments import gaussian_table
-
-        if options.names:
-            raise UserError(f"--gaussians needs no data sets; given: {', '.join(options.names)}")
-        print(gaussian_table.gaussian_table(seed=options.seed).to_text())
-        return
-    from tffcl.experiments import dataset_angles
-
-    found = dataset_angles.dataset_angles(
-        options.names or dataset_angles.PACFL_SETS,
-        num_vectors=options.vectors,
-        data_dir=options.data_dir,
-        preprocessing=options.preprocessing,
-        samples=options.samples,
-        seed=options.seed,
-    )
-    from tffcl.reporting import figures
-
-    picture = figures.save(found.figure(), pathlib.Path(options.out) / "angles.png")
-    print(f"{found.to_text()}\nwritten: {picture}")
+    command_options.print_report(options.out, options)
 
 
 def _list(options):
@@ -434,7 +244,10 @@ def _list(options):
 
 
 def _doctor(options):
-    from tffcl.experiments import doctor
+    from tffcl.experiments import doctor, installation
+
+    if options.fix:
+        return installation.fix()
 
     for name, fact in doctor.facts(options.data_dir, check=options.check):
         print(f"{name:<24}{fact}")

@@ -3,8 +3,15 @@
 import difflib
 from collections.abc import Iterable
 
-_MOST_LISTED = 30  # names that a message lists; of more only the nearest
+_MOST_LISTED, _LONGEST_LIST = 12, 160  # names that a message lists, and their characters; of more only the nearest
 _LONGEST = 100  # characters of what a user gave in a message
+
+
+# What `tffcl list` calls the kinds of names that it has.
+_LISTED = {
+    "algorithm": "algorithms", "task": "tasks", "study": "studies", "data set": "datasets", "partition": "partitions",
+    "model": "models", "signature": "signatures", "training": "trainings", "aggregation": "aggregations", "encoder": "encoders",
+}  # fmt: skip
 
 
 class UserError(ValueError):
@@ -42,8 +49,9 @@ def unknown(
     near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     allowed = f"allowed: {', '.join(names)}"
-    if len(names) > _MOST_LISTED:
+    if len(names) > _MOST_LISTED or len(allowed) > _LONGEST_LIST:
         nearest = difflib.get_close_matches(asked, names, n=5, cutoff=0)
-        allowed = f"the nearest of {len(names)}: {', '.join(nearest)}"
+        others = f"; `tffcl list {_LISTED[kind]}` has all" if kind in _LISTED else ""
+        allowed = f"the nearest of {len(names)}: {', '.join(nearest)}{others}"
     shown = repr(name) if len(str(name)) <= _LONGEST else f"{asked!r}..."
     return UserError(f"unknown {kind} {shown}{hint} ({allowed})", table=table, key=key)

@@ -30,6 +30,7 @@ import msgspec
 import msgspec.inspect as kinds
 
 from tffcl.errors import UserError, unknown
+from tffcl.shown import Shown
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Whole = Annotated[int, msgspec.Meta(ge=0)]
@@ -104,7 +105,7 @@ def types_of(declared: Callable) -> Mapping[str, Any]:
     return typing.get_type_hints(declared, include_extras=True)
 
 
-class Parameters:
+class Parameters(Shown):
     """Base of the frozen dataclasses of what a user sets: every field is checked when an instance is made.
 
     Attributes:
@@ -123,8 +124,22 @@ class Parameters:
             object.__setattr__(self, field.name, check_value(field.name, getattr(self, field.name), hints[field.name]))
         self.check()
 
+    def __repr__(self) -> str:
+        """The call that makes it, without what is as by default."""
+        given = (field for field in dataclasses.fields(self) if getattr(self, field.name) != _default_of(field))
+        return f"{type(self).__name__}({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in given)})"
+
+    def facts(self) -> Mapping[str, object]:
+        """All fields; those that are not set are told as such."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: "not set" if value is None else value for name, value in values.items()}
+
     def check(self):
         """Checks the rules between fields, of which this class has none; raises UserError, see `wrong`."""
+
+
+def _default_of(field: dataclasses.Field) -> object:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def from_table(cls: type, values: Mapping, where: str):

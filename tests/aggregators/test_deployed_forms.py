@@ -1,11 +1,15 @@
 """Which of TFF's deployable forms a round has under each aggregation; what is exported has fresh noise and no attackers."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
 import tffcl
+from tests.runtime.processes import Processes
 from tests.short_runs import TRAINING, cohort_of, deployed_inputs
+from tffcl.aggregators.attacked import AttackedFactory
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.experiments import config, prepare
 from tffcl.export import forms
@@ -84,3 +88,50 @@ def test_the_bytes_are_those_that_a_rule_sends(model):
     assert plain - 0.76 * upload < sent["compression"] < plain - 0.7 * upload
     assert sent["secure_sum"] == pytest.approx(plain + upload, abs=50)
     assert sent["dp"] == plain + 4  # the vote on the clip
+
+
+PRIVATE = {
+    "dp": {"noise_multiplier": 0.5, "min_cluster_size": 0.5, "seed": 4},
+    "secure_sum": {},
+    "lie": {"share": 0.4},
+}
+
+
+def attacked_round(model, label):
+    """A round with noise by a seed, secure sums, or two of five clients that know what all others upload."""
+    aggregation = (
+        AttackedFactory(None, "lie", [1, 2]) if label == "lie" else tffcl.aggregation(label, **PRIVATE[label])
+    )  # fmt: skip
+    return build_clustered_training(model, TRAINING, aggregation=aggregation).round_for(2)
+
+
+def models_after(composed, model, population, clients=(0, 1, 2, 3, 4)):
+    cohort, keys = cohort_of(population, np.array(clients, np.int32), 1), np.array(clients, np.int32) % 2
+    values = {"models": np.repeat(model.initial[None], 2, axis=0)}
+    return run_round(composed, cohort, values, composed.initial_aggregators, key=keys)
+
+
+@pytest.mark.parametrize(
+    "label", [pytest.param(each, marks=[pytest.mark.slow] if each == "secure_sum" else []) for each in PRIVATE]
+)
+def test_blocks_and_two_workers_release_what_one_worker_does(tff_worker, worker, model, population, label):
+    """The noise is drawn once, of the sums of all blocks; attackers that know everybody know those of other blocks."""
+    composed = attacked_round(model, label)
+    whole = models_after(composed, model, population)
+    with mock.patch.object(blocks, "plan", lambda *_: blocks.Plan(blocks=3, in_flight=2)):
+        parts = models_after(composed, model, population)
+    processes = Processes()
+    try:
+        processes.use(processes.start(2))
+        together = models_after(composed, model, population)
+        if label == "dp":
+            nobody = models_after(composed, model, population, ()).measurements["update"]["clients"]
+            assert np.abs(nobody).min() > 0  # noise
+    finally:
+        worker.use_local_worker()
+        for each in processes.started:
+            each.stop()
+    for found in (parts, together):
+        np.testing.assert_allclose(found.values["models"], whole.values["models"], rtol=0, atol=3e-6)
+        assert found.measurements.keys() == whole.measurements.keys()
+    assert np.abs(whole.values["models"] - model.initial).max() > 0.01

@@ -10,8 +10,8 @@ from scipy import stats
 
 import tffcl
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
+from tffcl.aggregators.secure_sums import simulated
 from tffcl.errors import UserError
-from tffcl.rounds.secure_sums import simulated
 
 SIZE = 6
 VALUE = tff.to_type(collections.OrderedDict(key=np.int32, value=tff.TensorType(np.float32, [SIZE])))

@@ -8,8 +8,10 @@ from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
 from tffcl.algorithms.composed import ComposedParameters, build_composed
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.fednova import build_fednova
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.scaffold import build_scaffold
 from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
@@ -95,3 +97,33 @@ def test_what_cannot_be_is_said():
 def test_stocfls_clusters_come_and_go(model):
     with pytest.raises(UserError, match="StoCFL's clusters come and go, so that no aggregation can run once for each"):
         build_stocfl(model, TRAINING, aggregation=MEAN)
+
+
+@pytest.mark.parametrize("build", [build_scaffold, build_fednova])
+def test_secure_sums_hide_what_is_uploaded_beside_updates(tff_worker, model, population, build):
+    """Control variates and numbers of steps: all that is aggregated are secure sums, and the models are the plain ones."""
+    secure, plain = (build(model, ONCE, aggregation=each) for each in ("secure_sum", None))
+    composed = secure.engine.round_for(1)
+    for name, process in composed.aggregators.items():
+        serialized = tff.framework.serialize_computation(process.next).SerializeToString()
+        assert b"federated_secure_sum_bitwidth" in serialized and b"federated_aggregate" not in serialized, name
+    found, expected = (train(each, population, COHORTS[:2]) for each in (secure, plain))
+    np.testing.assert_allclose(found.models, expected.models, atol=2e-4)
+    for name, rows in expected.server.items():
+        np.testing.assert_allclose(found.server[name], rows, atol=2e-4)
+
+
+def test_private_control_variates_are_another_release(model):
+    composed = build_scaffold(model, ONCE, aggregation="dp").engine.round_for(1)
+    assert [factory.noise_multiplier for factory in composed.uploads.values()] == [1, 1]
+
+
+def test_what_would_travel_in_the_open_beside_hidden_updates_is_refused(model):
+    with pytest.raises(UserError, match="upload 'steps' beside 'update', and this .aggregation. hides the latter only"):
+        build_fednova(model, ONCE, aggregation="dp")
+    fednova = ComposedParameters(signature="label_histogram", training="fednova", num_clusters=2)
+    with pytest.raises(UserError, match="upload 'steps' beside 'update'"):
+        build_composed(model, ONCE, fednova, aggregation="dp")
+    for name in ("dp", "secure_sum"):
+        with pytest.raises(UserError, match="StoCFL's clusters come and go"):
+            build_stocfl(model, ONCE, aggregation=name)

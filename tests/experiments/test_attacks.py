@@ -136,10 +136,37 @@ def test_wrong_labels_are_trained_on_and_not_tested(task, tmp_path):
     np.testing.assert_array_equal(population.label_counts[bad], plain.label_counts[bad][:, ::-1])
 
 
+def test_imitators_end_in_the_cluster_of_the_group_that_they_imitate(task, tmp_path):
+    """Without imitation each client of these groups is found where it belongs."""
+    imitation = {"kind": "imitation", "imitates": 1, "share": 0.4}
+    result = run(task, tmp_path / "run", "pacfl", attack=imitation, train={"rounds": 1})
+    told, groups, clusters = result.summary["attack"], result.trained.population.groups, result.client_columns["cluster"]
+    bad = np.isin(np.arange(10), told["malicious"])
+    home = clusters[~bad & (groups == 1)]
+    assert len(np.unique(home)) == 1 and len(np.unique(clusters[~bad & (groups == 0)])) == 1
+    assert np.any(groups[bad] == 0), "somebody must imitate another group"
+    assert (clusters[bad] == home[0]).all()
+    assert told["imitates"] == 1 and told["members"][str(home[0])]["malicious"] == 4 == len(told["ended"])
+    for client, where in told["ended"].items():
+        assert where == {"cluster": clusters[int(client)], "group": groups[int(client)]}
+    assert any(
+        "who pretend to be of group 1," in note and "malicious members by cluster" in note for note in result.summary["notes"]
+    )
+    for client in range(10):  # what they train on is their own
+        assert len(result.trained.population.stacked(client)["y"]) == result.trained.population.sizes[client]
+
+
 def test_what_cannot_be_is_said(task, tmp_path):
     with pytest.raises(UserError, match="attack.share is 1; it must be a number from 0 to below 1"):
         config.resolve(task, "fedavg", overrides={"attack": {"share": 1}})
     with pytest.raises(UserError, match="unknown attack.kind 'flip'"):
         config.resolve(task, "fedavg", overrides={"attack": {"kind": "flip"}})
+    imitation = {"attack": {"kind": "imitation"}}
+    with pytest.raises(
+        UserError, match="fedavg asks clients for no signature, so that nobody can imitate one; methods that do are pacfl"
+    ):
+        config.resolve(task, "fedavg", overrides=imitation)
+    with pytest.raises(UserError, match="imitates is 7; it must be a group with benign clients, one of 0, 1"):
+        run(task, tmp_path / "run", "pacfl", attack={"imitates": 7})
     with pytest.raises(UserError, match="solo takes no .aggregation. and no .attack. on uploads"):
         run(task, tmp_path / "run", "solo")

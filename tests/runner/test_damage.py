@@ -16,6 +16,8 @@ from tests.runner.finished_runs import rows_of
 from tests.runner.stopped_runs import NEWEST, assert_same_result, go, refused, resolved
 from tffcl.errors import UserError
 from tffcl.experiments.run import run
+from tffcl.export.export_run import export_run
+from tffcl.reporting.files import read_run
 from tffcl.runner.round_metrics import Metrics
 
 # --- What a resumed run finds, and survives ---
@@ -162,10 +164,26 @@ def test_damage_is_refused_by_name(stopped, name, damage, told):
     assert told in refused(stopped, resume=True)
 
 
+def swap_digit(path):
+    text = path.read_text()
+    place = text.rindex("3")
+    path.write_text(f"{text[:place]}4{text[place + 1 :]}")
+
+
+def flip_last(path):
+    data = bytearray(path.read_bytes())
+    data[-4] ^= 1
+    path.write_bytes(data)
+
+
 REFUSED_LATER = {
     "rows that are no text": ("rounds.csv", lambda path: path.write_bytes(b"\xff\xfe\0"), "rounds.csv is damaged"),
     "rows of something else": ("rounds.csv", is_text("a,b\n1,2\n"), "rounds.csv is damaged"),
     "clusters of a round": ("history/000001.npy", truncate, "000001.npy is damaged"),
+    "rows of other numbers": ("rounds.csv", lambda path: swap_digit(path), "its rows are not those that the run wrote"),
+    "clusters that are garbage": ("history/000001.npy", lambda path: path.write_bytes(b"PK\x03\x04"), "000001.npy is damaged"),
+    "clusters of other numbers": ("history/000001.npy", lambda path: flip_last(path), "000001.npy is damaged"),
+    "no clusters of a round": ("history/000001.npy", os.unlink, "000001.npy is missing"),
     "clusters of another shape": ("history/000001.npy", lambda path: np.save(path, np.zeros(3)), "000001.npy is damaged"),
 }
 
@@ -206,3 +224,44 @@ def test_other_settings_than_the_run_was_started_with(finished):
     (finished / "config.toml").write_text(text.replace("learning_rate = 0.1", "learning_rate = 0.2"))
     with pytest.raises(UserError, match="config.toml is not as the run has written it"):
         tffcl.load_run(finished)
+
+
+@pytest.mark.parametrize(
+    "name, damage",
+    [("clients.csv", swap_digit), ("rounds.csv", swap_digit), ("config.toml", swap_digit), ("history/000001.npy", flip_last)],
+)
+def test_a_result_that_no_run_wrote_is_not_reported(finished, name, damage):
+    damage(finished / name)
+    with pytest.raises(UserError, match=f"{name} is not as the run has written it"):
+        read_run(finished)
+
+
+@pytest.mark.parametrize("name", ["clients.csv", "history/000001.npy"])
+def test_a_result_without_one_of_its_files_is_not_reported(finished, name):
+    (finished / name).unlink()
+    with pytest.raises(UserError, match=f"{name} is missing"):
+        read_run(finished)
+
+
+def test_other_numbers_are_not_resumed(finished):
+    swap_digit(finished / "rounds.csv")
+    assert "rounds.csv is not as the run has written it" in refused(finished, resume=True)
+
+
+@pytest.mark.parametrize("files", [{"/etc/passwd": ""}, {"../a": ""}, {"a": 3}, [1]])
+def test_a_marker_names_its_own_files_only(finished, files):
+    marker = json.loads((finished / "run.json").read_text())
+    (finished / "run.json").write_text(json.dumps({**marker, "files": files}))
+    with pytest.raises(UserError, match="run.json is damaged"):
+        read_run(finished)
+
+
+@pytest.mark.parametrize("damage, told", [(truncate, "cannot be read"), (os.unlink, "is missing")])
+def test_a_damaged_last_checkpoint_is_not_loaded_and_the_one_before_neither(finished, runs, damage, told):
+    """The results are of the last round; `--resume` makes it again."""
+    damage(finished / "checkpoints/round_000004.npz")
+    for read in (tffcl.load_run, lambda out: export_run(out, out.parent / "export")):
+        with pytest.raises(UserError, match=f"{told}.*; tffcl run with --resume goes on from round 3 and makes it again"):
+            read(finished)
+    assert_same_result(go(finished, resume=True).summary, runs[1])
+    assert tffcl.load_run(finished).round_number == 4

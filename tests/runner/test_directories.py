@@ -236,3 +236,31 @@ def test_names_that_cannot_be(tmp_path, monkeypatch, capsys, command, out):
     assert main([command, *more.get(command, [out])]) == 2
     told = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
     assert len(told) == 1 and told[0].startswith("tffcl: ") and len(told[0]) < 400, told
+
+
+OURS = {
+    "comparison": ["report.html", "table.csv", "targets.csv", "comparison.toml"],
+    "sweep": ["report.html", "sweep.csv", "sweep.toml"],
+}
+
+
+@pytest.mark.parametrize("what, name", [(what, name) for what, names in OURS.items() for name in names])
+def test_a_comparison_or_a_sweep_never_replaces_a_users_own_file(tmp_path, what, name, capsys):
+    (tmp_path / name).write_text('title = "mine"')
+    commands = {
+        "comparison": ["compare", "demo_digits", "--algorithms", "fedavg"],
+        "sweep": ["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshold=150,210"],
+    }
+    for more in ([], ["--overwrite"], ["--resume"]):
+        assert main([*commands[what], "--out", str(tmp_path), *more]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"tffcl: {tmp_path / name} is not of a {what}, which would write over it"), said
+    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == 'title = "mine"'
+
+
+def test_a_study_never_replaces_a_users_own_table(tmp_path, capsys):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "table.csv").write_text("mine")
+    assert main(["study", "demo_digits", "--rounds", "2", "--out", str(tmp_path)]) == 2
+    assert "table.csv is not of a study, which would write over it" in capsys.readouterr().err
+    assert (tmp_path / "results" / "table.csv").read_text() == "mine"

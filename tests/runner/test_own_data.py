@@ -259,3 +259,22 @@ def test_data_that_do_not_fit_the_model_are_refused_before_anything_is_written(r
     state = method.initialize(good)
     with pytest.raises(UserError, match="client new is no newcomer: .* build newcomers with known="):
         method.admit(state, Population.from_arrays({"new": train["clinic_0"]}))
+
+
+def test_clients_whose_data_are_all_zero_are_named_in_the_notes(tmp_path, tff_worker):
+    """Of a run that groups by subspaces, also where clients are asked as they join."""
+    rng = np.random.default_rng(0)
+    data = {f"clinic {each}": (rng.random([12, 6]).astype(np.float32), rng.integers(0, 2, 12)) for each in range(4)}
+    data["clinic 2"] = np.zeros_like(data["clinic 2"][0]), data["clinic 2"][1]
+    clients = tffcl.Population.from_arrays(data, data)
+    model = tffcl.FlatModel.from_keras(
+        tf.keras.Sequential([tf.keras.layers.Input([6]), tf.keras.layers.Dense(2)]),
+        tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        (tf.TensorSpec([None, 6]), tf.TensorSpec([None], tf.int32)),
+    )
+    for when in ("before_training", "as_they_join"):
+        method = build_pacfl(model, tffcl.LocalTraining(), PACFLParameters(num_vectors=2, threshold=60.0, when=when))
+        result = tffcl.train(method, clients, rounds=1, clients_per_round=4, out=tmp_path / when, show_progress=False)
+        assert result.summary["notes"] == [
+            "clients whose data are all zero: clinic 2; they count as 90 degrees from all others and 0 from each other"
+        ]

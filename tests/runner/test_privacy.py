@@ -11,9 +11,11 @@ from dp_accounting import pld, rdp
 
 import tffcl
 from tests.short_runs import TRAINING
+from tffcl.algorithms.composed import ComposedParameters, build_composed
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca
 from tffcl.clients import sampling
+from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.rounds.releases import Release
 from tffcl.runner import directory
@@ -185,14 +187,36 @@ def test_a_raised_budget_is_the_same_run_and_another_delta_is_not(tmp_path):
         directory.check_same(tmp_path, {"task": "t", "privacy": {"epsilon": 2.0, "delta": 1e-2}})
 
 
-def test_a_round_that_draws_nobody_is_counted_and_moves_nothing(model, population, tmp_path):
-    """One of five clients on average: a third of the rounds has none."""
+def test_a_private_round_that_draws_nobody_is_as_any_other(model, population, tmp_path):
+    """One of five clients on average: a third of the rounds has none. Models move by noise, or who watches would know."""
     result = tffcl.train(
-        private(model, 1), population, rounds=6, clients_per_round=1, out=tmp_path / "run", sample="poisson", privacy=SETTINGS,
+        private(model, 1, min_cluster_size=0.01), population, rounds=6, clients_per_round=1, out=tmp_path / "run", sample="poisson", privacy=SETTINGS,
         seed=1, show_progress=False,
     )  # fmt: skip
     ids = population.client_ids
     drawn = [len(sampling.sample_cohort(ids, 1, 1, number, "poisson")) for number in range(1, 7)]
     rows = rows_of(tmp_path / "run")
     assert 0 in drawn[1:] and [row["train_loss"] == "" for row in rows] == [not each for each in drawn]
-    assert result.summary["privacy"]["releases"] == 6 - (drawn[0] == 0)
+    assert result.summary["privacy"]["releases"] == 6
+    method = private(model, 1, min_cluster_size=0.01)
+    state, moved = method.initialize(population), []
+    nobody = Cohort(population, np.zeros(0, np.int32), (1, 1), rate=0.2)
+    for _ in range(8):
+        after, metrics = method.next(state, nobody)
+        moved.append(np.abs(after.models - state.models).max())
+        assert not len(metrics.losses) and metrics.traffic.up == 0
+        state = after
+    assert sum(each > 0.01 for each in moved) >= 2  # wherever the noisy number of members is large enough
+
+
+def test_an_open_round_that_draws_nobody_moves_nothing_and_costs_nothing(model, population, tmp_path):
+    """Nor does it repeat what was told before, as private signatures."""
+    signature = {"name": "label_histogram", "noise_multiplier": 4.0}
+    method = build_composed(model, TRAINING, ComposedParameters(signature=signature, num_clusters=1), noise_seed=1)
+    seed = next(seed for seed in range(50) if not len(sampling.sample_cohort(population.client_ids, 1, seed, 1, "poisson")))
+    result = tffcl.train(
+        method, population, rounds=1, clients_per_round=1, out=tmp_path / "run", sample="poisson", privacy=SETTINGS, seed=seed,
+        show_progress=False,
+    )  # fmt: skip
+    assert result.summary["privacy"]["releases"] == 1
+    np.testing.assert_array_equal(result.model_of(0), model.initial)

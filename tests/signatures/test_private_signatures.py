@@ -7,13 +7,26 @@ from dp_accounting import pld
 from scipy import stats
 
 import tffcl
-from tests.short_runs import TRAINING
+from tests.short_runs import TRAINING, cohort_of
+from tffcl.algorithms.clove import CLoVEParameters, build_clove
 from tffcl.algorithms.composed import ComposedParameters, build_composed
+from tffcl.algorithms.flt import FLTParameters, build_clustering
+from tffcl.algorithms.flux import FLUXParameters, build_flux
+from tffcl.algorithms.ifca import IFCAParameters, build_ifca
+from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.pca_km_hc import PCAKMHCParameters, build_pca_km_hc
+from tffcl.algorithms.refined_encoders import RefinedEncoders
+from tffcl.algorithms.stocfl import StoCFLParameters, build_stocfl
+from tffcl.clients.kept import KeptStates
 from tffcl.errors import UserError
-from tffcl.rounds.asking import build_signing
-from tffcl.runner.privacy import PrivacySettings
+from tffcl.models.autoencoder import build_autoencoder
+from tffcl.rounds import releases
+from tffcl.rounds.asking import build_signing, signature_transfer
+from tffcl.runner.privacy import Ledger, PrivacySettings
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
+from tffcl.signatures.embedding import CentreNoise, FineTuning, build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
+from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.signatures.subspace import build_subspace
 
 Z = 0.3
@@ -21,6 +34,12 @@ Z = 0.3
 
 def signed(signature, population):
     return build_signing(signature)(population)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    autoencoder = build_autoencoder((8, 8, 1), latent=6, seed=1)
+    return autoencoder, autoencoder.initial
 
 
 def test_shares_of_labels_get_the_stated_noise(tff_worker, model, population):
@@ -33,6 +52,28 @@ def test_shares_of_labels_get_the_stated_noise(tff_worker, model, population):
     assert (
         abs(np.corrcoef(drawn)[~np.eye(len(drawn), dtype=bool)]).max() < 0.999
     )  # no client and no seed draws what another drew
+
+
+def test_clients_that_are_alike_draw_other_noise(tff_worker, model, digits, encoder):
+    """What they send would else be the same, and group them as without noise."""
+    x, y = digits[0][:12], digits[1][:12]
+    twins = tffcl.Population.from_arrays({client: (x, y) for client in range(3)})
+    private = {"noise_multiplier": 1.0, "noise_seed": 1}
+    for signature in (
+        build_label_histogram(model, **private),
+        build_anchor_gradient(model, projection=16, **private),
+        build_subspace(model.example_spec, 2, **private),
+        build_pca_centres(model.example_spec, num_components=4, num_centres=2, **private),
+        build_embedding(*encoder, model.example_spec, num_centres=2, **private),
+    ):
+        sent = signed(signature, twins)
+        sent = np.reshape(next(iter(sent.values())) if isinstance(sent, dict) else sent, [3, -1])
+        assert min(np.abs(sent[i] - sent[j]).max() for i, j in ((0, 1), (0, 2), (1, 2))) > 0.1, signature.name
+        again = signed(signature, twins)
+        np.testing.assert_array_equal(
+            np.reshape(next(iter(again.values())) if isinstance(again, dict) else again, [3, -1]), sent
+        )
+    assert signature_transfer(build_label_histogram(model, **private)).down is None  # the seed is the simulation's
 
 
 def test_a_gradient_is_clipped_and_noised(tff_worker, model, population):
@@ -50,7 +91,7 @@ def test_a_gradient_is_clipped_and_noised(tff_worker, model, population):
 def test_little_noise_leaves_the_subspace_of_clipped_examples(tff_worker, model, population):
     """With a clip that none reaches the noised Gram matrix has the plain one's eigenvectors."""
     plain = signed(build_subspace(model.example_spec, 3), population)["basis"]
-    found = signed(build_subspace(model.example_spec, 3, noise_multiplier=1e-9, clip=1e3, noise_seed=1), population)
+    found = signed(build_subspace(model.example_spec, 3, noise_multiplier=1e-11, clip=1e3, noise_seed=1), population)
     np.testing.assert_allclose(found["basis"], plain, atol=1e-2)
     much = signed(build_subspace(model.example_spec, 3, noise_multiplier=10, noise_seed=1), population)["basis"]
     overlap = np.abs(np.einsum("ndp,ndq->npq", plain, much)).max()
@@ -80,3 +121,107 @@ def test_an_open_signature_meets_no_budget(model, population, tmp_path):
     method = build_composed(model, TRAINING, how, aggregation="dp")
     with pytest.raises(UserError, match="privacy.epsilon is 5, and there is no noise on the signatures"):
         tffcl.train(method, population, rounds=1, clients_per_round=2, out=tmp_path / "run", privacy=PrivacySettings(epsilon=5))
+
+
+def test_centres_are_clipped_noised_and_all_there(tff_worker, model, population):
+    """A client with fewer different examples than centres sends as many as all others."""
+    how = {"num_components": 6, "num_centres": 13, "seed": 1}
+    plain = signed(build_pca_centres(model.example_spec, **how), population)
+    norms = np.linalg.norm(plain["centres"], axis=2, keepdims=True)
+    clip = float(np.median(norms[plain["mask"]]))
+    private = build_pca_centres(model.example_spec, **how, noise_multiplier=Z, clip=clip, noise_seed=2)
+    found = signed(private, population)
+    assert found["mask"].all() and not plain["mask"].all() and private.noise_multiplier == Z
+    expected = plain["centres"] * np.minimum(1, clip / np.maximum(norms, 1e-9))
+    assert np.linalg.norm(expected / (clip * np.sqrt(13)), axis=(1, 2)).max() <= 1 + 1e-6
+    drawn = (found["centres"] - expected) / (Z * clip * np.sqrt(13))
+    tail = stats.chi2.cdf(np.sum(drawn**2), drawn.size)
+    assert 5e-4 < tail < 1 - 5e-4
+
+
+def spent_by(act) -> Ledger:
+    """The ledger of what an act lets the server know."""
+    ledger = Ledger(PrivacySettings(delta=1e-3), 5)
+    with releases.accounted(ledger):
+        act()
+    return ledger
+
+
+NOISE = {"signature_noise_multiplier": 4.0}
+
+
+def test_every_method_that_signs_takes_noise(tff_worker, model, population, encoder):
+    """PACFL, PCA+kM+HC and StoCFL as they begin, FLT's centres as it asks for them: each is one Gaussian mechanism."""
+    pacfl = build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2, **NOISE), noise_seed=1)
+    centres = build_pca_km_hc(model, TRAINING, PCAKMHCParameters(num_clusters=2, num_components=8, **NOISE), noise_seed=1)
+    flt = build_clustering(model, TRAINING, FLTParameters(fine_tune_epochs=0, **NOISE), encoder=encoder, noise_seed=1)
+    assert flt.signature.noise_multiplier == 4
+    acts = (
+        lambda: pacfl.initialize(population),
+        lambda: centres.initialize(population),
+        lambda: flt.build_signing()(population),
+    )
+    by_hand = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0)).get_epsilon(1e-3)
+    for act in acts:
+        assert spent_by(act).epsilon == pytest.approx(by_hand, rel=2e-3)
+    first, again = (pacfl.initialize(population).signatures["basis"] for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    other = build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2, **NOISE)).initialize(population).signatures["basis"]
+    assert np.abs(first - other).max() > 0.1
+    assert pacfl.clustering.device_signature.noise_multiplier == 4  # what is exported is private, too
+    with pytest.raises(UserError, match="signature_noise_multiplier is 1.0; it is for a fixed number of vectors"):
+        PACFLParameters(per_class=True, signature_noise_multiplier=1)
+
+
+def test_clients_that_sign_one_after_the_other_cost_what_one_costs(tff_worker, model, population):
+    """Of StoCFL's rounds only the signatures have noise; each client signs once, whenever it is met."""
+    method = build_stocfl(model, TRAINING, StoCFLParameters(projection=16, **NOISE), noise_seed=1)
+
+    def two_rounds():
+        state = method.initialize(population.restricted([0, 1, 2, 3]))
+        state, _ = method.next(state, cohort_of(population.restricted([0, 1, 2, 3]), [0, 1], 1))
+        state, _ = method.next(state, cohort_of(population.restricted([0, 1, 2, 3]), [1, 2, 3], 2))
+        method.admit(state, population.restricted([4]))
+
+    told = spent_by(two_rounds).summary()
+    by_hand = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0)).get_epsilon(1e-3)
+    assert told["epsilon"] is None and told["open_releases"] == 2  # two rounds of plain means
+    assert told["noised_epsilon"] == pytest.approx(by_hand, rel=2e-3)
+
+
+def test_clients_that_sign_again_cost_again(tff_worker, model, population, encoder):
+    """FLT's clients go on from the encoder that they keep when clusters are formed anew."""
+    refined = RefinedEncoders(encoder[0], model.example_spec, 3, FineTuning(1), 0, CentreNoise(4.0, 1.0, 1))
+    private = build_embedding(*encoder, model.example_spec, num_centres=3, noise_multiplier=4.0, noise_seed=1)
+
+    def twice():
+        build_signing(private)(population)
+        centres, _ = refined.sign(population, KeptStates(encoder[1]), 1, 3)
+        assert centres["mask"].all() and np.abs(centres["centres"]).max() > 4
+
+    def again():
+        sign = build_signing(private)
+        sign(population), sign(population, again=True)
+
+    by_hand = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0), 2).get_epsilon(1e-3)
+    for act in (twice, again):
+        assert spent_by(act).epsilon == pytest.approx(by_hand, rel=2e-3)
+
+
+def test_what_else_clients_tell_is_in_the_ledger(tff_worker, model, population):
+    """Losses and choices among models are no uploads of a round, and still leave the clients."""
+    clove = build_clove(model, TRAINING, CLoVEParameters(num_clusters=2))
+    ifca = build_ifca(model, TRAINING, IFCAParameters(start="attracting", least_share=0.01))
+    few, late = population.restricted([0, 1, 2, 3]), population.restricted([4])
+    for act in (lambda: clove.admit(clove.initialize(few), late), lambda: ifca.initialize(population)):
+        told = spent_by(act)
+        assert told.epsilon == float("inf") and not told.is_private
+
+
+@pytest.mark.slow
+def test_descriptors_are_told_once_when_they_are_asked_for(tff_worker, model, population):
+    noised = tffcl.aggregation("dp", noise_multiplier=2.0, seed=1)
+    flux = build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=1), aggregation=noised)
+    for number, open_releases in ((1, 0), (2, 1)):
+        act = lambda: flux.next(flux.initialize(population), cohort_of(population, [0, 1, 2], number))  # noqa: E731
+        assert spent_by(act).summary().get("open_releases", 0) == open_releases

@@ -1,13 +1,16 @@
 """Malicious clients in simulations: their uploads are changed before they are aggregated."""
 
 import collections
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import check_types, keyed_factory, segment_process
+from tffcl import runtime
+from tffcl.aggregators.clustered_mean import aggregated_beside, check_types, keyed_factory, segment_process
 from tffcl.aggregators.per_cluster import by_row
+from tffcl.aggregators.secure_sums import simulated
 
 # How a malicious client's upload u becomes another one, and the strength that it has by default.
 STRENGTHS = {"sign_flip": 3.0, "gaussian": 10.0, "lie": 1.5, "label_flip": 1.0, "model_replacement": 10.0}
@@ -26,7 +29,8 @@ class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
     * "label_flip": u, of a client that trains on wrong labels;
     * "model_replacement": s u of such a client (Bagdasaryan et al. 2020, Eq. 3).
 
-    For simulations only: the round tells it the clients' IDs. "lie" aggregates twice, so that a cohort cannot be taken in parts.
+    For simulations only: the round tells it the clients' IDs. "lie" must know all honest uploads before it changes one: of a cohort that
+    computes in parts they are collected, and aggregated together (`by_parts`).
     """
 
     is_keyed = True
@@ -43,11 +47,22 @@ class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
         """
         self._inner, self._kind, self._malicious = keyed_factory(inner), kind, np.asarray(malicious, np.int32)
         self._strength = STRENGTHS[kind] if strength is None else strength
+        if kind == "lie":
+            self.by_parts = lambda state: _Collected(self._process.next, state)
 
     @property
     def noise_multiplier(self) -> float | None:
         """That of what is attacked."""
         return getattr(self._inner, "noise_multiplier", None)
+
+    @property
+    def hides_uploads(self) -> bool:
+        """Whether what is attacked hides single uploads."""
+        return getattr(self._inner, "hides_uploads", False)
+
+    def beside(self, plain, bound: float | None = None):
+        """What aggregates another upload, which nobody attacks; see `PerClusterFactory.beside`."""
+        return aggregated_beside(self._inner, plain, bound)
 
     @property
     def num_clusters(self) -> int | None:
@@ -100,7 +115,8 @@ class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
             attacked = tff.federated_map(attack, (value, tff.federated_broadcast(guide(value))))
             return inner.next(state, attacked, weight) if weighted else inner.next(state, attacked)
 
-        return tff.templates.AggregationProcess(inner.initialize, next_fn)
+        self._process = tff.templates.AggregationProcess(inner.initialize, next_fn)
+        return self._process
 
     def _build_guide(self, upload_type: tff.Type):
         """What attackers know of the honest uploads: their means and standard deviations by cluster for "lie", else nothing."""
@@ -158,3 +174,29 @@ class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
             size = tf.sqrt(tf.reduce_mean(leaf**2))
             return strength * size * tf.random.stateless_normal(tf.shape(leaf), seed, dtype=leaf.dtype)
         return leaf * (-strength if self._kind == "sign_flip" else strength)
+
+
+class _Collected:
+    """The uploads of a cohort that come in parts, to be aggregated when all are there; see `RelatednessMeanFactory.by_parts`."""
+
+    def __init__(self, aggregate: tff.Computation, state):
+        self._aggregate, self._state, self._uploads, self._weights = aggregate, state, [], []
+
+    def add(self, uploads, weights: np.ndarray):
+        """Takes the uploads of some clients, a structure of values `[b, ...]`, and `float32 [b]`."""
+        leaves = tf.nest.flatten(uploads)
+        for place, weight in enumerate(weights):
+            self._uploads.append(tf.nest.pack_sequence_as(uploads, [leaf[place] for leaf in leaves]))
+            self._weights.append(np.float32(weight))
+
+    def finish(self) -> tuple:
+        """Returns the process' next state, its result and its measurements."""
+        weighted = len(self._aggregate.type_signature.parameter) > 2
+        given = (self._uploads, self._weights) if weighted else (self._uploads,)
+        # On one worker: the aggregation of a cohort that several share would have to be one that can be taken in parts.
+        with tff.framework.get_context_stack().install(next(iter(runtime.lanes()))):
+            output = simulated(self._aggregate)(self._state, *given)
+        return tuple(
+            output[name] if isinstance(output, Mapping) else getattr(output, name)
+            for name in ("state", "result", "measurements")
+        )

@@ -145,6 +145,18 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
     return aggregation.with_clusters(num_clusters) if aggregation.waits_for_clusters else aggregation
 
 
+def aggregated_beside(aggregation, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
+    """Returns what aggregates a keyed upload beside the updates: securely where these are, else plainly.
+
+    Args:
+      aggregation: Of the updates, as of `keyed_factory`.
+      plain: The plain factory of that upload.
+      bound: The largest coordinate of that upload, for secure sums; None: as of the updates.
+    """
+    factory = keyed_factory(aggregation)
+    return factory.beside(plain, bound) if hasattr(factory, "beside") else plain
+
+
 def check_types(value_type: tff.Type, weight_type: tff.Type):
     """Raises TypeError if values are not `<key=int32, value=T>` of floating tensors, or weights no scalars."""
     keyed = isinstance(value_type, tff.StructType) and tff.structure.name_list(value_type) == ["key", "value"]

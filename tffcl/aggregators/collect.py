@@ -116,7 +116,14 @@ class CollectFactory(tff.aggregators.UnweightedAggregationFactory):
         `next`: `(<state=<>@SERVER, value={T}@CLIENTS> -> <state=<>@SERVER, result=T[?,...]@SERVER, measurements=<>@SERVER>)`,
     one row for each client, in no promised order. Nothing is hidden from the server: this is no secure aggregation. In a round that is
     composed by `rounds.compose` the rows stand beside the clients' reports, whose IDs order them.
+
+    Attributes:
+      noise_multiplier: z of the Gaussian mechanism that a client's value is, where clients noise it themselves; 0: it is as it is.
     """
+
+    def __init__(self, noise_multiplier: float = 0.0):
+        """Makes the factory; the noise multiplier is for the ledger of privacy, and adds no noise."""
+        self.noise_multiplier = noise_multiplier
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of fixed shapes."""

@@ -32,6 +32,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     the number of rounds; `measurements=<clients=float32[K],clip=float32>`, the noisy counts.
     """
 
+    hides_uploads = True
+
     def __init__(self, how: DPParameters = DPParameters(), *, num_clusters: int | None = None, seed: int | None = None):
         """Makes the factory.
 
@@ -53,6 +55,17 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         """Returns the type of what a client sends for a value `<key=int32,value=T>`."""
         extended = _with_vote(value_type)
         return integer_rows(extended["value"], self._clusters()) if self._how.secure else extended
+
+    def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
+        """Returns the private mean of another upload in which all clients count the same, with clip and noise as of the updates.
+
+        It is another release: its noise multiplier composes with that of the updates. Numbers of another size than the clip's, of
+        which `bound` tells, stay as `plain` has them.
+        """
+        if bound is not None or isinstance(plain, tff.aggregators.WeightedAggregationFactory):
+            return plain
+        seed = None if self._seed is None else self._seed + 1
+        return PrivateClusteredMeanFactory(self._how, num_clusters=self.num_clusters, seed=seed)
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""

@@ -1,6 +1,7 @@
 """The weighted mean per cluster by secure sums: the server learns the sums of all clusters, and no client's upload."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import tensorflow as tf
@@ -21,8 +22,10 @@ class SecureClusteredMeanFactory(PerClusterFactory):
 
     The only aggregation is `tff.federated_secure_sum_bitwidth`: a round has a MapReduceForm, and without clients' reports
     (`rounds.composer.compose`) a DistributeAggregateForm. What a method uploads beside its updates (SCAFFOLD's control variates, FedNova's
-    steps, StoCFL's global model) is summed as the method has it.
+    steps) is summed securely, too, see `beside`.
     """
+
+    hides_uploads = True
 
     def __init__(self, how: SecureSumParameters = SecureSumParameters(), *, num_clusters: int | None = None):
         """Makes the factory.
@@ -37,6 +40,13 @@ class SecureClusteredMeanFactory(PerClusterFactory):
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
         """Returns the type of what a client sends for a value `<key=int32,value=T>` and its weight, masks apart."""
         return integer_rows(value_type["value"], self._clusters())
+
+    def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
+        """Returns secure sums for another keyed upload; see `PerClusterFactory.beside`."""
+        how = self._how if bound is None else dataclasses.replace(self._how, bound=bound)
+        if isinstance(plain, tff.aggregators.WeightedAggregationFactory):
+            return SecureClusteredMeanFactory(how, num_clusters=self.num_clusters)
+        return UniformSecureClusteredMeanFactory(how, num_clusters=self.num_clusters)
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
@@ -77,6 +87,39 @@ class SecureClusteredMeanFactory(PerClusterFactory):
             return tff.templates.MeasuredProcessOutput(found.state, means, measured)
 
         return tff.templates.AggregationProcess(sums.initialize, next_fn)
+
+
+class UniformSecureClusteredMeanFactory(tff.aggregators.UnweightedAggregationFactory):
+    """`SecureClusteredMeanFactory` in which every client counts the same; `measurements=<clients=float32[K]>`."""
+
+    is_keyed, hides_uploads = True, True
+
+    def __init__(self, how: SecureSumParameters = SecureSumParameters(), *, num_clusters: int):
+        """Makes the factory; arguments as of `SecureClusteredMeanFactory`."""
+        self._weighted = SecureClusteredMeanFactory(dataclasses.replace(how, largest_weight=1.0), num_clusters=num_clusters)
+
+    def uploaded_type(self, value_type: tff.Type) -> tff.Type:
+        """Returns the type of what a client sends for a value `<key=int32,value=T>`, masks apart."""
+        return self._weighted.uploaded_type(value_type)
+
+    def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
+        inner = self._weighted.create(value_type, tff.TensorType(np.float32))
+
+        @tff.tensorflow.computation
+        def one():
+            return tf.constant(1.0)
+
+        @tff.tensorflow.computation(inner.next.type_signature.result.measurements.member)
+        def count(told):
+            return collections.OrderedDict(clients=told["weight"])
+
+        @tff.federated_computation(inner.initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS))
+        def next_fn(state, value):
+            found = inner.next(state, value, tff.federated_eval(one, tff.CLIENTS))
+            return tff.templates.MeasuredProcessOutput(found.state, found.result, tff.federated_map(count, found.measurements))
+
+        return tff.templates.AggregationProcess(inner.initialize, next_fn)
 
 
 def integer_rows(member_type: tff.Type, clusters: int) -> tff.Type:

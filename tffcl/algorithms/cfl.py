@@ -59,6 +59,10 @@ class CFL(CollectedTraining):
 
     name, state_class = "cfl", CFLState
 
+    @property
+    def kept_bytes(self) -> int:
+        return 4 * self.model.size  # the last update
+
     def initialize(self, population) -> CFLState:
         everyone, start = np.zeros(len(population), np.int32), self.model.initial[np.newaxis]
         nobody, none = KeptStates(np.zeros_like(start[0])), np.zeros([0, 3], np.int32)

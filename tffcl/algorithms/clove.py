@@ -18,6 +18,7 @@ from tffcl.clients.population import Population
 from tffcl.clustering.loss_vectors import group_by_losses
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.rounds import releases
 from tffcl.rounds.asking import ask_all
 from tffcl.rounds.traffic import Traffic
 from tffcl.validation import Count, Parameters
@@ -62,13 +63,14 @@ class CLoVE(EngineMethod):
         clients = len(cohort.client_ids)
         if self._how.num_clusters > clients:
             raise UserError(f"num_clusters is {self._how.num_clusters}; it must be at most the clients of a round, {clients}")
-        grouped = self._grouped(state, cohort.population.restricted(cohort.client_ids), cohort.seed[1])
+        asked = cohort.population.restricted(cohort.client_ids)
+        grouped = self._grouped(state, asked, cohort.seed[1], releases.of_all("the losses", asked))
         state, metrics = self.engine.next(grouped, cohort)
         return state, metrics.with_signatures(self.joining * clients)
 
-    def _grouped(self, state: ClusteredState, population: Population, number: int) -> ClusteredState:
+    def _grouped(self, state: ClusteredState, population: Population, number: int, told=None) -> ClusteredState:
         """The state after the clients of a population were clustered by their losses."""
-        losses = ask_all(self._trying, state.models, population, population.stacked)
+        losses = ask_all(self._trying, state.models, population, population.stacked, told=told)
         assignment = state.assignment.copy()
         where = state.index(population.client_ids)
         assignment[where] = group_by_losses(losses, square_root=self._how.square_root, seed=self._seed + number)
@@ -85,7 +87,9 @@ class CLoVE(EngineMethod):
         check_newcomers(state, newcomers)
         found = np.zeros(len(newcomers), np.int32)
         if self._how.num_clusters > 1:
-            found = ask_all(self._trying, state.models, newcomers, newcomers.stacked).argmin(axis=1).astype(np.int32)
+            told = releases.of_all("the losses", newcomers)
+            losses = ask_all(self._trying, state.models, newcomers, newcomers.stacked, told=told)
+            found = losses.argmin(axis=1).astype(np.int32)
         return dataclasses.replace(state, **extended(state, newcomers, found))
 
     def exports(self) -> Exports:

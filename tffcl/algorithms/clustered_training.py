@@ -20,10 +20,12 @@ from tffcl.clients.population import Population
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, compose
+from tffcl.rounds.releases import all_noised
 from tffcl.rounds.server_steps import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.summed import summed_form
 from tffcl.rounds.traffic import RoundMetrics
+from tffcl.runtime import memory
 
 
 @built_once
@@ -88,7 +90,13 @@ class ClusteredTraining:
         return self.model.initial
 
     def start(self, population: Population, assignment: np.ndarray) -> dict:
-        """Returns the fields of a `ClusteredState` before the first round, all models at their start."""
+        """Returns the fields of a `ClusteredState` before the first round, all models at their start.
+
+        Raises:
+          UserError: If these do not fit into memory.
+        """
+        count = int(assignment.max()) + 1
+        memory.check_room(count * self.initial.nbytes, f"the models of {count:,} clusters × {self.initial.size:,} parameters")
         models = np.repeat(self.initial[np.newaxis], assignment.max() + 1, axis=0)
         return {
             "client_ids": population.client_ids,
@@ -176,11 +184,18 @@ class EngineMethod(Method):
     def __init__(self, name: str, engine: ClusteredTraining):
         self.name, self.engine, self.model = name, engine, engine.model
 
+    @property
+    def kept_bytes(self) -> int:
+        return 0 if self.engine.kept is None else sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(self.engine.kept))
+
     def next(self, state: ClusteredState, cohort: Cohort):
         return self.engine.next(state, cohort)
 
     def models_for(self, state: ClusteredState, client_ids):
         return self.engine.models_for(state, client_ids)
+
+    def hides_empty_rounds(self, state: ClusteredState) -> bool:
+        return all_noised(self.engine.round_for(len(state.models)).uploads)
 
     def views(self, state: ClusteredState) -> Views:
         return Views(state.client_ids, state.assignment)
@@ -190,7 +205,11 @@ class EngineMethod(Method):
 
 
 def round_computations(composed: Round, first: Mapping, aggregators: Mapping | None = None) -> dict[str, tff.Computation]:
-    """Returns a round's computations for export: its first state (see `Round.build_initialize`), the round, and with what clients keep."""
+    """Returns a round's computations for export: its first state (see `Round.build_initialize`), the round, and with what clients keep.
+
+    Where uploads are hidden, by secure sums or noise, no client's report comes to the server beside them.
+    """
+    composed = composed.as_promised
     found = {"initialize": composed.build_initialize(first, aggregators), "training": composed.deployed}
     if composed.deployed_with_kept is not None:
         found["training_with_kept"] = composed.deployed_with_kept
@@ -223,6 +242,8 @@ def build_engine(
     more["rows"] = rows or (lambda count: {})
     if not getattr(factory, "waits_for_clusters", False):
         return kind(model, build_round(aggregation), aggregation is None, **more)
+    if getattr(factory, "hides_uploads", False):
+        build_round(factory.with_clusters(1))  # what it cannot hide is told now
 
     @functools.lru_cache(maxsize=2)
     def round_of(clusters: int) -> Round:

@@ -108,16 +108,22 @@ def _inference(model: FlatModel, *, training, server_images, seed, soft: bool = 
     return build_inference(model, training, check_images(model, server_images), soft=soft, seed=seed)
 
 
-def _pca_centres(model: FlatModel, *, seed, num_components: Count = 128, num_centres: Count = 5):
-    return build_pca_centres(model.example_spec, num_components=num_components, num_centres=num_centres, seed=seed)
+def _pca_centres(
+    model: FlatModel, *, seed, num_components: Count = 128, num_centres: Count = 5,
+    noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
+):  # fmt: skip
+    how = {"num_components": num_components, "num_centres": num_centres, "seed": seed}
+    return build_pca_centres(model.example_spec, **how, noise_multiplier=noise_multiplier, clip=clip, noise_seed=noise_seed)
 
 
 def _embedding(
     model: FlatModel, *, find_encoder, seed, encoder: str = "fashion_mnist", encoder_epochs: Count = 25,
     encoder_examples: Count | None = None, num_centres: Count = 5, fine_tune_epochs: int = 0,
+    noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
 ):  # fmt: skip
     autoencoder, vector = find_encoder(encoder, epochs=encoder_epochs, examples=encoder_examples)
     options = {"num_centres": num_centres, "fine_tune_epochs": fine_tune_epochs, "seed": seed}
+    options |= {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
     return build_embedding(autoencoder, vector, model.example_spec, **options)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory, pad_rows
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, aggregated_beside, keyed_factory, pad_rows
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method
@@ -29,6 +29,9 @@ class FedNovaParameters(Parameters):
     proximal_weight: NonNegative = 0.0
 
 
+_MOST_STEPS = 1e4  # a client's in secure sums: more count as so many
+
+
 def move_by_steps(state, results, measurements):
     """Every model moves by its clients' mean steps' worth times the mean of what they moved in one (Eq. 7)."""
     del measurements
@@ -45,9 +48,11 @@ def build_normalized_round(
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      aggregation: Of the directions, see `keyed_factory`; the number of steps is a plain mean.
+      aggregation: Of the directions, see `keyed_factory`; the number of steps is a plain mean, or secure sums
+        where these are.
     """
-    uploads = {"update": keyed_factory(aggregation), "steps": ClusteredMeanFactory()}
+    steps = aggregated_beside(aggregation, ClusteredMeanFactory(), _MOST_STEPS)
+    uploads = {"update": keyed_factory(aggregation), "steps": steps}
     server = Server({"models": models_type(model.size)}, own_row, move_by_steps)
     return compose(build_normalized_work(model, training), uploads, server)
 

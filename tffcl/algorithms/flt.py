@@ -38,8 +38,8 @@ from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
-from tffcl.signatures.embedding import FineTuning, build_embedding
-from tffcl.validation import Count, Parameters, Positive, Whole, one_of
+from tffcl.signatures.embedding import CentreNoise, FineTuning, build_embedding
+from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of
 
 CASES = {"joint": "case I, every client its own mix by the relatedness matrix", "disjoint": "case II, disjoint clusters"}
 _UNIT, _TREE_UNIT = "distance in the UMAP map", "Ward distance"
@@ -79,6 +79,9 @@ class FLTParameters(Parameters):
       change_flags: λ of Alg. 3 line 23: clients tell when their data have changed, and when more than so many have, all
         send centres again and are related anew; default: flags are not asked for.
       period: τ: the same in every round that is a multiple of it; default never.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see `private_noise.noised_centres`; 0 is none,
+        and no clip.
+      signature_clip: The largest norm of a centre with it.
     """
 
     renamed: ClassVar = {"distance": "metric", "gamma": "threshold"}
@@ -102,6 +105,8 @@ class FLTParameters(Parameters):
     min_dist: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
     change_flags: Whole | None = None
     period: Count | None = None
+    signature_noise_multiplier: NonNegative = 0.0
+    signature_clip: Positive = 1.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,12 +143,13 @@ def build_clustering(
     *,
     encoder: tuple[FlatAutoencoder, np.ndarray],
     seed: int = 0,
+    noise_seed: int | None = None,
 ) -> TaskonomyGrouping:
     """Builds FLT's grouping; arguments as in `build_flt`."""
     del training
     relations = _relations(parameters, seed)
     return TaskonomyGrouping(
-        signature=_build_signature(model, parameters, encoder, seed),
+        signature=_build_signature(model, parameters, encoder, seed, noise_seed),
         distances=lambda signed, _: relations.distances(signed["centres"], signed["mask"])[1],
         unit=_UNIT,
         metric=parameters.metric,
@@ -165,12 +171,13 @@ def _fine_tuning(how: FLTParameters) -> FineTuning:
     return FineTuning(how.fine_tune_epochs, how.fine_tune_optimizer, how.fine_tune_rate)
 
 
-def _build_signature(model, parameters: FLTParameters, encoder, seed: int):
+def _build_signature(model, parameters: FLTParameters, encoder, seed: int, noise_seed: int | None = None):
     autoencoder, vector = encoder
     return build_embedding(
         autoencoder, vector, model.example_spec, num_centres=parameters.num_centres,
         fine_tune_epochs=parameters.fine_tune_epochs, optimizer=parameters.fine_tune_optimizer,
         learning_rate=parameters.fine_tune_rate, seed=seed,
+        noise_multiplier=parameters.signature_noise_multiplier, clip=parameters.signature_clip, noise_seed=noise_seed,
     )  # fmt: skip
 
 
@@ -214,9 +221,11 @@ class FLT(Method):
 
     name = "flt"
     state_class = FLTState
+    pair_bytes = 8
 
-    def __init__(self, model: FlatModel, training: LocalTraining, parameters: FLTParameters, encoder, seed: int):
-        self.model, self._parameters, self._signature = model, parameters, _build_signature(model, parameters, encoder, seed)
+    def __init__(self, model: FlatModel, training: LocalTraining, parameters: FLTParameters, encoder, seeds):
+        (seed, noise_seed), self.model, self._parameters = seeds, model, parameters
+        self._signature = _build_signature(model, parameters, encoder, seed, noise_seed)
         self._sign, self._relations = build_signing(self._signature), _relations(parameters, seed)
         self._joint = parameters.clusters == "joint"
         self._triggers = Triggers(parameters.change_flags, parameters.period)
@@ -228,7 +237,9 @@ class FLT(Method):
         self._encoder = np.frombuffer(hashlib.sha256(np.ascontiguousarray(encoder[1]).tobytes()).digest(), np.uint8)
         self.joining = Traffic.of(signature_transfer(self._signature))
         self._vector = encoder[1]
-        self._refined = RefinedEncoders(encoder[0], model.example_spec, parameters.num_centres, _fine_tuning(parameters), seed)
+        noise = CentreNoise(parameters.signature_noise_multiplier, parameters.signature_clip, noise_seed)
+        how = parameters.num_centres, _fine_tuning(parameters), seed, noise
+        self._refined = RefinedEncoders(encoder[0], model.example_spec, *how)
         # Line 25 broadcasts the whole autoencoder, which fine-tuning needs.
         anew = dataclasses.replace(parameters, fine_tune_epochs=max(1, parameters.refine_epochs))
         signing = self.joining
@@ -249,10 +260,17 @@ class FLT(Method):
     def models_for(self, state: FLTState, client_ids):
         return self._rounds.models_for(state, client_ids)
 
+    def models_held(self, state: FLTState, client_ids) -> int:
+        """With joint clusters the mix of every client whose relations are like no other's."""
+        if not self._joint:
+            return len(state.models)
+        related = state.relatedness[np.isin(state.client_ids, client_ids)] != 0
+        return len(np.unique(np.packbits(related, axis=1), axis=0))
+
     def _signed_by(self, population: Population, encoders: KeptStates | None, epochs: int, round_number: int):
         """The clients' centres, and the encoders that they keep after that."""
         if encoders is None or not epochs + len(encoders):  # nobody goes on from an own one
-            signed = self._sign(population)
+            signed = self._sign(population, again=round_number > 0)
         else:
             signed, encoders = self._refined.sign(population, encoders, epochs, round_number)
         bad = np.flatnonzero(~np.isfinite(signed["centres"]).all(axis=(1, 2)))
@@ -320,6 +338,7 @@ def build_flt(
     *,
     encoder: tuple[FlatAutoencoder, np.ndarray],
     seed: int = 0,
+    noise_seed: int | None = None,
 ) -> Method:
     """Builds FLT.
 
@@ -339,5 +358,6 @@ def build_flt(
       parameters: How clients are related, and whether they train mixes or disjoint clusters' models.
       encoder: A pre-trained autoencoder and its parameters.
       seed: Of the clients' k-means and of the map.
+      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
     """
-    return FLT(model, training, parameters, encoder, seed)
+    return FLT(model, training, parameters, encoder, (seed, noise_seed))

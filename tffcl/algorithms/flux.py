@@ -19,6 +19,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering import density, hierarchical
 from tffcl.models.flat import FlatModel
+from tffcl.rounds import releases
 from tffcl.rounds.asking import ask_all, build_collection, build_stacked_collection, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.descriptors import build_descriptors
@@ -74,7 +75,7 @@ class FLUX(EngineMethod):
 
     def _grouped(self, state: FLUXState, population: Population) -> FLUXState:
         """All clients describe their data; every cluster starts from the warmed-up model."""
-        described = ask_all(self._asked, state.models[0], population, population.stacked)
+        described = self._described(state.models[0], population)
         points, spreads = density.scaled(described)
         labels, eps = density.dense_groups(points, self._how.neighbourhood, self._how.eps_scale)
         grown = self.engine.grown(state, labels.max())
@@ -82,12 +83,16 @@ class FLUX(EngineMethod):
         found = {"descriptors": described, "spreads": spreads, "eps": np.float64(eps), "described_by": state.models[0]}
         return dataclasses.replace(state, assignment=labels, **found, **grown)
 
+    def _described(self, model: np.ndarray, population: Population):
+        told = releases.of_all("the descriptors", population, once=True)
+        return ask_all(self._asked, model, population, population.stacked, told=told)
+
     def admit(self, state: FLUXState, newcomers: Population) -> FLUXState:
         """A newcomer joins the cluster whose mean descriptor of P(X) is nearest to its own: nothing is asked of its labels."""
         check_newcomers(state, newcomers)
         if state.descriptors is None:
             return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
-        described = ask_all(self._asked, state.described_by, newcomers, newcomers.stacked)
+        described = self._described(state.described_by, newcomers)
         nearest = density.nearest_groups(state.descriptors["marginal"], state.assignment, described["marginal"])
         order = joined_order(state, newcomers)
         together = {name: np.concatenate([state.descriptors[name], described[name]])[order] for name in described}

@@ -23,6 +23,7 @@ from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import INITIALIZATIONS, FlatModel
+from tffcl.rounds import releases
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import all_models, models_type, move_rows
 from tffcl.rounds.simulation import run_round
@@ -47,7 +48,7 @@ class IFCAParameters(Parameters):
     Attributes:
       num_clusters: K, the number of models.
       start: A name in `STARTS`.
-      initialization: Name in `models.flat.INITIALIZATIONS` by which the K models are drawn; default the model's own.
+      initialization: How the K models are drawn, one of `models.flat.INITIALIZATIONS`; default as the model's own.
         PACFL's code draws them by "ifca_reference".
       least_share: With "attracting": the least share of the clients that every model must attract, at most 1 / K (authors:
         0.35 with 2 models, 0.1 with 4); default 0.4 / K.
@@ -181,6 +182,7 @@ def find_attracting(
     best = 0.0
     for draw in range(_MOST_DRAWS):
         models = draw_models(model, how, seed + draw)
+        releases.tell(releases.of_all("the choices among models", asked))
         shares = np.bincount(choose_rows(models, asked), minlength=how.num_clusters) / len(rows)
         if shares.min() >= least:
             return models, (draw + 1) * len(rows)
@@ -263,6 +265,9 @@ class IFCA(Choosing):
         assignment[state.index(cohort.client_ids)] = chosen
         changes = {"models": result.values["models"], "aggregators": result.aggregators}
         return dataclasses.replace(state, assignment=assignment, **changes), result.metrics(cohort, chosen)
+
+    def hides_empty_rounds(self, state: IFCAState) -> bool:
+        return releases.all_noised(self._round.uploads)
 
     def exports(self) -> Exports:
         return Exports(

@@ -12,6 +12,7 @@ from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population, index_of
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class Moves:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Views:
+class Views(Shown):
     """What reports show of a method's state. Row i of every array is `client_ids[i]`; all but the first two are optional.
 
     Attributes:
@@ -80,6 +81,7 @@ class Views:
       moves: Who moved when.
       splits: Rows of the tree of splits, each `(round, cluster that was split, cluster that was founded)`.
       notes: What a reader of the results should know of how they came about.
+      nowhere: `() -> int [n]`, IDs of clients whose data told nothing by which they could be grouped, see `nowhere_note`.
     """
 
     client_ids: np.ndarray
@@ -93,11 +95,28 @@ class Views:
     moves: Moves | None = None
     splits: np.ndarray | None = None
     notes: tuple[str, ...] = ()
+    nowhere: Callable[[], np.ndarray] | None = None
+
+    def facts(self):
+        """How many clients are in how many clusters, and what else there is."""
+        names = [field.name for field in dataclasses.fields(self)][2:]
+        there = [name.replace("_", " ") for name in names if getattr(self, name) is not None and name != "notes"]
+        return {
+            "clients": len(self.client_ids),
+            "clusters": len(np.unique(self.clusters)),
+            "also": ", ".join(there) or "nothing",
+        }
 
     @property
     def known_or_all(self) -> np.ndarray:
         """`bool [N]`: `known`, or everyone."""
         return np.ones(len(self.client_ids), bool) if self.known is None else np.asarray(self.known, bool)
+
+
+def nowhere_note(names: Sequence) -> str:
+    """Says of clients without any direction in their data who they are, and how they are placed."""
+    named = ", ".join(map(str, names[:20])) + (", ..." if len(names) > 20 else "")
+    return f"clients whose data are all zero: {named}; they count as 90 degrees from all others and 0 from each other"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -138,6 +157,8 @@ class Method(abc.ABC):
       clients_choose: Whether clients choose their model themselves, so that `choose` must be asked before clusters mean anything.
       joining: Bytes that one client exchanges once: when training begins, when it joins, or for methods that meet clients
         during training (`Views.known`) when the server first meets it.
+      kept_bytes: What the coordinator of a simulation keeps for each client that has taken part.
+      pair_bytes: What the server holds for each pair of clients.
     """
 
     name: str
@@ -145,6 +166,11 @@ class Method(abc.ABC):
     state_class: type
     clients_choose: bool = False
     joining: Traffic = Traffic()
+    kept_bytes: int = 0
+    pair_bytes: int = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}, {self.model!r})"
 
     @abc.abstractmethod
     def initialize(self, population: Population):
@@ -174,10 +200,20 @@ class Method(abc.ABC):
     def exports(self) -> Exports:
         """Returns what can be deployed."""
 
+    def hides_empty_rounds(self, state) -> bool:
+        """Whether a round that nobody was drawn for must run all the same, since the noise of private rounds hides who takes part."""
+        del state
+        return False
+
     def choose(self, state, population: Population):
         """Lets every client of the population choose its model anew; changes no model and no later round."""
         del population
         return state
+
+    def models_held(self, state, client_ids: np.ndarray) -> int:
+        """Returns how many models the server holds at least when these clients have taken part, so that what cannot fit is refused."""
+        del state, client_ids
+        return 1
 
     def place(self, state, population: Population):
         """Places clients that the server has not met without training, for an evaluation; the given state stays as it is.
@@ -189,7 +225,7 @@ class Method(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ClusteredState:
+class ClusteredState(Shown):
     """What most methods know between rounds; methods with more derive from it.
 
     Attributes:
@@ -207,6 +243,11 @@ class ClusteredState:
     aggregators: object
     server: Mapping[str, object] = dataclasses.field(default_factory=dict)
     kept: KeptStates | None = None
+
+    def facts(self):
+        """How many clients share how many models of which size."""
+        models, size = self.models.shape
+        return {"clients": len(self.client_ids), "models": models, "of parameters": f"{size:,}"}
 
     def clusters(self, client_ids) -> np.ndarray:
         """Returns the cluster IDs `int32 [n]` of the given clients."""

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views
+from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, nowhere_note
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.population import Population
@@ -147,6 +147,7 @@ class OneShot(EngineMethod):
     """A method that clusters all clients before the first round; all cluster models start from the same initial one."""
 
     state_class = OneShotState
+    pair_bytes = 8  # the matrix in float32, and half of it in float64 while the tree is made
 
     def __init__(self, name: str, engine: ClusteredTraining, clustering: OneShotClustering):
         super().__init__(name, engine)
@@ -188,7 +189,9 @@ class OneShot(EngineMethod):
         metric = MetricView(
             state.proximity, how.unit, how.metric, state.merges, float(state.threshold), how.linkage, how.tree_unit
         )
-        return Views(state.client_ids, state.assignment, metric=metric)
+        return Views(
+            state.client_ids, state.assignment, metric=metric, nowhere=lambda: _nowhere(state.client_ids, state.signatures)
+        )
 
     def exports(self) -> Exports:
         signature = self.clustering.device_signature or self.clustering.signature
@@ -197,15 +200,16 @@ class OneShot(EngineMethod):
         )
 
 
+def _nowhere(client_ids: np.ndarray, signatures: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The clients whose subspaces have no direction; of other signatures nobody."""
+    return client_ids[without_direction(signatures)] if {"basis", "mask"} <= set(signatures) else client_ids[:0]
+
+
 def _tell_nowhere(population: Population, signatures: Mapping[str, np.ndarray]):
     """Names the clients whose subspaces have no direction, and how they are placed."""
-    if {"basis", "mask"} <= set(signatures):
-        nowhere = population.shown_ids[without_direction(signatures)]
-        if len(nowhere):
-            named = ", ".join(map(str, nowhere[:20])) + (", ..." if len(nowhere) > 20 else "")
-            tell_once(
-                f"clients whose data are all zero: {named}; they count as 90 degrees from all others and 0 from each other"
-            )
+    nowhere = _nowhere(population.client_ids, signatures)
+    if len(nowhere):
+        tell_once(nowhere_note([population.name_of(client) for client in nowhere]))
 
 
 def build_one_shot(

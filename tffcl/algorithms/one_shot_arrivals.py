@@ -61,6 +61,9 @@ class OneShotArrivals(Method):
         met = self._inner.initialize(arrivals) if state.met is None else self._inner.admit(state.met, arrivals)
         return dataclasses.replace(state, met=met), len(fresh)
 
+    def hides_empty_rounds(self, state: ArrivingState) -> bool:
+        return state.met is not None and self._inner.hides_empty_rounds(state.met)
+
     def models_for(self, state: ArrivingState, client_ids):
         initial, known = self._inner.engine.initial[np.newaxis], self._known(state, client_ids)
         if state.met is None:
@@ -87,7 +90,8 @@ class OneShotArrivals(Method):
             inner = self._inner.views(state.met)
             clusters += inner.clusters.max() + 1
             clusters[known] = inner.clusters
-        return Views(state.client_ids, clusters, known, metric=inner.metric if known.all() and inner else None)
+        shown = {} if inner is None else {"metric": inner.metric if known.all() else None, "nowhere": inner.nowhere}
+        return Views(state.client_ids, clusters, known, **shown)
 
     def exports(self) -> Exports:
         inner = self._inner.exports()

@@ -18,7 +18,7 @@ from tffcl.clustering.signature_distances import subspace_angles
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import Signature
 from tffcl.signatures.subspace import PREPROCESSING, build_subspace
-from tffcl.validation import Count, NonNegative, Parameters, Share, one_of
+from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, one_of, wrong
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,9 @@ class PACFLParameters(Parameters):
       when: "before_training": all clients are clustered before the first round (the authors' code, and the paper's "one-shot");
         "as_they_join": those of the first round are, with their threshold or number of clusters, and others are placed when
         they first take part (Alg. 1 lines 7 to 16).
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's vectors private, see `build_subspace`; 0 is none,
+        and no clip.
+      signature_clip: The largest norm of an example with it.
     """
 
     renamed: ClassVar = {"measure": "metric"}
@@ -56,9 +59,17 @@ class PACFLParameters(Parameters):
     threshold: NonNegative | None = None
     num_clusters: Count | None = None
     when: one_of(ARRIVALS) = "before_training"
+    signature_noise_multiplier: NonNegative = 0.0
+    signature_clip: Positive = 1.0
 
     def check(self):
         check_cut(self)
+        if self.signature_noise_multiplier and (self.per_class or self.energy < 1):
+            raise wrong(
+                "signature_noise_multiplier",
+                self.signature_noise_multiplier,
+                "it is for a fixed number of vectors of all data; with per_class or energy it must be 0",
+            )
 
 
 def build_data_signature(model: FlatModel, clustering: PACFLParameters, method: str = "gram", **private) -> Signature:
@@ -84,17 +95,22 @@ def build_data_signature(model: FlatModel, clustering: PACFLParameters, method: 
     )
 
 
-def build_clustering(model: FlatModel, training: LocalTraining, how: PACFLParameters) -> OneShotClustering:
+def build_clustering(
+    model: FlatModel, training: LocalTraining, how: PACFLParameters, *, noise_seed: int | None = None
+) -> OneShotClustering:
     """Builds PACFL's grouping (Alg. 1 lines 3 to 11): data subspaces, principal angles, hierarchical clustering.
 
     Args:
       model: Decides the examples' type.
       training: Not used: nothing is trained for the signature.
       how: Metric and cut.
+      noise_seed: See `signatures.signature.build_signature`; what is exported draws anew.
     """
     del training
-    on_device = build_data_signature(model, how, "power")
-    return grouped_as(how, build_data_signature(model, how), subspace_angles, "degrees", device_signature=on_device)
+    private = {"noise_multiplier": how.signature_noise_multiplier, "clip": how.signature_clip}
+    on_device = build_data_signature(model, how, "power", **private)
+    signature = build_data_signature(model, how, **private, noise_seed=noise_seed)
+    return grouped_as(how, signature, subspace_angles, "degrees", device_signature=on_device)
 
 
 def build_pacfl(
@@ -102,6 +118,7 @@ def build_pacfl(
     training: LocalTraining,
     parameters: PACFLParameters = PACFLParameters(),
     *,
+    noise_seed: int | None = None,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
     """Builds PACFL.
@@ -112,6 +129,7 @@ def build_pacfl(
       model: What is trained.
       training: Local hyper-parameters.
       parameters: How clients are grouped.
+      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
       aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
         `aggregators.clustered_mean.keyed_factory`.
 
@@ -119,5 +137,6 @@ def build_pacfl(
       The method, see `one_shot.OneShot`. The signatures of its state are `basis float32 [N, d, q]` and `mask bool [N, q]`;
       the proximity is in degrees.
     """
-    found = build_one_shot("pacfl", model, training, build_clustering(model, training, parameters), aggregation=aggregation)
+    grouping = build_clustering(model, training, parameters, noise_seed=noise_seed)
+    found = build_one_shot("pacfl", model, training, grouping, aggregation=aggregation)
     return OneShotArrivals(found) if parameters.when == "as_they_join" else found

@@ -20,7 +20,7 @@ from tffcl.clustering import client_relatedness, hierarchical
 from tffcl.clustering.signature_distances import centre_distances
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.pca_centres import build_pca_centres
-from tffcl.validation import Count, NonNegative, Parameters, one_of
+from tffcl.validation import Count, NonNegative, Parameters, Positive, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +34,9 @@ class PCAKMHCParameters(Parameters):
       linkage: A name in `hierarchical.WITH_WARD` (paper: "ward").
       threshold: Merges up to this distance are made.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see `private_noise.noised_centres`; 0 is none,
+        and no clip.
+      signature_clip: The largest norm of a centre with it.
     """
 
     renamed: ClassVar = {"distance": "metric"}
@@ -45,12 +48,16 @@ class PCAKMHCParameters(Parameters):
     linkage: one_of(hierarchical.WITH_WARD) = "ward"
     threshold: NonNegative | None = None
     num_clusters: Count | None = None
+    signature_noise_multiplier: NonNegative = 0.0
+    signature_clip: Positive = 1.0
 
     def check(self):
         check_cut(self)
 
 
-def build_clustering(model: FlatModel, training: LocalTraining, how: PCAKMHCParameters, *, seed: int = 0) -> OneShotClustering:
+def build_clustering(
+    model: FlatModel, training: LocalTraining, how: PCAKMHCParameters, *, seed: int = 0, noise_seed: int | None = None
+) -> OneShotClustering:
     """Builds the grouping: PCA and k-means on the clients, matched distances, hierarchical clustering.
 
     Args:
@@ -58,9 +65,13 @@ def build_clustering(model: FlatModel, training: LocalTraining, how: PCAKMHCPara
       training: Not used: nothing is trained for the signature.
       how: Projection, metric and cut.
       seed: Of the clients' k-means.
+      noise_seed: See `signatures.signature.build_signature`.
     """
     del training
-    signature = build_pca_centres(model.example_spec, num_components=how.num_components, num_centres=how.num_centres, seed=seed)
+    signature = build_pca_centres(
+        model.example_spec, num_components=how.num_components, num_centres=how.num_centres, seed=seed,
+        noise_multiplier=how.signature_noise_multiplier, clip=how.signature_clip, noise_seed=noise_seed,
+    )  # fmt: skip
     return grouped_as(how, signature, centre_distances, "distance of centres")
 
 
@@ -70,6 +81,7 @@ def build_pca_km_hc(
     parameters: PCAKMHCParameters = PCAKMHCParameters(),
     *,
     seed: int = 0,
+    noise_seed: int | None = None,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
     """Builds PCA+kM+HC.
@@ -82,11 +94,12 @@ def build_pca_km_hc(
       training: Local hyper-parameters.
       parameters: How clients are grouped.
       seed: Of the clients' k-means.
+      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
       aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
         `aggregators.clustered_mean.keyed_factory`.
 
     Returns:
       The method, see `one_shot.OneShot`. The signatures of its state are `centres float32 [N, k, c]` and `mask bool [N, k]`.
     """
-    grouping = build_clustering(model, training, parameters, seed=seed)
+    grouping = build_clustering(model, training, parameters, seed=seed, noise_seed=noise_seed)
     return build_one_shot("pca_km_hc", model, training, grouping, aggregation=aggregation)

@@ -18,13 +18,16 @@ from tffcl.client_work.work import ClientResult, ClientWork
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
+from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.simulation import run_round
-from tffcl.signatures.embedding import FineTuning, build_embed
+from tffcl.signatures.embedding import CentreNoise, FineTuning, build_embed
 
 
-def build_refining_round(autoencoder: FlatAutoencoder, example_spec, num_centres: int, fine_tuning: FineTuning) -> Round:
+def build_refining_round(
+    autoencoder: FlatAutoencoder, example_spec, num_centres: int, fine_tuning: FineTuning, noise: CentreNoise = CentreNoise()
+) -> Round:
     """Builds the round in which clients fine-tune the encoder that they keep, and send the centres of their codes.
 
     Args:
@@ -32,11 +35,12 @@ def build_refining_round(autoencoder: FlatAutoencoder, example_spec, num_centres
       example_spec: Structure of one example.
       num_centres: k.
       fine_tuning: How; 0 epochs leave the kept encoder as it is.
+      noise: Of private centres.
 
     Returns:
       A round without server values, that collects `centres=<centres=float32[k,e],mask=bool[k]>`.
     """
-    embed = build_embed(autoencoder, num_centres, fine_tuning)
+    embed = build_embed(autoencoder, num_centres, fine_tuning, noise)
 
     def compute(received, client):
         del received
@@ -47,7 +51,7 @@ def build_refining_round(autoencoder: FlatAutoencoder, example_spec, num_centres
         return ClientResult({"centres": found}, report, tuned)
 
     work = ClientWork(example_spec, compute, kept=tff.TensorType(np.float32, [autoencoder.size]))
-    return compose(work, {"centres": CollectFactory()}, Server())
+    return compose(work, {"centres": CollectFactory(noise.noise_multiplier)}, Server())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,6 +64,7 @@ class RefinedEncoders:
       num_centres: k.
       fine_tuning: How; its epochs are replaced.
       seed: Decides the order of examples and where k-means starts, with the round and the client.
+      noise: Of private centres.
     """
 
     autoencoder: FlatAutoencoder
@@ -67,6 +72,7 @@ class RefinedEncoders:
     num_centres: int
     fine_tuning: FineTuning
     seed: int
+    noise: CentreNoise = CentreNoise()
 
     def sign(self, population: Population, encoders: KeptStates, epochs: int, round_number: int):
         """Lets clients fine-tune and encode.
@@ -80,6 +86,10 @@ class RefinedEncoders:
         Returns:
           `centres float32 [N, k, e]` and `mask bool [N, k]` by name, and the encoders that the clients have now.
         """
+        if population.signed_as:
+            raise UserError(
+                "clients that go on fine-tuning their encoders train on what they hold: here they can imitate nobody"
+            )
         cohort = Cohort(population, population.client_ids, (self.seed, round_number))
         result = run_round(_refining(self, epochs), cohort, kept=encoders)
         return result.collected["centres"], result.kept
@@ -88,4 +98,5 @@ class RefinedEncoders:
 @functools.lru_cache(maxsize=4)  # the modes of one method
 def _refining(encoders: RefinedEncoders, epochs: int) -> Round:
     fine_tuning = dataclasses.replace(encoders.fine_tuning, epochs=epochs)
-    return build_refining_round(encoders.autoencoder, encoders.example_spec, encoders.num_centres, fine_tuning)
+    how = encoders.num_centres, fine_tuning, encoders.noise
+    return build_refining_round(encoders.autoencoder, encoders.example_spec, *how)

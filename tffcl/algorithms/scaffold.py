@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory, keyed_factory, pad_rows
+from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory, aggregated_beside, keyed_factory, pad_rows
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method
@@ -58,7 +58,7 @@ def build_controlled_round(
       model: What is trained.
       training: Local hyper-parameters.
       parameters: Options.
-      aggregation: Of the models' updates, see `keyed_factory`; control variates take the plain mean.
+      aggregation: Of the models' updates, see `keyed_factory`; control variates are hidden as these are, else they take the plain mean.
     """
 
     def step(state, results, measurements):
@@ -72,7 +72,8 @@ def build_controlled_round(
     server = Server(
         {"models": rows_type, "controls": rows_type}, receive, step, private={"members": tff.TensorType(np.float32, [None])}
     )
-    uploads = {"update": keyed_factory(aggregation), "control": UniformClusteredMeanFactory()}
+    controls = aggregated_beside(aggregation, UniformClusteredMeanFactory())
+    uploads = {"update": keyed_factory(aggregation), "control": controls}
     work = build_controlled_work(model, training, parameters.option)
     return compose(work, uploads, server, weighting=WEIGHTINGS[parameters.weighting])
 

@@ -31,6 +31,7 @@ class Solo(Method):
 
     def __init__(self, model: FlatModel, training: LocalTraining):
         self.model, self._initial, self._round = model, model.initial, build_own_round(model, training)
+        self.kept_bytes = self._initial.nbytes
 
     def initialize(self, population: Population) -> ClusteredState:
         alone = np.arange(len(population), dtype=np.int32)

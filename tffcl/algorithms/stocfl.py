@@ -4,33 +4,27 @@ A client that takes part for the first time sends the gradient of its data at a 
 gradients merge, and each trains a model that is held near a global one.
 """
 
-import collections
 import dataclasses
 from typing import Annotated
 
 import msgspec
 import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory, pad_rows
+from tffcl.algorithms.bilevel_training import build_bilevel_round
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.algorithms.sequential_global import GLOBAL_ORDERS, SequentialGlobal
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.training import build_bilevel_work
 from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering import stochastic
 from tffcl.clustering.known_clients import KnownClients
 from tffcl.errors import UserError
-from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
-from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server_steps import models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
 from tffcl.runtime import MESSAGE_BYTES
@@ -75,6 +69,9 @@ class StoCFLParameters(Parameters):
       anchor_batch_size: With it: examples a step; 0 is all local data.
       anchor_learning_rate: With it: step size; default that of training.
       projection: Dimensions that each client projects its signature to; 0, or as many as the model has parameters, is none.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's signature private, see `build_anchor_gradient`; 0 is none,
+        and no clip.
+      signature_clip: The largest norm of a signature with it.
     """
 
     threshold: Annotated[
@@ -92,75 +89,34 @@ class StoCFLParameters(Parameters):
     anchor_batch_size: Whole = 0
     anchor_learning_rate: Positive | None = None
     projection: Whole = 4096
+    signature_noise_multiplier: NonNegative = 0.0
+    signature_clip: Positive = 1.0
 
     def check(self):
         if self.representation == "cohort" and self.linkage != "single":
             raise UserError(f"representation 'cohort' knows linkage 'single' only, not {self.linkage!r}")
 
 
-@built_once
-def build_bilevel_round(
-    model: FlatModel,
-    training: LocalTraining,
-    global_training: LocalTraining | None,
-    *,
-    aggregation: tff.aggregators.AggregationFactory | None = None,
-    global_aggregation: tff.aggregators.AggregationFactory | None = None,
-) -> Round:
-    """Builds one round of bi-level training (StoCFL Eq. 3, Alg. 1 lines 18 to 25): two models, pulled at each other.
-
-    The server has `models float32[?,P]` and `global_model float32[P]`; a client receives row `key` of the models and the global
-    model. Row k moves by the weighted mean of the differences of the clients with key k, the global model by that of all
-    clients.
-
-    Args:
-      model: What is trained.
-      training: Of the cluster models; its `proximal_weight` is λ.
-      global_training: Of the global model; None: it stays as it is.
-      aggregation: Of the cluster models' updates, over `<key=int32,value=float32[P]>`; default `ClusteredMeanFactory()`.
-      global_aggregation: Over `float32[P]`, the other half of the global objective; default the mean weighted by examples,
-        zero where nobody has any weight.
-    """
-
-    def receive(values, client):
-        return collections.OrderedDict(model=values["models"][client["key"]], global_model=tf.identity(values["global_model"]))
-
-    def step(state, results, measurements):
-        del measurements
-        models = state["models"] + pad_rows(results["update"], tf.shape(state["models"])[0])
-        moved = {} if global_training is None else {"global_model": state["global_model"] + results["global_update"]}
-        return {**state, "models": models, **moved}
-
-    uploads = {"update": _of_changing_clusters(aggregation)}
-    if global_training is not None:
-        uploads["global_update"] = global_aggregation or tff.aggregators.MeanFactory(no_nan_division=True)
-    values = {"models": models_type(model.size), "global_model": tff.TensorType(np.float32, [model.size])}
-    return compose(build_bilevel_work(model, training, global_training), uploads, Server(values, receive, step))
-
-
-def _of_changing_clusters(aggregation):
-    """The factory over keyed uploads; StoCFL's clusters come and go, so that none can run once per cluster."""
-    factory = keyed_factory(aggregation)
-    if getattr(factory, "waits_for_clusters", False) or isinstance(factory, ClusteredMeanFactory) and not factory.is_plain:
-        raise UserError(
-            "StoCFL's clusters come and go, so that no aggregation can run once for each of them; its cluster models take the plain "
-            "mean or a factory over keyed updates, its global model any (global_aggregation)"
-        )
-    return factory
-
-
-def build_data_signature(model: FlatModel, training: LocalTraining, how: StoCFLParameters, seed: int) -> Signature:
+def build_data_signature(
+    model: FlatModel, training: LocalTraining, how: StoCFLParameters, seed: int, noise_seed: int | None = None
+) -> Signature:
     """Builds the signature that StoCFL's clients send."""
     local = LocalTraining(
         epochs=how.anchor_epochs,
         batch_size=how.anchor_batch_size,
         learning_rate=training.learning_rate if how.anchor_learning_rate is None else how.anchor_learning_rate,
     )
-    return build_anchor_gradient(model, form=how.form, local=local, projection=how.projection, seed=seed)
+    private = {"noise_multiplier": how.signature_noise_multiplier, "clip": how.signature_clip, "noise_seed": noise_seed}
+    return build_anchor_gradient(model, form=how.form, local=local, projection=how.projection, seed=seed, **private)
 
 
 def build_clustering(
-    model: FlatModel, training: LocalTraining, how: StoCFLParameters = StoCFLParameters(), *, seed: int = 0
+    model: FlatModel,
+    training: LocalTraining,
+    how: StoCFLParameters = StoCFLParameters(),
+    *,
+    seed: int = 0,
+    noise_seed: int | None = None,
 ) -> OneShotClustering:
     """Builds what StoCFL does when everyone takes part in the first round: single linkage, cut at the cosine τ.
 
@@ -169,6 +125,7 @@ def build_clustering(
       training: Decides the learning rate of displacements.
       how: Signature and threshold.
       seed: Decides the projection.
+      noise_seed: See `signatures.signature.build_signature`.
 
     Raises:
       UserError: With the linkage "centroid": the cosines of means may rise as clusters merge, so there is no tree of them.
@@ -183,7 +140,7 @@ def build_clustering(
         return stochastic.cosine_distances(first["value"], None if second is None else second["value"])
 
     return OneShotClustering(
-        build_data_signature(model, training, how, seed),
+        build_data_signature(model, training, how, seed, noise_seed),
         distances,
         unit="1 - cosine",
         metric="cosine distance",
@@ -209,7 +166,7 @@ class StoCFL(Method):
     name = "stocfl"
     state_class = StoCFLState
 
-    def __init__(self, model: FlatModel, training: LocalTraining, parameters: StoCFLParameters, seed: int, **aggregations):
+    def __init__(self, model: FlatModel, training: LocalTraining, parameters: StoCFLParameters, seeds, **aggregations):
         self.model, self._initial, self._how = model, model.initial, parameters
         proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
         fedprox = parameters.global_objective == "fedprox"
@@ -218,7 +175,7 @@ class StoCFL(Method):
         if self._chain and aggregations.get("global_aggregation") is not None:
             raise UserError("global_order 'sequential' averages the global models plainly; it takes no global_aggregation")
         self._round = build_bilevel_round(model, proximal, None if self._chain else plain, **aggregations)
-        self._signature = build_data_signature(model, training, parameters, seed)
+        self._signature = build_data_signature(model, training, parameters, *seeds)
         self._sign, self._size = build_signing(self._signature), signature_size(model, parameters.projection)
         self.joining = Traffic.of(signature_transfer(self._signature))
 
@@ -383,6 +340,7 @@ def build_stocfl(
     parameters: StoCFLParameters = StoCFLParameters(),
     *,
     seed: int = 0,
+    noise_seed: int | None = None,
     aggregation: tff.aggregators.AggregationFactory | None = None,
     global_aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
@@ -405,7 +363,9 @@ def build_stocfl(
       training: Local hyper-parameters, of both models.
       parameters: The method's own.
       seed: Decides the signature's projection.
+      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
       aggregation: Of the cluster models' updates, over keyed updates.
       global_aggregation: Of the global model, e.g. a robust one; with `parameters.global_objective` it is G of Eq. 3.
     """
-    return StoCFL(model, training, parameters, seed, aggregation=aggregation, global_aggregation=global_aggregation)
+    seeds = (seed, noise_seed)
+    return StoCFL(model, training, parameters, seeds, aggregation=aggregation, global_aggregation=global_aggregation)

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import pathlib
 import tempfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -51,22 +52,34 @@ class KeptStore:
         """Returns `(client, version)` of every file that is there."""
         return [tuple(map(int, path.name.split(".")[:2])) for path in self.directory.glob("*.*.npz")]
 
-    def write(self, client: int, value) -> int:
-        """Writes a value; returns its version."""
+    def write(self, client: int, value) -> tuple[int, int]:
+        """Writes a value; returns its version and its checksum."""
         version = next(self._versions)
         self.directory.mkdir(parents=True, exist_ok=True)
         leaves = {f"arr_{place}": leaf for place, leaf in enumerate(tf.nest.flatten(value))}
         write_arrays(self._path(client, version), leaves)
-        return version
+        return version, _checksum(value)
 
-    def read(self, client: int, version: int, like):
-        """Reads a value of the structure, shapes and types of `like`; UserError if the file is missing or damaged."""
+    def read(self, client: int, version: int, like, check: int | None = None):
+        """Reads a value of the structure, shapes and types of `like`.
+
+        Args:
+          client: Whose.
+          version: Which.
+          like: Another value of the same kind.
+          check: Its checksum, where it is known.
+
+        Raises:
+          UserError: If the file is missing or damaged, or is another one of the same name.
+        """
         path = self._path(client, version)
         try:
             with np.load(path, allow_pickle=False) as saved:
                 leaves = [saved[f"arr_{place}"] for place in range(len(saved.files))]
             found = tf.nest.pack_sequence_as(like, leaves)
             tf.nest.map_structure(_check_alike, found, like)
+            if check not in (None, _checksum(found)):
+                raise ValueError("it is not what this run wrote")
             return found
         except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
             raise UserError(f"{path}, what client {client} kept, cannot be read ({str(error).splitlines()[0]})") from None
@@ -80,6 +93,13 @@ class KeptStore:
 
     def _path(self, client: int, version: int) -> pathlib.Path:
         return self.directory / f"{client}.{version}.npz"
+
+
+def _checksum(value) -> int:
+    found = 0
+    for leaf in tf.nest.flatten(value):
+        found = zlib.crc32(np.ascontiguousarray(leaf), found)
+    return found
 
 
 def _check_alike(found: np.ndarray, like: np.ndarray):
@@ -104,10 +124,11 @@ def stored_in(directory: pathlib.Path, memory_bytes: int | None = None):
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """A kept value: in memory, on disk, or both. `version` is None until it is on disk."""
+    """A kept value: in memory, on disk, or both. `version` and `check`, its checksum, are None until it is on disk."""
 
     value: object = None
     version: int | None = None
+    check: int | None = None
 
 
 class KeptStates:
@@ -151,7 +172,7 @@ class KeptStates:
         entry = self._entries.get(client)
         if entry is None:
             return self.initial
-        return self._store.read(client, entry.version, self.initial) if entry.value is None else entry.value
+        return self._store.read(client, entry.version, self.initial, entry.check) if entry.value is None else entry.value
 
     def updated(self, client_ids, values: Sequence) -> "KeptStates":
         """Returns the same with new values of some clients."""
@@ -165,23 +186,31 @@ class KeptStates:
                 in_memory += self._bytes_each * (was is None or was.value is None)
                 entries[client] = _Entry(tf.nest.map_structure(np.asarray, value))
             else:
-                entries[client] = _Entry(version=self._store.write(client, value))
+                entries[client] = _Entry(None, *self._store.write(client, value))
         return KeptStates(self.initial, entries, self._store)
 
-    def saved(self) -> tuple[np.ndarray, np.ndarray]:
-        """Writes what is in memory only; returns what a checkpoint names: clients `int32 [M]` and versions `int64 [M]`."""
+    def saved(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Writes what is in memory only.
+
+        Returns:
+          What a checkpoint names: clients `int32 [M]`, versions `int64 [M]` and checksums `int64 [M]`, -1 where there is none (of
+          runs of earlier versions).
+        """
         for client, entry in self._entries.items():
             if entry.version is None:
-                self._entries[client] = _Entry(entry.value, self._store.write(client, entry.value))
+                self._entries[client] = _Entry(entry.value, *self._store.write(client, entry.value))
         clients = sorted(self._entries)
-        versions = [self._entries[client].version for client in clients]
-        return np.array(clients, np.int32), np.array(versions, np.int64)
+        entries = [self._entries[client] for client in clients]
+        checks = [-1 if entry.check is None else entry.check for entry in entries]
+        versions = [entry.version for entry in entries]
+        return np.array(clients, np.int32), np.array(versions, np.int64), np.array(checks, np.int64)
 
     @classmethod
-    def loaded(cls, clients: np.ndarray, versions: np.ndarray, initial) -> "KeptStates":
+    def loaded(cls, clients: np.ndarray, versions: np.ndarray, initial, checks: np.ndarray | None = None) -> "KeptStates":
         """The inverse of `saved`, in the store of `stored_in`; values are read when they are asked for."""
-        named = zip(clients.tolist(), versions.tolist(), strict=True)
-        return cls(initial, {client: _Entry(version=version) for client, version in named})
+        checks = [-1] * len(clients) if checks is None else checks.tolist()
+        named = zip(clients.tolist(), versions.tolist(), checks, strict=True)
+        return cls(initial, {client: _Entry(None, version, None if check < 0 else check) for client, version, check in named})
 
 
 class KeptValues(Sequence):

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.errors import UserError, unknown
+from tffcl.shown import Shown, sizes_of
 
 _MOST_NAMED = 20  # clients that a message lists
 
@@ -30,7 +31,7 @@ class PooledTests:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Population:
+class Population(Shown):
     """The clients that there are. Row i of every array is `client_ids[i]`.
 
     Attributes:
@@ -49,6 +50,7 @@ class Population:
       arrays: Client ID to its training examples as arrays `(x [n, ...], y [n])`; by default they are read from `examples`.
       test_arrays: The same for its test examples.
       validation: Examples of each client that are neither trained nor tested on, to choose hyper-parameters by; None without.
+      signed_as: Of malicious clients in simulations: whose examples a client signs instead of its own, IDs by ID.
     """
 
     client_ids: np.ndarray
@@ -65,6 +67,7 @@ class Population:
     arrays: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
     test_arrays: Callable[[int], tuple[np.ndarray, np.ndarray]] | None = None
     validation: PooledTests | None = None
+    signed_as: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
         if self.versions is None:
@@ -80,6 +83,12 @@ class Population:
 
     def __len__(self) -> int:
         return len(self.client_ids)
+
+    def facts(self):
+        """Who there is and how much they hold."""
+        groups = {} if self.groups is None else {"true groups": len(np.unique(self.groups))}
+        total = f"{int(np.sum(self.sizes)):,}"
+        return {"clients": len(self), "training examples": total, "each": sizes_of(self.sizes), **groups}
 
     def __repr__(self) -> str:
         groups = "" if self.groups is None else f", {len(np.unique(self.groups))} true groups"

@@ -6,6 +6,7 @@ import numpy as np
 
 from tffcl.datasets import pictures
 from tffcl.errors import UserError
+from tffcl.shown import Shown, sizes_of
 
 _TOLD = 10  # changes of labels that are told of a transform
 
@@ -13,7 +14,7 @@ _MOST_CLASSES = 100_000  # counts of labels by client and a model's last layer h
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Images:
+class Images(Shown):
     """Labelled images, or other examples.
 
     Attributes:
@@ -39,6 +40,10 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def facts(self):
+        """How many of what."""
+        return {"examples": f"{len(self):,}", "of": f"{self.x.dtype} {list(self.x.shape[1:])}"}
 
     @property
     def are_images(self) -> bool:
@@ -130,7 +135,7 @@ class Transform:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(Shown):
     """A data set before it is handed out.
 
     Attributes:
@@ -168,6 +173,16 @@ class Dataset:
     attribute_names: tuple[str, ...] = ()
     train_attributes: np.ndarray | None = None
     test_attributes: np.ndarray | None = None
+
+    def facts(self):
+        """How much of what."""
+        return {
+            "name": self.name,
+            "training examples": f"{len(self.train):,}",
+            "test examples": f"{len(self.test):,}",
+            "of": f"{self.train.x.dtype} {list(self.train.x.shape[1:])}",
+            "classes": self.num_classes,
+        }
 
     def __post_init__(self):
         """Raises UserError if there is no training image, a label is out of range or lengths differ."""
@@ -207,7 +222,7 @@ class Dataset:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Partition:
+class Partition(Shown):
     """Who holds which examples of a data set, N clients.
 
     Attributes:
@@ -222,6 +237,12 @@ class Partition:
     groups: np.ndarray | None = None
     transforms: tuple[Transform, ...] | None = None
 
+    def facts(self):
+        """How many clients hold how much."""
+        groups = {} if self.groups is None else {"true groups": len(np.unique(self.groups))}
+        sizes = sizes_of(list(map(len, self.train))) if self.train else "none"
+        return {"clients": len(self.train), "training examples each": sizes, **groups}
+
     def __post_init__(self):
         """Raises ValueError if the parts are of different numbers of clients."""
         lengths = {len(part) for part in (self.train, self.test, self.groups, self.transforms) if part is not None}
@@ -230,7 +251,7 @@ class Partition:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FederatedDataset:
+class FederatedDataset(Shown):
     """A data set as N clients hold it. Each distinct image after transforms is stored once, in a pool.
 
     Attributes:
@@ -270,6 +291,18 @@ class FederatedDataset:
     @property
     def num_clients(self) -> int:
         return len(self.train_indices)
+
+    def facts(self):
+        """Who holds how much of what."""
+        groups = {} if self.true_groups is None else {"true groups": len(np.unique(self.true_groups))}
+        return {
+            "name": self.name,
+            "clients": self.num_clients,
+            "training examples each": sizes_of(list(map(len, self.train_indices))),
+            "test examples each": sizes_of(list(map(len, self.test_indices))),
+            "classes": self.num_classes,
+            **groups,
+        }
 
     def label_counts(self) -> np.ndarray:
         """Returns int64 [N, num_classes]: how many training examples of each label each client holds."""

@@ -44,6 +44,7 @@ ALGORITHMS = {
         "tffcl.algorithms.pacfl",
         "build_pacfl",
         "PACFLParameters",
+        needs=("noise_seed",),
         clustering="build_clustering",
     ),
     "composed": Entry(
@@ -81,7 +82,7 @@ ALGORITHMS = {
         "tffcl.algorithms.flt",
         "build_flt",
         "FLTParameters",
-        needs=("encoder", "seed"),
+        needs=("encoder", "seed", "noise_seed"),
         clustering="build_clustering",
     ),
     "pca_km_hc": Entry(
@@ -89,7 +90,7 @@ ALGORITHMS = {
         "tffcl.algorithms.pca_km_hc",
         "build_pca_km_hc",
         "PCAKMHCParameters",
-        needs=("seed",),
+        needs=("seed", "noise_seed"),
         clustering="build_clustering",
     ),
     "cfl": Entry(
@@ -131,7 +132,7 @@ ALGORITHMS = {
         "tffcl.algorithms.stocfl",
         "build_stocfl",
         "StoCFLParameters",
-        needs=("seed",),
+        needs=("seed", "noise_seed"),
         clustering="build_clustering",
     ),
     "fedprox": Entry(

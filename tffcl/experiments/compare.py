@@ -10,6 +10,7 @@ import tomli_w
 
 from tffcl import runtime
 from tffcl.errors import Diverged, UserError
+from tffcl.experiments.clock import Job, ended, started
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.run import run
 from tffcl.reporting import report
@@ -38,9 +39,9 @@ def compare(
       configs: What to run; distinct in algorithm or seed. Tables have the methods in this order.
       out: Directory of the comparison.
       data_dir: As in `run.run`.
-      resume: Finished runs are kept, a started one goes on.
+      resume: Finished runs are kept, a started one goes on. Without it they are kept where others are added to them.
       overwrite: Runs that are there are deleted.
-      show_progress: A bar a run.
+      show_progress: What all runs will take, and a line and a bar a run.
       workers: As in `run.run`.
       targets: Accuracies to which rounds and bytes are counted in the report, beside those of an earlier call.
 
@@ -51,13 +52,15 @@ def compare(
       UserError: As `run_all`, or if two configurations are the same run.
     """
     out = pathlib.Path(out)
-    check_no_run(out, "a comparison")
+    check_no_run(out, "a comparison", COMPARISON, ["algorithms"], ["report.html", "table.csv", "targets.csv"])
     places = [out / config.algorithm / f"seed-{config.seed}" for config in configs]
     if len(set(places)) < len(places):
         raise UserError("a comparison needs each algorithm and each seed once")
+    some = [bool(ended(place)) for place in places]
     return run_all(
         configs,
         places,
+        adds=any(some) and not all(some),
         data_dir=data_dir,
         resume=resume,
         overwrite=overwrite,
@@ -83,6 +86,7 @@ def run_all(
     places: Sequence[pathlib.Path],
     *,
     titles: Sequence[str] = (),
+    adds: bool = False,
     data_dir: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -100,11 +104,12 @@ def run_all(
     Args:
       configs: What to run.
       places: A directory for each.
-      titles: With `show_progress`, a line for each on standard error before its bar, which does not say all.
+      titles: What progress calls each, by default algorithm and seed.
+      adds: Whether finished runs are kept, and must be of the same settings, though a started one may not go on.
       data_dir: As in `run.run`.
       resume: Finished runs are kept, a started one goes on.
       overwrite: Runs that are there are deleted.
-      show_progress: A bar a run.
+      show_progress: With several runs a line on what all will take, and one before each; a bar a run.
       workers: As in `run.run`.
       hold: Entered for the runs when all places have been found free, a lock on what they are written into.
       begun: Called when all places have been found free, before the first run.
@@ -118,7 +123,10 @@ def run_all(
         otherwise than by diverging; what is finished stays.
     """
     for config, place in zip(configs, places, strict=True):  # after hours of work would be too late
-        check_claim(place, config.as_dict(), resume=resume, overwrite=overwrite)
+        goes_on = resume or (adds and bool(ended(place)))
+        check_claim(place, config.as_dict(), resume=goes_on, overwrite=overwrite)
+    titles = titles or [f"{config.algorithm}, seed {config.seed}" for config in configs]
+    jobs = [Job(*each) for each in zip(titles, configs, places, strict=True)]
     options = {
         "data_dir": data_dir,
         "resume": resume,
@@ -128,33 +136,29 @@ def run_all(
     }
     with hold or contextlib.nullcontext():
         begun()
-        return _run_each(configs, places, titles, after_each, options)
+        return _run_each(jobs, after_each, (resume or adds) and not overwrite, options)
 
 
-def _run_each(configs, places, titles, after_each: Callable[[], None], options: Mapping) -> list[dict | None]:
-    """The runs of `run_all`, where all places are free."""
-    resume, show_progress, workers = (options[name] for name in ("resume", "show_progress", "workers"))
+def _run_each(jobs: Sequence[Job], after_each: Callable[[], None], keeps: bool, options: Mapping) -> list[dict | None]:
+    """The runs of `run_all`, where all places are free; those that have ended are kept if `keeps`."""
+    clock = None
+    if len(jobs) > 1 and options["show_progress"]:
+        clock = started(jobs, options["data_dir"], anew=not keeps, trial=not options["workers"])
     summaries, ran = [], False
-    for number, (config, place) in enumerate(zip(configs, places, strict=True)):
-        known = resume and ended(place)
-        if titles and show_progress:
-            state = f": {known} before" if known else ""
-            print(f"[{number + 1}/{len(configs)}] {titles[number]}{state}", file=sys.stderr)
+    for job in jobs:
+        known = keeps and ended(job.place)
+        if clock:
+            clock.announce(job, known or "")
         if not known:
-            if ran and not workers:
+            if ran and not options["workers"]:
                 runtime.renew_local_worker(above=runtime.LARGE_WORKER)
-            run_or_note(config, place, **options)
+            run_or_note(job.config, job.place, **options)
             ran = True
             after_each()
-        summaries.append(read_summary(place))
+        if clock:
+            clock.finished(job)
+        summaries.append(read_summary(job.place))
     return summaries
-
-
-def ended(place: pathlib.Path) -> str:
-    """Says how the run in a directory has ended, "finished" or "diverged"; "" if it has not."""
-    if (place / "summary.json").is_file():
-        return "finished"
-    return "diverged" if (place / FAILED).is_file() else ""
 
 
 def read_summary(place: pathlib.Path) -> dict | None:

@@ -13,7 +13,7 @@ from tffcl.errors import UserError, unknown
 from tffcl.experiments import tasks
 from tffcl.experiments.attacks import AttackSettings
 from tffcl.experiments.catalog import AGGREGATIONS, GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
-from tffcl.experiments.declared import declared
+from tffcl.experiments.declared import declared, declared_builder
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
 from tffcl.experiments.plain_toml import check_plain, read_toml
 from tffcl.experiments.run_settings import (
@@ -25,6 +25,7 @@ from tffcl.experiments.run_settings import (
 )
 from tffcl.references import load_reference, references_in, registered
 from tffcl.runner.privacy import PrivacySettings
+from tffcl.shown import Shown
 from tffcl.validation import (
     Parameters,
     check_options,
@@ -37,7 +38,7 @@ Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Shown):
     """All values that decide a run.
 
     Attributes:
@@ -82,6 +83,21 @@ class RunConfig:
     base: str = ""
     directory: str = ""
 
+    def facts(self):
+        """What is run, in short; `as_dict` has every value."""
+        train, names = (
+            self.train,
+            [each.get("name", each.get("builder")) for each in (self.dataset, self.partition, self.model)],
+        )
+        share = f"{train.clients_per_round}" if train.participation is None else f"{100 * train.participation:g} %"
+        return {
+            "task": self.task,
+            "algorithm": self.algorithm,
+            "seed": self.seed,
+            "rounds": f"{train.rounds} of {share} clients",
+            **dict(zip(("dataset", "partition", "model"), names)),
+        }
+
     @property
     def method_source(self) -> MethodSource:
         """Where the method comes from."""
@@ -101,6 +117,9 @@ class RunConfig:
                 del values[name]
         if not self.evaluation.place_unseen:  # runs of earlier versions have no such key
             del values["evaluation"]["place_unseen"]
+        if not values.get("method", {}).get("signature_noise_multiplier"):  # nor these
+            for name in ("signature_noise_multiplier", "signature_clip"):
+                values.get("method", {}).pop(name, None)
         return values
 
 
@@ -189,6 +208,23 @@ def resolve(
     Raises:
       UserError: For unknown or contradictory keys and values, by name.
     """
+    loaded, source = check_before_imports(task, algorithm, seed=seed, overrides=overrides)
+    overrides = overrides or {}
+    with loaded.locating(overrides):
+        overrides = _with_todays_keys(overrides, source)
+        contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, source), overrides, source), overrides)
+        directory = _load_own_data(contents, str(loaded.path.parent))
+        _check_model(contents["model"], keys=check_model)
+        _check_aggregation(contents.get("aggregation", {}))
+        return dataclasses.replace(
+            _resolved(loaded.name, contents, source, seed, overrides), directory=source.directory or directory
+        )
+
+
+def check_before_imports(
+    task: str | pathlib.Path, algorithm: str, *, seed: int = 0, overrides: Mapping | None = None
+) -> tuple[tasks.Task, MethodSource]:
+    """Checks what `resolve` does without importing TensorFlow, which takes seconds; returns the task and the method's source."""
     check_value("seed", seed, Seed)
     loaded = tasks.load_task(task)
     overrides = overrides or {}
@@ -200,23 +236,22 @@ def resolve(
     with loaded.locating(overrides):
         source = _find(algorithm, tasks.merged(loaded.contents, overrides), str(loaded.path.parent))
         _check_at_once(loaded, source, seed, overrides)
-        overrides = _with_todays_keys(overrides, source)
-        contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, source), overrides, source), overrides)
-        directory = _load_own_data(contents, str(loaded.path.parent))
-        _check_model(contents["model"], keys=check_model)
-        _check_aggregation(contents.get("aggregation", {}))
-        return dataclasses.replace(
-            _resolved(loaded.name, contents, source, seed, overrides), directory=source.directory or directory
-        )
+    return loaded, source
 
 
 def _check_at_once(loaded: tasks.Task, source: MethodSource, seed: int, overrides: Mapping):
     """Checks what needs no TensorFlow, which takes seconds to import: all tables but the model's own keys."""
     light = declared(source)
     contents = tasks.merged(loaded.contents, overrides)
-    if contents["model"].get("name") not in (None, *MODELS, *registered("model")):
+    options = dict(contents["model"])
+    name = options.pop("name", None)
+    if name not in (None, *MODELS, *registered("model")):
         find_model(contents["model"])
+    if name in MODELS and "builder" not in options:
+        check_options(f"model {name}", declared_builder(MODELS[name]), options, given=GIVEN_TO_MODELS, also=("name",))
     check_settings(contents["dataset"], contents["partition"])
+    source.check_aggregation(contents.get("algorithms", {}).get(source.label, {}), contents.get("aggregation", {}))
+    source.check_attack(contents.get("attack", {}))
     if light is not None:
         overrides = _with_todays_keys(overrides, light)
         contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, light), overrides, light), overrides)

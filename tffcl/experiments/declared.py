@@ -1,4 +1,5 @@
-"""What a method's parameters may be, read from its file without running it, so that a mistake is told before TensorFlow loads.
+"""What parameters of methods and models may be, read from their files without running them, so that a mistake is told before
+TensorFlow loads.
 
 Only what the text alone tells is checked: the keys, and the types that `validation` and `clustering` name. The class itself checks all
 values, and the rules between them, when it is imported for the run.
@@ -9,16 +10,19 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import inspect
 import pathlib
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import msgspec
 
 from tffcl import validation
-from tffcl.experiments.catalog import ALGORITHMS
+from tffcl.experiments.catalog import ALGORITHMS, Entry
 from tffcl.experiments.methods import MethodSource
 
 _LIGHT = "tffcl.clustering."  # NumPy and SciPy at most
+_MODELS = "tffcl.models."  # imports TensorFlow: only the text is read
 
 
 class DeclaredSource(MethodSource):
@@ -39,8 +43,7 @@ def _declared(name: str) -> type | None:
     entry = ALGORITHMS[name]
     if entry.parameters is None:
         return None
-    package = pathlib.Path(importlib.util.find_spec("tffcl").origin).parent
-    tree = ast.parse(package.joinpath(*entry.module.split(".")[1:]).with_suffix(".py").read_text(encoding="utf-8"))
+    tree = _text_of(entry.module)
     body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == entry.parameters).body
     names, fields, constants = _Names(tree), [], {"renamed": {}, "alternatives": ()}
     for node in body:
@@ -55,6 +58,45 @@ def _declared(name: str) -> type | None:
     return dataclasses.make_dataclass(entry.parameters, fields, namespace=constants, frozen=True)
 
 
+def declared_builder(entry: Entry) -> Callable:
+    """Returns a function that does nothing, with the options and types of those that an entry's builder has as its file declares them."""
+    tree = _text_of(entry.module)
+    found = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == entry.build)
+    names, parameters = _Names(tree), []
+    for argument in found.args.args:
+        parameters.append(inspect.Parameter(argument.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD))
+    for argument, default in zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True):
+        value = inspect.Parameter.empty if default is None else names.value(default, None)
+        parameters.append(inspect.Parameter(argument.arg, inspect.Parameter.KEYWORD_ONLY, default=value))
+
+    def builder():
+        pass
+
+    builder.__signature__ = inspect.Signature(parameters)
+    typed = {each.arg: names.value(each.annotation, object) for each in found.args.kwonlyargs if each.annotation is not None}
+    builder.__annotations__ = {name: kind for name, kind in typed.items() if kind is not object}
+    return builder
+
+
+@functools.cache
+def _text_of(module: str) -> ast.Module:
+    package = pathlib.Path(importlib.util.find_spec("tffcl").origin).parent
+    return ast.parse(package.joinpath(*module.split(".")[1:]).with_suffix(".py").read_text(encoding="utf-8"))
+
+
+class _Assigned:
+    """A module of models, as far as the text of its file gives names a meaning: `flat.Initialization`."""
+
+    def __init__(self, module: str):
+        self._names = _Names(_text_of(module))
+
+    def __getattr__(self, name: str):
+        try:
+            return self._names[name]
+        except (KeyError, ValueError):
+            raise AttributeError(name) from None
+
+
 class _Names(dict):
     """The names that a file's text gives a meaning to without importing anything heavy."""
 
@@ -63,22 +105,27 @@ class _Names(dict):
         self._imported = {
             alias.asname or alias.name: (node.module, alias.name)
             for node in tree.body
-            if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith(_LIGHT)
+            if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith((_LIGHT, _MODELS))
             for alias in node.names
         }
-        self._assigned = {
-            node.targets[0].id: node.value
-            for node in tree.body
-            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
-        }
+        assigned = [(node.targets[0], node.value) for node in tree.body if isinstance(node, ast.Assign)]
+        assigned += [(node.target, node.value) for node in tree.body if isinstance(node, ast.AnnAssign)]
+        self._assigned = {target.id: value for target, value in assigned if isinstance(target, ast.Name)}
 
     def __missing__(self, name: str):
         if name in self._imported:
             module, wanted = self._imported[name]
+            if f"{module}." == _MODELS:
+                return _Assigned(f"{module}.{wanted}")
             if module == _LIGHT[:-1]:
                 return importlib.import_module(f"{module}.{wanted}")
             return getattr(importlib.import_module(module), wanted)
-        return ast.literal_eval(self._assigned[name])
+        node = self._assigned[name]
+        if isinstance(node, ast.Dict):  # of functions: its names are what counts
+            return dict.fromkeys(map(ast.literal_eval, node.keys))
+        if isinstance(node, (ast.Call, ast.Subscript)):
+            return self.value(node, object)
+        return ast.literal_eval(node)
 
     def value(self, node: ast.expr, otherwise):
         """Returns what an expression means; `otherwise` if that takes more than these names."""

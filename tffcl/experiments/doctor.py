@@ -5,15 +5,14 @@ import os
 import pathlib
 import platform
 
-from tffcl import runtime
-from tffcl.datasets import storage
 from tffcl.errors import UserError
+from tffcl.experiments import installation
 
 _PACKAGES = ("tffcl", "tensorflow-federated", "tensorflow", "jax", "numpy", "scipy", "scikit-learn", "tensorflow-datasets")
 
 
 def facts(data_dir: str | None = None, *, check: bool = False) -> list[tuple[str, str]]:
-    """Collects name and value pairs, without importing TensorFlow.
+    """Collects name and value pairs, without importing TensorFlow; only what is missing where packages are.
 
     Args:
       data_dir: As on the command line.
@@ -25,6 +24,12 @@ def facts(data_dir: str | None = None, *, check: bool = False) -> list[tuple[str
             found.append((name, importlib.metadata.version(name)))
         except importlib.metadata.PackageNotFoundError:
             found.append((name, "not installed"))
+    if missing := installation.missing_packages():
+        found.append(("missing", ", ".join(missing)))
+        found.append(("to install them", "tffcl doctor --fix"))
+        return found
+    from tffcl import runtime
+
     found.append(("cores", f"{len(os.sched_getaffinity(0))} usable: so many client computations at a time"))
     found.append(("memory", _memory()))
     try:
@@ -44,6 +49,8 @@ def _memory() -> str:
 
 
 def _data_directory(data_dir: str | None) -> str:
+    from tffcl.datasets import storage
+
     chosen, why = next(
         (path, why)
         for path, why in (
@@ -65,6 +72,8 @@ def _check() -> str:
     import tensorflow as tf
     import tensorflow_federated as tff
 
+    from tffcl import runtime
+
     @tff.federated_computation(tff.FederatedType(tf.int32.as_numpy_dtype, tff.CLIENTS))
     def add(values):
         return tff.federated_sum(values)
@@ -72,6 +81,9 @@ def _check() -> str:
     try:
         worker = runtime.use_local_worker()
         total = add([1, 2, 3])
-        return f"a sum over 3 clients on port {worker.port}: {total} ({'right' if total == 6 else 'wrong'})"
+        way = "which only this user can reach"
+        if worker.open_because:
+            way = f"which everyone who reaches port {worker.port} of this machine can reach ({worker.open_because})"
+        return f"a sum over 3 clients: {total} ({'right' if total == 6 else 'wrong'}), in a worker {way}"
     finally:
         runtime.stop_local_worker()

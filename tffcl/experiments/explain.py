@@ -81,7 +81,7 @@ def _dataset(name: str) -> Iterator[str]:
     yield from _function("dataset", entry.load())
     yield "It takes too, as every data set does:"
     loader = inspect.cleandoc(federated.load_federated.__doc__).split("dataset: ")[1].split("partition: ")[0]
-    yield f"  {' '.join(loader.split())}"
+    yield f"  {_for_users(' '.join(loader.split()))}"
 
 
 def _partition(name: str) -> Iterator[str]:
@@ -178,4 +178,27 @@ def _told(text: str | None, section: str) -> dict[str, str]:
             told[name] = entry[2]
         elif name and line.strip():
             told[name] += f" {line.strip()}"
-    return told
+    return {key: _for_users(text) for key, text in told.items()}
+
+
+# What docstrings say to who reads the code, and what a user of task files knows it as.
+_NAMES = {
+    r"([Aa]) name in `SIGNATURES`": r"\1 name of `tffcl list signatures`",
+    r"([Aa]) name in `TRAININGS`": r"\1 name of `tffcl list trainings`",
+    r"`(catalog\.)?DATASETS`": "`tffcl list datasets`",
+    r"(A name in|One of|Name in) `[\w.]*[A-Z]{3}[A-Z_]*`": "One of these",
+    r"(a name in|one of|name in) `[\w.]*[A-Z]{3}[A-Z_]*`": "one of these",
+    r"As in `local_tests`": (
+        'Which test images a client has: all of its own "classes"; "all" of its domain; a "share" that no other client gets; '
+        'its "own", where images have owners'
+    ),
+    r"another rule of `local_tests`": 'all of its own "classes", "all", or a "share" that no other client gets',
+    r"[,;:]? see `[a-z_]+(\.\w+)*`": "",
+    r"`core\.Dataset`": "`tffcl.Dataset`",
+}
+
+
+def _for_users(text: str) -> str:
+    for code, words in _NAMES.items():
+        text = re.sub(code, words, text)
+    return text

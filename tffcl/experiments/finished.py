@@ -11,9 +11,9 @@ from tffcl.errors import UserError
 from tffcl.experiments import prepare
 from tffcl.experiments.config import RunConfig, load_run_config
 from tffcl.experiments.populations import drifting, population_in
-from tffcl.reporting.marker import read_marker
+from tffcl.reporting.marker import check_summary, read_marker
 from tffcl.runner import directory, fingerprint
-from tffcl.runner.checkpoints import Checkpoints
+from tffcl.runner.checkpoints import ANEW, Checkpoints
 from tffcl.runner.result import Trained
 
 
@@ -38,7 +38,8 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None) -> Trained
       data_dir: Where data sets are; default as in `datasets`.
 
     Raises:
-      UserError: If `out` holds no run, or one without a checkpoint, or the data or the settings have changed since.
+      UserError: If `out` holds no run, or one without a checkpoint or whose newest is damaged or gone, or the data or the settings
+        have changed since. An older checkpoint is not taken: its models are not those that the run's results are of.
     """
     out = pathlib.Path(out)
     config = load_run_config(out)
@@ -52,14 +53,32 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None) -> Trained
         raise UserError(
             f"{out} has a checkpoint of round {newest}, but the run has {config.train.rounds}; it is of another run"
         )
+    summary = check_summary(out)
+    if summary is not None and newest < summary["rounds"]:
+        last = summary["rounds"]
+        raise UserError(f"the checkpoint of round {last} in {out} is missing; {_again(newest)}")
     federated = prepare.load_data(config, data_dir)
     fingerprint.check_same_data(out, marker.get("data"), prepare.data_fingerprint(federated))
     method = prepare.build_method(config, prepare.build_model(config, federated), federated, data_dir)
     runtime.use_local_worker()
     with kept.stored_in(out / directory.KEPT):
-        state, _ = checkpoints.load(newest, method.state_class)
+        state = _newest_state(checkpoints, method.state_class)
     population = population_in(config, federated, newest)
     state = method.choose(state, population)  # a checkpoint between evaluations holds older choices
     if config.drift.clients and config.drift.round <= newest:
         federated = drifted(federated, drifting(config, federated))
     return TrainedRun(method, state, population, newest, config, federated)
+
+
+def _newest_state(checkpoints: Checkpoints, state_class: type):
+    *before, newest = checkpoints.rounds()
+    try:
+        return checkpoints.load(newest, state_class)[0]
+    except UserError as error:
+        if not before:
+            raise
+        raise UserError(f"{str(error).removesuffix(ANEW)}; {_again(before[-1])}") from None
+
+
+def _again(done: int) -> str:
+    return f"tffcl run with --resume goes on from round {done} and makes it again"

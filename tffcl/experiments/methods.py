@@ -87,10 +87,7 @@ class MethodSource:
         """
         if aggregation is not None:
             if "aggregation" not in inspect.signature(self.builder).parameters:
-                raise UserError(
-                    f"{self.label} takes no [aggregation] and no [attack] on uploads: {_NO_MEANS.get(self.base, _NO_MEAN)}",
-                    table="aggregation",
-                )
+                raise self._takes_none()
             given = {**given, "aggregation": aggregation}
         if parameters is None:
             return self.builder(model, training, **given)
@@ -98,6 +95,43 @@ class MethodSource:
             own = {field.name: getattr(parameters, field.name) for field in dataclasses.fields(parameters)}
             return self.builder(model, training, **own, **given)
         return self.builder(model, training, parameters, **given)
+
+    def check_aggregation(self, table: Mapping, aggregation: Mapping):
+        """Raises UserError if the method cannot have an aggregation, as far as names tell it: nothing is imported.
+
+        Args:
+          table: Of the method, [algorithms.LABEL].
+          aggregation: [aggregation].
+        """
+        name = aggregation.get("name")
+        if not aggregation or name == "mean":
+            return
+        if self.base in _NO_MEANS:
+            raise self._takes_none()
+        training = table.get("training")
+        training = training.get("name") if isinstance(training, Mapping) else training
+        if name == "dp" and "fednova" in (self.base, training):
+            raise UserError(
+                f"{self.label} with [aggregation] dp: FedNova's clients upload their numbers of steps beside the updates, which dp does "
+                "not hide; secure_sum hides both",
+                table="aggregation",
+                key="name",
+            )
+
+    def check_attack(self, attack: Mapping):
+        """Raises UserError if clients cannot imitate a group's signature, since this method's tell none, see `attacks.AttackSettings`."""
+        imitates = attack.get("imitates") is not None or attack.get("kind") == "imitation"
+        if attack.get("share") and imitates and self.base in ALGORITHMS and not ALGORITHMS[self.base].clustering:
+            raise UserError(
+                f"{self.label} asks clients for no signature, so that nobody can imitate one; methods that do are "
+                f"{', '.join(name for name, entry in ALGORITHMS.items() if entry.clustering)}",
+                table="attack",
+                key="imitates" if "imitates" in attack else "kind",
+            )
+
+    def _takes_none(self) -> UserError:
+        why = _NO_MEANS.get(self.base, _NO_MEAN)
+        return UserError(f"{self.label} takes no [aggregation] and no [attack] on uploads: {why}", table="aggregation")
 
 
 class _Spread(Parameters):

@@ -14,6 +14,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.sampling import stream
 from tffcl.datasets.federated import load_federated
 from tffcl.errors import UserError
+from tffcl.experiments.attacks import OF_UPLOADS
 from tffcl.experiments.catalog import AGGREGATIONS, MODELS, find_aggregation, find_model
 from tffcl.experiments.config import RunConfig, TrainSettings
 from tffcl.models.flat import FlatModel
@@ -127,7 +128,7 @@ def build_method(
     given = _given(config, federated, data_dir, simulated=simulated)
     aggregation = build_aggregation(config, model, simulated=simulated)
     malicious = config.attack.malicious(federated.num_clients, config.seed)
-    if simulated and len(malicious) and config.attack.kind != "label_flip":
+    if simulated and len(malicious) and config.attack.kind in OF_UPLOADS:
         aggregation = AttackedFactory(aggregation, config.attack.kind, malicious, config.attack.strength)
     return config.method_source.build(model, local_training(config.train), config.method, given, aggregation)
 

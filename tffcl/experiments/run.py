@@ -4,7 +4,7 @@ import pathlib
 
 from tffcl.aggregators.attacked import OF_DATA
 from tffcl.experiments import prepare
-from tffcl.experiments.attacks import note_of, told_of, with_wrong_labels
+from tffcl.experiments.attacks import note_of, told_of, with_imitators, with_wrong_labels
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.populations import build_populations
 from tffcl.experiments.published import write_published
@@ -53,6 +53,9 @@ def run(
     if attack.kind in OF_DATA and len(malicious):
         population = with_wrong_labels(population, malicious, federated.num_classes)
         later = {start: with_wrong_labels(each, malicious, federated.num_classes) for start, each in later.items()}
+    if attack.imitated_group is not None and len(malicious):
+        population = with_imitators(population, malicious, attack.imitated_group)
+        later = {start: with_imitators(each, malicious, attack.imitated_group) for start, each in later.items()}
     method = prepare.build_method(config, prepare.build_model(config, federated), federated, data_dir, simulated=True)
     result = train(
         method,
@@ -79,7 +82,8 @@ def run(
     if result is not None:
         write_published(config, pathlib.Path(out))
     if result is not None and len(malicious):
-        told = told_of(attack, malicious, result.client_columns, result.trained.population.client_ids)
+        clients = result.trained.population
+        told = told_of(attack, malicious, result.client_columns, clients.client_ids, clients.groups)
         result.summary.update(attack=told, notes=[*result.summary["notes"], note_of(told)])
         write_summary(pathlib.Path(out), result.summary)
     return result

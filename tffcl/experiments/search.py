@@ -15,10 +15,11 @@ import numpy as np
 from tffcl import runtime
 from tffcl.errors import UserError
 from tffcl.experiments import compare, sweep
+from tffcl.experiments.clock import ended
 from tffcl.experiments.methods import MethodSource
 from tffcl.experiments.sweep import Axis, Plan, Point
 from tffcl.reporting.search_table import CONTENTS
-from tffcl.runner.directory import FAILED, check_claim, clear
+from tffcl.runner.directory import FAILED, check_claim, check_no_run, clear
 from tffcl.runner.lock import locked
 
 SELECTABLE = ("cluster", "global")  # `local` is measured on the clients, on their test examples
@@ -167,6 +168,7 @@ def search(
         for run in point.runs:
             place = out / point.directory / f"seed-{run.seed}"
             check_claim(place, run.as_dict(), resume=resume, overwrite=overwrite)
+    check_no_run(out, "a search", CONTENTS, ["task", "picked"], [])
     with locked(out):
         return _pick(planned, out, options, picked_seeds, {"data_dir": data_dir, "show_progress": show_progress}, overwrite)
 
@@ -247,7 +249,7 @@ class _Search:
         """Runs the picked point with a fresh seed to its end; returns its summary."""
         place, config = self.out / _PICKED / f"seed-{seed}", dataclasses.replace(point.runs[0], seed=seed)
         check_claim(place, config.as_dict(), resume=True, overwrite=False)
-        if not compare.ended(place):
+        if not ended(place):
             self._say(f"picked: {sweep.describe(self.planned.axes, point.values)}, fresh seed {seed}")
             self._run(config, place, config.train.rounds)
         return compare.read_summary(place)

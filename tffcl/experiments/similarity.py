@@ -16,10 +16,11 @@ from tffcl.experiments.catalog import SIGNATURES
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.populations import build_population
 from tffcl.runner.summary import rand_index
+from tffcl.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Similarity:
+class Similarity(Shown):
     """What clients' signatures say of how alike they are.
 
     Attributes:
@@ -41,6 +42,15 @@ class Similarity:
     suggestion: hierarchical.Suggestion
     how: OneShotClustering
     seed: int
+
+    def facts(self):
+        """How many clusters, by the settings and by the tree itself."""
+        return {
+            "clients": len(self.client_ids),
+            "metric": f"{self.how.metric} ({self.how.unit})",
+            "clusters": len(np.unique(self.labels)),
+            "suggested": self.suggestion.reason,
+        }
 
     def heat_map(self):
         """Draws the matrix, ordered by cluster."""

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from tffcl import runtime
 from tffcl.errors import UserError
 from tffcl.experiments import compare, joining, study_tuning, tasks
-from tffcl.experiments.study_clock import Clock
-from tffcl.experiments.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, StudyRun, ended, kept, plan
+from tffcl.experiments.clock import Clock, Job, ended
+from tffcl.experiments.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, StudyRun, kept, place_of, plan
 from tffcl.experiments.study_record import claim
 from tffcl.runner.directory import CHECKPOINTS, FAILED, KEPT
 from tffcl.runner.lock import locked
 from tffcl.runner.train import Interrupted
 
+TRIALS = "trials.json"
 __all__ = ["StudyPlan", "StudyRun", "plan", "run_study"]
 
 
@@ -70,18 +71,17 @@ def _take_over(planned: StudyPlan, out: pathlib.Path):
         (out / RESULTS).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(known / study_tuning.TUNED, out / RESULTS / study_tuning.TUNED)
     for each in planned.runs:
-        if not ended(each, out) and kept(each, known):
+        if not ended(place_of(each, out)) and kept(each, known):
             _copy(known / each.directory, out / RESULTS / each.directory)
 
 
 def _run_all(planned: StudyPlan, out: pathlib.Path, how: Mapping, keep_checkpoints: bool) -> int:
     """The runs of a study, in a directory whose lock is held; returns how many failed."""
-    clock = Clock(planned, out, how["data_dir"], how["show_progress"])
-    order = clock.order()
+    clock, order = _timed(planned, out, how)
     failed, ran = 0, False
-    for number, each in enumerate(order):
-        state = ended(each, out)
-        clock.announce(number, each, state)
+    for each, job in order:
+        state = ended(job.place)
+        clock.announce(job, state)
         if state != "diverged":
             if ran and not state and not how["workers"]:
                 runtime.renew_local_worker(above=runtime.LARGE_WORKER)
@@ -91,17 +91,31 @@ def _run_all(planned: StudyPlan, out: pathlib.Path, how: Mapping, keep_checkpoin
                 print(f"tffcl: {each.title} failed: {failure}", file=sys.stderr)
         _keep(each, out, keep_checkpoints)
         failed += not (out / RESULTS / each.directory / "summary.json").is_file()
-        clock.finished(each, state)
+        clock.finished(job)
     return failed
+
+
+def _timed(planned: StudyPlan, out: pathlib.Path, how: Mapping) -> tuple[Clock, list[tuple[StudyRun, Job]]]:
+    """The runs seed by seed, the cheapest of each seed first, and the clock that has said what they will take."""
+    jobs = [Job(each.title, each.config, place_of(each, out)) for each in planned.runs]
+    places = [tasks.task_directory() / "results", out / RESULTS]
+    clock = Clock(jobs, places, show=how["show_progress"])
+    clock.try_unknown(how["data_dir"], out / TRIALS, patient=True)
+    pairs = list(zip(planned.runs, jobs, strict=True))
+    order = sorted(pairs, key=lambda pair: (planned.seeds.index(pair[0].config.seed), clock.estimate(pair[1])))
+    for reason, names in planned.missing.items():
+        clock.say(f"not available: {', '.join(names)}: {reason}")
+    clock.begin([job for _, job in order])
+    return clock, order
 
 
 def _run(each: StudyRun, out: pathlib.Path, how: Mapping) -> str:
     """Runs one run to its end, newcomers included; returns why it failed, "" if it has not."""
     place = out / RUNS / each.directory
     try:
-        if not ended(each, out):
+        if not ended(place_of(each, out)):
             compare.run_or_note(each.config, place, resume=True, **how)
-        joins = each.newcomers and compare.ended(place) == "finished"
+        joins = each.newcomers and ended(place) == "finished"
         if joins and not (place / "newcomers.json").is_file():
             joining.join_newcomers(place, data_dir=how["data_dir"], show_progress=how["show_progress"])
     except Interrupted:
@@ -126,7 +140,7 @@ def _note(each: StudyRun, out: pathlib.Path, reason: str) -> str:
 def _keep(each: StudyRun, out: pathlib.Path, keep_checkpoints: bool):
     """Copies the small files of a run that has ended to the results, and gives the room of the others back."""
     place, results = out / RUNS / each.directory, out / RESULTS / each.directory
-    if not compare.ended(place):
+    if not ended(place):
         return
     _copy(place, results)
     if (results / "summary.json").is_file():

@@ -33,9 +33,14 @@ def study(options, overrides: dict, workers) -> int:
     out = pathlib.Path(options.out or _default_out(found.name, options.rounds))
     failed = 0
     if not options.table_only:
-        from tffcl.experiments import study as studies
+        from tffcl.experiments import config, tasks
 
-        seeds = parse_seeds(options.seeds) if options.seeds else ()
+        cells = [cell for cell in study_files.chosen(found, options.only) if not cell.missing]
+        for cell in cells:
+            config.check_before_imports(cell.task, cell.method, overrides=tasks.merged(cell.overrides, overrides))
+        seeds = () if options.seeds is None else parse_seeds(options.seeds)
+        from tffcl.experiments import study as studies  # which imports TensorFlow: a mistake is told before
+
         planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)
         failed = studies.run_study(
             planned,
@@ -59,6 +64,10 @@ def write_tables(out: pathlib.Path):
 
     results = out if (out / study_table.CONTENTS).is_file() else out / "results"
     read = study_table.read_study(results)
+    if any(each.noted["measure"] in study_table.EPSILONS and each.here.count for each in read.results):
+        from tffcl.reporting import figures
+
+        figures.save(figures.privacy_figure(read), results / study_table.PICTURE)
     (results / "table.csv").write_text(study_table.to_csv(read), encoding="utf-8")
     (results / "table.md").write_text(study_table.to_markdown(read), encoding="utf-8")
     print(study_table.to_text(read))
@@ -68,9 +77,10 @@ def write_tables(out: pathlib.Path):
 def results(options):
     """Writes the page of all studies that have been kept."""
     from tffcl.experiments.tasks import task_directory
-    from tffcl.reporting.results_page import results_page
+    from tffcl.reporting.results_page import results_page, write_leagues
 
     directory = pathlib.Path(options.directory) if options.directory else task_directory() / "results"
     target = pathlib.Path(options.to) if options.to else directory.parent / "RESULTS.md"
     target.write_text(results_page(directory), encoding="utf-8")
-    print(f"written: {target}")
+    for written in (target, *write_leagues(directory)):
+        print(f"written: {written}")

@@ -25,6 +25,10 @@ MEASURES = {
     "ari": "adjusted Rand index",
     "clustering_error": "clients wrongly joined or parted, mean over the rounds",
     "rounds_to": "rounds to a target accuracy",
+    "epsilon": "epsilon of all that clients released; infinite where a release had no noise",
+    "noised_epsilon": "epsilon of the releases that have noise, whatever the others cost",
+    "benign": "accuracy % of benign clients, where others are malicious, the assigned model before local training",
+    "benign_worst": "the same of the cluster in which it is least",
     "megabits_to": "Mb to a target accuracy by the formula of PACFL's and FLIS's authors",
 }
 LAYOUTS = ("published", "league")

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 import tomli_w
 
 from tffcl.errors import UserError
-from tffcl.experiments import compare, tasks
 from tffcl.experiments import config as configs
+from tffcl.experiments import tasks
+from tffcl.experiments.clock import ended
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.study_files import Cell, Study, chosen, slug
 from tffcl.runner.directory import FAILED
@@ -144,11 +145,10 @@ def plain(tables: Mapping) -> dict:
     return tomllib.loads(tomli_w.dumps(tables)) if tables else {}
 
 
-def ended(each: StudyRun, out: pathlib.Path) -> str:
-    """Says how a run of a study has ended, "finished" or "diverged", here or where its kept results were made; "" if it has not."""
-    return compare.ended(out / RUNS / each.directory) or (
-        compare.ended(out / RESULTS / each.directory) if kept(each, out / RESULTS) else ""
-    )
+def place_of(each: StudyRun, out: pathlib.Path) -> pathlib.Path:
+    """Returns the directory of a study's run, or that of its results where it was run elsewhere and these alone are here."""
+    place, results = out / RUNS / each.directory, out / RESULTS / each.directory
+    return results if not ended(place) and kept(each, out / RESULTS) else place
 
 
 def kept(each: StudyRun, results: pathlib.Path) -> bool:
@@ -157,8 +157,13 @@ def kept(each: StudyRun, results: pathlib.Path) -> bool:
     if not (place / "config.toml").is_file() or each.newcomers and not (place / "newcomers.json").is_file():
         return False
     try:
-        settings = tomllib.loads((place / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        before = configs.load_run_config(place)  # with the defaults of keys that an earlier version had not
+    except UserError:
         return False
     diverged = (place / FAILED).is_file() and json.loads((place / FAILED).read_text(encoding="utf-8")).get("task")
-    return settings == plain(each.config.as_dict()) and bool((place / "summary.json").is_file() or diverged)
+    return _told(before) == _told(each.config) and bool((place / "summary.json").is_file() or diverged)
+
+
+def _told(config: RunConfig) -> dict:
+    """The settings of a run without what only tells about them."""
+    return {key: value for key, value in plain(config.as_dict()).items() if key not in ("description", "source")}

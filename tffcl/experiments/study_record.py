@@ -7,12 +7,13 @@ from tffcl.errors import UserError
 from tffcl.experiments import config as configs
 from tffcl.experiments.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, plain
 from tffcl.reporting.study_table import CONTENTS
-from tffcl.runner.directory import check_claim, clear
+from tffcl.runner.directory import check_claim, check_no_run, clear
 
 
 def claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
     """Checks that the directory is this study's, and writes what its results mean."""
     file = out / RESULTS / CONTENTS
+    check_no_run(out / RESULTS, "a study", CONTENTS, [], ["table.csv", "table.md"])
     before = _read_before(file)
     if before and before["study"] != planned.study.name:
         raise UserError(f"{out} holds the study {before['study']}, not {planned.study.name}; give another --out")

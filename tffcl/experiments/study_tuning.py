@@ -65,11 +65,19 @@ def tuned(planned: StudyPlan, out: pathlib.Path, run_trials: Callable[[StudyPlan
     return plan(changed, only=names, seeds=planned.seeds, rounds=planned.rounds, overrides=planned.overrides)
 
 
+def points(cell: Cell) -> list[dict]:
+    """Returns the settings among which a cell's are chosen: all combinations of its values, by their keys with section.
+
+    Raises:
+      UserError: For a key that is none of the method's or of [train].
+    """
+    keys = [sweep.full_key(key, cell.method) for key in cell.tune]
+    return [dict(zip(keys, values, strict=True)) for values in itertools.product(*cell.tune.values())]
+
+
 def _trials(cell: Cell, planned: StudyPlan) -> list[_Trial]:
     tuning, found = planned.study.tuning, []
-    keys = [sweep.full_key(key, cell.method) for key in cell.tune]
-    for number, values in enumerate(itertools.product(*cell.tune.values())):
-        chosen = dict(zip(keys, values, strict=True))
+    for number, chosen in enumerate(points(cell)):
         overrides = tasks.merged(planned.overrides, _nested(chosen))
         config = resolve(cell, tuning.seed, planned.rounds, overrides)
         if not config.dataset.get("validation"):

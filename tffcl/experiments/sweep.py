@@ -258,7 +258,7 @@ def sweep(
     out = pathlib.Path(out)
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out must be a directory")
-    check_no_run(out, "a sweep")
+    check_no_run(out, "a sweep", "sweep.toml", ["task", "algorithm", "points"], ["report.html", "sweep.csv"])
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [(number, point) for number in range(len(planned.seeds)) for point in planned.points]
     places = [out / point.directory / f"seed-{planned.seeds[number]}" for number, point in order]

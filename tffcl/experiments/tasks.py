@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments.plain_toml import read_toml
+from tffcl.shown import Shown
 
 SECTIONS = (
     "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "newcomers",
@@ -25,7 +26,7 @@ _SOURCES = ("name", "names", "builder")  # what says where data, partition and m
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class Task(Shown):
     """A task file as read.
 
     Attributes:
@@ -37,6 +38,11 @@ class Task:
     name: str
     path: pathlib.Path
     contents: Mapping
+
+    def facts(self):
+        """Where it is, and of what it is made."""
+        methods = ", ".join(self.contents.get("algorithms", {})) or "none"
+        return {"name": self.name, "file": self.path, "methods": methods}
 
     @contextlib.contextmanager
     def locating(self, overrides: Mapping):

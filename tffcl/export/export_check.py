@@ -1,6 +1,8 @@
 """Proof that an export runs: every file is loaded and run, and its numbers are held against the library's."""
 
+import functools
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -65,12 +67,13 @@ def _check_computation(directory: pathlib.Path, name: str, described: dict):
     given = forms.read_value(directory / described["check"]["input"], signature.parameter)
     expected = forms.read_value(directory / described["check"]["output"], signature.result)
     arguments = forms.from_argument(given, signature.parameter)
-    yield _compared(path, computation(*arguments), expected, "the library when it was exported")
+    compared = _compared_noise if "noise" in described["check"] else _compared
+    yield compared(path, lambda: forms.run(computation, *arguments), expected, "the library when it was exported")
     for kind, form in described["forms"].items():
         if "directory" in form:
             place = directory / form["directory"]
-            parts = forms.read_form(place, kind)
-            yield _compared(place, _run_form(kind, parts, signature, arguments), expected, "the whole computation")
+            run = functools.partial(_run_form, kind, forms.read_form(place, kind), signature, arguments)
+            yield compared(place, run, expected, "the whole computation")
 
 
 def _read_computation(path: pathlib.Path, kind: str):
@@ -87,8 +90,19 @@ def _run_form(kind: str, parts, signature, arguments):
     return forms.run_distribute_aggregate(parts, signature, state, clients)
 
 
-def _compared(path: pathlib.Path, found, expected, same: str) -> str:
-    apart = difference(expected, found)
+def _compared_noise(path: pathlib.Path, run: Callable, expected, same: str) -> str:
+    """Compares what noise leaves to compare: shapes, that all is finite, and that two runs differ."""
+    found, again = run(), run()
+    shaped, between = difference(expected, found), difference(found, again)
+    if not np.isfinite(shaped.largest) or not np.isfinite(between.largest):
+        raise UserError(f"{path} gives values of other shapes than {same}, or some that are not finite")
+    if not between.largest:
+        raise UserError(f"{path} draws no noise: two runs give the same; {same} does")
+    return f"{path}: shapes as {same}, and noise drawn anew, so that numbers were not compared"
+
+
+def _compared(path: pathlib.Path, run: Callable, expected, same: str) -> str:
+    apart = difference(expected, run())
     if not apart.close:
         raise UserError(f"{path} gives other numbers than {same}: they differ by up to {apart.largest:.3g}")
     return f"{path}: as {same} (largest difference {apart.largest:.1e})"
@@ -121,8 +135,9 @@ def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, stat
     computations = method.exports().computations(state)
     for name, arguments in rehearse(method, computations, state, examples, context).items():
         path = directory / manifest["computations"][name]["file"]
-        found = forms.read_computation(path)(*arguments)
-        yield _compared(path, found, computations[name](*arguments), "the library on clients of the task")
+        run = functools.partial(forms.run, forms.read_computation(path), *arguments)
+        compared = _compared_noise if forms.draws_noise(computations[name]) else _compared
+        yield compared(path, run, forms.run(computations[name], *arguments), "the library on clients of the task")
 
 
 def _check_saved_model(directory: pathlib.Path, model: FlatModel, images: np.ndarray):
@@ -133,4 +148,4 @@ def _check_saved_model(directory: pathlib.Path, model: FlatModel, images: np.nda
     probabilities = graph_function(build_probabilities(model), tf.TensorSpec([model.size]), x)
     found = [serve(images=tf.constant(images), cluster=tf.constant(row))["probabilities"] for row in range(len(models))]
     expected = [probabilities(vector, images) for vector in models]
-    return _compared(path, found, expected, "the library on images of the task")
+    return _compared(path, lambda: found, expected, "the library on images of the task")

@@ -128,7 +128,9 @@ def _write_computation(directory: pathlib.Path, name: str, computation, argument
     signature = computation.type_signature
     given = forms.as_argument(argument, signature.parameter)
     forms.write_value(directory / described["check"]["input"], given, signature.parameter)
-    forms.write_value(directory / described["check"]["output"], computation(*argument), signature.result)
+    forms.write_value(directory / described["check"]["output"], forms.run(computation, *argument), signature.result)
+    if forms.draws_noise(computation):
+        described["check"]["noise"] = "drawn anew in each run"
     described["forms"] = {}
     for kind in forms.PARTS:
         form, reason = forms.write_form(place / kind, kind, computation)

@@ -2,9 +2,12 @@
 
 import pathlib
 
+import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import computation_pb2, executor_pb2
 
+from tffcl.aggregators.secure_sums import simulated
 from tffcl.errors import UserError
 
 _MAP_REDUCE = (
@@ -63,6 +66,16 @@ def hands_out_kept(computation: tff.Computation) -> bool:
     return any(isinstance(part, tff.FederatedType) and part.placement is tff.CLIENTS for part in parts)
 
 
+def run(computation: tff.Computation, *arguments):
+    """Runs a computation on this machine, secure sums in the open (see `aggregators.secure_sums`)."""
+    return simulated(computation)(*arguments)
+
+
+def draws_noise(computation: tff.Computation) -> bool:
+    """Whether the computation draws noise anew in each run, so that no two runs give the same numbers."""
+    return b"RandomStandardNormal" in tff.framework.serialize_computation(computation).SerializeToString()
+
+
 def build_form(kind: str, computation: tff.Computation):
     """Returns the deployment form of a computation, by a name in `PARTS`; raises what TFF raises if there is none."""
     mapreduce = tff.backends.mapreduce
@@ -109,7 +122,7 @@ def run_map_reduce(parts, state, clients: list):
     """Runs a round by the parts of its MapReduceForm as a deployment does, two accumulators to be merged.
 
     Args:
-      parts: From `read_form`; without secure sums.
+      parts: From `read_form`; secure sums are taken in the open.
       state: The server's.
       clients: The clients' inputs.
 
@@ -117,14 +130,21 @@ def run_map_reduce(parts, state, clients: list):
       What the computation returns.
     """
     prepared = parts["prepare"](state)
-    updates = [parts["work"](client, prepared)[0] for client in clients]
+    worked = [parts["work"](client, prepared) for client in clients]
+    updates = [each[0] for each in worked]
     totals = []
     for share in (updates[::2], updates[1::2]):
         total = parts["zero"]()
         for update in share:
             total = parts["accumulate"](total, update)
         totals.append(total)
-    return parts["update"](state, (parts["report"](parts["merge"](*totals)), (), (), ()))
+    secure = [_summed([each[kind] for each in worked]) for kind in (1, 2, 3)]  # by bit width, by bounds, modular
+    return parts["update"](state, (parts["report"](parts["merge"](*totals)), *secure))
+
+
+def _summed(values: list):
+    """The sum of structures of numbers."""
+    return tf.nest.map_structure(lambda *leaves: np.sum(leaves, axis=0, dtype=np.asarray(leaves[0]).dtype), *values)
 
 
 def run_distribute_aggregate(parts, type_signature: tff.FunctionType, state, clients: list):
@@ -141,4 +161,4 @@ def run_distribute_aggregate(parts, type_signature: tff.FunctionType, state, cli
     """
     mapreduce = tff.backends.mapreduce
     form = mapreduce.DistributeAggregateForm(type_signature, *(parts[name] for name in _DISTRIBUTE_AGGREGATE))
-    return mapreduce.get_computation_for_distribute_aggregate_form(form)(state, clients)
+    return run(mapreduce.get_computation_for_distribute_aggregate_form(form), state, clients)

@@ -13,6 +13,8 @@ import tensorflow_federated as tff
 
 from tffcl.errors import UserError
 from tffcl.models.graph_function import converted
+from tffcl.runtime import memory
+from tffcl.shown import Shown
 from tffcl.validation import check_value, one_of
 
 
@@ -100,8 +102,13 @@ def initialize(weights: Sequence[Weight], initialization: str, seed: int) -> lis
       weights: The model's weights in order.
       initialization: A name in `INITIALIZATIONS`.
       seed: Decides the values.
+
+    Raises:
+      UserError: If they do not fit into memory.
     """
     check_value("initialization", initialization, Initialization)
+    size = sum(weight.size for weight in weights)
+    memory.check_room(4 * size, f"the model's {size:,} parameters")
     rng = np.random.default_rng(seed)
 
     def draw(weight):
@@ -175,7 +182,7 @@ def architecture(build: Callable) -> Callable:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FlatModel(FlatWeights):
+class FlatModel(FlatWeights, Shown):
     """A classifier whose parameters are one float32 vector `[P]`. Make one of your own model by `from_functional` or `from_keras`.
 
     Attributes:
@@ -204,6 +211,17 @@ class FlatModel(FlatWeights):
     probabilities: Callable = tf.nn.softmax
     initialization: str | None = None
     key: tuple | None = None
+
+    def facts(self):
+        """How large it is, and from what to what it goes."""
+        x = self.example_spec["x"]
+        size = f"{self.size:,}"
+        return {
+            "name": self.name,
+            "parameters": size,
+            "examples": f"{x.dtype.name}{list(x.shape)}",
+            "classes": self.num_classes,
+        }
 
     def __repr__(self) -> str:
         x = self.example_spec["x"]

@@ -8,6 +8,7 @@ from tffcl.reporting.client_figures import client_accuracy_figure, client_sizes_
 from tffcl.reporting.clustering_figures import dendrogram_figure, proximity_figure
 from tffcl.reporting.data_figures import label_histograms, labels_figure, sample_pictures
 from tffcl.reporting.pairs_figure import pairs_figure
+from tffcl.reporting.privacy_figure import privacy_figure
 from tffcl.reporting.projection_figure import projection_figure
 from tffcl.reporting.relatedness_figures import centres_figure, relatedness_figure
 from tffcl.reporting.representation_figure import representations_figure, settings_figure
@@ -27,6 +28,7 @@ __all__ = [
     "labels_figure",
     "merging_figure",
     "pairs_figure",
+    "privacy_figure",
     "progress_figure",
     "projection_figure",
     "proximity_figure",

@@ -12,7 +12,7 @@ import numpy as np
 
 from tffcl.errors import UserError
 from tffcl.reporting import columns, comparisons
-from tffcl.reporting.marker import check_summary
+from tffcl.reporting.marker import check_results, check_summary
 from tffcl.reporting.run_arrays import (
     Clustering,
     Representations,
@@ -191,6 +191,7 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     path = pathlib.Path(path)
     config = _read_config(path / "config.toml")
     summary = _read_summary(path / "summary.json")
+    check_results(path)
     rounds, clients = _read_rounds(path / "rounds.csv"), _read_clients(path / "clients.csv")
     return RunFiles(
         path=path,

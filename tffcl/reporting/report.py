@@ -3,25 +3,11 @@
 import pathlib
 from collections.abc import Callable, Sequence
 
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError
 from tffcl.reporting import files, gallery, html, style, sweeps, tables, targets
 from tffcl.reporting.gallery import Picture
 
-FORMATS = ("csv", "md", "latex", "png", "svg", "pdf")
 _FIGURES = ("svg", "pdf")
-
-
-def parse_formats(text: str) -> list[str]:
-    """Turns "csv,md,latex,svg" into formats.
-
-    Raises:
-      UserError: If one is unknown.
-    """
-    formats = [each.strip() for each in text.split(",")] if text else []
-    for each in formats:
-        if each not in FORMATS:
-            raise unknown("format", each, FORMATS)
-    return formats
 
 
 def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathlib.Path:
@@ -31,7 +17,7 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
 
     Args:
       path: The output directory of a run, a comparison or a sweep.
-      formats: Of `FORMATS`: tables as "md" (`table.md`) and "latex" (`table.tex`), figures as "svg" and "pdf", too.
+      formats: Of `formats.FORMATS`: tables as "md" (`table.md`) and "latex" (`table.tex`), figures as "svg" and "pdf", too.
 
     Returns:
       Where the page is.

@@ -4,6 +4,7 @@ import pathlib
 
 from tffcl.errors import UserError
 from tffcl.reporting import study_table
+from tffcl.reporting.study_results import StudyResults
 
 NOTES = "NOTES.md"
 _HEAD = """# What the studies give, next to the papers
@@ -35,9 +36,35 @@ def results_page(directory: str | pathlib.Path) -> str:
     notes = directory / NOTES
     if not found and not notes.is_file():
         raise UserError(f"{directory} holds no results: neither NAME/{study_table.CONTENTS} nor {NOTES}")
-    sections = [study_table.to_markdown(study_table.read_study(each)) for each in found]
+    sections = [_section(study_table.read_study(each), directory) for each in found]
     shown = f"{directory.parent.name}/{directory.name}" if directory.is_absolute() else directory.as_posix()
     parts = [_HEAD.format(directory=shown), *sections]
     if notes.is_file():
         parts.append(notes.read_text(encoding="utf-8"))
     return "\n".join(parts)
+
+
+def _section(study: StudyResults, directory: pathlib.Path) -> str:
+    return study_table.to_markdown(study, place=f"{directory.name}/{study.path.name}/")
+
+
+def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
+    """Writes, for each league among the studies of a directory, a page for readers and its picture, as `NAME.html` and `NAME/league.svg`.
+
+    Args:
+      directory: As in `results_page`.
+
+    Returns:
+      What has been written.
+    """
+    from tffcl.reporting import league_page  # draws, which the page of tables does not
+
+    written = []
+    for file in sorted(pathlib.Path(directory).glob(f"*/{study_table.CONTENTS}")):
+        study = study_table.read_study(file.parent)
+        if study.league:
+            page, picture = pathlib.Path(directory, f"{file.parent.name}.html"), file.parent / study_table.LEAGUE_PICTURE
+            page.write_text(league_page.league_page(study), encoding="utf-8")
+            picture.write_bytes(league_page.league_picture(study))
+            written += [page, picture]
+    return written

@@ -14,6 +14,8 @@ from tffcl.reporting.comparisons import Failure, read_failure
 from tffcl.reporting.units import Stat
 
 CONTENTS = "study.json"
+FINDINGS = "FINDINGS.md"
+EPSILONS = ("epsilon", "noised_epsilon")  # measures
 _KINDS = ("cluster", "local", "global")
 
 
@@ -77,6 +79,25 @@ class StudyResults:
     def league(self) -> bool:
         """Whether it is a league, whose tables are those of `league_table`."""
         return self.noted.get("layout") == "league"
+
+    def notes(self, column: str) -> list[str]:
+        """What failed and what cannot be run in a column, a line for each reason."""
+        notes: dict[str, list[str]] = {}
+        for result in self.results:
+            if result.noted["column"] == column:
+                if result.noted["missing"]:
+                    notes.setdefault(f"not available: {result.noted['missing']}", []).append(result.noted["row"])
+                for each in result.failures:
+                    notes.setdefault(f"seed {each.seed} failed: {each.reason}", []).append(result.noted["row"])
+        return [f"{', '.join(rows)}: {reason}" for reason, rows in notes.items()]
+
+    @property
+    def findings(self) -> list[str]:
+        """The paragraphs that somebody wrote beside the results in `FINDINGS.md`, each on one line."""
+        file = self.path / FINDINGS
+        if not file.is_file():
+            return []
+        return [" ".join(each.split()) for each in columns.read_text(file).split("\n\n") if each.strip()]
 
     @property
     def setting(self) -> str:
@@ -168,6 +189,10 @@ def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
         return float(summary["clusters"]["count"])
     if measure == "ari":
         return _nan(summary["clusters"]["ari"])
+    if measure.startswith("benign"):
+        return _benign(summary, measure)
+    if measure in EPSILONS:
+        return _epsilon(summary.get("privacy", {}), measure)
     if measure == "clustering_error":
         table = columns.read_table(place / "rounds.csv", ["round"])
         errors = table.floats(measure) if measure in table.names else np.zeros(0)
@@ -175,6 +200,19 @@ def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
         return float(errors.mean()) if errors.size else math.nan
     rounds = rounds_to(place / "rounds.csv", cell["accuracy"], cell["target"])
     return rounds * cell["megabits_a_round"] if measure == "megabits_to" else rounds
+
+
+def _benign(summary: Mapping, measure: str) -> float:
+    """The accuracy of benign clients in percent, of all or of the worst cluster; NaN where nobody is malicious."""
+    told = summary.get("attack", {}).get("benign_accuracy", {})
+    own = [each for each in told.get("clusters", {}).values() if each is not None]
+    return 100 * _nan(told.get("mean") if measure == "benign" else min(own, default=None))
+
+
+def _epsilon(cost: Mapping, measure: str) -> float:
+    """ε of a run; infinite where something was released without noise, and that does not count apart."""
+    found = cost.get("epsilon") if measure == "epsilon" else cost.get("noised_epsilon", cost.get("epsilon"))
+    return math.inf if not found else float(found)
 
 
 def rounds_to(path: pathlib.Path, accuracy: str, target: float) -> float:

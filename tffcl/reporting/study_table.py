@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 
 from tffcl.reporting import columns, league_table
-from tffcl.reporting.study_results import CONTENTS, Result, StudyResults, read_study
+from tffcl.reporting.study_results import CONTENTS, EPSILONS, Result, StudyResults, read_study
 from tffcl.reporting.units import MISSING, Stat, show_number
 
-__all__ = ["CONTENTS", "compared_cells", "read_study", "to_csv", "to_markdown", "to_text"]
+__all__ = ["CONTENTS", "EPSILONS", "compared_cells", "read_study", "to_csv", "to_markdown", "to_text"]
 
 _MEASURES = {
     "participants": "cluster, took part",
@@ -19,7 +19,11 @@ _MEASURES = {
     "unseen_local": "unseen, local",
     "clustering_error": "clustering error",
     "ari": "ARI",
+    "noised_epsilon": "epsilon, noised releases",
+    "benign_worst": "benign, worst cluster",
 }
+PICTURE = "privacy.png"  # of a study with epsilons
+LEAGUE_PICTURE = "league.svg"
 HEADS = ("", "compared", "here", "paper", "difference", "cluster", "took part", "local", "global", "ARI", "seeds", "rounds")
 
 
@@ -36,6 +40,8 @@ def compared_cells(
     """
     measure, (mean, spread) = noted["measure"], published
     decimals = 0 if measure in ("rounds_to", "clusters") else 3 if measure == "ari" else 2
+    if measure in EPSILONS:
+        decimals = 0 if here.mean >= 100 else 1
     compared = _MEASURES.get(measure, measure)
     if measure.endswith("_to"):
         compared = f"{'rounds' if measure == 'rounds_to' else 'Mb'} to {noted['accuracy']} {noted['target']:g} %"
@@ -60,18 +66,6 @@ def _row(result: Result) -> list[str]:
     return [noted["row"], compared, here, paper, difference, *accuracies, show_number(result.ari, 3), seeds, rounds]
 
 
-def _notes(study: StudyResults, column: str) -> list[str]:
-    """What failed and what cannot be run in a column, a line for each reason."""
-    notes: dict[str, list[str]] = {}
-    for result in study.results:
-        if result.noted["column"] == column:
-            if result.noted["missing"]:
-                notes.setdefault(f"not available: {result.noted['missing']}", []).append(result.noted["row"])
-            for each in result.failures:
-                notes.setdefault(f"seed {each.seed} failed: {each.reason}", []).append(result.noted["row"])
-    return [f"{', '.join(rows)}: {reason}" for reason, rows in notes.items()]
-
-
 def _tables(study: StudyResults):
     """For each column its heading, its head, its lines and its notes."""
     for column in study.columns:
@@ -80,13 +74,13 @@ def _tables(study: StudyResults):
                 league_table.heading(study, column),
                 league_table.HEADS,
                 league_table.lines(study, column),
-                _notes(study, column),
+                study.notes(column),
             )
             continue
         own = [result for result in study.results if result.noted["column"] == column]
         tasks = ", ".join(dict.fromkeys(result.noted["task"] for result in own if result.noted["task"]))
         lines = [_row(result) for result in own if not result.noted["missing"]]
-        yield (f"{column} ({tasks})" if tasks else column), HEADS, lines, _notes(study, column)
+        yield (f"{column} ({tasks})" if tasks else column), HEADS, lines, study.notes(column)
 
 
 def to_text(study: StudyResults) -> str:
@@ -100,10 +94,15 @@ def to_text(study: StudyResults) -> str:
     return "\n".join(parts)
 
 
-def to_markdown(study: StudyResults, level: int = 2) -> str:
-    """Returns the study as a section of a Markdown page, with a heading of this level."""
+def to_markdown(study: StudyResults, level: int = 2, place: str = "") -> str:
+    """Returns the study as a section of a Markdown page, with a heading of this level; `place` leads from the page to its files."""
     parts = [f"{'#' * level} {study.heading}", "", f"`tffcl study {study.noted['study']}`. {study.setting}"]
     parts += ["", study.noted["note"]] if study.noted["note"] else []
+    if study.league:
+        parts += ["", f"![accuracies of every method on every setting]({place}{LEAGUE_PICTURE})"]
+        parts += [line for each in study.findings for line in ("", each)] + ["", league_table.LEGEND]
+    if (study.path / PICTURE).is_file():
+        parts += ["", f"![accuracy and clusters against epsilon]({place}{PICTURE})"]
     for heading, head, lines, notes in _tables(study):
         parts += ["", f"**{heading}**", ""]
         if lines:

@@ -5,6 +5,7 @@ import sys
 
 from tffcl.reporting import report, search_table, sweeps, tables, targets
 from tffcl.reporting.files import find_runs, unfinished_runs
+from tffcl.reporting.formats import parse_formats
 
 
 def print_report(out: str | pathlib.Path, formats: str = ""):
@@ -12,9 +13,9 @@ def print_report(out: str | pathlib.Path, formats: str = ""):
 
     Args:
       out: Its directory.
-      formats: Further ones as `report.parse_formats` takes them.
+      formats: Further ones as `formats.parse_formats` takes them.
     """
-    asked = report.parse_formats(formats)
+    asked = parse_formats(formats)
     if search_table.is_search(out):
         print(search_table.to_text(search_table.read_search(out)))
         return

@@ -34,14 +34,18 @@ class Stat:
         present = [value for value in values if not math.isnan(value)]
         if not present:
             return cls(math.nan, math.nan, 0)
-        std = statistics.stdev(present) if len(present) > 1 else math.nan
+        # Infinite ones, as an epsilon without noise, have no deviation; nor do those of a single seed.
+        able = len(present) > 1 and all(map(math.isfinite, present))
+        std = statistics.stdev(present) if able else math.nan
         return cls(statistics.fmean(present), std, len(present))
 
 
 def show_number(stat: Stat, decimals: int) -> str:
-    """Returns "91.23 ± 0.40", "91.23" with one seed, or a dash."""
+    """Returns "91.23 ± 0.40", "91.23" with one seed, "infinite", or a dash."""
     if not stat.count:
         return MISSING
+    if math.isinf(stat.mean):
+        return "infinite"
     mean = f"{stat.mean:,.{decimals}f}"
     return mean if stat.count == 1 else f"{mean} ± {stat.std:,.{decimals}f}"
 

@@ -12,7 +12,7 @@ from tffcl.clients.population import Population
 from tffcl.kept_builds import built_once
 from tffcl.rounds import releases
 from tffcl.rounds.traffic import Transfer
-from tffcl.signatures.signature import OWN_SEED, Signature
+from tffcl.signatures.signature import OWN_NOISE, OWN_SEED, Signature, without_noise_seed
 
 _CLIENTS_AT_A_TIME = 50  # bounds the data in flight; a round number keeps the runtime's executors few
 
@@ -23,7 +23,7 @@ def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, comput
     It has the shape of a round, so that it can be exported as one; the context comes back unchanged.
 
     Args:
-      context_type: C, what the server broadcasts; a field `signature.OWN_SEED` becomes each client's own.
+      context_type: C, what the server broadcasts; fields `signature.OWN_SEED` and `OWN_NOISE` become each client's own.
       examples_type: E*, of a client's examples, a sequence; or the struct of tensors that they are in simulations.
       compute: `(context, examples) -> value` in TensorFlow, or a `tff.Computation`.
 
@@ -52,14 +52,25 @@ def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, comput
 
 
 def _with_own_seed(context, client_id):
-    """The context with the client's own seed: two clients of one seed would shuffle, and drop out, alike."""
-    if not isinstance(context, Mapping) or OWN_SEED not in context:
+    """The context with the client's own seeds: two clients of one seed would shuffle, drop out, and draw noise alike."""
+    if not isinstance(context, Mapping):
         return context
-    own = tf.random.experimental.stateless_fold_in(context[OWN_SEED], client_id)
-    return collections.OrderedDict({**context, OWN_SEED: own})
+    own = {
+        name: tf.random.experimental.stateless_fold_in(context[name], client_id)
+        for name in (OWN_SEED, OWN_NOISE)
+        if name in context
+    }
+    return collections.OrderedDict({**context, **own})
 
 
-def ask_all(asking: tff.Computation, context, population: Population, examples: Callable[[int], object]):
+def ask_all(
+    asking: tff.Computation,
+    context,
+    population: Population,
+    examples: Callable[[int], object],
+    *,
+    told: releases.Release | None = None,
+):
     """Asks all clients of a population, a bounded number at a time.
 
     Args:
@@ -67,10 +78,13 @@ def ask_all(asking: tff.Computation, context, population: Population, examples: 
       context: What the server broadcasts.
       population: The clients to ask.
       examples: Client ID to the examples that it is asked about, of the type that the computation takes.
+      told: What the ledger of privacy is told; None for what no deployment asks, as an evaluation.
 
     Returns:
       The value structure with NumPy rows `[N, ...]` in the order of the population's IDs.
     """
+    if told is not None:
+        releases.tell(told)
     parts = []
     for start in range(0, len(population.client_ids), _CLIENTS_AT_A_TIME):
         ids = population.client_ids[start : start + _CLIENTS_AT_A_TIME]
@@ -90,14 +104,20 @@ def _build_collection(context_type: tff.Type, computation: tff.Computation) -> t
 
 
 def build_signing(signature: Signature) -> Callable[[Population], object]:
-    """Builds `sign(population) -> value structure with NumPy rows [N, ...]` in the order of the population's IDs."""
+    """Builds `sign(population, again=False) -> value structure with NumPy rows [N, ...]` in the order of the population's IDs.
+
+    `again` says that the clients may have signed before: for the ledger of privacy, another signature of a client is another release.
+    """
     collection = build_collection(signature) if signature.stacked is None else build_stacked_collection(signature)
 
-    def sign(population: Population):
-        clients = len(population.client_ids)
-        releases.tell(releases.Release("the signatures", signature.noise_multiplier, clients, clients))
-        examples = population.examples if signature.stacked is None else population.stacked
-        return ask_all(collection, signature.context, population, examples)
+    def sign(population: Population, again: bool = False):
+        told = releases.of_all("the signatures", population, signature.noise_multiplier, once=not again)
+        held, imitated = population.examples if signature.stacked is None else population.stacked, population.signed_as
+
+        def examples(client: int):
+            return held(imitated.get(client, client))
+
+        return ask_all(collection, signature.context, population, examples, told=told)
 
     return sign
 
@@ -109,5 +129,4 @@ def build_stacked_collection(signature: Signature) -> tff.Computation:
 
 def signature_transfer(signature: Signature) -> Transfer:
     """Returns what a client receives for its signature (nothing where the context is a placeholder) and sends."""
-    nothing = isinstance(signature.context_type, tff.TensorType) and not signature.context_type.shape
-    return Transfer(down=None if nothing else signature.context_type, up=signature.value_type)
+    return Transfer(down=without_noise_seed(signature.context_type), up=signature.value_type)

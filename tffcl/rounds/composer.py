@@ -19,9 +19,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import CollectFactory, collect
+from tffcl.aggregators.secure_sums import simulated
 from tffcl.client_work.examples import sequence_type, stacked_type
 from tffcl.client_work.work import LOCAL_TEST, ClientWork
-from tffcl.rounds.secure_sums import simulated
+from tffcl.rounds.releases import check_hidden
 from tffcl.rounds.traffic import Transfer
 
 Weighted = tff.aggregators.WeightedAggregationFactory
@@ -111,6 +112,12 @@ class Round:
     def deployed(self) -> tff.Computation:
         """The round as devices run it: without local test, and what a client keeps stays there."""
         return self._build_next(self.client_update, kept=False)
+
+    @functools.cached_property
+    def as_promised(self) -> "Round":
+        """The round as it is deployed: without clients' reports where their uploads are hidden, which reports would give away."""
+        hidden = any(getattr(factory, "hides_uploads", False) for factory in self.uploads.values())
+        return Round(self.work, self.uploads, self.server, self.weighting, reports=False) if hidden else self
 
     @functools.cached_property
     def deployed_with_kept(self) -> tff.Computation | None:
@@ -355,9 +362,11 @@ def compose(
 
     Raises:
       ValueError: If rows are to be collected without reports.
+      UserError: If some uploads are hidden from the server, by secure sums or noise, and others would travel in the open beside them.
     """
     if not reports and any(isinstance(factory, CollectFactory) for factory in uploads.values()):
         raise ValueError("the rows of a CollectFactory travel with the reports; this round has none")
+    check_hidden(uploads)
     return Round(client_work, uploads, server, weighting, reports)
 
 

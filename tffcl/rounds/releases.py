@@ -4,10 +4,14 @@ import contextlib
 import contextvars
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
+
+from tffcl.errors import UserError
 
 if TYPE_CHECKING:  # at run time it would import TensorFlow
     from tffcl.clients.cohort import Cohort
+    from tffcl.clients.population import Population
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +24,8 @@ class Release:
       clients: How many take part.
       population: Out of how many.
       rate: The probability with which each of these takes part, independently; None where the cohort has a fixed size.
+      once: That each client tells this once in a run, as a signature: releases of it are then of different clients each, and cost
+        together what a single one of everybody does.
     """
 
     what: str
@@ -27,6 +33,7 @@ class Release:
     clients: int
     population: int
     rate: float | None = None
+    once: bool = False
 
 
 class Ledger(Protocol):
@@ -41,10 +48,10 @@ _LEDGER: contextvars.ContextVar[Ledger | None] = contextvars.ContextVar("ledger"
 
 @contextlib.contextmanager
 def accounted(ledger: Ledger):
-    """Tells the ledger of every release inside the block."""
+    """Tells the ledger of every release inside the block, and gives it back."""
     token = _LEDGER.set(ledger)
     try:
-        yield
+        yield ledger
     finally:
         _LEDGER.reset(token)
 
@@ -53,6 +60,29 @@ def tell(release: Release):
     """Tells the ledger of a release, if there is one."""
     if _LEDGER.get() is not None:
         _LEDGER.get().spend(release)
+
+
+def all_noised(uploads: Mapping) -> bool:
+    """Whether each upload has an aggregation factory with a `noise_multiplier`; not so where nothing is uploaded."""
+    return bool(uploads) and all(getattr(factory, "noise_multiplier", None) for factory in uploads.values())
+
+
+def check_hidden(uploads: Mapping):
+    """Raises UserError if some uploads are hidden from the server, by secure sums or noise, and others travel in the open beside them."""
+    hidden = [name for name, factory in uploads.items() if getattr(factory, "hides_uploads", False)]
+    others = [name for name in uploads if name not in hidden]
+    if hidden and others:
+        raise UserError(
+            f"clients of this method upload {others[0]!r} beside {hidden[0]!r}, and this [aggregation] hides the latter only; another "
+            "local training, or the plain mean, would not promise more than they keep",
+            table="aggregation",
+        )
+
+
+def of_all(what: str, population: "Population", noise_multiplier: float = 0.0, *, once: bool = False) -> Release:
+    """Returns the release of what every client of a population tells; fields as of `Release`."""
+    clients = len(population.client_ids)
+    return Release(what, noise_multiplier, clients, clients, once=once)
 
 
 def tell_of_round(uploads, cohort: "Cohort"):

@@ -17,13 +17,13 @@ from tffcl.clients.kept import KeptStore
 from tffcl.errors import UserError
 from tffcl.runner import directory, state_arrays
 
-# What a run keeps beside the method's state: for each client, and totals.
+# What a run keeps beside the method's state: for each client, totals, and what its files are told by (JSON).
 PROGRESS_KEYS = (
-    "rounds_trained", "local_correct", "local_total", "down_bytes", "up_bytes", "signature_bytes", "seconds", "releases",
+    "rounds_trained", "local_correct", "local_total", "down_bytes", "up_bytes", "signature_bytes", "seconds", "releases", "written",
 )  # fmt: skip
 _KEPT = "kept versions"  # `int64 [n, 2]`: client and version
 _RUN = "run"  # which run it is of
-_ANEW = "; --overwrite starts anew"
+ANEW = "; --overwrite starts anew"
 _NAME = re.compile(r"round_(\d+)\.npz")
 
 
@@ -89,7 +89,7 @@ class Checkpoints:
             return loaded["state"], dict(loaded["progress"])
         except Exception as error:  # NumPy's, zipfile's and json's errors for damaged files are of a dozen types
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise UserError(f"the checkpoint of round {round_number} cannot be read ({reason}){_ANEW}") from None
+            raise UserError(f"the checkpoint of round {round_number} cannot be read ({reason}){ANEW}") from None
 
     def load_newest(self, state_class: type, last_round: int):
         """Loads the newest checkpoint that can be read; damaged ones after it are told on standard error, and removed.
@@ -118,7 +118,7 @@ class Checkpoints:
             for each in damaged:
                 self._path(each).unlink()
             if damaged:
-                print(f"tffcl: {str(first).removesuffix(_ANEW)}; the run goes on from round {number}", file=sys.stderr)
+                print(f"tffcl: {str(first).removesuffix(ANEW)}; the run goes on from round {number}", file=sys.stderr)
             return number, *loaded
         raise first
 

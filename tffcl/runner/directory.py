@@ -11,13 +11,13 @@ import re
 import sys
 import tomllib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tomli_w
 
 from tffcl.errors import UserError
-from tffcl.reporting.marker import MARKER, check_summary, digest_of, read_marker
+from tffcl.reporting.marker import MARKER, check_results, check_summary, digest_of, read_marker
 from tffcl.runner.lock import LOCK, check_unlocked
 
 CHECKPOINTS, KEPT = "checkpoints", "kept"
@@ -37,6 +37,7 @@ _FILES = (
     "config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "report.html", "newcomers.csv",
     "newcomers.json", "representations.npz", "samples.npz", "published.json", "splits.csv", FAILED,
 )  # fmt: skip
+_RESULTS = ("config.toml", "rounds.csv", "clients.csv", "clustering.npz", "representations.npz", "splits.csv")
 # What other commands make of a directory; `run` there would put its own report in the place of theirs.
 _OTHERS = {
     "comparison.toml": "a comparison", "sweep.toml": "a sweep", "search.json": "a search", "results/study.json": "a study",
@@ -87,15 +88,43 @@ def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: 
         raise UserError(f"{out} holds a run already; --resume goes on with it, --overwrite starts anew, or give another --out")
     check_same(out, settings)
     check_summary(out)
+    check_results(out, only=r"rounds\.csv|history/.*", missing=False)
 
 
-def check_no_run(out: pathlib.Path, what: str):
-    """Raises UserError if a directory in which something else shall be made is a run's."""
+def check_no_run(out: pathlib.Path, what: str, contents: str, keys: Iterable[str], written: Iterable[str]):
+    """Checks that something of several runs may be made in a directory.
+
+    Args:
+      out: The directory; it need not exist.
+      what: Shall be made, e.g. "a comparison".
+      contents: Name of the file that says what is in the directory, TOML or JSON; who has written that may write the others.
+      keys: That it has.
+      written: Names of the other files.
+
+    Raises:
+      UserError: If the directory is a run's, or a file there is somebody else's.
+    """
     try:
         if (out / MARKER).is_file() or (out / "summary.json").is_file():
             raise UserError(f"{shown(out)} holds a run; {what} needs another --out")
+        foreign = [name for name in written if (out / name).exists()]
+        if (out / contents).exists():
+            foreign = [] if _has_keys(out / contents, keys) else [contents]
+        elif any(out.glob("*/seed-*/config.toml")):  # of an earlier version, which wrote no contents
+            foreign = []
     except OSError as error:
         raise UserError(f"--out {shown(out)} cannot be used: {error.strerror or error}") from None
+    if foreign:
+        raise UserError(f"{out / foreign[0]} is not of {what}, which would write over it; move it, or give another --out")
+
+
+def _has_keys(file: pathlib.Path, keys: Iterable[str]) -> bool:
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        return isinstance(found, dict) and set(keys) <= set(found)
+    except (OSError, ValueError, RecursionError):
+        return False
 
 
 def clear(out: pathlib.Path):
@@ -152,6 +181,7 @@ def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew
     if anew:
         clear(out)
     marker = read_marker(out) or {}
+    marker.pop("files", None)  # those of a result that is made anew
     begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     marker = {
         "tffcl run": name or uuid.uuid4().hex,
@@ -171,11 +201,14 @@ def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew
 
 
 def write_summary(out: pathlib.Path, summary: Mapping):
-    """Writes summary.json, whole or not at all, and that it is this run's result into the marker, if there is one."""
+    """Writes summary.json, whole or not at all, and into the marker, if there is one, that this and the other files are its result."""
     text = json.dumps(summary, indent=2) + "\n"
     marker = read_marker(out)
     if marker is not None:  # before the file: a process that is killed in between has no result yet
-        _write(out / MARKER, json.dumps({**marker, "summary": digest_of(text.encode())}, indent=1) + "\n")
+        results = [out / name for name in _RESULTS if (out / name).is_file()] + sorted((out / "history").glob("*.npy"))
+        files = {path.relative_to(out).as_posix(): digest_of(path.read_bytes()) for path in results}
+        marker |= {"summary": digest_of(text.encode()), "files": files}
+        _write(out / MARKER, json.dumps(marker, indent=1) + "\n")
     _write(out / "summary.json", text)
 
 

@@ -2,48 +2,66 @@
 
 import pathlib
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
 from tffcl.errors import UserError
+from tffcl.reporting.marker import digest_of
 
 
 class ClusterHistory:
-    """Writes `history/<round>.npy`, `[2, N]`, client IDs and their clusters, when it is not as in the round before."""
+    """Writes `history/<round>.npy`, `[2, N]`, client IDs and their clusters, when it is not as in the round before.
 
-    def __init__(self, out: pathlib.Path, first: int):
+    Attributes:
+      written: What tells each file that is there from another of its name.
+    """
+
+    def __init__(self, out: pathlib.Path, first: int, noted: Mapping[str, str] | None = None):
         """Opens the history of a run.
 
         Args:
           out: The directory of the run.
           first: The first round that will be written; later ones of an interrupted run are dropped.
+          noted: What `written` was after the round before.
 
         Raises:
-          UserError: If a file of an earlier round is damaged.
+          UserError: If a file of an earlier round is damaged or missing.
         """
         self._directory = out / "history"
         self._directory.mkdir(exist_ok=True)
-        self._last = None
+        self._last, self.written = None, {}
         for path in sorted(each for each in self._directory.glob("*.npy") if re.fullmatch(r"\d{6,}", each.stem)):
             if int(path.stem) >= first:
                 path.unlink()
             else:
                 self._last = _read(path)
+                self._note(path)
+        for name in sorted(name for name in noted or {} if name.startswith("history/")):
+            if self.written.get(name) != noted[name]:
+                wrong = "is damaged: it is not as the run wrote it" if name in self.written else "is missing"
+                raise UserError(f"{out / name} {wrong}; --overwrite starts anew")
+
+    def _note(self, path: pathlib.Path):
+        self.written[f"history/{path.name}"] = digest_of(path.read_bytes())
 
     def save(self, round_number: int, client_ids: np.ndarray, assignment: np.ndarray):
         """Saves the clusters after a round; of clients with names all is text."""
         now = np.stack([client_ids, assignment])
         now = now if now.dtype.kind == "U" else now.astype(np.int32)
         if self._last is None or not np.array_equal(self._last, now):
-            np.save(self._directory / f"{round_number:06}.npy", now)
+            path = self._directory / f"{round_number:06}.npy"
+            np.save(path, now)
             self._last = now
+            self._note(path)
 
 
 def _read(path: pathlib.Path) -> np.ndarray:
     try:
         found = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise UserError(f"{path} is damaged: {str(error).splitlines()[0]}; --overwrite starts anew") from None
+    except Exception as error:  # NumPy's, zipfile's and the tokenizer's errors for damaged files are of a dozen types
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path} is damaged: {reason}; --overwrite starts anew") from None
     if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) != 2:
         raise UserError(f"{path} is damaged: it does not hold clients and their clusters; --overwrite starts anew")
     return found

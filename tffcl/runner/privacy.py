@@ -53,7 +53,6 @@ class Ledger:
         """
         self.budget, self.delta = settings.epsilon, settings.delta or max(clients, 2) ** -1.1
         self._counts: collections.Counter = collections.Counter()
-        self._last: Release | None = None
         self.restore(np.zeros((0, 5)) if entries is None else entries)
 
     def restore(self, entries: np.ndarray):
@@ -61,7 +60,10 @@ class Ledger:
         self._counts = collections.Counter({tuple(map(float, row[:4])): int(row[4]) for row in np.asarray(entries)})
 
     def as_array(self) -> np.ndarray:
-        """Returns the releases, `float64 [E, 5]`: noise multiplier, rate (-1 for a fixed size), clients, population, how often."""
+        """Returns the releases, `float64 [E, 5]`: noise multiplier, rate (-1 for a fixed size), clients, population, how often.
+
+        What each client tells once has neither clients nor population.
+        """
         return np.array([[*key, count] for key, count in self._counts.items()], np.float64).reshape(-1, 5)
 
     @property
@@ -80,25 +82,22 @@ class Ledger:
         return "replace a client" if _replaces(self._counts) else "add or remove a client"
 
     def spend(self, release: Release):
-        """Counts a release that is about to happen.
+        """Counts a release that is about to happen; one that each client tells once counts once, whoever tells it when.
 
         Raises:
           BudgetSpent: If there is a budget and ε would exceed it; the release is not counted.
         """
         expected = -1.0 if release.rate is None else release.rate
-        # A Poisson cohort's size is random, and not what its loss depends on.
-        clients = release.clients if release.rate is None else 0
-        after = self._counts + collections.Counter(
-            {(float(release.noise_multiplier), expected, float(clients), float(release.population)): 1}
-        )
+        # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once.
+        clients = 0 if release.once or release.rate is not None else release.clients
+        population = 0 if release.once else release.population
+        key = (float(release.noise_multiplier), expected, float(clients), float(population))
+        if release.once and self._counts[key]:
+            return
+        after = self._counts + collections.Counter({key: 1})
         if self.budget is not None:
             self._check(release, after)
-        self._counts, self._last = after, release
-
-    def spend_again(self):
-        """Counts the last release once more, for a round that drew nobody; nothing before the first."""
-        if self._last is not None:
-            self.spend(self._last)
+        self._counts = after
 
     def _check(self, release: Release, after):
         if not release.noise_multiplier:

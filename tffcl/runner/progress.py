@@ -39,3 +39,27 @@ def _interval() -> float:
 def _in_notebook() -> bool:
     # IPython's kernel puts an object of its own in the place of standard error.
     return type(sys.stderr).__module__.startswith("ipykernel")
+
+
+def say_once(bar, line: str, told: set):
+    """Writes a line above the bar, unless it was told before."""
+    if line not in told and not bar.disable:
+        bar.write(line, file=sys.stderr)
+    told.add(line)
+
+
+def show_clients(bar, done: int, clients: int):
+    """Says how far a long round has come."""
+    title = bar.desc.split(" (")[0].removesuffix(": ")
+    bar.set_description(title if done == clients else f"{title} ({done}/{clients} clients)")
+
+
+def show(bar, row: dict, shown: dict):
+    """Moves the bar on; `shown` keeps the last accuracies until the next evaluation."""
+    if row["train_loss"] is not None:
+        shown["loss"] = f"{row['train_loss']:.3f}"
+    for key in ("cluster", "local", "global"):
+        if row[f"{key}_accuracy"] is not None:
+            shown[key] = f"{100 * row[f'{key}_accuracy']:.2f}%"
+    bar.set_postfix(shown, refresh=False)
+    bar.update(1)

@@ -15,10 +15,11 @@ from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
+from tffcl.shown import Shown, percent
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Trained:
+class Trained(Shown):
     """A method with the state that it has learned.
 
     Attributes:
@@ -32,6 +33,16 @@ class Trained:
     state: object
     population: Population
     round_number: int
+
+    def facts(self):
+        """Which method, after how many rounds of whom."""
+        clusters = self.method.views(self.state).clusters
+        return {
+            "method": self.method.name,
+            "after round": self.round_number,
+            "clients": len(self.population),
+            "clusters": len(np.unique(clusters)),
+        }
 
     def cluster_of(self, client) -> int:
         """Returns the client's cluster; UserError if it did not take part."""
@@ -74,7 +85,7 @@ def _predictor(model: FlatModel):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Result:
+class Result(Shown):
     """A finished run.
 
     Attributes:
@@ -108,6 +119,13 @@ class Result:
     def predict(self, client, x: np.ndarray) -> np.ndarray:
         """Returns what a client's model answers, see `Trained.predict`."""
         return self.trained.predict(client, x)
+
+    def facts(self):
+        """What came of the run."""
+        accuracy = {kind: self.summary["accuracy"][kind]["mean"] for kind in ("cluster", "local", "global")}
+        told = {f"{kind} accuracy": percent(mean) for kind, mean in accuracy.items() if mean is not None}
+        rest = {"clusters": self.summary["clusters"]["count"], "rounds": self.summary["rounds"], "files": self.out}
+        return {"method": self.summary["algorithm"], **told, **rest}
 
     def __repr__(self) -> str:
         accuracy = {kind: self.summary["accuracy"][kind]["mean"] for kind in ("cluster", "local", "global")}

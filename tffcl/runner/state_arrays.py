@@ -42,9 +42,10 @@ def _packed(value, place: str, arrays: dict, named: list, with_kept: bool):
     if value is None or isinstance(value, str | bool):
         return {"plain": value}
     if isinstance(value, KeptStates):
-        clients, versions = value.saved() if with_kept else (np.zeros(0, np.int32), np.zeros(0, np.int64))
+        nobody = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64)
+        clients, versions, checks = value.saved() if with_kept else nobody
         named += zip(clients.tolist(), versions.tolist(), strict=True)
-        parts = {"clients": clients, "versions": versions, "initial": value.initial}
+        parts = {"clients": clients, "versions": versions, "initial": value.initial, "checks": checks}
         return {"kept": [inner(name, each) for name, each in parts.items()]}
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]

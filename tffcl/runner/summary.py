@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from tffcl.algorithms.method import Views
+from tffcl.algorithms.method import Views, nowhere_note
 from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project_directions
@@ -122,7 +122,7 @@ def summarize(
     numbers = cluster_numbers(population, views)
     return {
         **about,
-        "notes": [*([population.note] if population.note else []), *views.notes, *told],
+        "notes": [*([population.note] if population.note else []), *_notes(population, views), *told],
         "accuracy": {
             "cluster": {**spread(accuracy["cluster"]), "participants": participation(accuracy, progress)},
             "local": {
@@ -142,6 +142,11 @@ def summarize(
             "evaluation": evaluation,
         },
     }
+
+
+def _notes(population: Population, views: Views) -> list[str]:
+    nowhere = [] if views.nowhere is None else [population.name_of(client) for client in views.nowhere()]
+    return [*views.notes, *([nowhere_note(nowhere)] if nowhere else [])]
 
 
 def _information(population: Population, views: Views) -> dict:

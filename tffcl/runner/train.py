@@ -1,8 +1,8 @@
 """One run: initialise or resume, rounds with a progress bar, evaluation, checkpoints, the files of the run."""
 
 import contextlib
-import csv
 import dataclasses
+import json
 import pathlib
 import sys
 import time
@@ -18,19 +18,20 @@ from tffcl.clients.sources import check_examples
 from tffcl.errors import Diverged, UserError, unknown
 from tffcl.reporting.marker import read_marker
 from tffcl.rounds import blocks, releases
-from tffcl.runner import accuracies, changes, checks, directory, fingerprint, samples, summary
+from tffcl.runner import accuracies, checks, directory, fingerprint, needs, summary
 from tffcl.runner.checkpoints import Checkpoints, unwritten
 from tffcl.runner.clustering_error import clustering_error
+from tffcl.runner.finishing import finish
 from tffcl.runner.history import ClusterHistory
 from tffcl.runner.interrupts import Interrupts, watch_for_interrupts
 from tffcl.runner.lock import locked
-from tffcl.runner.privacy import BudgetSpent, Ledger, PrivacySettings, privacy_notes, warn_of_delta
-from tffcl.runner.progress import progress_bar
-from tffcl.runner.result import Result, Trained
+from tffcl.runner.privacy import BudgetSpent, Ledger, PrivacySettings, warn_of_delta
+from tffcl.runner.progress import progress_bar, say_once, show, show_clients
+from tffcl.runner.result import Result
 from tffcl.runner.round_metrics import Metrics
 from tffcl.runner.stages import Stage, Stages
 from tffcl.runtime import RemoteWorkers, remote_workers
-from tffcl.runtime.memory import budget, parse_bytes
+from tffcl.runtime.memory import budget, budget_bytes, parse_bytes
 
 CLUSTERING, TRAINING, EVALUATION = range(3)  # places in progress["seconds"]
 _BY_CLIENT = ("rounds_trained", "local_correct", "local_total")
@@ -140,7 +141,7 @@ def train(
       memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A larger
         cohort computes in blocks: the same numbers up to the order of sums.
       sample: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in a round that
-        nobody is drawn for nothing moves.
+        nobody is drawn for nothing moves, but where rounds are private: then there is noise as always.
       privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
       place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
       until: Stop after this round with a checkpoint, to go on later with `resume`.
@@ -165,6 +166,8 @@ def train(
         check_examples(each, method.model.example_spec, method.model.num_classes)
     stages = Stages(method.model, population, later)
     sampling.sample_cohort(population.client_ids, clients_per_round, seed, 1)  # too large a cohort is told now
+    taking_part = needs.who_takes_part(stages, protocol)
+    needs.check_before(method, len(stages.populations[-1]), len(taking_part), out, most or budget_bytes())
     ledger = Ledger(privacy, len(population))
     if privacy.epsilon or privacy.delta:
         warn_of_delta(ledger, len(population))
@@ -185,7 +188,7 @@ def train(
             run = directory.claim(out, settings, data, anew=anew, name="" if anew else checkpoints.run_named())
             files = kept.stored_in(out / directory.KEPT)
             progress = progress_bar(rounds, title, "round", show=show_progress)
-            watch = blocks.Watch(lambda line: _say_once(progress, line, told), lambda *counts: _show_clients(progress, *counts))
+            watch = blocks.Watch(lambda line: say_once(progress, line, told), lambda *counts: show_clients(progress, *counts))
             with (
                 watch_for_interrupts() as interrupts,
                 progress as bar,
@@ -198,12 +201,14 @@ def train(
                 job = _Run(method, protocol, stages, stages.at(0), none, interrupts, title, place_unseen, ledger)
                 checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints, store, run)
                 round_number, state = _start(job, checkpoints, resume, bar)
+                needs.check_state(method, state, taking_part)
                 bar.update(round_number)
-                written = Metrics(out, round_number), ClusterHistory(out, round_number + 1)
+                noted = json.loads(str(job.progress.get("written", "{}")))  # none in a run of an earlier version
+                written = Metrics(out, round_number, noted), ClusterHistory(out, round_number + 1, noted)
                 last = min(rounds, until or rounds)
                 state, accuracy, done = _rounds(job, state, round_number, last, checkpoints, *written, bar)
             about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": done}
-            return None if accuracy is None else _finish(job, out, about, state, accuracy)
+            return None if accuracy is None else finish(job, out, about, state, accuracy)
     except (ConnectionError, TimeoutError):  # of workers, not of files
         raise
     except OSError as error:
@@ -218,7 +223,7 @@ def _default_settings(method, protocol: Protocol, place_unseen: bool) -> dict:
 def _no_progress(clients: int) -> dict:
     counts = {key: np.zeros(clients, np.int64) for key in _BY_CLIENT}
     totals = {key: np.int64(0) for key in ("down_bytes", "up_bytes", "signature_bytes")}
-    return {**counts, **totals, "seconds": np.zeros(3), "releases": np.zeros((0, 5))}
+    return {**counts, **totals, "seconds": np.zeros(3), "releases": np.zeros((0, 5)), "written": "{}"}
 
 
 def _start(job: _Run, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int, object]:
@@ -278,6 +283,11 @@ def _rounds(job: _Run, state, done: int, last: int, checkpoints: Checkpoints, me
     """
     protocol, accuracy, shown = job.protocol, None, {}
     begun = saved = done
+
+    def save():
+        job.progress["written"] = json.dumps(metrics.written | history.written)
+        checkpoints.save(done, state, job.progress)
+
     try:
         while done < last:
             job.interrupts.check()
@@ -297,21 +307,21 @@ def _rounds(job: _Run, state, done: int, last: int, checkpoints: Checkpoints, me
             metrics.release(done, {**row, "seconds": time.monotonic() - start})
             views = job.method.views(state)
             history.save(done, job.stage.population.shown_ids, views.clusters)
-            _show(bar, row, shown)
+            show(bar, row, shown)
             if done == last or done % protocol.checkpoint_every == 0:
-                checkpoints.save(done, state, job.progress)
+                save()
                 saved = done
     except KeyboardInterrupt:
         if done > saved:
-            checkpoints.save(done, state, job.progress)
+            save()
         raise Interrupted(f"stopped after round {done}; the same command with --resume goes on") from None
     except UserError as error:
         if done > saved:
-            checkpoints.save(done, state, job.progress)
+            save()
         kind = Diverged if isinstance(error, Diverged) else UserError
         raise kind(f"{error} (rounds 1 to {done} are saved)" if done else str(error)) from None
     if job.stopped:
-        checkpoints.save(done, state, job.progress)
+        save()
         bar.write(job.stopped, file=sys.stderr)
     elif last < protocol.rounds:
         return state, None, done
@@ -344,7 +354,7 @@ def _round(job: _Run, state, number: int) -> tuple[object, dict]:
         ),
         size / len(population) if how == "poisson" else None,
     )
-    if not len(cohort.client_ids):
+    if not len(cohort.client_ids) and not getattr(job.method, "hides_empty_rounds", lambda _: False)(state):
         return state, _row_of_nobody(job, state)
     with job.timed(TRAINING):
         state, metrics = job.method.next(state, cohort)
@@ -356,12 +366,12 @@ def _round(job: _Run, state, number: int) -> tuple[object, dict]:
     progress["down_bytes"] += metrics.traffic.down
     progress["up_bytes"] += metrics.traffic.up
     progress["signature_bytes"] += metrics.signatures.down + metrics.signatures.up
-    weights = metrics.examples / metrics.examples.sum()
+    weights = metrics.examples / max(metrics.examples.sum(), 1)
     # Where clients choose, all of them are asked at an evaluation only.
     clusters = dict.fromkeys(("clusters", "ari")) if job.method.clients_choose else _cluster_row(job, state)
     return state, {
         "seconds": 0.0,
-        "train_loss": float(weights @ metrics.losses),
+        "train_loss": float(weights @ metrics.losses) if len(cohort.client_ids) else None,
         **clusters,
         **({} if metrics.relatedness is None else {"clustering_error": clustering_error(population, metrics)}),
         **metrics.scalars,
@@ -373,9 +383,7 @@ def _round(job: _Run, state, number: int) -> tuple[object, dict]:
 
 
 def _row_of_nobody(job: _Run, state) -> dict:
-    """The row of a round that no client was drawn for: it counts as the last release, and nothing moves."""
-    job.ledger.spend_again()
-    job.progress["releases"] = job.ledger.as_array()
+    """The row of a round that no client was drawn for, and that need not be hidden: nothing is released, and nothing moves."""
     clusters = dict.fromkeys(("clusters", "ari")) if job.method.clients_choose else _cluster_row(job, state)
     accuracies = dict.fromkeys(("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy"))
     epsilon = {"epsilon": job.ledger.epsilon} if job.ledger.is_private else {}
@@ -390,53 +398,3 @@ def _evaluate(job: _Run, state) -> tuple[object, dict]:
 
 def _cluster_row(job: _Run, state) -> dict:
     return summary.cluster_numbers(job.stage.population, job.method.views(state))
-
-
-def _say_once(bar, line: str, told: set):
-    if line not in told and not bar.disable:
-        bar.write(line, file=sys.stderr)
-    told.add(line)
-
-
-def _show_clients(bar, done: int, clients: int):
-    """Says how far a long round has come."""
-    title = bar.desc.split(" (")[0].removesuffix(": ")
-    bar.set_description(title if done == clients else f"{title} ({done}/{clients} clients)")
-
-
-def _show(bar, row: dict, shown: dict):
-    """Moves the bar on; `shown` keeps the last accuracies until the next evaluation."""
-    if row["train_loss"] is not None:
-        shown["loss"] = f"{row['train_loss']:.3f}"
-    for key in ("cluster", "local", "global"):
-        if row[f"{key}_accuracy"] is not None:
-            shown[key] = f"{100 * row[f'{key}_accuracy']:.2f}%"
-    bar.set_postfix(shown, refresh=False)
-    bar.update(1)
-
-
-def _finish(job: _Run, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result:
-    population, views = job.stage.population, job.method.views(state)
-    if views.metric is not None:
-        summary.write_clustering(out, views, population)
-    if views.representations is not None:
-        summary.write_representations(out, views, population, sampling.stream(about["seed"], "map"))
-    if views.splits is not None:
-        summary.write_splits(out, views)
-    samples.write_samples(out, population, np.asarray(views.clusters))
-    columns = summary.client_table(population, views, accuracy, job.progress)
-    summary.write_clients(out, columns)
-    told = changes.notes(job.stages, about["rounds"], views)
-    cost = job.ledger.summary(job.stopped)
-    contents = summary.summarize(about, population, views, accuracy, job.progress, [*told, *privacy_notes(cost)])
-    if cost is not None:
-        contents["privacy"] = cost
-    directory.write_summary(out, contents)
-    trained = Trained(job.method, state, population, about["rounds"])
-    return Result(contents, trained, out, _read_rounds(out / "rounds.csv"), columns)
-
-
-def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else {})}

@@ -38,6 +38,17 @@ def free_bytes() -> int:
     return available
 
 
+def check_room(size: float, what: str):
+    """Raises UserError if something takes more memory than can be taken without swapping.
+
+    Args:
+      size: In bytes.
+      what: Several things, for the message.
+    """
+    if size > (free := free_bytes()):
+        raise UserError(f"{what} need {shown(size)} of memory; {shown(free)} are free")
+
+
 @contextlib.contextmanager
 def budget(size: int | None):
     """Lets the rounds inside the block take so many bytes for the clients that compute at a time; None is that of the block

@@ -6,6 +6,8 @@ the one event loop that all of them share there), and a worker that ends or hang
 """
 
 import asyncio
+import atexit
+import concurrent.futures
 import contextlib
 import importlib.metadata
 import logging
@@ -13,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 
 import grpc
 import numpy as np
@@ -22,8 +25,11 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.errors import UserError
 from tffcl.runtime import Address, RemoteWorkers
+from tffcl.runtime.parting import deal, placements, without_clients
 
 _LOOK_SECONDS = 2.0  # for a lost worker: the round waits
+_TRIAL_SECONDS = 120.0  # for the first computation, where a worker answers all the time and just is slow
+_LEAVING_SECONDS = 10.0  # for threads that wait for a worker when the process ends
 _REFUSED_SECONDS = 0.5  # between two looks whether a worker still takes connections
 
 # When no worker is left every share fails, and asyncio would print a traceback for all but the first.
@@ -115,7 +121,9 @@ class RemoteWorker:
         self._stub = _Stub(self, self._channel)
         self._context = tff.framework.AsyncExecutionContext(**runtime.context_options(self._stub, self.check))
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name=f"tff-worker-{address}", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"tff-worker-{address}", daemon=True)
+        self._thread.start()
+        _connected.add(self)
 
     def check(self):
         """Raises WorkerLost if it is lost."""
@@ -127,6 +135,12 @@ class RemoteWorker:
         if not self.lost:
             self.lost, self.lost_since = why, time.monotonic()
         self._channel.close()
+
+    def leave(self):
+        """Ends the connection and its thread."""
+        self._channel.close()  # a call that waits fails
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_LEAVING_SECONDS)
 
     def answers(self, seconds: float | None = None) -> bool:
         """Whether the worker takes a new connection and says so itself within `seconds`, by default those of `silence`.
@@ -167,8 +181,24 @@ class RemoteWorker:
                 f"tffcl worker --port {self.address.port}"
             )
         call = asyncio.run_coroutine_threadsafe(self._try(), self._loop)
+        deadline = time.monotonic() + max(_TRIAL_SECONDS, self.silence)
+        while not call.done():
+            concurrent.futures.wait([call], timeout=max(self.silence, 1.0))
+            if call.done():
+                break
+            if not self.answers():
+                self.lose("it fell silent in the first computation")
+                raise UserError(
+                    f"the TFF worker at {self.address} fell silent for {self.silence:g} s in a first small computation"
+                )
+            if time.monotonic() > deadline:
+                self.lose("it is too slow")
+                raise UserError(
+                    f"the TFF worker at {self.address} answers, but has not done a first small computation within "
+                    f"{_TRIAL_SECONDS:g} s: its machine has too much else to do"
+                )
         try:
-            found = call.result(timeout=max(self.silence, 5.0))
+            found = call.result()
         except Exception as error:
             self.lose("it failed the first computation")
             reason = (error.details() if isinstance(error, grpc.Call) else str(error)) or type(error).__name__
@@ -198,6 +228,16 @@ class RemoteWorker:
         except Exception:
             self.check()  # what a lost worker's call says is no reason
             raise
+
+
+_connected: "weakref.WeakSet[RemoteWorker]" = weakref.WeakSet()
+
+
+@atexit.register
+def _leave_all():
+    # A thread that still waits inside gRPC when the interpreter is taken down aborts the process ("exception not rethrown").
+    for worker in list(_connected):
+        worker.leave()
 
 
 def _foreign(address: Address, reason: str) -> str:
@@ -262,7 +302,7 @@ class _Share(tff.framework.AsyncContext):
             and isinstance(parameter, tff.StructType)
             and len(parameter) == 2
             and parameter[0].is_equivalent_to(self.whole_type)
-            and not any(_placements(signature.result, tff.CLIENTS))
+            and not any(placements(signature.result, tff.CLIENTS))
         )
 
     def _next(self) -> RemoteWorker:
@@ -321,45 +361,6 @@ class WorkersContext(tff.framework.SyncContext):
                     fresh.connect()
                     self.workers[place] = fresh  # the shares have the same list
                     print(f"\ntffcl: the worker at {fresh.address} is back", file=sys.stderr)
-
-
-def deal(argument, type_spec, hands: int):
-    """Reorders the clients so that contiguous shares get every `hands`-th of them.
-
-    A round's clients come largest first, and TFF parts them in contiguous shares: the first worker would get all the
-    large ones. All values at clients are reordered alike.
-    """
-    if argument is None or hands == 1:
-        return argument
-    if isinstance(type_spec, tff.FederatedType):
-        if type_spec.placement is not tff.CLIENTS or type_spec.all_equal or not isinstance(argument, (list, tuple)):
-            return argument
-        return [each for hand in range(hands) for each in argument[hand::hands]]
-    if isinstance(type_spec, tff.StructType) and isinstance(argument, tff.structure.Struct):
-        types = [each for _, each in tff.structure.iter_elements(type_spec)]
-        elements = zip(tff.structure.iter_elements(argument), types, strict=True)
-        return tff.structure.Struct([(name, deal(value, kind, hands)) for (name, value), kind in elements])
-    return argument
-
-
-def _placements(type_spec, placement):
-    """Yields the parts of a type that are at a placement."""
-    if isinstance(type_spec, tff.FederatedType):
-        if type_spec.placement is placement:
-            yield type_spec
-    elif isinstance(type_spec, tff.StructType):
-        for part in type_spec:
-            yield from _placements(part, placement)
-
-
-def without_clients(argument, type_spec):
-    """Leaves no clients in an argument; what is at the server stays."""
-    if isinstance(type_spec, tff.FederatedType):
-        return [] if type_spec.placement is tff.CLIENTS and not type_spec.all_equal else argument
-    if isinstance(type_spec, tff.StructType) and any(_placements(type_spec, tff.CLIENTS)):
-        parts = zip(tff.structure.name_list_with_nones(type_spec), tff.structure.from_container(argument), type_spec)
-        return tff.structure.Struct([(name, without_clients(part, kind)) for name, part, kind in parts])
-    return argument
 
 
 _current: WorkersContext | None = None

@@ -11,7 +11,7 @@ from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.private_noise import clipped, noised
-from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_noise, own_seed, own_seed_type
 
 FORMS = {
     "gradient": "the gradient of the mean loss at the anchor (paper)",
@@ -110,7 +110,7 @@ def build_anchor_gradient(
       noise_multiplier: z: the vector, after projection, is scaled to norm `clip` at most, and in units of it gets Gaussian noise of this
         standard deviation in every dimension: with fewer dimensions more of the direction is left. 0 is none, and no clip.
       clip: See there.
-      noise_seed: See `private_noise.noised`.
+      noise_seed: See `build_signature`.
 
     Returns:
       The signature; its context is `<anchor=float32[P],seed=int32[2]>`, with "displacement" also `own_seed=int32[2]`.
@@ -133,7 +133,7 @@ def build_anchor_gradient(
         if size < model.size:
             direction = sketch(direction, size, tf.random.experimental.stateless_fold_in(seed, _SKETCH_STREAM))
         if noise_multiplier:
-            direction = noised(clipped(direction, clip), noise_multiplier, noise_seed)
+            direction = noised(clipped(direction, clip), noise_multiplier, own_noise(context))
         return tf.ensure_shape(direction, [size])
 
     context_type = collections.OrderedDict(anchor=tff.TensorType(np.float32, [model.size]), seed=tff.TensorType(np.int32, [2]))
@@ -141,8 +141,7 @@ def build_anchor_gradient(
     if form == "displacement":
         context_type.update([own_seed_type()])
         context.update(own_seed(seed))
-    private = (noise_multiplier, clip, noise_seed)
-    key = None if model.key is None else (model.key, form, local, size, private)
+    key = None if model.key is None else (model.key, form, local, size, noise_multiplier, clip)
     return build_signature(
         "anchor_gradient",
         model.example_spec,
@@ -151,4 +150,5 @@ def build_anchor_gradient(
         context=context,
         key=key,
         noise_multiplier=noise_multiplier,
+        noise_seed=noise_seed,
     )

@@ -12,11 +12,27 @@ from tffcl.client_work.examples import stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
+from tffcl.signatures.private_noise import noised_centres
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
-from tffcl.validation import Count, Parameters, Positive, Whole, one_of, validated
+from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of, validated
 
 FINE_TUNE_RATES = {"sgd": 0.01, "adam": 1e-3}  # FLT's η, of which the paper names one for all SGD; its code's
 _KMEANS_STREAM = 1  # folded into the seed, so that k-means does not draw the numbers of the first epoch again
+
+
+@dataclasses.dataclass(frozen=True)
+class CentreNoise(Parameters):
+    """What makes the centres that a client sends private, see `private_noise.noised_centres`.
+
+    Attributes:
+      noise_multiplier: z; 0 is no noise, and no clip.
+      clip: The largest norm of a centre.
+      seed: For simulations that are to be repeated; None draws anew.
+    """
+
+    noise_multiplier: NonNegative = 0.0
+    clip: Positive = 1.0
+    seed: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,12 +57,12 @@ class FineTuning(Parameters):
         return FINE_TUNE_RATES[self.optimizer] if self.learning_rate is None else self.learning_rate
 
 
-def build_embed(autoencoder: FlatAutoencoder, num_centres: int, fine_tuning: FineTuning):
+def build_embed(autoencoder: FlatAutoencoder, num_centres: int, fine_tuning: FineTuning, noise: CentreNoise = CentreNoise()):
     """Builds what a client does with its images and an encoder (FLT Alg. 2 lines 3 to 9).
 
     Returns:
       A tf.function `(vector float32[P], x uint8[n, ...], seed int32[2]) -> (found, vector float32[P])`: `centres
-      float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning.
+      float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning. The seed is the client's own, so that its noise is.
     """
     kmeans, encode = build_kmeans(num_centres), build_encode(autoencoder)
     fine_tune = build_fine_tune(
@@ -58,7 +74,12 @@ def build_embed(autoencoder: FlatAutoencoder, num_centres: int, fine_tuning: Fin
         tuned = fine_tune(vector, images, seed) if fine_tuning.epochs else tf.identity(vector)
         found = kmeans(encode(tuned, images), tf.random.experimental.stateless_fold_in(seed, _KMEANS_STREAM))
         centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], autoencoder.latent])
-        return collections.OrderedDict(centres=centres, mask=found["mask"]), tuned
+        if noise.noise_multiplier:
+            own = None if noise.seed is None else tf.random.experimental.stateless_fold_in(seed, noise.seed % 2**31)
+            told = noised_centres(centres, found["mask"], noise.noise_multiplier, noise.clip, own)
+        else:
+            told = collections.OrderedDict(centres=centres, mask=found["mask"])
+        return told, tuned
 
     return embed
 
@@ -95,6 +116,9 @@ def build_embedding(
     learning_rate: Positive | None = None,
     batch_size: Count = 10,
     seed: int = 0,
+    noise_multiplier: NonNegative = 0.0,
+    clip: Positive = 1.0,
+    noise_seed: int | None = None,
 ) -> Signature:
     """Builds the signature `V = <centres=float32[k,e],mask=bool[k]>`: the centres of the codes of a client's images.
 
@@ -112,6 +136,9 @@ def build_embedding(
       learning_rate: Of fine-tuning; default `FINE_TUNE_RATES` of the optimizer.
       batch_size: Examples a step of fine-tuning.
       seed: Decides, with a client's ID, the order of examples in fine-tuning, and where k-means starts.
+      noise_multiplier: z of the noise on the centres, see `private_noise.noised_centres`; 0 is none, and no clip.
+      clip: See there.
+      noise_seed: See `CentreNoise`.
 
     Returns:
       The signature; its context is `<encoder=float32[Q],own_seed=int32[2]>` with Q the encoder's parameters only, or all P
@@ -123,7 +150,8 @@ def build_embedding(
     """
     vector = check_encoder(autoencoder, vector, example_spec)
     fine_tuning = FineTuning(fine_tune_epochs, optimizer, learning_rate, batch_size)
-    embed_images = build_embed(autoencoder, num_centres, fine_tuning)
+    noise = CentreNoise(noise_multiplier, clip, noise_seed)
+    embed_images = build_embed(autoencoder, num_centres, fine_tuning, noise)
     sent = vector if fine_tune_epochs else vector[: autoencoder.layer_slices()["decoder_input"].start]
 
     @tf.function(autograph=False)
@@ -133,6 +161,14 @@ def build_embedding(
 
     context_type = collections.OrderedDict([("encoder", tff.TensorType(np.float32, sent.shape)), own_seed_type()])
     context = collections.OrderedDict(encoder=sent, **own_seed(seed))
-    traced = autoencoder.key, num_centres, fine_tuning
+    traced = autoencoder.key, num_centres, fine_tuning, noise
     key = None if autoencoder.key is None else traced
-    return build_signature("embedding", example_spec, embed, context_type=tff.to_type(context_type), context=context, key=key)
+    return build_signature(
+        "embedding",
+        example_spec,
+        embed,
+        context_type=tff.to_type(context_type),
+        context=context,
+        key=key,
+        noise_multiplier=noise_multiplier,
+    )

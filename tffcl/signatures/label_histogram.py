@@ -5,7 +5,7 @@ import tensorflow as tf
 from tffcl.client_work.examples import stack
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.private_noise import noised
-from tffcl.signatures.signature import Signature, build_signature
+from tffcl.signatures.signature import Signature, build_signature, own_noise
 from tffcl.validation import NonNegative
 
 
@@ -16,17 +16,17 @@ def build_label_histogram(model: FlatModel, *, noise_multiplier: NonNegative = 0
       model: Decides the examples' type and C.
       noise_multiplier: z: every share gets Gaussian noise of this standard deviation. A client's shares have norm 1 at most, so that
         this is the noise multiplier of leaving the client out. 0 is none.
-      noise_seed: See `private_noise.noised`.
+      noise_seed: See `build_signature`.
     """
 
     @tf.function(autograph=False)
     def histogram(context, examples):
-        del context
         labels = tf.reshape(stack(examples)["y"], [-1])
         classes = model.num_classes
         counts = tf.math.bincount(labels, minlength=classes, maxlength=classes, dtype=tf.float32)
         counts = tf.ensure_shape(counts, [classes])
         shares = tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
-        return noised(shares, noise_multiplier, noise_seed) if noise_multiplier else shares
+        return noised(shares, noise_multiplier, own_noise(context)) if noise_multiplier else shares
 
-    return build_signature("label_histogram", model.example_spec, histogram, noise_multiplier=noise_multiplier)
+    private = {"noise_multiplier": noise_multiplier, "noise_seed": noise_seed}
+    return build_signature("label_histogram", model.example_spec, histogram, **private)

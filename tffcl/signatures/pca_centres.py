@@ -8,9 +8,10 @@ import tensorflow_federated as tff
 
 from tffcl.client_work.examples import as_features, stack
 from tffcl.client_work.kmeans import build_kmeans
-from tffcl.signatures.signature import Signature, build_signature
+from tffcl.signatures.private_noise import noised_centres
+from tffcl.signatures.signature import Signature, build_signature, own_noise
 from tffcl.signatures.subspace import left_singular_vectors
-from tffcl.validation import Count, validated
+from tffcl.validation import Count, NonNegative, Positive, validated
 
 
 @tf.function(autograph=False)
@@ -33,7 +34,15 @@ def principal_components(rows, count: int):
 
 @validated
 def build_pca_centres(
-    example_spec, *, num_components: Count = 128, num_centres: Count = 5, preprocess=None, seed: int = 0
+    example_spec,
+    *,
+    num_components: Count = 128,
+    num_centres: Count = 5,
+    preprocess=None,
+    seed: int = 0,
+    noise_multiplier: NonNegative = 0.0,
+    clip: Positive = 1.0,
+    noise_seed: int | None = None,
 ) -> Signature:
     """Builds the signature `V = <centres=float32[k,c],mask=bool[k]>`: centres of a client's images after its own PCA.
 
@@ -46,6 +55,9 @@ def build_pca_centres(
       num_centres: k.
       preprocess: Raw images to features; default raw pixels divided by 255, other numbers as they are, as in the authors' code.
       seed: Decides where k-means starts.
+      noise_multiplier: z of the noise on the centres, see `private_noise.noised_centres`; 0 is none, and no clip.
+      clip: See there.
+      noise_seed: See `build_signature`.
 
     Returns:
       The signature; its context is `<seed=int32[2]>`.
@@ -63,9 +75,20 @@ def build_pca_centres(
         x = (preprocess or as_features)(images)
         found = kmeans(principal_components(tf.reshape(x, [-1, features]), count), context["seed"])
         centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], count])
+        if noise_multiplier:
+            return noised_centres(centres, found["mask"], noise_multiplier, clip, own_noise(context))
         return collections.OrderedDict(centres=centres, mask=found["mask"])
 
     context_type = tff.to_type(collections.OrderedDict(seed=tff.TensorType(np.int32, [2])))
     context = collections.OrderedDict(seed=np.array([seed % 2**31, 0], np.int32))
-    key = None if preprocess else (count, num_centres)
-    return build_signature("pca_centres", example_spec, compute, context_type=context_type, context=context, key=key)
+    key = None if preprocess else (count, num_centres, noise_multiplier, clip)
+    return build_signature(
+        "pca_centres",
+        example_spec,
+        compute,
+        context_type=context_type,
+        context=context,
+        key=key,
+        noise_multiplier=noise_multiplier,
+        noise_seed=noise_seed,
+    )

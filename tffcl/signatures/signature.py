@@ -1,8 +1,9 @@
 """The contract of a signature: what a client tells the server about its data or its model, once."""
 
+import collections
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
 import tensorflow_federated as tff
@@ -55,6 +56,23 @@ def own_seed(seed: int) -> dict[str, np.ndarray]:
     return {OWN_SEED: np.array([seed % 2**31, 0], np.int32)}
 
 
+# The same of private signatures in simulations: what the noise of each client is drawn from. It is no traffic.
+OWN_NOISE = "own_noise"
+
+
+def own_noise(context):
+    """Returns the seed `int32 [2]` of a client's noise, from its context; None where the noise is drawn anew."""
+    return context[OWN_NOISE] if isinstance(context, Mapping) and OWN_NOISE in context else None
+
+
+def without_noise_seed(context_type: tff.Type) -> tff.Type | None:
+    """Returns the type of what the server really broadcasts; None for nothing."""
+    if isinstance(context_type, tff.TensorType):
+        return context_type if context_type.shape else None
+    fields = [(name, kind) for name, kind in tff.structure.iter_elements(context_type) if name != OWN_NOISE]
+    return tff.StructType(fields) if fields else None
+
+
 _TRACED = KeptBuilds()
 
 
@@ -67,6 +85,7 @@ def build_signature(
     context=NO_CONTEXT,
     key: Hashable = None,
     noise_multiplier: float = 0.0,
+    noise_seed: int | None = None,
 ) -> Signature:
     """Makes a `Signature` from a tf.function.
 
@@ -79,7 +98,14 @@ def build_signature(
       key: All that `compute` depends on beside the types: signatures of one name and key are traced once. None: it is like no
         other.
       noise_multiplier: See `Signature`.
+      noise_seed: For simulations that are to be repeated: `own_noise(context)` then is the seed of each client's noise. None: it is None,
+        and noise is drawn anew.
     """
+    if noise_multiplier and noise_seed is not None:
+        there = [] if context is NO_CONTEXT else list(tff.structure.iter_elements(context_type))
+        context_type = tff.to_type(collections.OrderedDict([*there, (OWN_NOISE, tff.TensorType(np.int32, [2]))]))
+        seed = np.array([noise_seed % 2**31, 1], np.int32)
+        context = collections.OrderedDict([*({} if context is NO_CONTEXT else context).items(), (OWN_NOISE, seed)])
 
     def traced(examples_type):
         def trace():

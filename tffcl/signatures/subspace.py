@@ -9,7 +9,7 @@ from tffcl.client_work.order import visiting_order
 from tffcl.errors import UserError, unknown
 from tffcl.signatures.jacobi import symmetric_eigenpairs
 from tffcl.signatures.private_noise import noised
-from tffcl.signatures.signature import Signature, build_signature
+from tffcl.signatures.signature import Signature, build_signature, own_noise
 
 METHODS = ("gram", "svd", "power")
 PREPROCESSING = {
@@ -188,7 +188,7 @@ def class_singular_vectors(
     return basis, tf.reshape(masks, [max_classes * num_vectors])
 
 
-def _noised_gram(data, clip: float, noise_multiplier: float, seed: int | None):
+def _noised_gram(data, clip: float, noise_multiplier: float, seed):
     """The mean of x x' `float64 [d, d]` with symmetric noise, shifted so that no eigenvalue is below zero."""
     data = tf.cast(data, tf.float64)
     scaled = data / tf.maximum(tf.norm(data, axis=0, keepdims=True), tf.cast(clip, tf.float64))
@@ -242,7 +242,7 @@ def build_subspace(
         Gaussian noise of this standard deviation, symmetrically. That hides the whole client; with d features noise has singular
         values of about 2 z √d. 0 is none, and no clip.
       clip: See there.
-      noise_seed: See `private_noise.noised`.
+      noise_seed: See `build_signature`.
 
     Raises:
       UserError: If p is below 1 or above the number of features, or the class counts are missing or contradictory.
@@ -266,7 +266,6 @@ def build_subspace(
 
     @tf.function(autograph=False)
     def compute(context, examples):
-        del context
         local = stack(examples)
         if samples is not None:
             count = tf.shape(local["y"])[0]
@@ -275,7 +274,7 @@ def build_subspace(
         x = to_features(local["x"])
         data = tf.transpose(tf.reshape(x, [-1, features]))
         if noise_multiplier:
-            gram = _noised_gram(data, clip, noise_multiplier, noise_seed)
+            gram = _noised_gram(data, clip, noise_multiplier, own_noise(context))
             # Its eigenvectors of largest eigenvalues: shifted, they are the left singular vectors of a matrix.
             _, vectors = _PAIRS[method](gram, num_vectors)
             basis = tf.ensure_shape(_with_signs(vectors), [features, num_vectors])
@@ -291,4 +290,5 @@ def build_subspace(
         if callable(preprocess) or noise_multiplier
         else (num_vectors, per_class, num_classes, max_classes, preprocess, samples, energy, method)
     )
-    return build_signature("subspace", example_spec, compute, key=key, noise_multiplier=noise_multiplier)
+    private = {"noise_multiplier": noise_multiplier, "noise_seed": noise_seed}
+    return build_signature("subspace", example_spec, compute, key=key, **private)

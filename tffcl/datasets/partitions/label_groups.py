@@ -74,7 +74,8 @@ def label_groups(
       seed: Decides who gets what.
       clients: How many clients; a multiple of the number of groups.
       groups: The groups of classes.
-      scheme: Instead of `groups`, a published scheme: see `scheme_groups`.
+      scheme: Instead of `groups`, a published scheme for 10 classes: "stocfl" (0 to 2, 3 and 4, 5 and 6, 7 to 9), "flt1" (five
+        random pairs), or "flt2" (five triples in a ring, each with one class in common with the next).
       share: If examples of a class of several groups are given once for each of them.
       rotations: 1, 2 (0 and 180 degrees) or 4; equal blocks of clients, all of a rotation side by side.
       test: As in `local_tests`.

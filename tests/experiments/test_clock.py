@@ -1,0 +1,109 @@
+"""What several runs will take, said before they start; and a comparison to which seeds are added."""
+
+import pytest
+
+from tffcl.errors import Diverged, UserError
+from tffcl.experiments import clock, compare, config, study_pace
+from tffcl.experiments.study_pace import Pace
+
+
+def configs(seeds, algorithms=("fedavg", "solo"), rounds=2):
+    overrides = {"train": {"rounds": rounds}}
+    return [config.resolve("demo_digits", name, seed=seed, overrides=overrides) for seed in seeds for name in algorithms]
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The runs that were made: each takes 2 s, and no time."""
+    made = []
+
+    def run(asked, place, **_):
+        made.append((asked.algorithm, asked.seed))
+        place.mkdir(parents=True, exist_ok=True)
+        from tffcl.runner.directory import claim, write_summary
+
+        claim(place, asked.as_dict(), {}, anew=True)
+        rounds = asked.train.rounds
+        write_summary(place, {"seconds": {"total": 2.0}, "rounds": rounds, "algorithm": asked.algorithm, "seed": asked.seed})
+
+    monkeypatch.setattr(compare, "run_or_note", run)
+    monkeypatch.setattr(compare.report, "write_table", lambda _: None)
+    monkeypatch.setattr(compare.runtime, "renew_local_worker", lambda **_: None)
+    return made
+
+
+@pytest.fixture
+def nothing_known(monkeypatch):
+    monkeypatch.setattr(study_pace, "earlier_runs", lambda _: {})
+
+
+def test_seeds_are_added_to_those_that_are_there(tmp_path, ran, capsys):
+    compare.compare(configs([0]), tmp_path)
+    assert ran == [("fedavg", 0), ("solo", 0)]
+    before = (tmp_path / "solo" / "seed-0" / "run.json").read_bytes()
+    capsys.readouterr()
+    assert len(compare.compare(configs([0, 1, 2]), tmp_path)) == 6
+    assert ran[2:] == [(name, seed) for seed in (1, 2) for name in ("fedavg", "solo")]
+    assert (tmp_path / "solo" / "seed-0" / "run.json").read_bytes() == before
+    said = capsys.readouterr().err
+    assert "6 runs, 4 to do" in said
+    assert "[2/6] solo, seed 0: finished before" in said and "[6/6] solo, seed 2" in said
+    compare.compare(configs([1], ["fedavg", "pacfl"]), tmp_path)  # fewer seeds, one method more
+    assert ran[6:] == [("pacfl", 1)]
+
+
+def test_what_is_all_there_or_of_other_settings_is_refused(tmp_path, ran):
+    compare.compare(configs([0]), tmp_path)
+    with pytest.raises(UserError, match="holds a run already; --resume"):
+        compare.compare(configs([0]), tmp_path)
+    with pytest.raises(UserError, match="train.rounds|rounds"):
+        compare.compare(configs([0, 1], rounds=3), tmp_path)
+    assert len(ran) == 2
+    compare.compare(configs([0, 1]), tmp_path, overwrite=True)
+    assert len(ran) == 6
+
+
+def test_long_runs_get_a_trial_and_what_is_left_follows_what_runs_took(tmp_path, ran, nothing_known, monkeypatch, capsys):
+    monkeypatch.setattr(study_pace, "try_out", lambda *_: Pace(setup=1.0, training=0.01, evaluation=0.0, clients=40))
+    compare.compare(configs([0, 1], rounds=100), tmp_path)
+    said = capsys.readouterr().err.splitlines()
+    each = 1 + 100 * 20 * 5 * 0.01  # rounds, clients and local epochs of the task
+    assert said[:2] == [
+        "a short trial of demo_digits ...",
+        f"4 runs, 4 to do: about {study_pace.human_time(4 * each)} on this machine as it is now",
+    ]
+    assert said[2] == "[1/4] fedavg, seed 0: about 2 min; all that is left: 7 min"
+    assert "[2/4] solo, seed 0: about 2 s; all that is left: 6 s" in said
+
+
+def test_short_runs_get_none_and_the_first_is_the_trial_of_the_others(tmp_path, ran, nothing_known, monkeypatch, capsys):
+    monkeypatch.setattr(study_pace, "try_out", lambda *_: pytest.fail("a trial would take longer than the runs"))
+    compare.compare(configs([0, 1]), tmp_path)
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == ["4 runs, 4 to do", "[1/4] fedavg, seed 0"]
+    assert said[2] == "[2/4] solo, seed 0: about 2 s; all that is left: 6 s"
+
+
+def test_runs_of_the_same_setting_are_remembered(tmp_path, ran, capsys):
+    compare.compare(configs([0]), tmp_path / "first")
+    capsys.readouterr()
+    jobs = [clock.Job("again", each, tmp_path / "first" / "again" / "seed-1") for each in configs([1])]
+    clock.started(jobs, None, anew=False)
+    assert capsys.readouterr().err == "2 runs, 2 to do: about 4 s on this machine as it is now\n"
+
+
+@pytest.mark.parametrize("error, told", [(UserError("no data"), True), (Diverged("not finite"), False)])
+def test_a_trial_that_fails(tmp_path, ran, nothing_known, monkeypatch, capsys, error, told):
+    """What no run could do either is told at once; a divergence of the trial's method is not that of the others."""
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(study_pace, "try_out", fail)
+    if told:
+        with pytest.raises(UserError, match="no data"):
+            compare.compare(configs([0], rounds=100), tmp_path)
+        assert not ran
+    else:
+        compare.compare(configs([0], rounds=100), tmp_path)
+        assert len(ran) == 2 and "no trial of demo_digits: not finite" in capsys.readouterr().err

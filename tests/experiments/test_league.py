@@ -1,0 +1,165 @@
+"""A study whose settings are chosen by validation, as a league of methods; and one that goes on from kept results."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.test_cli import fails
+from tffcl.cli import main
+from tffcl.experiments import study, study_files, study_tuning, tasks
+from tffcl.reporting import league_figure, league_table, study_results
+from tffcl.reporting.results_page import results_page, write_leagues
+
+MINE = """
+title = "Two methods"
+layout = "league"
+measure = "cluster"
+
+[tuning]
+rounds = 0.5
+seed = 77
+
+[tune]
+learning_rate = [1e-6, 0.1]
+
+[set.dataset]
+validation = 0.2
+
+[columns.digits]
+task = "demo_digits"
+target = 15
+
+[rows.FedAvg]
+method = "fedavg"
+
+[rows.SOLO]
+method = "solo"
+tune = {learning_rate = []}
+
+[rows.Wild]
+method = "fedavg"
+tune = {learning_rate = [1e30, 1e31]}
+"""
+SHORT = ["--rounds", "2", "--set", "train.clients_per_round=4", "--set", "train.local_epochs=1", "--set", "evaluation.every=1"]
+
+
+@pytest.fixture(scope="module")
+def league(tmp_path_factory):
+    """The league above, run: its file and its directory; tests leave both as they are."""
+    place = tmp_path_factory.mktemp("league")
+    (place / "mine.toml").write_text(MINE, encoding="utf-8")
+    assert main(["study", str(place / "mine.toml"), *SHORT, "--out", str(place / "out")]) == 0
+    return place / "mine.toml", place / "out"
+
+
+@pytest.fixture
+def read(league):
+    return study_results.read_study(league[1] / "results")
+
+
+def test_the_best_on_validation_examples_is_chosen(league, read):
+    tuned = json.loads((league[1] / "results" / study_tuning.TUNED).read_text())
+    points = tuned["digits/FedAvg"]["points"]
+    assert [point["values"] for point in points] == [{"train.learning_rate": 1e-6}, {"train.learning_rate": 0.1}]
+    assert points[0]["validation"] < points[1]["validation"]
+    cells = {each.noted["row"]: each.noted for each in read.results}
+    assert cells["FedAvg"]["tuned"] == {"train.learning_rate": 0.1} and cells["SOLO"]["tuned"] == {}
+    assert "all 2 settings that were tried failed or diverged" in cells["Wild"]["missing"]
+    run = league[1] / "results" / "digits" / "fedavg" / "seed-0"
+    assert "learning_rate = 0.1" in (run / "config.toml").read_text()
+    trial = league[1] / "runs" / "trials" / "digits" / "fedavg" / "1" / "seed-77"
+    assert json.loads((trial / "summary.json").read_text())["rounds"] == 1  # half of two
+    assert not (league[1] / "results" / "trials").exists()
+
+
+def test_what_was_chosen_and_run_elsewhere_is_not_run_again(league, tmp_path, monkeypatch):
+    """The results of another machine, in `tasks/results`, are where a study with the same settings goes on."""
+    shutil.copytree(league[1] / "results", tmp_path / "tasks" / "results" / "mine")
+    shutil.copytree(tasks.task_directory() / "studies", tmp_path / "tasks" / "studies")
+    shutil.copy(tasks.task_directory() / "demo_digits.toml", tmp_path / "tasks")
+    monkeypatch.setattr(tasks, "task_directory", lambda: tmp_path / "tasks")
+    ran = []
+    monkeypatch.setattr(study.compare, "run_or_note", lambda config, *_, **__: ran.append(config.algorithm))
+    out = tmp_path / "out"
+    assert main(["study", str(league[0]), *SHORT, "--out", str(out)]) == 0 and ran == []
+    assert (out / "results" / "digits" / "solo" / "seed-0" / "summary.json").is_file()
+    # Other settings are other runs.
+    main(["study", str(league[0]), *SHORT, "--only", "*/SOLO", "--set", "train.momentum=0.1", "--out", str(tmp_path / "other")])
+    assert ran == ["solo"]
+
+
+def test_the_table_has_what_methods_are_compared_by(league, read):
+    rows = {row.result.noted["row"]: row for row in league_table.league_rows(read, "digits")}
+    assert set(rows) == {"FedAvg", "SOLO"}
+    summary = json.loads((league[1] / "results" / "digits" / "fedavg" / "seed-0" / "summary.json").read_text())
+    row = rows["FedAvg"]
+    assert row.decile.mean == pytest.approx(100 * summary["accuracy"]["cluster"]["worst_decile"])
+    assert row.gap.mean == pytest.approx(100 * summary["accuracy"]["cluster"]["participants"]["gap"])
+    assert row.total_bytes.mean == summary["traffic"]["down_bytes"] + summary["traffic"]["up_bytes"]
+    with open(league[1] / "results" / "digits" / "fedavg" / "seed-0" / "rounds.csv", encoding="utf-8") as file:
+        head, *lines = [line.strip().split(",") for line in file]
+    accuracies = [100 * float(line[head.index("cluster_accuracy")]) for line in lines]
+    reached = [place for place, value in enumerate(accuracies) if value >= 15]
+    assert row.rounds_to_target.count == bool(reached)
+    if reached:
+        assert row.rounds_to_target.mean == float(lines[reached[0]][head.index("round")])
+    cells = dict(zip(league_table.HEADS, league_table.cells(row), strict=True))
+    assert cells["chosen"] == "learning rate 0.1" and cells["seeds"] == "1"
+
+
+def test_a_page_for_readers_and_its_picture(league, tmp_path):
+    results = tmp_path / "results"
+    shutil.copytree(league[1] / "results", results / "mine")
+    (results / "mine" / "FINDINGS.md").write_text("First <b>line</b>\nof it.\n\nAnother.\n", encoding="utf-8")
+    page, picture = write_leagues(results)
+    assert (page, picture) == (results / "mine.html", results / "mine" / "league.svg")
+    text = page.read_text(encoding="utf-8")
+    assert (
+        "First &lt;b&gt;line&lt;/b&gt; of it." in text
+        and "<script" not in text
+        and "http:" not in text
+        and "https:" not in text
+    )
+    assert picture.read_bytes().startswith(b"<?xml")
+    markdown = results_page(results)
+    assert "(results/mine/league.svg)" in markdown and "| SOLO |" in markdown and "Another." in markdown
+    assert "Wild: not available" in markdown
+
+
+def test_the_picture_is_of_all_that_has_been_run(read):
+    methods, settings, grid = league_figure.accuracy_grid(read, "cluster")
+    assert methods == ["FedAvg", "SOLO", "Wild"] and settings == ["digits"]
+    assert np.isfinite(grid[:2]).all() and np.isnan(grid[2]).all()
+    # Means of the ranks: 1 and 1.5, 2 and 1.5, 3, and none.
+    grid = np.array([[80.0, 70.0], [90.0, 70.0], [10.0, np.nan], [np.nan, np.nan]])
+    assert league_figure.ranked(grid).tolist() == [1, 0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[1e-6, 0.1]", "[0.1]", "tune.learning_rate is [0.1]; it must be a list of two or more different values"),
+        ("rounds = 0.5", "rounds = 2", "[tuning]: rounds is 2; it must be a share of a run's rounds"),
+        ("seed = 77", 'select = "local"', "unknown select of mine.toml, [tuning]: 'local'"),
+        ('layout = "league"', 'layout = "legue"', "unknown layout of mine.toml: 'legue'; did you mean 'league'?"),
+        ("validation = 0.2", "subset = 500", "digits/FedAvg is tuned, which needs validation examples"),
+        ("learning_rate = [1e-6", "learning_rat = [1e-6", "learning_rat"),
+    ],
+    ids=["one value", "rounds", "select", "layout", "no validation", "a key"],
+)
+def test_what_is_wrong_is_said_before_anything_runs(capsys, tmp_path, old, new, message):
+    (tmp_path / "mine.toml").write_text(MINE.replace(old, new), encoding="utf-8")
+    assert message in fails(capsys, "study", str(tmp_path / "mine.toml"), *SHORT, "--out", str(tmp_path / "out"))
+
+
+def test_every_method_of_the_league_is_in_it_with_as_many_trials():
+    found = study_files.load_study("league")
+    methods = {cell.method for cell in found.cells}
+    from tffcl.experiments.catalog import ALGORITHMS
+
+    assert methods == set(ALGORITHMS) - {"composed"}
+    planned = study.plan(found, rounds=2)
+    for cell in planned.cells:
+        assert len(study_tuning.points(cell)) == 3, cell.name

@@ -1,0 +1,56 @@
+"""Inputs that a seeded generator has damaged: no traceback, no silent acceptance, no time-out; a few here, 5,000 with `-m slow`."""
+
+import pytest
+
+from tests.fuzz import client_data, command, command_lines, files_of_runs, task_files
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    place = tmp_path / "task"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
+def test_task_files(directory, monkeypatch):
+    command.assert_none_wrong(task_files.cases(directory, monkeypatch, 60, seed=0))
+
+
+def test_values_of_set(directory, monkeypatch):
+    command.assert_none_wrong(command_lines.settings_cases(monkeypatch, 50))
+
+
+def test_command_lines(directory, monkeypatch):
+    command.assert_none_wrong(command_lines.line_cases(monkeypatch, 80, seed=0))
+
+
+def test_npz_files(directory):
+    command.assert_none_wrong(client_data.file_cases(directory, 150, seed=0))
+
+
+def test_client_data():
+    command.assert_none_wrong(client_data.array_cases(60))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return files_of_runs.make_runs(tmp_path_factory.mktemp("fuzz"))
+
+
+@pytest.mark.slow  # of files of runs and exports there are tests by name, too
+def test_5000_cases(directory, monkeypatch, runs, tmp_path):
+    from tffcl.export.export_run import export_run
+
+    export_run(runs["pacfl"], tmp_path / "export-whole")
+    found = [
+        *client_data.file_cases(directory, 700, seed=1),
+        *client_data.array_cases(300),
+        *files_of_runs.export_cases(tmp_path / "export-whole", tmp_path, 500, seed=1),
+        *files_of_runs.run_cases(runs, tmp_path, 900, seed=1),
+        *task_files.cases(directory, monkeypatch, 1300, seed=1),
+        *command_lines.settings_cases(monkeypatch, 700),
+        *command_lines.line_cases(monkeypatch, 600, seed=1),
+    ]
+    assert len(found) >= 5000
+    command.assert_none_wrong(found)

@@ -1,0 +1,176 @@
+"""How long several runs will take, said before they start and kept right by what they took."""
+
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Iterable, Sequence
+
+from tffcl.errors import Diverged, UserError
+from tffcl.experiments import study_pace, tasks
+from tffcl.experiments.config import RunConfig
+from tffcl.experiments.study_pace import human_time
+from tffcl.reporting.marker import check_summary
+from tffcl.runner.directory import FAILED
+from tffcl.runner.train import Interrupted
+
+_WORTH_A_TRIAL = 4000  # passes of a client over its data, in all runs: some ten seconds of the smallest task
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+    """One of several runs.
+
+    Attributes:
+      title: What progress calls it.
+      config: What is run.
+      place: Its directory.
+    """
+
+    title: str
+    config: RunConfig
+    place: pathlib.Path
+
+
+def ended(place: pathlib.Path) -> str:
+    """Says how the run in a directory has ended, "finished" or "diverged"; "" if it has not."""
+    if (place / "summary.json").is_file():
+        return "finished"
+    return "diverged" if (place / FAILED).is_file() else ""
+
+
+class Clock:
+    """Estimates of runs, from earlier runs of the same setting or else a short trial of the task."""
+
+    def __init__(self, jobs: Sequence[Job], known: Iterable[pathlib.Path], *, anew: bool = False, show: bool = True):
+        """Looks up what is known.
+
+        Args:
+          jobs: All runs.
+          known: Directories below which earlier runs are.
+          anew: Whether runs that have ended are run again.
+          show: Whether anything is said, on standard error.
+        """
+        self._jobs, self._anew, self._show = list(jobs), anew, show
+        self._known = study_pace.earlier_runs(known)
+        self._paces: dict[str, study_pace.Pace | None] = {}
+        self._ratios: list[float] = []
+        self._left: dict[Job, float] = {}
+
+    def try_unknown(self, data_dir: str | None, keep: pathlib.Path | None = None, *, patient: bool = False):
+        """Tries each task out of which no earlier run is known.
+
+        Args:
+          data_dir: Where data sets are.
+          keep: A file of trials that is read first and written after each: who resumes need not try again.
+          patient: Go on where a trial cannot be run, and say so; else that is raised, as no run could be, either.
+
+        Raises:
+          UserError: If the data or the model of a task cannot be made.
+        """
+        kept = json.loads(keep.read_text(encoding="utf-8")) if keep and keep.is_file() else {}
+        self._paces = {key: value and study_pace.Pace(**value) for key, value in kept.items()}
+        for job in self._jobs:
+            key = _task(job.config)
+            if key in self._paces or self._done(job) or study_pace.fingerprint(job.config.as_dict()) in self._known:
+                continue
+            self.say(f"a short trial of {job.config.task} ...")
+            try:
+                self._paces[key] = study_pace.try_out(job.config, data_dir)
+            except Interrupted:
+                raise Interrupted("stopped in a trial, before the first run; the same command tries again") from None
+            except UserError as error:
+                if not patient and not isinstance(error, Diverged):
+                    raise
+                self.say(f"no trial of {job.config.task}: {error}")
+                self._paces[key] = None
+            if keep:
+                values = {name: pace and dataclasses.asdict(pace) for name, pace in self._paces.items() if pace}
+                keep.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+    @property
+    def worth_a_trial(self) -> bool:
+        """Whether the runs that are to do are so long that a trial of seconds is little beside them."""
+        passes = 0
+        for job in self._jobs:
+            train = job.config.train
+            if self._done(job):
+                continue
+            if train.participation is not None:  # a share of clients that have not been counted yet
+                return True
+            passes += train.rounds * train.clients_per_round * train.local_epochs
+        return passes >= _WORTH_A_TRIAL
+
+    def estimate(self, job: Job) -> float:
+        """Returns the seconds that a run takes from its start to its end, 0 where nothing is known."""
+        rate = self._known.get(study_pace.fingerprint(job.config.as_dict()))
+        if rate is not None:
+            return rate * job.config.train.rounds
+        pace = self._paces.get(_task(job.config))
+        return pace.seconds(job.config) if pace else 0.0
+
+    def begin(self, order: Sequence[Job] | None = None):
+        """Says what all runs will take; `order` is that in which they will run, default the one that was given."""
+        self._jobs = list(order or self._jobs)
+        self._left = {job: 0.0 if self._done(job) else self.estimate(job) for job in self._jobs}
+        to_do = sum(not self._done(job) for job in self._jobs)
+        seconds = sum(self._left.values())
+        about = f": about {human_time(seconds)} on this machine as it is now" if seconds else ""
+        count = f"{len(self._jobs)} runs, {to_do} to do" if len(self._jobs) > 1 else "1 run"
+        if about or len(self._jobs) > 1:
+            self.say(f"{count}{about}")
+
+    def announce(self, job: Job, state: str):
+        """Says which run is next and what is left."""
+        seconds, left = self._left[job] * self._ratio, sum(self._left.values()) * self._ratio
+        said = f": {state} before" if state else f": about {human_time(seconds)}" if seconds else ""
+        remaining = f"; all that is left: {human_time(left)}" if left else ""
+        self.say(f"[{self._jobs.index(job) + 1}/{len(self._jobs)}] {job.title}{said}{remaining}")
+
+    def finished(self, job: Job):
+        """Notes that a run has ended, and by how much its estimate was wrong."""
+        expected = self._left.pop(job)
+        summary = check_summary(job.place)
+        if not summary:
+            return
+        if expected:
+            self._ratios.append(summary["seconds"]["total"] / expected)
+            return
+        # Without an estimate the first run of a task is the trial of the others.
+        rounds = job.config.train.rounds
+        for other, seconds in self._left.items():
+            if not seconds and not self._done(other):
+                self._left[other] = summary["seconds"]["total"] / rounds * other.config.train.rounds / self._ratio
+
+    @property
+    def _ratio(self) -> float:
+        return sum(self._ratios) / len(self._ratios) if self._ratios else 1.0
+
+    def _done(self, job: Job) -> str:
+        return "" if self._anew else ended(job.place)
+
+    def say(self, line: str):
+        """Writes a line to standard error, if anything is to be said."""
+        if self._show:
+            print(line, file=sys.stderr, flush=True)
+
+
+def started(jobs: Sequence[Job], data_dir: str | None, *, anew: bool, trial: bool = True) -> Clock:
+    """Returns a clock that has said what the runs will take.
+
+    Args:
+      jobs: In their order.
+      data_dir: Where data sets are.
+      anew: Whether runs that have ended are run again.
+      trial: Whether runs that are long, and not known from earlier ones below their directories or `runs/TASK/`, get a trial.
+    """
+    around = {parent for job in jobs for parent in (job.place.parent.parent, pathlib.Path("runs") / job.config.task)}
+    clock = Clock(jobs, [tasks.task_directory() / "results", *sorted(around)], anew=anew)
+    if trial and clock.worth_a_trial:
+        clock.try_unknown(data_dir)
+    clock.begin()
+    return clock
+
+
+def _task(config: RunConfig) -> str:
+    return json.dumps([config.task, dict(config.dataset), dict(config.partition), dict(config.model)], default=str)

@@ -1,0 +1,81 @@
+"""The picture of a league: what every method gives on every setting, beside FedAvg."""
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from tffcl.reporting import style
+from tffcl.reporting.study_results import StudyResults
+from tffcl.reporting.style import ReportFigure
+
+BASELINE = "fedavg"
+_PANELS = (("cluster", "cluster %"), ("local", "local %"))
+_RANGE = 30.0  # points at which a colour is full
+
+
+def accuracy_grid(study: StudyResults, kind: str) -> tuple[list[str], list[str], np.ndarray]:
+    """Returns methods, settings and the mean accuracies in percent, [methods, settings], NaN where nothing has been run."""
+    settings = [column for column in study.columns if _has(study, column)]
+    methods = list(dict.fromkeys(each.noted["row"] for each in study.results))
+    grid = np.full((len(methods), len(settings)), np.nan)
+    for each in study.results:
+        if each.noted["column"] in settings:
+            grid[methods.index(each.noted["row"]), settings.index(each.noted["column"])] = _mean(each, kind)
+    return methods, settings, grid
+
+
+def _has(study: StudyResults, column: str) -> bool:
+    return any(each.accuracies["cluster"].count for each in study.results if each.noted["column"] == column)
+
+
+def _mean(result, kind: str) -> float:
+    stat = result.accuracies[kind]
+    return stat.mean if stat.count else np.nan
+
+
+def ranked(grid: np.ndarray) -> np.ndarray:
+    """Returns the rows of a grid in the order of their mean rank over the columns in which they have a value, the best first."""
+    ranks = np.full(grid.shape, np.nan)
+    for column in range(grid.shape[1]):
+        there = np.flatnonzero(np.isfinite(grid[:, column]))
+        # Equal accuracies share a rank.
+        values = -grid[there, column]
+        ranks[there, column] = [(values < value).sum() + ((values == value).sum() + 1) / 2 for value in values]
+    have = np.isfinite(ranks).any(axis=1)
+    means = np.full(len(grid), np.inf)
+    means[have] = np.nanmean(ranks[have], axis=1)
+    return np.argsort(means, kind="stable")
+
+
+def league_figure(study: StudyResults) -> ReportFigure:
+    """Draws cluster and local accuracies, a row a method and a column a setting, the best mean rank of the cluster accuracy first.
+
+    The number is the mean over the seeds in percent; the colour says by how many points it is above (blue) or below (red) the
+    cluster accuracy of FedAvg on the same setting.
+    """
+    methods, settings, cluster = accuracy_grid(study, "cluster")
+    order = ranked(cluster)
+    baselines = [row for row, name in enumerate(methods) if _is_baseline(study, name)]
+    base = cluster[baselines[0]] if baselines else np.nanmean(cluster, axis=0)
+    figure = style.new_figure(3.4 + 1.25 * len(settings), 2.6 + 0.3 * len(methods))
+    for axes, (kind, title) in zip(figure.subplots(1, 2, sharey=True), _PANELS, strict=True):
+        grid = accuracy_grid(study, kind)[2]
+        _draw(axes, grid[order], base, [methods[row] for row in order], settings)
+        axes.set_title(title, fontsize=11)
+    return figure
+
+
+def _is_baseline(study: StudyResults, row: str) -> bool:
+    return any(each.noted["row"] == row and each.noted["method"] == BASELINE for each in study.results)
+
+
+def _draw(axes: Axes, grid: np.ndarray, base: np.ndarray, methods: list[str], settings: list[str]):
+    differences = grid - base
+    axes.imshow(differences, cmap="RdBu", vmin=-_RANGE, vmax=_RANGE, aspect="auto")
+    for (row, column), value in np.ndenumerate(grid):
+        if np.isfinite(value):
+            strong = abs(differences[row, column]) > 0.65 * _RANGE
+            axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=8, color="white" if strong else "black")
+    axes.set_xticks(range(len(settings)), settings, rotation=35, ha="right", fontsize=9)
+    axes.set_yticks(range(len(methods)), methods, fontsize=9)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)

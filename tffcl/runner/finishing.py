@@ -1,0 +1,47 @@
+"""The end of a run: its tables, its summary, and what it gives to Python."""
+
+import csv
+import pathlib
+
+import numpy as np
+
+from tffcl.clients import sampling
+from tffcl.runner import changes, directory, samples, summary
+from tffcl.runner.privacy import privacy_notes
+from tffcl.runner.result import Result, Trained
+
+
+def finish(job, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result:
+    """Writes the files that say what a run gave.
+
+    Args:
+      job: The run, see `train._Run`.
+      out: Its directory.
+      about: `task`, `algorithm`, `seed` and `rounds`, what was run.
+      state: Of the method after the last round.
+      accuracy: Of the last evaluation, see `accuracies.measure`.
+    """
+    population, views = job.stage.population, job.method.views(state)
+    if views.metric is not None:
+        summary.write_clustering(out, views, population)
+    if views.representations is not None:
+        summary.write_representations(out, views, population, sampling.stream(about["seed"], "map"))
+    if views.splits is not None:
+        summary.write_splits(out, views)
+    samples.write_samples(out, population, np.asarray(views.clusters))
+    columns = summary.client_table(population, views, accuracy, job.progress)
+    summary.write_clients(out, columns)
+    told = changes.notes(job.stages, about["rounds"], views)
+    cost = job.ledger.summary(job.stopped)
+    contents = summary.summarize(about, population, views, accuracy, job.progress, [*told, *privacy_notes(cost)])
+    if cost is not None:
+        contents["privacy"] = cost
+    directory.write_summary(out, contents)
+    trained = Trained(job.method, state, population, about["rounds"])
+    return Result(contents, trained, out, _read_rounds(out / "rounds.csv"), columns)
+
+
+def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else {})}

@@ -1,0 +1,51 @@
+"""Which workers of other machines share a round's clients."""
+
+import dataclasses
+import re
+
+from tffcl.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Address:
+    """Where a worker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self):
+        return f"{self.host}:{self.port}"
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteWorkers:
+    """Running workers that share each round's clients, see `remote_workers.use_workers`.
+
+    Attributes:
+      addresses: Where they listen; each takes part once.
+      silence: Seconds without an answer after which one counts as lost.
+    """
+
+    addresses: tuple[Address, ...]
+    silence: float = 30.0
+
+    def __post_init__(self):
+        if not self.silence > 0:
+            raise UserError(f"the workers' timeout is {self.silence:g} s; it must be above 0")
+        if len(set(self.addresses)) < len(self.addresses):
+            raise UserError(f"the workers {', '.join(map(str, self.addresses))} are not distinct; each takes part once")
+
+    @classmethod
+    def parse(cls, text: str, silence: float = 30.0) -> "RemoteWorkers":
+        """Reads "host:port,host:port".
+
+        Raises:
+          UserError: If it is something else, or names a worker twice.
+        """
+        found = []
+        for part in text.split(","):
+            host, _, port = part.strip().rpartition(":")
+            if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
+                raise UserError(f"worker {part[:100]!r} is not HOST:PORT; several are written 10.0.0.5:10000,10.0.0.6:10000")
+            found.append(Address(host, int(port)))
+        return cls(tuple(found), silence)

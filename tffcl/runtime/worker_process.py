@@ -1,0 +1,199 @@
+"""TFF's worker as a process of this machine that ends with us.
+
+TFF starts its C++ worker as a child that inherits standard output and that nobody can configure. Here the same binary is
+started with its streams detached, with TensorFlow's thread counts in its own environment, and with a parent-death signal,
+so that it ends with us even after `kill -9`; then it is spoken to as if it were a remote worker.
+
+The binary of TFF 0.87 listens without encryption or credentials on all interfaces: `--port` is its only option about that, a
+number, so that neither an address nor a Unix-domain socket can be named, and it knows no credentials, so that a token on our side
+would keep nobody out. Therefore a private worker is started in a network namespace of its own, where its port is nobody else's, and
+the one way in is a Unix-domain socket in a directory that only this user can enter (see `worker_launcher`). It costs one small
+process and a copy of each message. Where the system lets us have no namespace (some containers; systems that forbid user namespaces to
+those who are not root) the worker listens on a port that is drawn for each process, and `tffcl doctor` says so.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+
+from tffcl.errors import UserError
+from tffcl.runtime.connecting import connect, open_channel
+
+_LAUNCHER = pathlib.Path(__file__).with_name("worker_launcher.py")
+_LONGEST_DOOR = 100  # bytes of the path of a Unix-domain socket
+
+
+def worker_binary() -> pathlib.Path:
+    """Returns the path of the worker that the installed TensorFlow Federated ships.
+
+    Found without importing TFF, which takes seconds.
+
+    Raises:
+      UserError: If TFF is not installed or its wheel has no worker.
+    """
+    import importlib.util
+
+    spec = importlib.util.find_spec("tensorflow_federated")
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("tensorflow-federated is not installed; install it with tffcl: python -m pip install uv && uv sync")
+    path = pathlib.Path(spec.submodule_search_locations[0]) / "data" / "worker_binary"
+    if not path.is_file():
+        raise UserError(f"TFF's worker binary is missing at {path}; tensorflow-federated's wheel has it on Linux only")
+    return path
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerSettings:
+    """How a local worker uses the machine.
+
+    Attributes:
+      cores: How many client computations run at a time. One core each is the fastest way to share a machine among
+        clients: their models are too small for a step to be split over cores.
+    """
+
+    cores: int = dataclasses.field(default_factory=lambda: len(os.sched_getaffinity(0)))
+
+    def __post_init__(self):
+        if self.cores < 1:
+            raise UserError(f"cores is {self.cores}; it must be 1 or more")
+
+    def environment(self) -> dict[str, str]:
+        """The worker's environment variables."""
+        return {
+            **os.environ,
+            "TF_NUM_INTRAOP_THREADS": "1",
+            "TF_NUM_INTEROP_THREADS": str(self.cores),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            # glibc's default, eight arenas a core, keeps what many threads freed: memory grows by the round.
+            "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", str(self.cores)),
+        }
+
+
+class Worker:
+    """A TFF worker process of this machine, ended with this process whatever happens to it.
+
+    Attributes:
+      settings: How it uses the machine.
+      port: Where it listens, on all interfaces; unless it is private.
+      pid: Of the worker; None before it was started.
+      open_because: Why it is not private; "" if it is, or was not asked to be.
+    """
+
+    def __init__(self, settings: WorkerSettings = WorkerSettings(), port: int | None = None, *, private: bool = False):
+        """Makes a worker that is not started yet.
+
+        Args:
+          settings: How it uses the machine.
+          port: Where it listens; default a free one.
+          private: Whether only this user gets in, where the system allows that.
+        """
+        self.port, self.settings, self.pid, self.open_because = port or _free_port(), settings, None, ""
+        self._door = None
+        if private:
+            self._door = os.path.join(tempfile.mkdtemp(prefix="tffcl-worker-"), "door")
+        self._process = None
+        self._channels = []
+        self._started = threading.Event()
+        self._failure = None
+
+    @property
+    def resident_bytes(self) -> int:
+        """What the process has in memory; 0 if it has ended."""
+        try:
+            with open(f"/proc/{self.pid}/statm") as file:
+                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        except OSError:
+            return 0
+
+    @property
+    def target(self) -> str:
+        """What gRPC calls its place."""
+        return f"unix:{self._door}" if self._door else f"localhost:{self.port}"
+
+    def start(self) -> "Worker":
+        """Starts the process (it answers about a second later; see `connect`)."""
+        # Linux sends the parent-death signal when the *thread* that forked ends, so a thread that lives as long as the
+        # worker does the forking.
+        threading.Thread(target=self._fork_and_wait, name="tff-worker", daemon=True).start()
+        self._started.wait()
+        if self._failure:
+            self._leave_door()
+            raise UserError(f"TFF's worker does not start: {self._failure}")
+        return self
+
+    def _fork_and_wait(self):
+        try:
+            door = self._door or ""
+            if len(os.fsencode(door)) > _LONGEST_DOOR:
+                self.open_because, door = f"the name of the temporary directory {os.path.dirname(door)} is too long", ""
+            launch = [sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), door]
+            worker = [str(worker_binary()), f"--port={self.port}"]
+            self._process = subprocess.Popen(
+                [*launch, *worker, f"--max_concurrent_computation_calls={self.settings.cores}"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=self.settings.environment(),
+                start_new_session=True,  # Ctrl-C is for us: we end the worker when we have saved what there is
+            )
+            with self._process.stdout as said:
+                for line in said:
+                    kind, _, about = line.strip().partition(" ")
+                    if kind == "open:":
+                        self.open_because = about
+                    elif kind == "worker":
+                        self.pid = int(about)
+                        break
+            if self.pid is None:
+                self._failure = "its launcher ended"
+            if self.open_because:
+                self._leave_door()
+        except (OSError, UserError) as error:
+            self._failure = error
+            return
+        finally:
+            self._started.set()
+        self._process.wait()
+
+    def _leave_door(self):
+        if self._door:
+            for remove, path in ((os.unlink, self._door), (os.rmdir, os.path.dirname(self._door))):
+                with contextlib.suppress(OSError):
+                    remove(path)
+            self._door = None
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def connect(self):
+        """Returns what `connect` does, over a connection that `stop` closes."""
+        channel = open_channel(self.target)
+        self._channels.append(channel)
+        return connect(self.target, alive=self.alive, channel=channel)
+
+    def stop(self):
+        """Ends the process and the connections to it, each of which has a thread; no effect if they have ended."""
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)  # it keeps nothing that could be lost; who keeps its door ends with it
+            try:
+                self._process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._leave_door()
+        while self._channels:
+            self._channels.pop().close()

@@ -1,0 +1,47 @@
+"""What objects say of themselves: a line at the prompt, a small table in a notebook. Imports nothing heavy."""
+
+import html
+from collections.abc import Mapping
+
+
+class Shown:
+    """An object that says in a few facts what it is; its `repr` is a line of them.
+
+    Classes of arrays would otherwise print all they hold. A class that defines `__repr__` itself keeps it.
+    """
+
+    def facts(self) -> Mapping[str, object]:
+        """Returns what a table has of the object: a name and a value each."""
+        raise NotImplementedError
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+        if "__repr__" not in vars(cls):  # a dataclass would write one that prints every array
+            cls.__repr__ = next(vars(base)["__repr__"] for base in cls.__mro__[1:] if "__repr__" in vars(base))
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}: {value}" for name, value in self.facts().items())
+        return f"{type(self).__name__}({told})"
+
+    def _repr_html_(self) -> str:
+        return table(type(self).__name__, self.facts())
+
+
+def table(title: str, facts: Mapping[str, object]) -> str:
+    """Returns an HTML table of names and values under a title."""
+    rows = (
+        f'<tr><th style="text-align: left">{html.escape(name)}</th><td style="text-align: left">{html.escape(str(value))}</td></tr>'
+        for name, value in facts.items()
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{''.join(rows)}</table>"
+
+
+def percent(share: float) -> str:
+    """Returns a share as it is told: "93.35 %"."""
+    return f"{100 * share:.2f} %"
+
+
+def sizes_of(lengths) -> str:
+    """Returns how many there are of several: "30 to 40", or "30" where all are the same."""
+    low, high = min(lengths), max(lengths)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
