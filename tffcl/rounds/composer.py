@@ -24,6 +24,7 @@ from tffcl.client_work.examples import sequence_type, stacked_type
 from tffcl.client_work.work import LOCAL_TEST, ClientWork
 from tffcl.rounds.releases import check_hidden
 from tffcl.rounds.traffic import Transfer
+from tffcl.rounds.weightings import by_examples
 
 Weighted = tff.aggregators.WeightedAggregationFactory
 
@@ -53,19 +54,6 @@ class Server:
     private: Mapping[str, tff.Type] = dataclasses.field(default_factory=dict)
     told: tuple[str, ...] = ()
     by_row: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-def by_examples(report) -> tf.Tensor:
-    """The weight of a client in means: its number of training examples, as in FedAvg."""
-    return tf.cast(report["examples"], tf.float32)
-
-
-def uniform(report) -> tf.Tensor:
-    """The weight of a client in means: the same for all."""
-    return tf.ones_like(report["examples"], tf.float32)
-
-
-WEIGHTINGS = {"examples": by_examples, "uniform": uniform}  # as a task names them
 
 
 class Round:
