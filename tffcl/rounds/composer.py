@@ -22,6 +22,7 @@ from tffcl.aggregators.collect import CollectFactory, collect
 from tffcl.aggregators.secure_sums import simulated
 from tffcl.client_work.examples import sequence_type, stacked_type
 from tffcl.client_work.work import LOCAL_TEST, ClientWork
+from tffcl.rounds.plain_containers import plain_containers
 from tffcl.rounds.releases import check_hidden
 from tffcl.rounds.traffic import Transfer
 from tffcl.rounds.weightings import by_examples
@@ -85,6 +86,13 @@ class Round:
         Their examples come as stacked tensors: a sequence costs the runtime some 20 ms of a core for each client.
         """
         return self._build_next(self.simulated_update, kept=True, aggregations=self.simulated_aggregations)
+
+    @functools.cached_property
+    def simulated_of_nobody(self) -> tff.Computation:
+        """The same of a round without clients, of which TFF cannot hand out what they keep."""
+        if self.work.kept is None:
+            return self.simulated
+        return self._build_next(self.simulated_update, kept=False, aggregations=self.simulated_aggregations)
 
     @functools.cached_property
     def simulated_aggregations(self) -> Mapping[str, tff.Computation]:
@@ -356,17 +364,6 @@ def compose(
         raise ValueError("the rows of a CollectFactory travel with the reports; this round has none")
     check_hidden(uploads)
     return Round(client_work, uploads, server, weighting, reports)
-
-
-def plain_containers(value):
-    """Returns a value of TFF's with mappings in the place of named tuples and attrs objects, as a checkpoint can hold them; TFF
-    takes either."""
-    names = [each.name for each in getattr(type(value), "__attrs_attrs__", ())] or getattr(value, "_fields", None)
-    if names:
-        return collections.OrderedDict((name, plain_containers(getattr(value, name))) for name in names)
-    if isinstance(value, Mapping):
-        return collections.OrderedDict((name, plain_containers(each)) for name, each in value.items())
-    return type(value)(map(plain_containers, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _sent(factory, value_type: tff.Type) -> tff.Type:
