@@ -19,6 +19,7 @@ from tffcl.algorithms.trainings import TRAININGS
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
+from tffcl.rounds import releases
 from tffcl.rounds.releases import Release
 from tffcl.runner import directory
 from tffcl.runner.privacy import BudgetSpent, Ledger, PrivacySettings, privacy_notes
@@ -254,3 +255,17 @@ def test_rounds_of_nobody_are_hidden_where_all_that_clients_tell_has_noise(model
     for aggregation, hidden in ((None, False), ("secure_sum", False), ("dp", True)):
         method = build_fedavg(model, TRAINING, aggregation=aggregation)
         assert method.hides_empty_rounds(method.initialize(population)) == hidden
+
+
+def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(model, population):
+    """Signatures of PACFL; FedAvg's clients tell nothing beside their updates."""
+    signatures, ledger = Release("the signatures", 0, 5, 5, once=True), ledger_of([])
+    with releases.accounted(ledger):
+        uploads = build_fedavg(model, TRAINING, aggregation="secure_sum").engine.round_for(1).uploads
+        releases.tell_of_round(uploads, Cohort(population, population.client_ids, (1, 1)))
+    assert ledger.notes == []
+    ledger.spend(signatures)
+    assert ledger.notes == [
+        "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
+    ]
+    assert ledger_of([signatures, Release("a round", 0, 3, 5)]).notes == []  # where nothing is hidden nobody is misled
