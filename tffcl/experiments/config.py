@@ -12,9 +12,10 @@ from tffcl.datasets.federated import check_settings
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import tasks
 from tffcl.experiments.attacks import AttackSettings
-from tffcl.experiments.catalog import AGGREGATIONS, GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
+from tffcl.experiments.catalog import GIVEN_TO_MODELS, MODELS, find_model
 from tffcl.experiments.declared import declared, declared_builder
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
+from tffcl.experiments.own_builders import check_aggregation_keys, check_model_keys, load_own_data
 from tffcl.experiments.plain_toml import check_plain, read_toml
 from tffcl.experiments.run_settings import (
     CheckpointSettings,
@@ -23,7 +24,7 @@ from tffcl.experiments.run_settings import (
     NewcomerSettings,
     TrainSettings,
 )
-from tffcl.references import load_reference, references_in, registered
+from tffcl.references import registered
 from tffcl.runner.privacy import PrivacySettings
 from tffcl.shown import Shown
 from tffcl.validation import (
@@ -160,31 +161,6 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
     return overrides
 
 
-def _check_model(model: Mapping, *, keys: bool):
-    if model.get("name") not in MODELS or keys:  # a name of ours is known without importing TensorFlow
-        name, build, options = find_model(model)
-        check_options(f"model {name}", build, options, given=GIVEN_TO_MODELS, also=("name",))
-
-
-def _check_aggregation(table: Mapping):
-    if table and table != {"name": "mean"}:  # which needs no import
-        name, build, options = find_aggregation(table)
-        if name in AGGREGATIONS:
-            from_table(AGGREGATIONS[name].parameter_class(), options, "aggregation")
-        else:
-            check_options(f"aggregation {name}", build, options, also=("name",))
-
-
-def _load_own_data(contents: Mapping, directory: str) -> str:
-    """Imports the builders of data and model; returns where they, or the method's, are looked for, "" where there are none."""
-    found = ""
-    for section in ("dataset", "partition", "model", "aggregation"):
-        for reference in references_in(contents.get(section, {})):
-            load_reference(reference, directory, f"{section}.builder")
-            found = str(pathlib.Path(directory).resolve())
-    return found
-
-
 def resolve(
     task: str | pathlib.Path,
     algorithm: str,
@@ -213,9 +189,9 @@ def resolve(
     with loaded.locating(overrides):
         overrides = _with_todays_keys(overrides, source)
         contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, source), overrides, source), overrides)
-        directory = _load_own_data(contents, str(loaded.path.parent))
-        _check_model(contents["model"], keys=check_model)
-        _check_aggregation(contents.get("aggregation", {}))
+        directory = load_own_data(contents, str(loaded.path.parent))
+        check_model_keys(contents["model"], keys=check_model)
+        check_aggregation_keys(contents.get("aggregation", {}))
         return dataclasses.replace(
             _resolved(loaded.name, contents, source, seed, overrides), directory=source.directory or directory
         )
@@ -414,6 +390,6 @@ def _written(values: dict) -> RunConfig:
     plain = {name: values[name] for name in ("task", "algorithm", "seed", "description", "source")}
     data = {name: values[name] for name in ("dataset", "partition", "model")}
     directory = values.get("directory", "")
-    _load_own_data(values, directory)
+    load_own_data(values, directory)
     aggregation = values.get("aggregation", {})
     return RunConfig(**plain, **data, **tables, method=method, aggregation=aggregation, base=base, directory=directory)
