@@ -9,8 +9,16 @@ import pytest
 from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
-# The one of FEMNIST takes minutes; the other goes the same ways.
-EXECUTED = [pytest.param(path, marks=[pytest.mark.slow] if path.stem == "femnist" else [], id=path.stem) for path in NOTEBOOKS]
+# These take a minute or more; the others go the same ways, and `SHORTER` runs them with less.
+LONG = ("femnist", "which_method", "deploy", "private")
+EXECUTED = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else [], id=path.stem) for path in NOTEBOOKS]
+# The cell of parameters of a notebook, with fewer rounds and cases: `(notebook, what is replaced, by what)`.
+SHORTER = (
+    ("which_method", "ROUNDS = 8", "ROUNDS = 1"),
+    ("which_method", '"P(X)": ("features", 3), "P(Y)": ("labels", 7), ', ""),
+    ("which_method", ', "P(X|Y)": ("class_features", 8),', ","),
+    ("which_method", "plt.subplots(3, 5,", "plt.subplots(3, 2,"),
+)
 # Of the machine on which a notebook was executed nothing may be left in it.
 PATHS = re.compile(r"/(home|root|Users|tmp|work|usr|opt|mnt)/|site-packages")
 MOST_BYTES = 1_500_000
@@ -67,7 +75,7 @@ def executed(tmp_path_factory):
 
 
 def test_there_are_notebooks():
-    assert {"femnist", "own_data"} <= {path.stem for path in NOTEBOOKS}
+    assert {"femnist", "own_data", "private", "which_method", "deploy"} <= {path.stem for path in NOTEBOOKS}
 
 
 def test_outputs_are_committed_and_tell_nothing_of_a_machine(path):
@@ -100,6 +108,46 @@ def test_no_cell_fails_and_all_show_what_the_committed_ones_show(path, executed)
     assert "Warning" not in streams(fresh, "stderr")
 
 
+@pytest.mark.parametrize("name", sorted({name for name, _, _ in SHORTER}))
+def test_shorter_it_runs_too(name, tmp_path):
+    committed = nbformat.read(next(path for path in NOTEBOOKS if path.stem == name), as_version=4)
+    notebook = nbformat.from_dict(committed)
+    for _, long, short in [each for each in SHORTER if each[0] == name]:
+        (cell,) = [cell for cell in code_cells(notebook) if long in cell.source]
+        cell.source = cell.source.replace(long, short)
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert pictures(notebook) == pictures(committed) > 0
+    assert "Warning" not in streams(notebook, "stderr")
+
+
+@pytest.mark.parametrize("committed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["committed", "executed"])
+def test_which_method_says_what_its_text_says(executed, committed):
+    path = next(path for path in NOTEBOOKS if path.stem == "which_method")
+    printed = streams(nbformat.read(path, as_version=4) if committed else executed(path)[0], "stdout")
+    found = {}
+    for case, line in re.findall(r"^(nothing|P\(.{1,3}\)) +(\{'fedavg'.*)$", printed, re.MULTILINE):
+        found[case] = {name: float(share) for name, share in re.findall(r"'(\w+)': '([\d.]+)%'", line)}
+    assert list(found) == ["nothing", "P(X)", "P(Y)", "P(Y|X)", "P(X|Y)"]
+    assert found["nothing"]["fedavg"] > max(found["nothing"]["images"], found["nothing"]["gradients"])
+    assert all(found[case]["gradients"] > found[case]["fedavg"] + 2 for case in list(found)[1:])
+    assert found["P(Y|X)"]["images"] < 60 < 90 < found["P(Y|X)"]["gradients"]
+    assert all(found[case]["images"] > found[case]["fedavg"] + 10 for case in ("P(X)", "P(X|Y)"))
+
+
+@pytest.mark.parametrize("committed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["committed", "executed"])
+def test_deploy_exports_serves_and_keeps_secrets(executed, committed):
+    path = next(path for path in NOTEBOOKS if path.stem == "deploy")
+    printed = streams(nbformat.read(path, as_version=4) if committed else executed(path)[0], "stdout")
+    own, foreign = (int(share) for share in re.findall(r"'model of client \d+': '(\d+)% right'", printed))
+    assert own > 80 > 40 > foreign
+    assert "a round is (<state=" in printed and re.search(r"clients moved 4 models by 0\.\d+ at most", printed)
+    plain, secure = re.findall(r"^exported(?:_secure)? +(\d+) secure sums$", printed, re.MULTILINE)
+    assert int(plain) == 0 < int(secure)
+    accuracy = dict(re.findall(r"^(open|secure|private) Result\(.*?cluster ([\d.]+) %", printed, re.MULTILINE))
+    assert abs(float(accuracy["open"]) - float(accuracy["secure"])) < 0.5
+    assert 50 < float(accuracy["private"]) < float(accuracy["open"])
+
+
 @pytest.mark.slow
 def test_femnist_shows_the_task_and_trains_on_it(executed):
     fresh, where = executed(next(path for path in NOTEBOOKS if path.stem == "femnist"))
@@ -115,6 +163,29 @@ def test_femnist_shows_the_task_and_trains_on_it(executed):
         assert f'"count": {clusters}' in summary
         mean = float(re.search(r'"cluster": {\s*"mean": ([\d.]+)', summary)[1])
         assert mean > 0.4, "62 classes: chance is below 0.1"
+
+
+def shows_what_leaks_and_what_noise_hides(printed):
+    assert float(re.search(r"AUC of membership: ([\d.]+)", printed)[1]) > 0.7
+    read, noised = (float(each) for each in re.findall(r"what is read with what is held: ([\d.]+)", printed))
+    assert read > 0.99 and noised < 0.3
+    subspace, gradient = (
+        re.findall(r"ARI +([-\d.]+)", line) for line in re.findall(r"^(?:subspace|gradient) .*", printed, re.M)
+    )
+    assert float(subspace[0]) > 0.9 and float(gradient[0]) > 0.7 and abs(float(subspace[-1])) < 0.2
+    assert float(re.search(r"privacy: epsilon ([\d.]+) at delta 0.01", printed)[1]) <= 4
+    assert "there is no noise on the signatures" in printed
+
+
+def test_the_committed_notebook_on_privacy_shows_what_it_says():
+    path = next(path for path in NOTEBOOKS if path.stem == "private")
+    shows_what_leaks_and_what_noise_hides(streams(nbformat.read(path, as_version=4), "stdout"))
+
+
+@pytest.mark.slow
+def test_privacy_shows_what_leaks_and_what_noise_hides(executed):
+    fresh, _ = executed(next(path for path in NOTEBOOKS if path.stem == "private"))
+    shows_what_leaks_and_what_noise_hides(streams(fresh, "stdout"))
 
 
 def test_own_data_finds_the_two_groups_and_lets_newcomers_in(executed):
