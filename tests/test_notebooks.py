@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 
 NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 # These take a minute or more; the others go the same ways, and `SHORTER` runs them with less.
-LONG = ("femnist", "which_method", "deploy")
+LONG = ("femnist", "which_method", "deploy", "private")
 EXECUTED = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else [], id=path.stem) for path in NOTEBOOKS]
 # The cell of parameters of a notebook, with fewer rounds and cases: `(notebook, what is replaced, by what)`.
 SHORTER = (
@@ -76,7 +76,7 @@ def executed(tmp_path_factory):
 
 
 def test_there_are_notebooks():
-    assert {"femnist", "own_data", "which_method", "deploy"} <= {path.stem for path in NOTEBOOKS}
+    assert {"femnist", "own_data", "private", "which_method", "deploy"} <= {path.stem for path in NOTEBOOKS}
 
 
 def test_outputs_are_committed_and_tell_nothing_of_a_machine(path):
@@ -164,6 +164,29 @@ def test_femnist_shows_the_task_and_trains_on_it(executed):
         assert f'"count": {clusters}' in summary
         mean = float(re.search(r'"cluster": {\s*"mean": ([\d.]+)', summary)[1])
         assert mean > 0.4, "62 classes: chance is below 0.1"
+
+
+def shows_what_leaks_and_what_noise_hides(printed):
+    assert float(re.search(r"AUC of membership: ([\d.]+)", printed)[1]) > 0.7
+    read, noised = (float(each) for each in re.findall(r"what is read with what is held: ([\d.]+)", printed))
+    assert read > 0.99 and noised < 0.3
+    subspace, gradient = (
+        re.findall(r"ARI +([-\d.]+)", line) for line in re.findall(r"^(?:subspace|gradient) .*", printed, re.M)
+    )
+    assert float(subspace[0]) > 0.9 and float(gradient[0]) > 0.7 and abs(float(subspace[-1])) < 0.2
+    assert float(re.search(r"privacy: epsilon ([\d.]+) at delta 0.01", printed)[1]) <= 4
+    assert "there is no noise on the signatures" in printed
+
+
+def test_the_committed_notebook_on_privacy_shows_what_it_says():
+    path = next(path for path in NOTEBOOKS if path.stem == "private")
+    shows_what_leaks_and_what_noise_hides(streams(nbformat.read(path, as_version=4), "stdout"))
+
+
+@pytest.mark.slow
+def test_privacy_shows_what_leaks_and_what_noise_hides(executed):
+    fresh, _ = executed(next(path for path in NOTEBOOKS if path.stem == "private"))
+    shows_what_leaks_and_what_noise_hides(streams(fresh, "stdout"))
 
 
 def test_own_data_finds_the_two_groups_and_lets_newcomers_in(executed):

@@ -144,7 +144,7 @@ def test_the_saved_model_answers_in_plain_tensorflow(pacfl):
 
 def test_the_script_is_short_and_of_plain_tff(pacfl):
     source = (pacfl[1] / "run_one_round.py").read_text()
-    assert "tffcl" not in source and len(source.splitlines()) < 40
+    assert "tffcl" not in source and len(source.splitlines()) < 45
 
 
 @pytest.mark.slow

@@ -5,14 +5,6 @@ import pytest
 from tests.fuzz import client_data, command, command_lines, files_of_runs, task_files
 
 
-@pytest.fixture
-def directory(tmp_path, monkeypatch):
-    place = tmp_path / "task"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    return place
-
-
 def test_task_files(directory, monkeypatch):
     command.assert_none_wrong(task_files.cases(directory, monkeypatch, 60, seed=0))
 

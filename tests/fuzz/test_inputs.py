@@ -52,14 +52,6 @@ SET = [
 ]
 
 
-@pytest.fixture
-def directory(tmp_path, monkeypatch):
-    place = tmp_path / "task"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    return place
-
-
 def write(directory, contents) -> str:
     (directory / "own.toml").write_bytes(contents if isinstance(contents, bytes) else contents.encode())
     return str(directory / "own.toml")

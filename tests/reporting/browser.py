@@ -12,6 +12,7 @@ _OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run",
     "--remote-debugging-pipe",
 )  # fmt: skip
+_NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 
 
 class Browser:
@@ -64,8 +65,11 @@ class Browser:
         return answer["result"].get("value")
 
     def move(self, x: float, y: float):
-        """Moves the pointer."""
+        """Moves the pointer, when what has been scrolled is where it is seen, and waits until the page has seen it."""
+        self.run(_NEXT_FRAME)
+        self._ask("Input.dispatchMouseEvent", type="mouseMoved", x=x - 1, y=y)
         self._ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        self.run(_NEXT_FRAME)
 
     def press(self, key: str, code: int, text: str = ""):
         """Presses a key; one that has a text types it."""

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -181,6 +182,28 @@ def test_the_clusters_of_a_run(runs):
         shown = Image.open(io.BytesIO(base64.b64decode(cells["some of its images"].picture.partition(",")[2])))
         pixels = np.asarray(shown.convert("RGB"))
         np.testing.assert_array_equal(pixels[:, 5:9], images[3 * number + 1])
+
+
+@pytest.mark.parametrize("classes", [10, 62])
+def test_bars_stand_at_their_labels(runs, comparison_path, classes):
+    counts = np.zeros((18, classes), int)
+    counts[:, -1], counts[:, 3] = 4, 1
+    run = dataclasses.replace(runs[2], clients=dataclasses.replace(runs[2].clients, label_counts=counts))
+    page = render([run], [], comparison_path)
+    bars = re.findall(r'<svg class="bars".*?</svg>', page, re.DOTALL)
+    assert len(bars) == 3
+    if classes == 10:  # each says its own
+        places = [
+            (float(x), float(h))
+            for x, h in re.findall(r'<rect class="bar c0" x="(.*?)".*? height="(.*?)"/>', bars[0])
+            if h != "0"
+        ]
+        assert "<title>label 9: 80.0 %, 24 examples</title>" in bars[0]
+    else:
+        places = [(float(x), float(h)) for x, h in re.findall(r"M([\d.]+),36v-([\d.]+)h", bars[0])]
+        assert "2 labels, most 61 (80 %)</title>" in bars[0]
+    width = 160 / classes
+    np.testing.assert_allclose(places, [(3 * width, 8.5), ((classes - 1) * width, 34)], atol=0.06)
 
 
 def test_clients_of_their_own_have_no_table_of_clusters(runs):

@@ -86,6 +86,19 @@ def test_rows_in_the_middle_are_told_and_no_row_is_there_twice(tmp_path, capsys)
     assert file.read_text().split() == ["round,a", "1,5", "5,7"]
 
 
+def test_a_column_that_a_later_round_adds_changes_no_earlier_row(tmp_path):
+    metrics = Metrics(tmp_path)
+    metrics.release(1, {"a": 5, "b": None})
+    noted = metrics.written
+    metrics.release(2, {"a": 6, "b": None, "later": 1})
+    assert (tmp_path / "rounds.csv").read_text().split()[0] == "round,a,b,later"
+    again = Metrics(tmp_path, 1, noted)  # resumed from the checkpoint of round 1
+    assert again.written == noted and rows_of(tmp_path / "rounds.csv") == [{"round": "1", "a": "5", "b": "", "later": ""}]
+    swap_digit(tmp_path / "rounds.csv", "5", "6")
+    with pytest.raises(UserError, match="its rows are not those that the run wrote"):
+        Metrics(tmp_path, 1, noted)
+
+
 def test_a_lost_marker_is_written_again(stopped, runs):
     (stopped / "run.json").unlink()
     assert_same_result(go(stopped, resume=True).summary, runs[1])
@@ -164,10 +177,10 @@ def test_damage_is_refused_by_name(stopped, name, damage, told):
     assert told in refused(stopped, resume=True)
 
 
-def swap_digit(path):
+def swap_digit(path, digit="3", other="4"):
     text = path.read_text()
-    place = text.rindex("3")
-    path.write_text(f"{text[:place]}4{text[place + 1 :]}")
+    place = text.rindex(digit)
+    path.write_text(f"{text[:place]}{other}{text[place + 1 :]}")
 
 
 def flip_last(path):

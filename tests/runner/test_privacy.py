@@ -113,10 +113,10 @@ def rows_of(out):
 
 @pytest.mark.parametrize("clusters", [1, 4])
 def test_a_round_is_one_release_whatever_the_number_of_clusters(model, population, tmp_path, clusters):
-    """Of Poisson cohorts and with everyone, by the files that a run writes."""
-    rate = 3 / len(population)
+    """Of Poisson cohorts and of those of a fixed size, by the files that a run writes."""
+    rate, method = 3 / len(population), private(model, clusters)
     result = tffcl.train(
-        private(model, clusters), population, rounds=2, clients_per_round=3, out=tmp_path / "run", sample="poisson", privacy=SETTINGS,
+        method, population, rounds=2, clients_per_round=3, out=tmp_path / "run", sample="poisson", privacy=SETTINGS,
         show_progress=False,
     )  # fmt: skip
     event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(1.0))
@@ -126,6 +126,14 @@ def test_a_round_is_one_release_whatever_the_number_of_clusters(model, populatio
     assert told["privacy"]["epsilon"] == pytest.approx(by_hand[1], rel=1e-3) and told["privacy"]["budget"] is None
     assert told["privacy"]["releases"] == 2 and told["privacy"]["neighbours"] == "add or remove a client"
     assert any(note.startswith("privacy: epsilon") for note in result.summary["notes"])
+    fixed = tffcl.train(
+        method, population, rounds=2, clients_per_round=3, out=tmp_path / "fixed", privacy=SETTINGS, show_progress=False,
+    )  # fmt: skip
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    halved = dp_accounting.GaussianDpEvent(0.5)
+    events = halved, dp_accounting.SampledWithoutReplacementDpEvent(len(population), 3, halved)
+    by_hand = [rdp.RdpAccountant(neighboring_relation=relation).compose(each, 2).get_epsilon(DELTA) for each in events]
+    assert fixed.summary["privacy"]["epsilon"] == pytest.approx(min(by_hand))
 
 
 def test_a_budget_ends_a_run_which_goes_on_with_a_larger_one(model, population, tmp_path, capsys):

@@ -37,17 +37,6 @@ def pair():
         worker.stop()
 
 
-@pytest.fixture
-def processes(worker):
-    made = Processes()
-    yield made
-    for each in made.started:
-        if each.alive():
-            os.kill(each.pid, signal.SIGCONT)
-        each.stop()
-    worker.use_local_worker()
-
-
 @pytest.fixture(scope="module")
 def model():
     return build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)

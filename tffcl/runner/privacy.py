@@ -101,9 +101,13 @@ class Ledger:
 
     def _check(self, release: Release, after):
         if not release.noise_multiplier:
+            rounds = "an [aggregation] dp with a noise_multiplier above 0 would be, for methods that send nothing else"
+            signatures = (
+                "signature_noise_multiplier of the method would be, or noise_multiplier in composed's table of the signature"
+            )
             raise UserError(
-                f"privacy.epsilon is {self.budget:g}, and there is no noise on {release.what}; an [aggregation] dp with a noise_multiplier "
-                "above 0 would be, for methods that send nothing else",
+                f"privacy.epsilon is {self.budget:g}, and there is no noise on {release.what}; "
+                f"{signatures if release.once else rounds}",
                 table="privacy",
                 key="epsilon",
             )

@@ -138,7 +138,7 @@ for (const svg of document.querySelectorAll("svg[data-hover]")) {
     showLines(places[at]);
   };
   const pointed = (event) => {
-    if (event.target.hasAttribute("aria-label") && !event.target.classList.contains("line")) return; // a mark that says its own
+    if (event.target !== svg && event.target.hasAttribute("aria-label") && !event.target.classList.contains("line")) return; // a mark that says its own
     const box = svg.getBoundingClientRect();
     const scale = svg.viewBox.baseVal.width / box.width;
     point((event.clientX - box.left) * scale, (event.clientY - box.top) * scale);
