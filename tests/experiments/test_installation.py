@@ -32,7 +32,7 @@ def test_every_dependency_has_a_pin_that_fits():
 
 
 def test_the_overrides_are_those_of_a_checkout_and_of_the_list():
-    overrides = (ROOT / "install" / "overrides.txt").read_text().splitlines()
+    overrides = (ROOT / "tffcl" / "install" / "overrides.txt").read_text().splitlines()
     stated = [line for line in overrides if not line.startswith("#")]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert stated == project["tool"]["uv"]["override-dependencies"]
@@ -40,13 +40,13 @@ def test_the_overrides_are_those_of_a_checkout_and_of_the_list():
 
 
 def test_no_address_of_a_registry():
-    for file in (ROOT / "install").iterdir():
+    for file in (ROOT / "tffcl" / "install").iterdir():
         assert not re.search(r"://|--index|--find-links|@ ", file.read_text()), file
 
 
 def test_the_wheel_has_them():
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["force-include"]["install"] == "tffcl/_install"
+    assert wheel["packages"] == ["tffcl"] and installation.requirements_file().is_relative_to(ROOT / "tffcl")
 
 
 def test_nothing_is_missing_here(capsys):

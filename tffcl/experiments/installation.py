@@ -13,10 +13,8 @@ from tffcl.errors import UserError
 
 
 def requirements_file() -> pathlib.Path:
-    """Where the list of all packages is: beside the package in a checkout, inside it in an installed wheel."""
-    package = pathlib.Path(__file__).resolve().parent.parent
-    inside = package / "_install"
-    return (inside if inside.is_dir() else package.parent / "install") / "requirements.txt"
+    """Where the list of all packages is: inside the package, so that an installed wheel has it, too."""
+    return pathlib.Path(__file__).resolve().parent.parent / "install" / "requirements.txt"
 
 
 def missing_packages() -> list[str]:
