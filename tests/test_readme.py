@@ -11,7 +11,7 @@ from tffcl.experiments.completion import _parsers
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "tffcl" / "docs").glob("*.md"))]
 
 
 def commands():
@@ -27,7 +27,7 @@ def test_links_and_files_are_there(page):
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:=]+)\)|src=\"([^\"]+)\"", text):
         assert (page.parent / "".join(target)).exists(), target
-    for name in re.findall(r"`((?:tests|docs|notebooks|tasks|install)/[\w./]+\.\w+)`", text):
+    for name in re.findall(r"`((?:tests|tffcl/docs|docs|notebooks|tasks|tffcl/install|install)/[\w./]+\.\w+)`", text):
         assert (ROOT / name).exists(), name
 
 
@@ -35,7 +35,7 @@ def test_links_and_files_are_there(page):
 def test_commands_and_options_are_there(page):
     options = {parser.prog: set(parser._option_string_actions) for parser in _parsers(build_parser())}
     lines = re.findall(r"(?:^|`)(tffcl [^`\n]*)", page.read_text(encoding="utf-8"), re.MULTILINE)
-    assert lines or page.stem in ("privacy", "own_parts")
+    assert lines or page.stem in ("privacy", "own_parts", "robustness")
     for line in lines:
         words = line.split()
         if words[1] in ("...", "--print-completion", "COMMAND"):
