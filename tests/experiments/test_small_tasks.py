@@ -93,4 +93,4 @@ def test_the_small_variant_runs(name, tmp_path, capsys):
     assert code == 0, capsys.readouterr().err
     summary = check_run(tmp_path / "out")
     assert summary["traffic"]["signature_bytes"] > 0
-    assert (tmp_path / "out" / "report.html").stat().st_size > 50_000
+    assert "<svg" in (tmp_path / "out" / "report.html").read_text()

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from tffcl.experiments.study_command import write_tables
-from tffcl.reporting import figures, study_table
+from tffcl.reporting import figures, study_results, study_table
 from tffcl.reporting.results_page import results_page
 
 COSTS = {"none": None, "little": {"epsilon": 20.0}, "beside": {"epsilon": None, "noised_epsilon": 3.0}}
@@ -76,6 +76,6 @@ def test_tables_and_page_show_the_picture(study, capsys):
 
 def test_benign_clients_are_those_of_the_attack(study):
     told = {"benign_accuracy": {"mean": 0.7, "clusters": {"0": 0.9, "1": 0.4, "2": None}}}
-    assert study_table._measured(study, {"attack": told}, {"measure": "benign"}) == 70
-    assert study_table._measured(study, {"attack": told}, {"measure": "benign_worst"}) == 40
-    assert math.isnan(study_table._measured(study, {}, {"measure": "benign_worst"}))
+    assert study_results.measured(study, {"attack": told}, {"measure": "benign"}) == 70
+    assert study_results.measured(study, {"attack": told}, {"measure": "benign_worst"}) == 40
+    assert math.isnan(study_results.measured(study, {}, {"measure": "benign_worst"}))

@@ -171,7 +171,7 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
                 "How clusters merge",
                 "At first every client is a cluster of its own; clients become known when they first take part. The "
                 f"objective is the sum of the cosines of all pairs of clusters: less is farther apart.{band}",
-                figures.merging_figure(merging),
+                figures.merging_figure(merging, methods),
                 round_panels.progress_panels(merging, MERGING, methods),
             )
         )

@@ -70,9 +70,14 @@ def formed_anew(run: RunFiles) -> set[int]:
     return numbers if len(numbers) <= _MOST_MARKED else set()
 
 
-def merging_figure(runs: Sequence[RunFiles]) -> ReportFigure:
-    """Draws how clusters merge over the rounds, and the clustering objective (StoCFL Fig. 6b, Eq. 2)."""
-    figure = _panels(runs, MERGING, share_y=False)
+def merging_figure(runs: Sequence[RunFiles], methods: Sequence[str] | None = None) -> ReportFigure:
+    """Draws how clusters merge over the rounds, and the clustering objective (StoCFL Fig. 6b, Eq. 2).
+
+    Args:
+      runs: Of methods that merge clusters.
+      methods: All of a comparison, so that these have the colours that they have in its other figures; default those of the runs.
+    """
+    figure = _panels(runs, MERGING, share_y=False, everyone=methods)
     for axes in figure.axes[:2]:
         axes.set_ylim(0, np.ceil(axes.get_ylim()[1]))
         _count_on(axes)
@@ -97,11 +102,11 @@ def over_seeds(runs: Sequence[RunFiles], column: str) -> tuple[np.ndarray, np.nd
     return np.array(rounds), np.array([stat.mean for stat in stats]), np.array([stat.std for stat in stats])
 
 
-def _panels(runs: Sequence[RunFiles], panels, share_y: bool) -> ReportFigure:
+def _panels(runs: Sequence[RunFiles], panels, share_y: bool, everyone: Sequence[str] | None = None) -> ReportFigure:
     methods: dict[str, list[RunFiles]] = {}
     for run in runs:
         methods.setdefault(run.method, []).append(run)
-    looks = style.line_styles(list(methods))
+    looks = style.line_styles(everyone or list(methods))
     figure = style.new_figure(10.5, 3.6 + 0.25 * ((len(methods) - 1) // 5))
     all_axes = figure.subplots(1, len(panels), sharey=share_y)
     for axes, (column, title, unit, factor) in zip(all_axes, panels, strict=True):
