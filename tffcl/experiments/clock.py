@@ -74,8 +74,9 @@ class Clock:
             key = _task(job.config)
             if key in self._paces or self._done(job) or study_pace.fingerprint(job.config.as_dict()) in self._known:
                 continue
-            self.say(f"a short trial of {job.config.task} ...")
             try:
+                study_pace.check_clients(job.config, data_dir)  # a trial has fewer, and would not find it
+                self.say(f"a short trial of {job.config.task} ...")
                 self._paces[key] = study_pace.try_out(job.config, data_dir)
             except Interrupted:
                 raise Interrupted("stopped in a trial, before the first run; the same command tries again") from None
