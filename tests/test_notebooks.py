@@ -17,6 +17,7 @@ SHORTER = (
     ("which_method", "ROUNDS = 8", "ROUNDS = 1"),
     ("which_method", '"P(X)": ("features", 3), "P(Y)": ("labels", 7), ', ""),
     ("which_method", ', "P(X|Y)": ("class_features", 8),', ","),
+    ("which_method", 'clients["P(X)"]', 'clients["P(Y|X)"]'),
     ("which_method", "plt.subplots(3, 5,", "plt.subplots(3, 2,"),
 )
 # Of the machine on which a notebook was executed nothing may be left in it.

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import tffcl
+from tffcl.public_names import stub
 
 PACKAGES = [tffcl, tffcl.algorithms, tffcl.learning]
 
@@ -81,3 +82,50 @@ def check_alone(code):
     """Runs Python in a process of its own."""
     ended = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-2000:]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=by_name)
+def test_a_type_checker_reads_the_same_names(package):
+    """After a change: python -c "from tests.test_public_names import write_stubs; write_stubs()"."""
+    written = stub_file(package).read_text(encoding="utf-8").splitlines()
+    assert sorted(written) == sorted(stub(package.__name__, package._PLACES).splitlines())
+
+
+def stub_file(package):
+    return pathlib.Path(package.__file__).with_suffix(".pyi")
+
+
+def write_stubs():
+    for package in PACKAGES:
+        stub_file(package).write_text(stub(package.__name__, package._PLACES), encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_types_are_right_for_who_uses_the_library(tmp_path):
+    """The public modules as pyproject.toml lists them, and a user's file: what is wrong in it is found, and nothing else."""
+    pytest.importorskip("mypy")
+    root = pathlib.Path(tffcl.__file__).parents[1]
+    user = tmp_path / "user.py"
+    user.write_text(
+        "import tffcl\n"
+        'config: str = tffcl.resolve("demo_digits", "pacfl")\n'
+        'result = tffcl.run(tffcl.resolve("demo_digits", "pacfl"), "runs/x")\n'
+        "assert result is not None\n"
+        "wrong: int = result.predict\n"
+        "training = tffcl.LocalTraining(epochs=3, learning_rate=0.1)\n"
+        "method = tffcl.algorithms.PACFLParameters(num_vectors=4)\n"
+        "tffcl.no_such_name\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(root / ".pytest_cache" / "mypy"), "--no-error-summary"]
+    checked = subprocess.run([*command], cwd=root, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+    checked = subprocess.run(
+        [*command, "--config-file", str(root / "pyproject.toml"), str(user)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = [line.partition("user.py:")[2] for line in checked.stdout.splitlines()]
+    assert [line.partition(":")[0] for line in found] == ["2", "5", "8"], checked.stdout
+    assert '"RunConfig"' in found[0] and '"no_such_name"' in found[2]

@@ -22,3 +22,17 @@ def lazily(package: str, places: Mapping[str, str]):
         return module if places[name] == f"{package}.{name}" else getattr(module, name)
 
     return get, lambda: sorted(places), sorted(places)
+
+
+def stub(package: str, places: Mapping[str, str]) -> str:
+    """Returns what a type checker reads in the place of a package's `__init__`, which it could not see through.
+
+    Args:
+      package: As for `lazily`.
+      places: As for `lazily`.
+    """
+    lines = [
+        f"from {package} import {name} as {name}" if module == f"{package}.{name}" else f"from {module} import {name} as {name}"
+        for name, module in sorted(places.items())
+    ]
+    return "\n".join(["# Made from the names in __init__.py; tests/test_public_names.py holds them together.", *lines]) + "\n"

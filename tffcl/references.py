@@ -23,7 +23,7 @@ def references_in(value: object) -> list[str]:
     """Returns all "module:function" among the values of a table and of the tables in it."""
     if isinstance(value, Mapping):
         return [found for each in value.values() for found in references_in(each)]
-    return [value] if is_reference(value) else []
+    return [str(value)] if is_reference(value) else []
 
 
 @functools.cache
@@ -150,6 +150,7 @@ def _module(name: str, directory, where: str):
         if known is not None and getattr(known, "__file__", None) == str(path):
             return known
         spec = importlib.util.spec_from_file_location(name, path)
+        assert spec and spec.loader, path  # it ends in .py
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # before it runs: its dataclasses look themselves up by it
         try:

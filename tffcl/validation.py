@@ -113,6 +113,7 @@ class Parameters(Shown):
       alternatives: Groups of keys of which one stands for all: given on the command line, it replaces the file's others.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]  # those of who derives from this
     renamed: ClassVar[Mapping[str, str]] = {}
     alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
 

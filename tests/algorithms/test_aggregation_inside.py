@@ -99,7 +99,7 @@ def test_stocfls_clusters_come_and_go(model):
         build_stocfl(model, TRAINING, aggregation=MEAN)
 
 
-@pytest.mark.parametrize("build", [build_scaffold, build_fednova])
+@pytest.mark.parametrize("build", [build_fednova, pytest.param(build_scaffold, marks=pytest.mark.slow)])
 def test_secure_sums_hide_what_is_uploaded_beside_updates(tff_worker, model, population, build):
     """Control variates and numbers of steps: all that is aggregated are secure sums, and the models are the plain ones."""
     secure, plain = (build(model, ONCE, aggregation=each) for each in ("secure_sum", None))

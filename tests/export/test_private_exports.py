@@ -13,6 +13,7 @@ from tffcl.export import forms
 from tffcl.export.export_run import export_run
 from tffcl.export.manifest import read_manifest, write_manifest
 
+pytestmark = pytest.mark.slow  # which forms there are is tested without a run, see aggregators/test_deployed_forms
 # Aggregation, its options, and whether the server sees sums alone, so that TFF can make a DistributeAggregateForm.
 RULES = {
     "secure_sum": ("secure_sum", {}, True),
@@ -44,7 +45,7 @@ def exported(tmp_path_factory):
     return export
 
 
-@pytest.mark.parametrize("label", [pytest.param(each, marks=[pytest.mark.slow] if each == "dp with secure sums" else []) for each in RULES])  # fmt: skip
+@pytest.mark.parametrize("label", RULES)
 def test_what_is_exported_runs_and_shows_no_client(exported, capsys, label):
     to = exported(label)
     manifest = read_manifest(to)
@@ -69,7 +70,6 @@ def test_what_is_exported_runs_and_shows_no_client(exported, capsys, label):
     assert ("noise drawn anew" in said) == noised
 
 
-@pytest.mark.slow
 def test_the_script_runs_secure_rounds(exported, worker, capfd):
     to = exported("secure_sum")
     try:
@@ -90,7 +90,6 @@ def test_a_file_that_draws_no_noise_is_refused(exported, capsys, tmp_path):
     assert "draws no noise: two runs give the same" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_private_signatures_are_exported_with_noise(exported, capsys):
     to = exported("dp", "pacfl", num_clusters=2, threshold=None, signature_noise_multiplier=0.5)
     about = read_manifest(to)["computations"]["signature"]

@@ -58,7 +58,7 @@ def _alarm(*_):
 
 def stop_before_training(monkeypatch):
     """Lets commands end where a run would begin to train, or an encoder: data, model and method are there, if it has got so far."""
-    from tffcl.experiments import encoders
+    from tffcl.experiments import encoders, study_pace
     from tffcl.experiments import run as runs
 
     load, asked = runs.prepare.load_data, []
@@ -70,6 +70,10 @@ def stop_before_training(monkeypatch):
     def stop(*args, **kwargs):
         raise Reached(asked[0])
 
+    def stop_before_a_trial(config, *args, **kwargs):
+        raise Reached(config)
+
+    monkeypatch.setattr(study_pace, "try_out", stop_before_a_trial)
     monkeypatch.setattr(runs.prepare, "load_data", note)
     monkeypatch.setattr(runs, "train", stop)
     monkeypatch.setattr(encoders, "find_encoder", stop)

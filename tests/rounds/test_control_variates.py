@@ -17,8 +17,9 @@ from tffcl.clients.cohort import Cohort
 from tffcl.export import forms
 from tffcl.models.flat import mean_cross_entropy
 from tffcl.models.mlp import build_mlp
-from tffcl.rounds.composer import Server, compose, uniform
+from tffcl.rounds.composer import Server, compose
 from tffcl.rounds.server_steps import models_type, move_rows
+from tffcl.rounds.weightings import uniform
 from tffcl.runner import state_arrays
 
 RATE, STEPS = 0.5, 3

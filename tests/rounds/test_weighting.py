@@ -15,9 +15,10 @@ from tffcl.client_work.examples import stack
 from tffcl.client_work.training import build_update_work
 from tffcl.client_work.work import ClientResult, ClientWork, keyed
 from tffcl.errors import UserError
-from tffcl.rounds.composer import Server, by_examples, compose, uniform
+from tffcl.rounds.composer import Server, compose
 from tffcl.rounds.server_steps import keyed_server
 from tffcl.rounds.simulation import run_round
+from tffcl.rounds.weightings import by_examples, uniform
 
 WEIGHTS = {by_examples: [31, 40, 25], uniform: [1, 1, 1]}
 

@@ -11,12 +11,15 @@ from dp_accounting import pld, rdp
 
 import tffcl
 from tests.short_runs import TRAINING
+from tffcl.algorithms.clove import CLoVEParameters, build_clove
 from tffcl.algorithms.composed import ComposedParameters, build_composed
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca
+from tffcl.algorithms.trainings import TRAININGS
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
+from tffcl.rounds import releases
 from tffcl.rounds.releases import Release
 from tffcl.runner import directory
 from tffcl.runner.privacy import BudgetSpent, Ledger, PrivacySettings, privacy_notes
@@ -228,3 +231,41 @@ def test_an_open_round_that_draws_nobody_moves_nothing_and_costs_nothing(model, 
     )  # fmt: skip
     assert result.summary["privacy"]["releases"] == 1
     np.testing.assert_array_equal(result.model_of(0), model.initial)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", sorted({*TRAININGS} - {"fednova"}))
+def test_every_local_training_has_private_rounds_of_nobody(tff_worker, model, population, training):
+    """Models move by noise alone, and what clients keep stays as it is; FedNova takes no noise."""
+    how = ComposedParameters(signature="label_histogram", training=training, num_clusters=2)
+    noisy = tffcl.aggregation("dp", noise_multiplier=5.0, min_cluster_size=0.01, seed=1)
+    method = build_composed(model, TRAINING, how, aggregation=noisy)
+    state = method.initialize(population)
+    assert method.hides_empty_rounds(state)
+    for number in range(1, 5):
+        state, metrics = method.next(state, Cohort(population, np.zeros(0, np.int32), (1, number), rate=0.2))
+        assert not len(metrics.client_ids)
+    assert np.abs(state.models - method.initialize(population).models).max() > 0.01
+    assert state.kept is None or not len(state.kept)
+
+
+def test_rounds_of_nobody_are_hidden_where_all_that_clients_tell_has_noise(model, population):
+    clove = build_clove(model, TRAINING, CLoVEParameters(num_clusters=2), aggregation=tffcl.aggregation("dp"))
+    assert not clove.hides_empty_rounds(clove.initialize(population))  # its losses have none
+    for aggregation, hidden in ((None, False), ("secure_sum", False), ("dp", True)):
+        method = build_fedavg(model, TRAINING, aggregation=aggregation)
+        assert method.hides_empty_rounds(method.initialize(population)) == hidden
+
+
+def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(model, population):
+    """Signatures of PACFL; FedAvg's clients tell nothing beside their updates."""
+    signatures, ledger = Release("the signatures", 0, 5, 5, once=True), ledger_of([])
+    with releases.accounted(ledger):
+        uploads = build_fedavg(model, TRAINING, aggregation="secure_sum").engine.round_for(1).uploads
+        releases.tell_of_round(uploads, Cohort(population, population.client_ids, (1, 1)))
+    assert ledger.notes == []
+    ledger.spend(signatures)
+    assert ledger.notes == [
+        "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
+    ]
+    assert ledger_of([signatures, Release("a round", 0, 3, 5)]).notes == []  # where nothing is hidden nobody is misled

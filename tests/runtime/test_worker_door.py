@@ -105,3 +105,26 @@ def test_two_at_a_time_do_not_meet(private):
         assert os.readlink(f"/proc/{other.pid}/ns/net") != os.readlink(f"/proc/{private.pid}/ns/net")
     finally:
         other.stop()
+
+
+HALF_PRIVATE = """
+import os, sys
+from tffcl.runtime import worker_launcher
+
+def refuse():
+    worker_launcher._call("unshare", worker_launcher._NEW_USER | worker_launcher._NEW_NETWORK)
+    raise PermissionError(1, "nobody may set a device up")
+
+worker_launcher._enter_private_network = refuse
+worker_launcher.main(str(os.getppid()), sys.argv[1], "/usr/bin/readlink", "/proc/self/ns/net")
+"""
+
+
+def test_where_a_network_can_be_entered_but_not_used_the_worker_stays_outside(private, tmp_path):
+    """As where the system lets everybody have a user namespace, and nobody do anything in it."""
+    where = tmp_path / "where"
+    readlink = f"import os; open({str(where)!r}, 'w').write(os.readlink('/proc/self/ns/net'))"
+    code = HALF_PRIVATE.replace('"/usr/bin/readlink", "/proc/self/ns/net"', f"sys.executable, '-c', {readlink!r}")
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "door")], capture_output=True, text=True)
+    assert done.stdout.startswith("open: [Errno 1] nobody may set a device up") and "worker " in done.stdout, done
+    assert where.read_text() == os.readlink("/proc/self/ns/net") and not (tmp_path / "door").exists()

@@ -27,6 +27,7 @@ from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.embedding import CentreNoise, FineTuning, build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.pca_centres import build_pca_centres
+from tffcl.signatures.private_noise import noised_centres
 from tffcl.signatures.subspace import build_subspace
 
 Z = 0.3
@@ -54,26 +55,32 @@ def test_shares_of_labels_get_the_stated_noise(tff_worker, model, population):
     )  # no client and no seed draws what another drew
 
 
-def test_clients_that_are_alike_draw_other_noise(tff_worker, model, digits, encoder):
+PRIVATE = {"noise_multiplier": 1.0, "noise_seed": 1}
+ALIKE = {
+    "label_histogram": lambda model, encoder: build_label_histogram(model, **PRIVATE),
+    "anchor_gradient": lambda model, encoder: build_anchor_gradient(model, projection=16, **PRIVATE),
+    "subspace": lambda model, encoder: build_subspace(model.example_spec, 2, **PRIVATE),
+    "pca_centres": lambda model, encoder: build_pca_centres(model.example_spec, num_components=4, num_centres=2, **PRIVATE),
+    "embedding": lambda model, encoder: build_embedding(*encoder, model.example_spec, num_centres=2, **PRIVATE),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "label_histogram" else pytest.mark.slow) for name in ALIKE]
+)
+def test_clients_that_are_alike_draw_other_noise(tff_worker, model, digits, encoder, name):
     """What they send would else be the same, and group them as without noise."""
     x, y = digits[0][:12], digits[1][:12]
-    twins = tffcl.Population.from_arrays({client: (x, y) for client in range(3)})
-    private = {"noise_multiplier": 1.0, "noise_seed": 1}
-    for signature in (
-        build_label_histogram(model, **private),
-        build_anchor_gradient(model, projection=16, **private),
-        build_subspace(model.example_spec, 2, **private),
-        build_pca_centres(model.example_spec, num_components=4, num_centres=2, **private),
-        build_embedding(*encoder, model.example_spec, num_centres=2, **private),
-    ):
-        sent = signed(signature, twins)
-        sent = np.reshape(next(iter(sent.values())) if isinstance(sent, dict) else sent, [3, -1])
-        assert min(np.abs(sent[i] - sent[j]).max() for i, j in ((0, 1), (0, 2), (1, 2))) > 0.1, signature.name
-        again = signed(signature, twins)
-        np.testing.assert_array_equal(
-            np.reshape(next(iter(again.values())) if isinstance(again, dict) else again, [3, -1]), sent
-        )
-    assert signature_transfer(build_label_histogram(model, **private)).down is None  # the seed is the simulation's
+    twins, signature = tffcl.Population.from_arrays({client: (x, y) for client in range(3)}), ALIKE[name](model, encoder)
+
+    def sent():
+        found = signed(signature, twins)
+        return np.reshape(found if isinstance(found, np.ndarray) else next(iter(found.values())), [3, -1])
+
+    first = sent()
+    assert min(np.abs(first[i] - first[j]).max() for i, j in ((0, 1), (0, 2), (1, 2))) > 0.1
+    np.testing.assert_array_equal(sent(), first)
+    assert name != "label_histogram" or signature_transfer(signature).down is None  # the seed is the simulation's
 
 
 def test_a_gradient_is_clipped_and_noised(tff_worker, model, population):
@@ -123,20 +130,22 @@ def test_an_open_signature_meets_no_budget(model, population, tmp_path):
         tffcl.train(method, population, rounds=1, clients_per_round=2, out=tmp_path / "run", privacy=PrivacySettings(epsilon=5))
 
 
-def test_centres_are_clipped_noised_and_all_there(tff_worker, model, population):
+def test_centres_are_clipped_noised_and_all_there(tff_worker):
     """A client with fewer different examples than centres sends as many as all others."""
-    how = {"num_components": 6, "num_centres": 13, "seed": 1}
-    plain = signed(build_pca_centres(model.example_spec, **how), population)
-    norms = np.linalg.norm(plain["centres"], axis=2, keepdims=True)
-    clip = float(np.median(norms[plain["mask"]]))
-    private = build_pca_centres(model.example_spec, **how, noise_multiplier=Z, clip=clip, noise_seed=2)
-    found = signed(private, population)
-    assert found["mask"].all() and not plain["mask"].all() and private.noise_multiplier == Z
-    expected = plain["centres"] * np.minimum(1, clip / np.maximum(norms, 1e-9))
-    assert np.linalg.norm(expected / (clip * np.sqrt(13)), axis=(1, 2)).max() <= 1 + 1e-6
-    drawn = (found["centres"] - expected) / (Z * clip * np.sqrt(13))
+    centres = np.random.default_rng(0).normal(size=(60, 5, 8)).astype(np.float32)
+    mask = np.arange(5) < np.arange(60)[:, None] % 6
+    centres[~mask] = 0
+    norms, clip = np.linalg.norm(centres, axis=2, keepdims=True), 2.5
+    expected = centres * np.minimum(1, clip / np.maximum(norms, 1e-9))
+    assert np.linalg.norm(expected / (clip * np.sqrt(5)), axis=(1, 2)).max() <= 1 + 1e-6
+    seeds = np.stack([np.arange(60), np.ones(60)], axis=1).astype(np.int32)
+    found = [noised_centres(*each[:2], Z, clip, each[2]) for each in zip(centres, mask, seeds)]
+    assert all(np.all(each["mask"]) for each in found)
+    drawn = (np.stack([each["centres"] for each in found]) - expected) / (Z * clip * np.sqrt(5))
     tail = stats.chi2.cdf(np.sum(drawn**2), drawn.size)
     assert 5e-4 < tail < 1 - 5e-4
+    anew = [np.asarray(noised_centres(centres[0], mask[0], Z, clip, None)["centres"]) for _ in range(2)]
+    assert np.abs(anew[0] - anew[1]).max() > 0.01
 
 
 def spent_by(act) -> Ledger:
@@ -150,29 +159,26 @@ def spent_by(act) -> Ledger:
 NOISE = {"signature_noise_multiplier": 4.0}
 
 
-def test_every_method_that_signs_takes_noise(tff_worker, model, population, encoder):
-    """PACFL, PCA+kM+HC and StoCFL as they begin, FLT's centres as it asks for them: each is one Gaussian mechanism."""
+def test_pacfls_own_signature_takes_noise(tff_worker, model, population):
     pacfl = build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2, **NOISE), noise_seed=1)
-    centres = build_pca_km_hc(model, TRAINING, PCAKMHCParameters(num_clusters=2, num_components=8, **NOISE), noise_seed=1)
-    flt = build_clustering(model, TRAINING, FLTParameters(fine_tune_epochs=0, **NOISE), encoder=encoder, noise_seed=1)
-    assert flt.signature.noise_multiplier == 4
-    acts = (
-        lambda: pacfl.initialize(population),
-        lambda: centres.initialize(population),
-        lambda: flt.build_signing()(population),
-    )
     by_hand = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0)).get_epsilon(1e-3)
-    for act in acts:
-        assert spent_by(act).epsilon == pytest.approx(by_hand, rel=2e-3)
-    first, again = (pacfl.initialize(population).signatures["basis"] for _ in range(2))
-    np.testing.assert_array_equal(first, again)
-    other = build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2, **NOISE)).initialize(population).signatures["basis"]
-    assert np.abs(first - other).max() > 0.1
+    assert spent_by(lambda: pacfl.initialize(population)).epsilon == pytest.approx(by_hand, rel=2e-3)
     assert pacfl.clustering.device_signature.noise_multiplier == 4  # what is exported is private, too
     with pytest.raises(UserError, match="signature_noise_multiplier is 1.0; it is for a fixed number of vectors"):
         PACFLParameters(per_class=True, signature_noise_multiplier=1)
 
 
+@pytest.mark.slow
+def test_centres_of_methods_take_noise(tff_worker, model, population, encoder):
+    """PCA+kM+HC as it begins, FLT's centres as it asks for them: each is one Gaussian mechanism."""
+    centres = build_pca_km_hc(model, TRAINING, PCAKMHCParameters(num_clusters=2, num_components=8, **NOISE), noise_seed=1)
+    flt = build_clustering(model, TRAINING, FLTParameters(fine_tune_epochs=0, **NOISE), encoder=encoder, noise_seed=1)
+    by_hand = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0)).get_epsilon(1e-3)
+    for act in (lambda: centres.initialize(population), lambda: flt.build_signing()(population)):
+        assert spent_by(act).epsilon == pytest.approx(by_hand, rel=2e-3)
+
+
+@pytest.mark.slow
 def test_clients_that_sign_one_after_the_other_cost_what_one_costs(tff_worker, model, population):
     """Of StoCFL's rounds only the signatures have noise; each client signs once, whenever it is met."""
     method = build_stocfl(model, TRAINING, StoCFLParameters(projection=16, **NOISE), noise_seed=1)
@@ -189,8 +195,17 @@ def test_clients_that_sign_one_after_the_other_cost_what_one_costs(tff_worker, m
     assert told["noised_epsilon"] == pytest.approx(by_hand, rel=2e-3)
 
 
-def test_clients_that_sign_again_cost_again(tff_worker, model, population, encoder):
-    """FLT's clients go on from the encoder that they keep when clusters are formed anew."""
+def test_clients_that_sign_again_cost_again(tff_worker, model, population):
+    sign = build_signing(build_label_histogram(model, noise_multiplier=4.0, noise_seed=1))
+    few, others = population.restricted([0, 1]), population.restricted([2, 3, 4])
+    by_hand = [pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0), times).get_epsilon(1e-3) for times in (1, 2)]
+    assert spent_by(lambda: (sign(few), sign(others))).epsilon == pytest.approx(by_hand[0], rel=2e-3)
+    assert spent_by(lambda: (sign(population), sign(population, again=True))).epsilon == pytest.approx(by_hand[1], rel=2e-3)
+
+
+@pytest.mark.slow
+def test_clients_that_go_on_with_their_encoders_sign_again(tff_worker, model, population, encoder):
+    """FLT's, when clusters are formed anew."""
     refined = RefinedEncoders(encoder[0], model.example_spec, 3, FineTuning(1), 0, CentreNoise(4.0, 1.0, 1))
     private = build_embedding(*encoder, model.example_spec, num_centres=3, noise_multiplier=4.0, noise_seed=1)
 
@@ -199,15 +214,11 @@ def test_clients_that_sign_again_cost_again(tff_worker, model, population, encod
         centres, _ = refined.sign(population, KeptStates(encoder[1]), 1, 3)
         assert centres["mask"].all() and np.abs(centres["centres"]).max() > 4
 
-    def again():
-        sign = build_signing(private)
-        sign(population), sign(population, again=True)
-
     by_hand = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0), 2).get_epsilon(1e-3)
-    for act in (twice, again):
-        assert spent_by(act).epsilon == pytest.approx(by_hand, rel=2e-3)
+    assert spent_by(twice).epsilon == pytest.approx(by_hand, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_what_else_clients_tell_is_in_the_ledger(tff_worker, model, population):
     """Losses and choices among models are no uploads of a round, and still leave the clients."""
     clove = build_clove(model, TRAINING, CLoVEParameters(num_clusters=2))

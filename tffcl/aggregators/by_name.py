@@ -4,6 +4,7 @@ Each has a dataclass of the keys of its table [aggregation], and a function that
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
@@ -28,7 +29,7 @@ class UniformMeanParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class SecureSumParameters(Parameters):
-    """Of means whose sums are secure: the server learns sums, and no client's upload or cluster.
+    """Of means whose sums are secure: the server learns sums, and no client's update. A signature that it asks for it sees.
 
     Attributes:
       bound: Every coordinate of an update is clipped to this absolute value before it becomes a whole number.
@@ -142,7 +143,8 @@ def aggregation(name: str, **options):
         raise unknown("aggregation", name, PARAMETERS, table="aggregation", key="name")
     extras = {"dp": ("seed",), "compression": ("seed", "layers")}.get(name, ())
     given = {key: options.pop(key) for key in extras if key in options}
-    return _BUILDERS[name](from_table(PARAMETERS[name], options, "aggregation"), **given)
+    build = _BUILDERS[name]
+    return build(from_table(PARAMETERS[name], options, "aggregation"), **given)
 
 
 def build_mean(how: MeanParameters = MeanParameters()) -> None:
@@ -186,7 +188,7 @@ def build_robust(how: RobustParameters = RobustParameters()):
     return ClippedClusteredMeanFactory(how) if how.rule == "clipping" else RobustClusteredMeanFactory(how)
 
 
-_BUILDERS = {
+_BUILDERS: dict[str, Callable] = {
     "mean": build_mean,
     "uniform_mean": build_uniform_mean,
     "secure_sum": build_secure_sum,

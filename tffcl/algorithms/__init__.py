@@ -35,6 +35,6 @@ _SHOWN = {
     "stocfl": ("build_stocfl", "StoCFLParameters"),
 }
 
-__getattr__, __dir__, __all__ = lazily(
-    __name__, {name: f"{__name__}.{module}" for module, names in _SHOWN.items() for name in names}
-)
+_PLACES = {name: f"{__name__}.{module}" for module, names in _SHOWN.items() for name in names}
+
+__getattr__, __dir__, __all__ = lazily(__name__, _PLACES)

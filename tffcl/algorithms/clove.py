@@ -92,6 +92,9 @@ class CLoVE(EngineMethod):
             found = losses.argmin(axis=1).astype(np.int32)
         return dataclasses.replace(state, **extended(state, newcomers, found))
 
+    def hides_empty_rounds(self, state: ClusteredState) -> bool:
+        return self._how.num_clusters == 1 and super().hides_empty_rounds(state)  # else the losses show who takes part
+
     def exports(self) -> Exports:
         clusters = self._how.num_clusters
         return self.engine.exports(build=lambda: {"losses": build_trying(self.model, clusters)} if clusters > 1 else {})

@@ -18,8 +18,9 @@ from tffcl.client_work.partly_shared import LayerParts, build_partly_shared_work
 from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
+from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import keyed_server, models_type, own_row
+from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.validation import Parameters, Whole, one_of
 
 ALL_BUT_FOUR = "all_but_four_tensors"

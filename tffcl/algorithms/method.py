@@ -142,7 +142,9 @@ class Exports:
 
     def computations(self, state) -> dict[str, tff.Computation]:
         """Returns what runs on devices and aggregators from a state on."""
-        return dict(self.build_for(len(self.server_values(state)["models"])) if self.build_for else self.build())
+        if self.build_for and self.server_values:
+            return dict(self.build_for(len(self.server_values(state)["models"])))
+        return dict(self.build())
 
 
 class Method(abc.ABC):

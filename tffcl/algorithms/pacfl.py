@@ -5,7 +5,7 @@ between all pairs (Eq. 2 or 3), clusters them hierarchically, and every cluster 
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import tensorflow_federated as tff
 
@@ -107,7 +107,7 @@ def build_clustering(
       noise_seed: See `signatures.signature.build_signature`; what is exported draws anew.
     """
     del training
-    private = {"noise_multiplier": how.signature_noise_multiplier, "clip": how.signature_clip}
+    private: dict[str, Any] = {"noise_multiplier": how.signature_noise_multiplier, "clip": how.signature_clip}
     on_device = build_data_signature(model, how, "power", **private)
     signature = build_data_signature(model, how, **private, noise_seed=noise_seed)
     return grouped_as(how, signature, subspace_angles, "degrees", device_signature=on_device)

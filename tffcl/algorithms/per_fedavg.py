@@ -15,8 +15,9 @@ from tffcl.client_work.training import build_update_work
 from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.composer import WEIGHTINGS, Round, compose
+from tffcl.rounds.composer import Round, compose
 from tffcl.rounds.server_steps import keyed_server
+from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.validation import NonNegative, Parameters, Positive, Whole, one_of
 
 

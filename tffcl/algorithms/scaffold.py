@@ -15,8 +15,9 @@ from tffcl.client_work.control_variates import OPTIONS, build_controlled_work
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
+from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import models_type
+from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.validation import Parameters, Positive, one_of
 
 

@@ -1,5 +1,7 @@
 """Newcomers among the clients that a server knows: who they are, and where their rows go."""
 
+from typing import Any
+
 import numpy as np
 
 from tffcl.clients.population import Population
@@ -19,7 +21,7 @@ def joined_order(state, newcomers: Population) -> np.ndarray:
     return np.argsort(np.concatenate([state.client_ids, newcomers.client_ids]))
 
 
-def extended(state, newcomers: Population, assignment) -> dict[str, np.ndarray]:
+def extended(state, newcomers: Population, assignment) -> dict[str, Any]:
     """Puts old and new clients with their clusters in ascending order of ID.
 
     Args:

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import weakref
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -138,7 +139,7 @@ class Population(Shown):
         """Returns all validation examples of a client, `<x [n, ...], y [n]>`; UserError if it has none."""
         pool = self.validation
         rows = () if pool is None else pool.indices[self.index([client_id])[0]]
-        if not len(rows):
+        if pool is None or not len(rows):
             raise UserError(
                 f"client {self.name_of(client_id)} has no validation examples; dataset.validation = 0.1 holds out a tenth of those that "
                 "clients train on"
@@ -169,7 +170,7 @@ class Population(Shown):
         """Returns the population of these clients only, ascending; UserError if one is not of this population."""
         rows = np.sort(self.index(client_ids))
         by_row = ("client_ids", "sizes", "versions", "label_counts", "groups", "names", "largest_labels")
-        fields = {name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in by_row}
+        fields: dict[str, Any] = {name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in by_row}
         for name in ("tests", "validation"):
             pool = getattr(self, name)
             if pool is not None:

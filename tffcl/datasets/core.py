@@ -1,6 +1,7 @@
 """The types of this room: labelled images, a data set, a partition of it, and the two put together."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -213,7 +214,7 @@ class Dataset(Shown):
 
     def take(self, train: np.ndarray, test: np.ndarray) -> "Dataset":
         """Returns the data set of the training images at `train` and the test images at `test` only."""
-        changes = {"train": self.train.take(train), "test": self.test.take(test)}
+        changes: dict[str, Any] = {"train": self.train.take(train), "test": self.test.take(test)}
         for kind in ("owner", "source", "attributes"):
             for split, index in (("train", train), ("test", test)):
                 array = getattr(self, f"{split}_{kind}")

@@ -220,7 +220,7 @@ AGGREGATIONS = {
         "the plain mean of the clients' models, each counts the same", "build_uniform_mean", "UniformMeanParameters"
     ),
     "secure_sum": _aggregation(
-        "the same by secure sums: the server sees no client's upload", "build_secure_sum", "SecureSumParameters"
+        "the same by secure sums: the server sees no client's update", "build_secure_sum", "SecureSumParameters"
     ),
     "dp": _aggregation("differentially private: clipped updates, noised sums and counts", "build_dp", "DPParameters"),
     "compression": _aggregation(

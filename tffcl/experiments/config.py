@@ -12,20 +12,21 @@ from tffcl.datasets.federated import check_settings
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import tasks
 from tffcl.experiments.attacks import AttackSettings
-from tffcl.experiments.catalog import AGGREGATIONS, GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
+from tffcl.experiments.catalog import GIVEN_TO_MODELS, MODELS, find_model
 from tffcl.experiments.declared import declared, declared_builder
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
+from tffcl.experiments.own_builders import check_aggregation_keys, check_model_keys, load_own_data
 from tffcl.experiments.plain_toml import check_plain, read_toml
 from tffcl.experiments.run_settings import (
     CheckpointSettings,
     DriftSettings,
     EvaluationSettings,
     NewcomerSettings,
+    RunConfig,
     TrainSettings,
 )
-from tffcl.references import load_reference, references_in, registered
+from tffcl.references import registered
 from tffcl.runner.privacy import PrivacySettings
-from tffcl.shown import Shown
 from tffcl.validation import (
     Parameters,
     check_options,
@@ -35,98 +36,6 @@ from tffcl.validation import (
 )
 
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-
-
-@dataclasses.dataclass(frozen=True)
-class RunConfig(Shown):
-    """All values that decide a run.
-
-    Attributes:
-      task: Name of the task.
-      algorithm: The label of the method's table, by default its name.
-      seed: Decides partition, sampling, initial weights, shuffling and server-side randomness.
-      description: The task in a sentence.
-      source: Where its setting comes from.
-      dataset: Name and options, see `datasets`.
-      partition: Name and options.
-      model: Name and options, see `models`.
-      train: Protocol of training, with the method's own values.
-      method: The method's own parameters; None for a method that has none.
-      evaluation: When accuracies are taken.
-      checkpoint: When the state is saved.
-      newcomers: Who joins later.
-      drift: Whose data change in the middle.
-      privacy: What private releases may cost.
-      attack: Which clients are malicious.
-      aggregation: Name and options of how updates are aggregated inside each cluster; empty for the plain mean.
-      base: What the method is, where that is not its label: a name in the catalog, or a builder "module:function".
-      directory: Where modules of builders are looked for, the task file's; "" where there are none.
-    """
-
-    task: str
-    algorithm: str
-    seed: int
-    description: str
-    source: str
-    dataset: Mapping
-    partition: Mapping
-    model: Mapping
-    train: TrainSettings
-    method: Parameters | None
-    evaluation: EvaluationSettings
-    checkpoint: CheckpointSettings
-    newcomers: NewcomerSettings = NewcomerSettings()
-    drift: DriftSettings = DriftSettings()
-    privacy: PrivacySettings = PrivacySettings()
-    attack: AttackSettings = AttackSettings()
-    aggregation: Mapping = dataclasses.field(default_factory=dict)
-    base: str = ""
-    directory: str = ""
-
-    def facts(self):
-        """What is run, in short; `as_dict` has every value."""
-        train, names = (
-            self.train,
-            [each.get("name", each.get("builder")) for each in (self.dataset, self.partition, self.model)],
-        )
-        share = f"{train.clients_per_round}" if train.participation is None else f"{100 * train.participation:g} %"
-        return {
-            "task": self.task,
-            "algorithm": self.algorithm,
-            "seed": self.seed,
-            "rounds": f"{train.rounds} of {share} clients",
-            **dict(zip(("dataset", "partition", "model"), names)),
-        }
-
-    @property
-    def method_source(self) -> MethodSource:
-        """Where the method comes from."""
-        return MethodSource(self.algorithm, self.base or self.algorithm, self.directory)
-
-    def as_dict(self) -> dict:
-        """Plain containers without None, as TOML takes them; no table for newcomers or drift where there are none."""
-        values = _without_none(dataclasses.asdict(self))
-        if self.train.sampling == "fixed":
-            del values["train"]["sampling"]  # as runs of earlier versions have it
-        there = {"newcomers": self.newcomers.any, "drift": self.drift.clients, "attack": self.attack.share}
-        for name, is_there in {**there, "privacy": values["privacy"]}.items():
-            if not is_there:
-                del values[name]
-        for name in ("aggregation", "base", "directory"):
-            if not values[name]:
-                del values[name]
-        if not self.evaluation.place_unseen:  # runs of earlier versions have no such key
-            del values["evaluation"]["place_unseen"]
-        if not values.get("method", {}).get("signature_noise_multiplier"):  # nor these
-            for name in ("signature_noise_multiplier", "signature_clip"):
-                values.get("method", {}).pop(name, None)
-        return values
-
-
-def _without_none(value):
-    if isinstance(value, Mapping):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return list(value) if isinstance(value, tuple) else value
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict:
@@ -160,31 +69,6 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
     return overrides
 
 
-def _check_model(model: Mapping, *, keys: bool):
-    if model.get("name") not in MODELS or keys:  # a name of ours is known without importing TensorFlow
-        name, build, options = find_model(model)
-        check_options(f"model {name}", build, options, given=GIVEN_TO_MODELS, also=("name",))
-
-
-def _check_aggregation(table: Mapping):
-    if table and table != {"name": "mean"}:  # which needs no import
-        name, build, options = find_aggregation(table)
-        if name in AGGREGATIONS:
-            from_table(AGGREGATIONS[name].parameter_class(), options, "aggregation")
-        else:
-            check_options(f"aggregation {name}", build, options, also=("name",))
-
-
-def _load_own_data(contents: Mapping, directory: str) -> str:
-    """Imports the builders of data and model; returns where they, or the method's, are looked for, "" where there are none."""
-    found = ""
-    for section in ("dataset", "partition", "model", "aggregation"):
-        for reference in references_in(contents.get(section, {})):
-            load_reference(reference, directory, f"{section}.builder")
-            found = str(pathlib.Path(directory).resolve())
-    return found
-
-
 def resolve(
     task: str | pathlib.Path,
     algorithm: str,
@@ -213,9 +97,9 @@ def resolve(
     with loaded.locating(overrides):
         overrides = _with_todays_keys(overrides, source)
         contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, source), overrides, source), overrides)
-        directory = _load_own_data(contents, str(loaded.path.parent))
-        _check_model(contents["model"], keys=check_model)
-        _check_aggregation(contents.get("aggregation", {}))
+        directory = load_own_data(contents, str(loaded.path.parent))
+        check_model_keys(contents["model"], keys=check_model)
+        check_aggregation_keys(contents.get("aggregation", {}))
         return dataclasses.replace(
             _resolved(loaded.name, contents, source, seed, overrides), directory=source.directory or directory
         )
@@ -414,6 +298,6 @@ def _written(values: dict) -> RunConfig:
     plain = {name: values[name] for name in ("task", "algorithm", "seed", "description", "source")}
     data = {name: values[name] for name in ("dataset", "partition", "model")}
     directory = values.get("directory", "")
-    _load_own_data(values, directory)
+    load_own_data(values, directory)
     aggregation = values.get("aggregation", {})
     return RunConfig(**plain, **data, **tables, method=method, aggregation=aggregation, base=base, directory=directory)

@@ -163,4 +163,5 @@ def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: s
     """Builds the grouping of a method that clusters before training."""
     own = () if config.method is None else (config.method,)
     build, given = config.method_source.clustering_builder, _given(config, federated, data_dir)
+    assert build, f"{config.algorithm} does not cluster before training"
     return build(model, local_training(config.train), *own, **given)

@@ -76,7 +76,11 @@ class Similarity(Shown):
         from tffcl.reporting import figures
 
         return figures.pairs_figure(
-            self.proximity, truth, threshold=self.threshold, unit=self.how.unit, measure=self.how.metric
+            self.proximity,
+            None if truth is None else list(truth),
+            threshold=self.threshold,
+            unit=self.how.unit,
+            measure=self.how.metric,
         )
 
     def umap(self):
@@ -161,7 +165,7 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: 
     settings = f"with the task's settings (threshold {found.threshold:.4g})"
     yield f"{settings}: {len(sizes)} clusters of sizes {sizes}"
     index = rand_index(truth, labels)
-    if index is not None:
+    if truth is not None and index is not None:
         yield f"adjusted Rand index against the {len(np.unique(truth))} true groups: {index:.3f}"
     if truth is not None and pairs.size:
         yield from _within_and_across(pairs, truth, unit)

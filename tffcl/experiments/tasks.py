@@ -19,7 +19,11 @@ SECTIONS = (
 _TEXTS = ("extends", "description", "source")
 _COHORT_SIZES = ("clients_per_round", "participation")
 # Of these keys of a section one stands for all: the one that is said last.
-_ALTERNATIVES = {"train": _COHORT_SIZES, "algorithms": _COHORT_SIZES, "newcomers": ("clients", "share")}
+_ALTERNATIVES: dict[str, tuple[str, ...]] = {
+    "train": _COHORT_SIZES,
+    "algorithms": _COHORT_SIZES,
+    "newcomers": ("clients", "share"),
+}
 _MOST_EXTENDED = 20
 _LONGEST_PATH = 300  # characters in a message
 _SOURCES = ("name", "names", "builder")  # what says where data, partition and model come from
@@ -56,7 +60,7 @@ class Task(Shown):
                 place = "on the command line"
             else:
                 line = _line_of(self.path.read_text(encoding="utf-8"), error.table, error.key)
-                place = f"{self.path.name}, line {line}" if line else None
+                place = f"{self.path.name}, line {line}" if line else ""
             located = f"{place}: {error}" if place else str(error)
             raise UserError(located, table=error.table, key=error.key) from None
 
@@ -129,7 +133,7 @@ def merged(base: Mapping, over: Mapping, section: str | None = None) -> dict:
       over: What wins.
       section: Which; None for all of a task.
     """
-    stands_for = _ALTERNATIVES.get(section, ())
+    stands_for = _ALTERNATIVES.get(section, ()) if section else ()
     given = [key for key in stands_for if over.get(key, UNSET) is not UNSET]
     result = {key: value for key, value in base.items() if not given or key not in stands_for}
     for key, value in over.items():

@@ -5,11 +5,10 @@ process = tffcl.learning.build_clustered_fed_avg(model, num_clusters, training)
 
 from tffcl.public_names import lazily
 
-__getattr__, __dir__, __all__ = lazily(
-    __name__,
-    {
-        "build_clustered_fed_avg": "tffcl.learning.clustered_fed_avg",
-        "build_choose": "tffcl.learning.cluster_choice",
-        "ClusteredMeanFactory": "tffcl.aggregators.clustered_mean",
-    },
-)
+_PLACES = {
+    "build_clustered_fed_avg": "tffcl.learning.clustered_fed_avg",
+    "build_choose": "tffcl.learning.cluster_choice",
+    "ClusteredMeanFactory": "tffcl.aggregators.clustered_mean",
+}
+
+__getattr__, __dir__, __all__ = lazily(__name__, _PLACES)

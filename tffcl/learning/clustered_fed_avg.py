@@ -20,8 +20,9 @@ from tffcl.errors import UserError
 from tffcl.learning.client_data import as_examples, check_element_spec, own_seed
 from tffcl.learning.model_weights import to_vector, to_weights, weights_type
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.composer import Round, by_examples, compose, uniform
+from tffcl.rounds.composer import Round, compose
 from tffcl.rounds.server_steps import all_models, initial_optimizer_state, keyed_server
+from tffcl.rounds.weightings import by_examples, uniform
 from tffcl.validation import Whole, check_value
 
 LearningAlgorithmState = tff.learning.templates.LearningAlgorithmState

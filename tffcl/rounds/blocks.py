@@ -24,7 +24,8 @@ from tffcl.aggregators.collect import by_client, collect
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
-from tffcl.rounds.composer import Round, plain_containers
+from tffcl.rounds.composer import Round
+from tffcl.rounds.plain_containers import plain_containers
 from tffcl.rounds.traffic import type_bytes
 from tffcl.runtime import MESSAGE_BYTES, memory
 
@@ -86,7 +87,7 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
         uploads of all, and these do not fit into what is free.
     """
     if not len(cohort.client_ids):
-        return Plan(1 if runtime.worker_count() > 1 else None)  # of a private round, whose noise hides that nobody was drawn
+        return Plan()  # of a private round, whose noise hides that nobody was drawn
     _check_rows(composed, len(cohort.client_ids))
     clients, lanes = len(cohort.client_ids), len(runtime.lanes())
     shared, each, most = _bytes(composed, cohort, values)

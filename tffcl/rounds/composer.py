@@ -22,8 +22,10 @@ from tffcl.aggregators.collect import CollectFactory, collect
 from tffcl.aggregators.secure_sums import simulated
 from tffcl.client_work.examples import sequence_type, stacked_type
 from tffcl.client_work.work import LOCAL_TEST, ClientWork
+from tffcl.rounds.plain_containers import plain_containers
 from tffcl.rounds.releases import check_hidden
 from tffcl.rounds.traffic import Transfer
+from tffcl.rounds.weightings import by_examples
 
 Weighted = tff.aggregators.WeightedAggregationFactory
 
@@ -55,19 +57,6 @@ class Server:
     by_row: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def by_examples(report) -> tf.Tensor:
-    """The weight of a client in means: its number of training examples, as in FedAvg."""
-    return tf.cast(report["examples"], tf.float32)
-
-
-def uniform(report) -> tf.Tensor:
-    """The weight of a client in means: the same for all."""
-    return tf.ones_like(report["examples"], tf.float32)
-
-
-WEIGHTINGS = {"examples": by_examples, "uniform": uniform}  # as a task names them
-
-
 class Round:
     """A composed round; its forms are built when they are first needed, and once.
 
@@ -97,6 +86,13 @@ class Round:
         Their examples come as stacked tensors: a sequence costs the runtime some 20 ms of a core for each client.
         """
         return self._build_next(self.simulated_update, kept=True, aggregations=self.simulated_aggregations)
+
+    @functools.cached_property
+    def simulated_of_nobody(self) -> tff.Computation:
+        """The same of a round without clients, of which TFF cannot hand out what they keep."""
+        if self.work.kept is None:
+            return self.simulated
+        return self._build_next(self.simulated_update, kept=False, aggregations=self.simulated_aggregations)
 
     @functools.cached_property
     def simulated_aggregations(self) -> Mapping[str, tff.Computation]:
@@ -368,17 +364,6 @@ def compose(
         raise ValueError("the rows of a CollectFactory travel with the reports; this round has none")
     check_hidden(uploads)
     return Round(client_work, uploads, server, weighting, reports)
-
-
-def plain_containers(value):
-    """Returns a value of TFF's with mappings in the place of named tuples and attrs objects, as a checkpoint can hold them; TFF
-    takes either."""
-    names = [each.name for each in getattr(type(value), "__attrs_attrs__", ())] or getattr(value, "_fields", None)
-    if names:
-        return collections.OrderedDict((name, plain_containers(getattr(value, name))) for name in names)
-    if isinstance(value, Mapping):
-        return collections.OrderedDict((name, plain_containers(each)) for name, each in value.items())
-    return type(value)(map(plain_containers, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _sent(factory, value_type: tff.Type) -> tff.Type:

@@ -26,6 +26,7 @@ class Release:
       rate: The probability with which each of these takes part, independently; None where the cohort has a fixed size.
       once: That each client tells this once in a run, as a signature: releases of it are then of different clients each, and cost
         together what a single one of everybody does.
+      hidden: Whether secure sums show the server no single client's part of it, though it has no noise.
     """
 
     what: str
@@ -34,6 +35,7 @@ class Release:
     population: int
     rate: float | None = None
     once: bool = False
+    hidden: bool = False
 
 
 class Ledger(Protocol):
@@ -100,4 +102,5 @@ def tell_of_round(uploads, cohort: "Cohort"):
     open_ones = [name for name, noise in noises.items() if not noise]
     noise = 0.0 if open_ones else 1 / math.sqrt(sum(noise**-2 for noise in noises.values()))
     what = f"the upload {open_ones[0]!r}" if open_ones else "a round"
-    tell(Release(what, noise, len(cohort.client_ids), len(cohort.population.client_ids), cohort.rate))
+    hidden = not noise and all(getattr(factory, "hides_uploads", False) for factory in uploads.values())
+    tell(Release(what, noise, len(cohort.client_ids), len(cohort.population.client_ids), cohort.rate, hidden=hidden))

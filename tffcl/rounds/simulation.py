@@ -6,14 +6,17 @@ import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import tensorflow_federated as tff
 
+from tffcl import runtime
 from tffcl.aggregators.collect import by_client
 from tffcl.client_work.local_sgd import ROUND
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.errors import Diverged
 from tffcl.rounds import blocks, releases
-from tffcl.rounds.composer import Round, plain_containers
+from tffcl.rounds.composer import Round
+from tffcl.rounds.plain_containers import plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 
 
@@ -110,7 +113,11 @@ def _run_whole(composed: Round, cohort: Cohort, values, aggregators, fields, kep
     state = collections.OrderedDict({**values, "aggregators": aggregators})
     names = [*composed.work.fields, *(["kept"] if composed.work.kept is not None else [])]
     inputs = cohort.inputs(stacked=True, **{name: fields[name] for name in names})  # in the order of the client's type
-    state, told, *held = composed.simulated(state, inputs)
+    if inputs:
+        state, told, *held = composed.simulated(state, inputs)
+    else:  # there is nothing that several workers could share
+        with tff.framework.get_context_stack().install(next(iter(runtime.lanes()))):
+            state, told, *held = composed.simulated_of_nobody(state, inputs)
     rows = by_client(told["reports"], cohort.client_ids)
     rows = rows if "report" in rows else {"report": rows}
     if held:

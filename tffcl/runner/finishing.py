@@ -33,7 +33,8 @@ def finish(job, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result
     summary.write_clients(out, columns)
     told = changes.notes(job.stages, about["rounds"], views)
     cost = job.ledger.summary(job.stopped)
-    contents = summary.summarize(about, population, views, accuracy, job.progress, [*told, *privacy_notes(cost)])
+    told += [*privacy_notes(cost), *job.ledger.notes]
+    contents = summary.summarize(about, population, views, accuracy, job.progress, told)
     if cost is not None:
         contents["privacy"] = cost
     directory.write_summary(out, contents)

@@ -53,6 +53,7 @@ class Ledger:
         """
         self.budget, self.delta = settings.epsilon, settings.delta or max(clients, 2) ** -1.1
         self._counts: collections.Counter = collections.Counter()
+        self._hides = False
         self.restore(np.zeros((0, 5)) if entries is None else entries)
 
     def restore(self, entries: np.ndarray):
@@ -87,6 +88,7 @@ class Ledger:
         Raises:
           BudgetSpent: If there is a budget and ε would exceed it; the release is not counted.
         """
+        self._hides |= release.hidden
         expected = -1.0 if release.rate is None else release.rate
         # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once.
         clients = 0 if release.once or release.rate is not None else release.clients
@@ -124,6 +126,13 @@ class Ledger:
         if any(not key[0] for key in counts):
             return float("inf")
         return _epsilon_of(tuple(sorted(counts.items())), self.delta, _replaces(counts)) if counts else 0.0
+
+    @property
+    def notes(self) -> list[str]:
+        """What who relies on secure sums must know: they hide the updates, and the server has seen something else of each client."""
+        told_once = any(not noise and not population for noise, _, _, population in self._counts)
+        said = "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
+        return [said] if self._hides and told_once else []
 
     def summary(self, stopped: str = "") -> dict | None:
         """Returns what summary.json says; None where nothing that was released has noise.

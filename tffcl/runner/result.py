@@ -96,7 +96,7 @@ class Result(Shown):
       client_columns: clients.csv, arrays `[N]` by column.
     """
 
-    summary: Mapping
+    summary: dict
     trained: Trained
     out: pathlib.Path
     round_columns: Mapping[str, np.ndarray]
@@ -141,4 +141,4 @@ def _table(columns: Mapping[str, np.ndarray]):
         import pandas
 
         return pandas.DataFrame(columns)
-    return np.rec.fromarrays(list(columns.values()), names=list(columns))
+    return np.rec.fromarrays(list(columns.values()), names=list(columns))  # type: ignore[call-overload]  # which its stubs lack

@@ -52,6 +52,23 @@ def _enter_private_network():
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", flags | _UP))
 
 
+def _check_private_network():
+    """Raises OSError if this process could not enter a network of its own; tried in a child, since there is no way back."""
+    readable, writable = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            _enter_private_network()
+        except OSError as error:
+            os.write(writable, str(error).encode())
+        os._exit(0)
+    os.close(writable)
+    os.waitpid(child, 0)
+    with open(readable, "rb") as said:
+        if reason := said.read().decode():
+            raise OSError(reason)
+
+
 def _open_door(door: str) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
@@ -153,6 +170,7 @@ def main(parent: str, door: str, *command: str):
     """Starts the worker as the head of this module says."""
     if door:
         try:
+            _check_private_network()
             listening = _open_door(door)
             _enter_private_network()
         except OSError as error:

@@ -1,0 +1,25 @@
+# Made from the names in __init__.py; tests/test_public_names.py holds them together.
+from tffcl import algorithms as algorithms
+from tffcl import learning as learning
+from tffcl.aggregators.by_name import aggregation as aggregation
+from tffcl.client_work.local_sgd import LocalTraining as LocalTraining
+from tffcl.clients.population import Population as Population
+from tffcl.datasets.core import Dataset as Dataset
+from tffcl.datasets.core import Partition as Partition
+from tffcl.errors import UserError as UserError
+from tffcl.experiments.compare import compare as compare
+from tffcl.experiments.config import resolve as resolve
+from tffcl.experiments.finished import load_run as load_run
+from tffcl.experiments.joining import join_newcomers as join_newcomers
+from tffcl.experiments.prepare import load_data as load_data
+from tffcl.experiments.run import run as run
+from tffcl.experiments.similarity import measure_similarity as measure_similarity
+from tffcl.experiments.tasks import load_task as load_task
+from tffcl.models.flat import FlatModel as FlatModel
+from tffcl.reporting.files import find_runs as find_runs
+from tffcl.reporting.report import write_report as write_report
+from tffcl.runner.privacy import PrivacySettings as PrivacySettings
+from tffcl.runner.train import train as train
+from tffcl.runtime import RemoteWorkers as RemoteWorkers
+from tffcl.runtime import use_local_worker as use_local_worker
+from tffcl.runtime.remote_workers import use_workers as use_workers
