@@ -9,6 +9,7 @@ import json
 import pathlib
 import re
 import sys
+import tempfile
 import tomllib
 import uuid
 from collections.abc import Iterable, Mapping
@@ -69,6 +70,8 @@ def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: 
         raise UserError(f"--out {str(out)!r} holds a NUL character, which no name of a file can")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; --out must be a directory")
+    if not out.exists():
+        _check_room_for(out)
     for name, what in _OTHERS.items():
         if (out / name).is_file():
             raise UserError(f"{out} holds {what} ({name}); a run of its own needs another --out")
@@ -89,6 +92,15 @@ def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: 
     check_same(out, settings)
     check_summary(out)
     check_results(out, only=r"rounds\.csv|history/.*", missing=False)
+
+
+def _check_room_for(out: pathlib.Path):
+    """Raises OSError if the directory cannot be made: before anything is computed for it."""
+    place = out.absolute().parent
+    while not place.exists():
+        place = place.parent
+    if place.is_dir():  # else making the directory will say so
+        pathlib.Path(tempfile.mkdtemp(prefix=".tffcl-", dir=place)).rmdir()
 
 
 def check_no_run(out: pathlib.Path, what: str, contents: str, keys: Iterable[str], written: Iterable[str]):
