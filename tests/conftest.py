@@ -87,6 +87,30 @@ def memory_given_back():
     memory.give_back()
 
 
+# A picture of one grey point, and the tests that look at the pictures of reports.
+BLANK = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b5500"
+    "00000a49444154789c636800000082008177cd72b60000000049454e44ae426082"
+)
+LOOKING = ("tests/reporting/", "tests/experiments/test_sweep.py")
+_looking = [True]
+
+
+def pytest_runtest_setup(item):
+    _looking[:] = [item.nodeid.startswith(LOOKING) or item.config.getoption("markexpr") != "not slow"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pictures_where_they_are_looked_at():
+    """Every run draws its report: the figures are made in all tests, and turned into points, for most of a second, where a test looks."""
+    from tffcl.reporting import gallery
+
+    draw = gallery.to_png
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gallery, "to_png", lambda figure: draw(figure) if _looking[0] else BLANK)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def graphs_as_traced(request):
     """TFF's compiler lets TensorFlow rewrite each graph before it is sent to a worker, for a fifth of the suite's time. No result
