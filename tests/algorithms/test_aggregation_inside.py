@@ -99,7 +99,8 @@ def test_stocfls_clusters_come_and_go(model):
         build_stocfl(model, TRAINING, aggregation=MEAN)
 
 
-@pytest.mark.parametrize("build", [build_fednova, pytest.param(build_scaffold, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("build", [build_fednova, build_scaffold])
 def test_secure_sums_hide_what_is_uploaded_beside_updates(tff_worker, model, population, build):
     """Control variates and numbers of steps: all that is aggregated are secure sums, and the models are the plain ones."""
     secure, plain = (build(model, ONCE, aggregation=each) for each in ("secure_sum", None))
@@ -114,6 +115,9 @@ def test_secure_sums_hide_what_is_uploaded_beside_updates(tff_worker, model, pop
 
 
 def test_private_control_variates_are_another_release(model):
+    for build in (build_fednova, build_scaffold):
+        hiding = build(model, ONCE, aggregation="secure_sum").engine.round_for(1).uploads
+        assert len(hiding) == 2 and all(factory.hides_uploads for factory in hiding.values())
     composed = build_scaffold(model, ONCE, aggregation="dp").engine.round_for(1)
     assert [factory.noise_multiplier for factory in composed.uploads.values()] == [1, 1]
 

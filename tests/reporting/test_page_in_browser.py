@@ -107,6 +107,8 @@ def test_a_screen_shows_the_rand_index_and_a_phone_one_panel_a_row(browser, page
     assert browser.run(columns) == panels == 3
     browser.open(pages["comparison"], width=390)
     assert browser.run(columns) == 1
+    # A long name leaves room for the first accuracy.
+    assert browser.run("document.querySelector('#result tbody td:nth-child(3)').getBoundingClientRect().right") < 330
     # The clusters are blocks there, each number with its name before it.
     cell = "getComputedStyle(document.querySelector('table.stacked td'), '::before').content"
     assert browser.run(cell) == '"clients"'

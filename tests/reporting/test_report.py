@@ -41,7 +41,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))
-        if tag not in {"meta", "img", "br", "input"}:
+        if tag not in {"meta", "img", "br", "input", "wbr"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag):

@@ -13,8 +13,8 @@ from tffcl.runner.directory import check_claim, check_no_run, clear
 def claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
     """Checks that the directory is this study's, and writes what its results mean."""
     file = out / RESULTS / CONTENTS
-    check_no_run(out / RESULTS, "a study", CONTENTS, [], ["table.csv", "table.md"])
     before = _read_before(file)
+    check_no_run(out / RESULTS, "a study", CONTENTS, [], ["table.csv", "table.md"])
     if before and before["study"] != planned.study.name:
         raise UserError(f"{out} holds the study {before['study']}, not {planned.study.name}; give another --out")
     if overwrite:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import jinja2
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tffcl.reporting import (
     gallery,
@@ -76,12 +76,19 @@ def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.
         loader=jinja2.PackageLoader("tffcl.reporting", "page"),
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"base64": lambda data: base64.b64encode(data).decode("ascii"), "coordinate": panels.place}
+    environment.filters |= {
+        "base64": lambda data: base64.b64encode(data).decode("ascii"), "coordinate": panels.place, "breakable": _breakable,
+    }  # fmt: skip
     environment.globals |= {"colors": len(style.COLORS), "dash": round_panels.dash}
     rows = tables.comparison_rows(runs) if sweep else tables.directory_rows(root)
     return environment.get_template("report.html.j2").render(
         _of_runs(runs, root, rows) | _of_pictures(runs, pictures) | _of_sweep(sweep, pictures) | _parts()
     )
+
+
+def _breakable(text: str) -> Markup:
+    """A name that may go on in another line after each underscore: on a phone a long one would leave no room for numbers."""
+    return escape(text).replace("_", Markup("_<wbr>"))
 
 
 def _parts() -> dict:
