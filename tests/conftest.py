@@ -45,20 +45,26 @@ MAPPING = (
 # Those that take longest come first, so that no process begins one of them when the other is about to end.
 LONGEST = (
     *MAPPING,
-    "runner/test_run.py",
-    "runtime/test_remote_workers.py",
-    "test_cli.py",
-    "runner/test_own_data.py",
     "test_notebooks.py",
+    "experiments/test_study.py",
+    "signatures/test_private_signatures.py",
+    "experiments/test_composed.py",
+    "aggregators/test_deployed_forms.py",
+    "runner/test_run.py",
+    "runner/test_own_data.py",
+    "experiments/test_own_parts.py",
+    "runtime/test_remote_workers.py",
+    "runner/test_stocfl_runs.py",
+    "experiments/test_diverging.py",
+    "export/test_private_exports.py",
+    "runner/test_privacy.py",
+    "attacks/test_leakage.py",
+    "signatures/test_subspace.py",
     "export/test_export.py",
-    "algorithms/test_flis.py",
-    "experiments/test_own_methods.py",
+    "test_cli.py",
     "learning/test_clustered_fed_avg.py",
     "experiments/test_sweep.py",
-    "algorithms/test_choosing_limits.py",
-    "algorithms/test_stocfl.py",
-    "runner/test_choosing_runs.py",
-    "runner/test_stocfl_runs.py",
+    "experiments/test_own_methods.py",
 )
 
 
@@ -85,6 +91,30 @@ def memory_given_back():
     """A process runs half of the files, and would keep the rounds of all of them."""
     yield
     memory.give_back()
+
+
+# A picture of one grey point, and the tests that look at the pictures of reports.
+BLANK = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b5500"
+    "00000a49444154789c636800000082008177cd72b60000000049454e44ae426082"
+)
+LOOKING = ("tests/reporting/", "tests/experiments/test_sweep.py")
+_looking = [True]
+
+
+def pytest_runtest_setup(item):
+    _looking[:] = [item.nodeid.startswith(LOOKING) or item.config.getoption("markexpr") != "not slow"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pictures_where_they_are_looked_at():
+    """Every run draws its report: the figures are made in all tests, and turned into points, for most of a second, where a test looks."""
+    from tffcl.reporting import gallery
+
+    draw = gallery.to_png
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gallery, "to_png", lambda figure: draw(figure) if _looking[0] else BLANK)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

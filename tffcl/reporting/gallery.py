@@ -11,7 +11,7 @@ from tffcl.reporting.files import RunFiles
 from tffcl.reporting.page import client_panels, matrix_panels, round_panels, tree_panels
 from tffcl.reporting.page.panels import Panel
 from tffcl.reporting.rounds_figures import ACCURACIES, MERGING, PROGRESS
-from tffcl.reporting.style import ReportFigure
+from tffcl.reporting.style import ReportFigure, to_png
 from tffcl.reporting.sweeps import Sweep
 
 ROUNDS, CLIENTS, CLUSTERS, SWEEP = "Over the rounds", "Clients", "Clusters", "Over the values"
@@ -125,7 +125,7 @@ def _picture(
         section,
         title[:1].upper() + title[1:],
         caption,
-        style.to_png(figure),
+        to_png(figure),
         {format: style.to_bytes(figure, format) for format in style.asked_formats.get()},
         [panel for panel in panels if panel is not None],
     )
