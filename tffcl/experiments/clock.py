@@ -6,9 +6,11 @@ import pathlib
 import sys
 from collections.abc import Iterable, Sequence
 
+from tffcl.clients.sampling import sample_cohort
 from tffcl.errors import Diverged, UserError
-from tffcl.experiments import study_pace, tasks
+from tffcl.experiments import prepare, study_pace, tasks
 from tffcl.experiments.config import RunConfig
+from tffcl.experiments.populations import build_populations
 from tffcl.experiments.study_pace import human_time
 from tffcl.reporting.marker import check_summary
 from tffcl.runner.directory import FAILED
@@ -74,9 +76,10 @@ class Clock:
             key = _task(job.config)
             if key in self._paces or self._done(job) or study_pace.fingerprint(job.config.as_dict()) in self._known:
                 continue
+            if not patient:
+                _check(job.config, data_dir)
+            self.say(f"a short trial of {job.config.task} ...")
             try:
-                study_pace.check_clients(job.config, data_dir)  # a trial has fewer, and would not find it
-                self.say(f"a short trial of {job.config.task} ...")
                 self._paces[key] = study_pace.try_out(job.config, data_dir)
             except Interrupted:
                 raise Interrupted("stopped in a trial, before the first run; the same command tries again") from None
@@ -171,6 +174,12 @@ def started(jobs: Sequence[Job], data_dir: str | None, *, anew: bool, trial: boo
         clock.try_unknown(data_dir)
     clock.begin()
     return clock
+
+
+def _check(config: RunConfig, data_dir: str | None):
+    """Raises what the data of a run rule out, before anything is said of it; what was loaded is kept for the trial."""
+    population, _ = build_populations(config, prepare.load_data(config, data_dir))
+    sample_cohort(population.client_ids, config.train.cohort_size(len(population)), config.seed, 1)
 
 
 def _task(config: RunConfig) -> str:

@@ -8,11 +8,8 @@ import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
 
-from tffcl.clients import sampling
 from tffcl.experiments import config as configs
-from tffcl.experiments import prepare
 from tffcl.experiments.config import RunConfig
-from tffcl.experiments.populations import build_populations
 from tffcl.experiments.run import run
 
 _TRIAL_CLIENTS, _TRIAL_ROUNDS = 2, 3
@@ -39,12 +36,6 @@ class Pace:
         train = config.train
         rounds = train.rounds * train.cohort_size(self.clients) * train.local_epochs * self.training
         return self.setup + rounds + (train.rounds / config.evaluation.every + 1) * self.evaluation
-
-
-def check_clients(config: RunConfig, data_dir: str | None):
-    """Raises UserError if the task's data cannot be loaded, or there are fewer clients than a round takes."""
-    population, _ = build_populations(config, prepare.load_data(config, data_dir))
-    sampling.sample_cohort(population.client_ids, config.train.cohort_size(len(population)), config.seed, 1)
 
 
 def try_out(config: RunConfig, data_dir: str | None) -> Pace:
