@@ -92,6 +92,15 @@ def test_runs_of_the_same_setting_are_remembered(tmp_path, ran, capsys):
     assert capsys.readouterr().err == "2 runs, 2 to do: about 4 s on this machine as it is now\n"
 
 
+def test_a_run_of_its_own_does_not_look_through_what_is_around_it(tmp_path, ran, monkeypatch):
+    """Two directories above `--out ~/mine` are the homes of all users."""
+    looked = []
+    monkeypatch.setattr(study_pace, "earlier_runs", lambda roots: looked.extend(roots) or {})
+    (config, _) = configs([1])
+    clock.started([clock.Job("mine", config, tmp_path / "mine")], None, anew=False)
+    assert looked and not [root for root in looked if tmp_path.is_relative_to(root.resolve())]
+
+
 @pytest.mark.parametrize("error, told", [(UserError("no data"), True), (Diverged("not finite"), False)])
 def test_a_trial_that_fails(tmp_path, ran, nothing_known, monkeypatch, capsys, error, told):
     """What no run could do either is told at once; a divergence of the trial's method is not that of the others."""

@@ -166,9 +166,11 @@ def started(jobs: Sequence[Job], data_dir: str | None, *, anew: bool, trial: boo
       jobs: In their order.
       data_dir: Where data sets are.
       anew: Whether runs that have ended are run again.
-      trial: Whether runs that are long, and not known from earlier ones below their directories or `runs/TASK/`, get a trial.
+      trial: Whether runs that are long, and not known from earlier ones of the comparison or below `runs/TASK/`, get a trial.
     """
-    around = {parent for job in jobs for parent in (job.place.parent.parent, pathlib.Path("runs") / job.config.task)}
+    around = {pathlib.Path("runs") / job.config.task for job in jobs}
+    # Beside a run of its own stand whoever's files; what is around one of a comparison is the comparison's.
+    around |= {job.place.parent.parent for job in jobs if job.place.name.startswith("seed-")}
     clock = Clock(jobs, [tasks.task_directory() / "results", *sorted(around)], anew=anew)
     if trial and clock.worth_a_trial:
         clock.try_unknown(data_dir)
