@@ -5,7 +5,7 @@ import functools
 import gc
 import os
 
-MOST_BYTES = 1_900_000_000  # below it a process keeps what it has traced: other files train the same models
+MOST_BYTES = 2_000_000_000  # below it a process keeps what it has traced: other files train the same models
 GROWTH_BYTES = 500_000_000  # not all can be given back: what is left does not count again before so much is added to it
 _left = 0
 

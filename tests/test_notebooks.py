@@ -109,6 +109,7 @@ def test_no_cell_fails_and_all_show_what_the_committed_ones_show(path, executed)
     assert "Warning" not in streams(fresh, "stderr")
 
 
+@pytest.mark.slow  # a quarter of a minute; that of own data runs always
 @pytest.mark.parametrize("name", sorted({name for name, _, _ in SHORTER}))
 def test_shorter_it_runs_too(name, tmp_path):
     committed = nbformat.read(next(path for path in NOTEBOOKS if path.stem == name), as_version=4)

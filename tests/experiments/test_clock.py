@@ -32,6 +32,11 @@ def ran(monkeypatch):
     return made
 
 
+@pytest.fixture(autouse=True)
+def trials(monkeypatch):
+    monkeypatch.setattr(clock, "WORTH_A_TRIAL", 4000)
+
+
 @pytest.fixture
 def nothing_known(monkeypatch):
     monkeypatch.setattr(study_pace, "earlier_runs", lambda _: {})

@@ -16,7 +16,7 @@ from tffcl.reporting.marker import check_summary
 from tffcl.runner.directory import FAILED
 from tffcl.runner.train import Interrupted
 
-_WORTH_A_TRIAL = 4000  # passes of a client over its data, in all runs: some ten seconds of the smallest task
+WORTH_A_TRIAL = 4000  # passes of a client over its data, in all runs: some ten seconds of the smallest task
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ class Clock:
             if train.participation is not None:  # a share of clients that have not been counted yet
                 return True
             passes += train.rounds * train.clients_per_round * train.local_epochs
-        return passes >= _WORTH_A_TRIAL
+        return passes >= WORTH_A_TRIAL
 
     def estimate(self, job: Job) -> float:
         """Returns the seconds that a run takes from its start to its end, 0 where nothing is known."""
