@@ -1,18 +1,18 @@
 """Seconds of a training round and of what surrounds it, ours and others', measured in one run on the same cores.
 
     uv run python tests/benchmarks/rounds.py [--data-dir D] [--repeats 5] [--clients 100 1000 4800] [--torch-python PYTHON]
+        [--flower-python PYTHON] [--pfl-python PYTHON]
 
 The task is `pacfl_fmnist_label_skew_20`: 10 clients a round, 10 local epochs, batch 10, LeNet-5. Machines are noisy, so
-contestants take turns and the ratio of medians is what counts.
+contestants take turns and the ratio of medians is what counts. Peers on PyTorch run by the Python of an environment of their own,
+in as many processes of one thread as there are cores; their start is not counted. `torch_round.py`, `flower_round.py` and
+`pfl_round.py` say which packages it needs.
 """
 
 import argparse
 import collections
 import os
-import pathlib
 import statistics
-import subprocess
-import tempfile
 import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -20,6 +20,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from peers import peer
 
 from tffcl import runtime
 from tffcl.algorithms.fedavg import build_fedavg
@@ -120,20 +121,17 @@ def bare_step(setting):
     return lambda: timed(lambda: local_sgd(vector, x, y, seed)[1].numpy()) / steps
 
 
-def torch_loop(setting, python):
-    """A plain PyTorch loop in as many processes as cores, by an interpreter that has torch; a timer of one round."""
-    if python is None:
-        return None
-    folder = pathlib.Path(tempfile.mkdtemp())
-    arrays = {}
-    for number, client in enumerate(setting.clients):
-        arrays[f"x{number}"], arrays[f"y{number}"] = setting.arrays(client)
-    np.savez(folder / "clients.npz", **arrays)
-    script = pathlib.Path(__file__).with_name("torch_round.py")
-    training = setting.training
-    numbers = [CORES, training.epochs, training.batch_size, training.learning_rate, training.momentum]
-    command = [python, str(script), str(folder / "clients.npz"), *map(str, numbers)]
-    return lambda: float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def peers(setting, options):
+    """Timers of a round of those peers whose interpreter was given."""
+    scripts = {
+        f"PyTorch loop, {CORES} processes, round": ("torch_round.py", options.torch_python),
+        f"Flower, {CORES} clients at a time, round": ("flower_round.py", options.flower_python),
+        f"pfl-research, {CORES} processes, round": ("pfl_round.py", options.pfl_python),
+    }
+    clients = [setting.arrays(client) for client in setting.clients]
+    return {
+        name: peer(python, script, clients, setting.training, CORES) for name, (script, python) in scripts.items() if python
+    }
 
 
 def evaluation(setting, state, method):
@@ -158,6 +156,8 @@ def main():
     parser.add_argument("--data-dir")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--torch-python", help="an interpreter with PyTorch (TFF's pins exclude it here), to compare with")
+    parser.add_argument("--flower-python", help="the same with Flower and PyTorch")
+    parser.add_argument("--pfl-python", help="the same with pfl-research and PyTorch")
     parser.add_argument("--clients", type=int, nargs="*", default=[100, 1000, 4800])
     options = parser.parse_args()
     setting = Setting(options.data_dir)
@@ -175,23 +175,25 @@ def main():
         }
     )
     contestants["evaluation of all 100 clients, PACFL"]()
-    torch_round = torch_loop(setting, options.torch_python)
+    others = peers(setting, options)
     seconds, bare = collections.defaultdict(list), []
     for _ in range(options.repeats):
         bare.append(step() * setting.steps / CORES)
         for name, function in contestants.items():
             seconds[name].append(timed(function))
-        if torch_round:
-            seconds[f"PyTorch loop, {CORES} processes, round"].append(torch_round())
+        for name, function in others.items():
+            seconds[name].append(function()[0])
     print(f"{CORES} cores; {setting.steps} steps a round; medians of {options.repeats}, interleaved")
     ideal = statistics.median(bare)
     print(f"{'bare tf.function on one core, ms a step':<48}{1e3 * ideal * CORES / setting.steps:10.3f}")
     print(f"{'bare step x steps / cores, s':<48}{ideal:10.2f}")
     for name, times in seconds.items():
         print(f"{name + ', s':<48}{statistics.median(times):10.2f}   {statistics.median(times) / ideal:6.2f} x bare")
-    base = statistics.median(seconds["tff.learning FedAvg, round"])
-    for name in ("tffcl FedAvg, round", "tffcl PACFL, round"):
-        print(f"{name + ' / tff.learning':<48}{statistics.median(seconds[name]) / base:10.2f}")
+    for other in ("tff.learning FedAvg, round", *others):
+        base = statistics.median(seconds[other])
+        for name in ("tffcl FedAvg, round", "tffcl PACFL, round"):
+            label = f"{name} / {other.removesuffix(', round')}"
+            print(f"{label:<60}{statistics.median(seconds[name]) / base:10.2f}")
     sign = build_signing(build_subspace(setting.model.example_spec, 3))
     sign(setting.population)
     print(f"{'signatures of 100 clients (p = 3), s':<48}{timed(lambda: sign(setting.population)):10.2f}")

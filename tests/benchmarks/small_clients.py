@@ -1,22 +1,30 @@
-"""CPU seconds of a round of many small clients: the process and its worker together, the least of several rounds.
+"""What a round of many small clients costs, by number of clients, beside pfl-research or beside another checkout.
 
     uv run python tests/benchmarks/small_clients.py [--clients 500] [--examples 30] [--methods fedavg pacfl ifca] [--repeats 3]
+    uv run python tests/benchmarks/small_clients.py --clients 50 500 1000 5000
+    uv run python tests/benchmarks/small_clients.py --pfl-python PYTHON
     uv run python tests/benchmarks/small_clients.py --against OTHER_CHECKOUT
 
-With `--against`, this checkout and another one, each by the Python of its own `.venv`, take turns, and the ratios are printed.
-LeNet-5, one epoch of batches of 10, as in Fashion-MNIST's label skew; examples are random numbers.
+Prints the medians of seconds, of CPU seconds (the process and its worker together) and of milliseconds a client; the methods take
+turns. With `--pfl-python`, the Python of an environment with `pfl[pytorch]`, pfl-research's FedAvg takes its turn too, in as many
+processes as cores, and ratios to it are printed. With `--against`, this checkout and another one, each by the Python of its own
+`.venv`, take turns, and the ratios of the least CPU seconds are printed. LeNet-5, one epoch of batches of 10, SGD of rate 0.01 and
+momentum 0.5, as in Fashion-MNIST's label skew; examples are random numbers.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
+import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 TURNS = 3
 HERE = pathlib.Path(__file__).resolve()
+PFL = "pfl-research"
 
 
 def cpu_seconds(pids) -> float:
@@ -27,75 +35,102 @@ def cpu_seconds(pids) -> float:
     return total
 
 
-def measure(clients: int, examples: int, methods: list[str], repeats: int) -> dict[str, float]:
-    import time
-
+def build_clients(clients: int, examples: int) -> dict:
+    """Random images and labels of each client."""
     import numpy as np
 
-    from tffcl import runtime
-    from tffcl.algorithms.fedavg import build_fedavg
-    from tffcl.algorithms.ifca import IFCAParameters, build_ifca
-    from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
-    from tffcl.client_work.local_sgd import LocalTraining
-    from tffcl.clients.cohort import Cohort
-    from tffcl.clients.population import Population
-    from tffcl.models.lenet5 import build_lenet5
-
     rng = np.random.default_rng(0)
-    data = {
+    return {
         client: (
             rng.integers(0, 256, [examples, 28, 28, 1], np.uint8),
             rng.integers(0, 10, examples).astype(np.int32),
         )
         for client in range(clients)
     }
+
+
+def local_training():
+    from tffcl.client_work.local_sgd import LocalTraining
+
+    return LocalTraining(epochs=1, batch_size=10, learning_rate=0.01, momentum=0.5)
+
+
+def contestants(data: dict, methods: list[str]):
+    """Returns timers of a method's round, which give seconds and CPU seconds, and what the models of each add up to."""
+    import numpy as np
+
+    from tffcl import runtime
+    from tffcl.algorithms.fedavg import build_fedavg
+    from tffcl.algorithms.ifca import IFCAParameters, build_ifca
+    from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+    from tffcl.clients.cohort import Cohort
+    from tffcl.clients.population import Population
+    from tffcl.models.lenet5 import build_lenet5
+
     population = Population.from_arrays(data)
     model = build_lenet5((28, 28, 1), 10, normalization=((0.28,), (0.35,)), seed=0)
-    training = LocalTraining(epochs=1, batch_size=10, learning_rate=0.01, momentum=0.5)
+    training = local_training()
     builders = {
         "fedavg": lambda: build_fedavg(model, training),
         "pacfl": lambda: build_pacfl(model, training, PACFLParameters(num_clusters=4)),
         "ifca": lambda: build_ifca(model, training, IFCAParameters(num_clusters=2)),
     }
-    worker = runtime.use_local_worker().pid
-    found = {}
-    for name in methods:
+    pids = [os.getpid(), runtime.use_local_worker().pid]
+
+    def timer(name):
         method = builders[name]()
         state = method.initialize(population)
         cohort = Cohort(population, population.client_ids, (0, 1))
         after, _ = method.next(state, cohort)  # traces
-        spent = []
-        for _ in range(repeats):
-            before, start = cpu_seconds([os.getpid(), worker]), time.perf_counter()
+
+        def run():
+            before, start = cpu_seconds(pids), time.perf_counter()
             again, _ = method.next(state, cohort)
-            spent.append((cpu_seconds([os.getpid(), worker]) - before, time.perf_counter() - start))
-        np.testing.assert_array_equal(again.models, after.models)
-        found[name] = min(spent)
-        found[f"{name} models"] = float(np.abs(after.models).sum())
+            spent = time.perf_counter() - start, cpu_seconds(pids) - before
+            np.testing.assert_array_equal(again.models, after.models)
+            return spent
+
+        return run, float(np.abs(after.models).sum())
+
+    built = {name: timer(name) for name in methods}
+    return {name: run for name, (run, _) in built.items()}, {name: models for name, (_, models) in built.items()}
+
+
+def measure(options) -> dict[int, dict]:
+    """Returns, by number of clients, the pairs of each contestant (seconds and CPU seconds a round) and the sums of models."""
+    found = {}
+    for clients in options.clients:
+        data = build_clients(clients, options.examples)
+        runs, models = contestants(data, options.methods)
+        if options.pfl_python:
+            from peers import peer
+
+            processes = len(os.sched_getaffinity(0))
+            runs[PFL] = peer(options.pfl_python, "pfl_round.py", list(data.values()), local_training(), processes, rounds=3)
+        spent = {name: [] for name in runs}
+        for _ in range(options.repeats):
+            for name, run in runs.items():
+                spent[name].append(run())
+        found[clients] = {"spent": spent, "models": models}
+        if not options.json:
+            print_table(clients, spent)
     return found
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--clients", type=int, default=500)
-    parser.add_argument("--examples", type=int, default=30)
-    parser.add_argument("--methods", nargs="+", default=["fedavg", "pacfl", "ifca"])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--against", type=pathlib.Path)
-    options = parser.parse_args()
-    if options.against is None:
-        print(json.dumps(measure(options.clients, options.examples, options.methods, options.repeats)))
-        return
-    arguments = [
-        "--clients",
-        options.clients,
-        "--examples",
-        options.examples,
-        "--repeats",
-        options.repeats,
-        "--methods",
-        *options.methods,
-    ]
+def print_table(clients: int, spent: dict):
+    """Prints the lines of one number of clients."""
+    medians = {name: [statistics.median(each) for each in zip(*pairs)] for name, pairs in spent.items()}
+    base = medians.get(PFL)
+    for name, (seconds, cpu) in medians.items():
+        each = f"{1e3 * seconds / clients:12.2f}  {1e3 * cpu / clients:13.2f}"
+        ratios = f"  {seconds / base[0]:9.2f}  {cpu / base[1]:13.2f}" if base else ""
+        print(f"{clients:7,}  {name:12}  {seconds:9.3f}  {cpu:11.2f}  {each}{ratios}", flush=True)
+
+
+def compare(options):
+    """Prints the ratios of this checkout's CPU seconds to another one's."""
+    arguments = ["--json", "--clients", *options.clients, "--examples", options.examples, "--repeats", options.repeats]
+    arguments += ["--methods", *options.methods]
     runs = {"this": [], "other": []}
     for _ in range(TURNS):
         for name, checkout in (("other", options.against.resolve()), ("this", HERE.parents[2])):
@@ -105,13 +140,40 @@ def main():
                 cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout)}, check=True, capture_output=True, text=True,
             )  # fmt: skip
             runs[name].append(json.loads(told.stdout.splitlines()[-1]))
-    for method in options.methods:
-        spent = {name: min(each[method][0] for each in found) for name, found in runs.items()}
-        same = len({each[f"{method} models"] for found in runs.values() for each in found}) == 1
-        print(
-            f"{method}: {spent['this']:.2f} CPU seconds, the other {spent['other']:.2f}, ratio {spent['this'] / spent['other']:.3f}"
-            f"{'' if same else '; the models differ'}"
-        )
+    for clients in map(str, options.clients):
+        for method in options.methods:
+            spent = {
+                name: min(cpu for each in found for _, cpu in each[clients]["spent"][method]) for name, found in runs.items()
+            }
+            same = len({each[clients]["models"][method] for found in runs.values() for each in found}) == 1
+            print(
+                f"{clients} clients, {method}: {spent['this']:.2f} CPU seconds, the other {spent['other']:.2f}, "
+                f"ratio {spent['this'] / spent['other']:.3f}{'' if same else '; the models differ'}"
+            )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, nargs="+", default=[500])
+    parser.add_argument("--examples", type=int, default=30)
+    parser.add_argument("--methods", nargs="+", default=["fedavg", "pacfl", "ifca"], choices=["fedavg", "pacfl", "ifca"])
+    parser.add_argument("--repeats", type=int, default=3)
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument(
+        "--pfl-python", help="an interpreter with pfl[pytorch] (TFF's pins exclude PyTorch here), to compare with"
+    )
+    other.add_argument("--against", type=pathlib.Path, help="another checkout of this project, to compare with")
+    parser.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.against:
+        compare(options)
+        return
+    if not options.json:
+        ratios = "  s to pfl's  CPU s to pfl's" if options.pfl_python else ""
+        print(f"clients  a round of    seconds  CPU seconds  ms a client  CPU ms a client{ratios}")
+    found = measure(options)
+    if options.json:
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":
