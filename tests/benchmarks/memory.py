@@ -58,22 +58,36 @@ def main():
         state = method.initialize(population)
         print(f"initialised in {time.perf_counter() - start:.1f} s")
         print("round  seconds  process MB  at most  worker MB  at most")
+        held = []
         for number in range(1, options.rounds + 1):
             clients = sampling.sample_cohort(population.client_ids, chosen.train.clients_per_round, 0, number)
             start = time.perf_counter()
             state, _ = method.next(state, Cohort(population, clients, (0, number)))
+            held.append((resident(), resident(worker.pid)))
             if number in (1, 2, 3, 5) or number % 10 == 0:
                 used = resident(), peak(), resident(worker.pid), peak(worker.pid)
                 print(
                     f"{number:5}  {time.perf_counter() - start:7.2f}  {used[0]:10.0f}  {used[1]:7.0f}  {used[2]:9.0f}  {used[3]:7.0f}",
                     flush=True,
                 )
+        _print_growth(held)
         if options.evaluate:
             start = time.perf_counter()
             found = Evaluator(method.model, population).cluster_accuracy(*method.models_for(state, population.client_ids))
             print(
                 f"evaluated in {time.perf_counter() - start:.1f} s: {100 * found.mean():.2f} %, process {peak():.0f} MB at most"
             )
+
+
+def _print_growth(held: list[tuple[float, float]]):
+    """Prints how much is held after rounds 51 to 100 and after the last 50: one round's number lies some percent beside the next one's."""
+    if len(held) < 150:
+        return
+    for place, who in enumerate(("process", "worker")):
+        early, late = (sum(each[place] for each in part) / 50 for part in (held[50:100], held[-50:]))
+        print(
+            f"{who}: {early:.1f} MB on average after rounds 51 to 100, {late:.1f} after the last 50, ratio {late / early:.3f}"
+        )
 
 
 if __name__ == "__main__":

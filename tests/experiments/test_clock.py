@@ -1,5 +1,8 @@
 """What several runs will take, said before they start; and a comparison to which seeds are added."""
 
+import pathlib
+import types
+
 import pytest
 
 from tffcl.errors import Diverged, UserError
@@ -121,3 +124,22 @@ def test_a_trial_that_fails(tmp_path, ran, nothing_known, monkeypatch, capsys, e
     else:
         compare.compare(configs([0], rounds=100), tmp_path)
         assert len(ran) == 2 and "no trial of demo_digits: not finite" in capsys.readouterr().err
+
+
+def test_a_trial_tells_what_a_round_takes_from_what_its_clients_take(monkeypatch):
+    def run(asked, place, **_):
+        train = asked.train
+        usual = 0.25 + 0.003 * train.clients_per_round * train.local_epochs
+        seconds = [20.0, *[usual] * (train.rounds - 2), usual + 1.5]  # the first traces, the last is evaluated
+        pathlib.Path(place, "rounds.csv").write_text("\n".join(["seconds", *map(str, seconds)]) + "\n")
+        return types.SimpleNamespace(summary={"seconds": {"clustering": 2.0}, "clusters": {"sizes": [25, 15]}})
+
+    monkeypatch.setattr(study_pace, "run", run)
+    overrides = {"train": {"rounds": 100, "participation": 0.5}, "evaluation": {"every": 10}}
+    long = config.resolve("demo_digits", "fedavg", overrides=overrides)
+    clients = 20 * long.train.local_epochs
+    assert study_pace.try_out(long, None).seconds(long) == pytest.approx(7 + 100 * (0.25 + 0.003 * clients) + 11 * 1.5)
+    two = config.resolve("demo_digits", "fedavg", overrides={**overrides, "train": {"rounds": 100, "clients_per_round": 2}})
+    assert study_pace.try_out(two, None).seconds(two) == pytest.approx(
+        7 + 100 * (0.25 + 0.006 * two.train.local_epochs) + 11 * 1.5
+    )

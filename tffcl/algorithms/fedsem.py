@@ -115,8 +115,10 @@ class FedSEM(CollectedTraining):
 
     def _train(self, models: np.ndarray, keys: np.ndarray, cohort: Cohort) -> tuple[np.ndarray, RoundMetrics]:
         """Every client of the cohort trains its row of the models; returns theirs `float32 [m, P]`, and the metrics."""
-        updates, result = self.updates(models, keys, cohort)
-        return models[keys] + updates, result.metrics(cohort, keys)
+        trained, result = self.updates(models, keys, cohort)
+        for place, key in enumerate(keys):  # in place: a large cohort's CNNs are gigabytes
+            trained[place] += models[key]
+        return trained, result.metrics(cohort, keys)
 
     def admit(self, state: FedSEMState, newcomers: Population) -> FedSEMState:
         """Newcomers train the initial model, as all clients do first; before the first round they are as all others."""

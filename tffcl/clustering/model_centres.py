@@ -70,6 +70,8 @@ def weighted_means(centres: np.ndarray, trained: np.ndarray, found: np.ndarray, 
     centres = centres.copy()
     for cluster in np.unique(found):
         members = found == cluster
-        shares = examples[members] / examples[members].sum()
-        centres[cluster] = shares.astype(np.float32) @ trained[members]
+        shares = (examples[members] / examples[members].sum()).astype(np.float32)
+        for start in range(0, trained.shape[1], _AT_A_TIME):  # a part, because picking the members makes a copy
+            columns = slice(start, start + _AT_A_TIME)
+            centres[cluster, columns] = shares @ trained[members, columns]
     return centres

@@ -12,7 +12,7 @@ from tffcl.experiments import config as configs
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.run import run
 
-_TRIAL_CLIENTS, _TRIAL_ROUNDS = 2, 3
+_FEW, _SOME, _TRIAL_ROUNDS = 2, 12, 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,29 +24,53 @@ class Pace:
       training: Seconds a round for each client and local epoch.
       evaluation: Seconds an evaluation.
       clients: How many clients the task has, for a task whose rounds take a share of them.
+      overhead: Seconds a round, whoever takes part.
     """
 
     setup: float
     training: float
     evaluation: float
     clients: int
+    overhead: float = 0.0
 
     def seconds(self, config: RunConfig) -> float:
         """Estimates a run of the task from the clients and local epochs of its rounds."""
         train = config.train
-        rounds = train.rounds * train.cohort_size(self.clients) * train.local_epochs * self.training
+        rounds = train.rounds * (self.overhead + train.cohort_size(self.clients) * train.local_epochs * self.training)
         return self.setup + rounds + (train.rounds / config.evaluation.every + 1) * self.evaluation
 
 
+@dataclasses.dataclass(frozen=True)
+class _Trial:
+    """Seconds of a few rounds, of what precedes them and of an evaluation, and how many clients there are."""
+
+    setup: float
+    round: float
+    evaluation: float
+    clients: int
+
+
 def try_out(config: RunConfig, data_dir: str | None) -> Pace:
-    """Runs three rounds of FedAvg with two clients and one local epoch, and times them.
+    """Runs a few rounds of FedAvg with two clients, and with some more, and times them.
+
+    Two sizes, because a round takes time of its own, which is most of it where two clients have little to train.
 
     Args:
       config: Of any method of the task whose data and model are tried.
       data_dir: Where data sets are.
     """
-    cohort = {"clients_per_round": _TRIAL_CLIENTS, "participation": None}
-    train = dataclasses.replace(config.train, rounds=_TRIAL_ROUNDS, local_epochs=1, **cohort)
+    few = _rounds_of(config, _FEW, data_dir)
+    size = min(config.train.cohort_size(few.clients), _SOME)
+    if size <= _FEW:
+        return Pace(few.setup, few.round / (_FEW * config.train.local_epochs), few.evaluation, few.clients)
+    each = max(_rounds_of(config, size, data_dir).round - few.round, 0.0) / (size - _FEW)
+    overhead = max(few.round - _FEW * each, 0.0)
+    return Pace(few.setup, each / config.train.local_epochs, few.evaluation, few.clients, overhead)
+
+
+def _rounds_of(config: RunConfig, clients: int, data_dir: str | None) -> _Trial:
+    """Runs a few rounds with so many clients."""
+    train = dataclasses.replace(config.train, rounds=_TRIAL_ROUNDS, clients_per_round=clients, participation=None)
     evaluation = configs.EvaluationSettings(every=_TRIAL_ROUNDS)
     checkpoint = configs.CheckpointSettings(every=_TRIAL_ROUNDS)
     short = dataclasses.replace(
@@ -64,9 +88,8 @@ def try_out(config: RunConfig, data_dir: str | None) -> Pace:
         with open(pathlib.Path(place) / "rounds.csv", newline="", encoding="utf-8") as file:
             seconds = [float(row["seconds"]) for row in csv.DictReader(file)]
         clients = sum(summary["clusters"]["sizes"])
-    evaluated = max(seconds[-1] - seconds[1], 0.0)
-    # Two clients are trained side by side where there are two cores, as all of a round are.
-    return Pace(summary["seconds"]["clustering"] + 5.0, seconds[1] / _TRIAL_CLIENTS, evaluated, clients)
+    usual = min(seconds[1:-1])  # the first one traces, the last one is evaluated
+    return _Trial(summary["seconds"]["clustering"] + 5.0, usual, max(seconds[-1] - usual, 0.0), clients)
 
 
 def fingerprint(settings: Mapping) -> str:

@@ -313,12 +313,12 @@ def run_in_blocks(
             yield form.inputs(few, values, states, {name: [given[i] for i in where] for name, given in fields.items()})
 
     mixings = {name: composed.uploads[name].by_parts(states[name]) for name in form.in_parts}
-    rows, partial, done = [], None, 0
-    for few, out in zip(cohorts, in_lanes(form.block, arguments(), chosen.in_flight)):
+    together, partial, done = None, None, 0
+    for where, few, out in zip(places, cohorts, in_lanes(form.block, arguments(), chosen.in_flight)):
         told = by_client(out["rows"], few.client_ids)
         for name, mixing in mixings.items():
             mixing.add(told.pop(name), told["weight"])
-        rows.append(told)
+        together = _with_rows(together, told, where, len(order))
         if form.mergeable is not None:
             partial = out["partial"] if partial is None else form.mergeable.merge(partial, out["partial"])
         if "kept" in out:
@@ -326,10 +326,21 @@ def run_in_blocks(
             keep(few.client_ids, [by_id[int(client)] for client in few.client_ids])
         done += len(few.client_ids)
         _WATCH.get().moved(done, len(cohort.client_ids))
-    back = np.argsort(np.concatenate(places), kind="stable")
-    together = tf.nest.map_structure(lambda *parts: np.concatenate(parts)[back], *rows)
     together.pop("weight")
     return _finish(form, composed, partial, mixings, values, states, together)
+
+
+def _with_rows(together, told, where: np.ndarray, clients: int):
+    """Puts a block's rows where they belong among the cohort's. Not all blocks' joined and put in order at the end: these would be
+    two copies more of what may be gigabytes."""
+    if together is None:
+        together = tf.nest.map_structure(lambda leaf: np.empty((clients, *leaf.shape[1:]), leaf.dtype), told)
+
+    def put(whole, leaf):
+        whole[where] = leaf
+        return whole
+
+    return tf.nest.map_structure(put, together, told)
 
 
 def _finish(form: BlockForm, composed: Round, partial, mixings: Mapping, values: Mapping, states, rows: Mapping) -> Told:

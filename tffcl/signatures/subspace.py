@@ -21,9 +21,10 @@ PREPROCESSING = {
 # Singular values below this share of the largest are noise: such a direction is not the data's.
 _RANK_TOLERANCE = 1e-6
 
-# Of the subspace iteration: relative residual at which a pair counts as found, and after how many looks at it to give up.
+# Of the iterations: relative residual at which a pair counts as found, and after how many looks at it to give up.
 _RESIDUAL = 1e-10
 _LOOKS = 60
+_DEPTH, _RESTARTS = 10, 6  # blocks in a Krylov space, and how many such spaces
 
 
 def _by_svd(data, num_vectors):
@@ -31,10 +32,21 @@ def _by_svd(data, num_vectors):
     return values[:num_vectors], left[:, :num_vectors]
 
 
-def _by_gram(data, num_vectors, largest=None):
-    """Singular vectors from the eigenvectors of the smaller of D D' and D' D, in float64 (a Gram matrix squares errors)."""
+def _by_gram(data, num_vectors):
+    """Leading singular vectors without a Gram matrix where they are few among many, else by one."""
 
-    largest = largest or _largest
+    def leading():
+        values, basis, converged = _krylov_iteration(data, num_vectors)
+        return tf.cond(converged, lambda: (values, basis), all_vectors)
+
+    def all_vectors():
+        return _by_gram_matrix(data, num_vectors, _largest)
+
+    return tf.cond(tf.reduce_min(tf.shape(data)) > _few(num_vectors), leading, all_vectors)
+
+
+def _by_gram_matrix(data, num_vectors, largest):
+    """Singular vectors from the eigenvectors of the smaller of D D' and D' D, in float64 (a Gram matrix squares errors)."""
 
     def from_samples():  # fewer samples than features: u = D v / sigma
         values, right = largest(tf.matmul(data, data, transpose_a=True), num_vectors)
@@ -57,12 +69,16 @@ def _largest(gram, count):
         squares, vectors, converged = _subspace_iteration(gram, count)
         return tf.cond(converged, lambda: (squares, vectors), all_pairs)
 
-    few = 100 + count  # so few samples' or features' eigenpairs are found all as fast as the leading ones
     if gram.shape[0] is not None:
-        squares, vectors = leading_pairs() if gram.shape[0] > few else all_pairs()
+        squares, vectors = leading_pairs() if gram.shape[0] > _few(count) else all_pairs()
     else:
-        squares, vectors = tf.cond(tf.shape(gram)[0] > few, leading_pairs, all_pairs)
+        squares, vectors = tf.cond(tf.shape(gram)[0] > _few(count), leading_pairs, all_pairs)
     return tf.sqrt(tf.maximum(squares, 0)), vectors
+
+
+def _few(count: int) -> int:
+    """So few samples' or features' eigenpairs are found all as fast as the leading ones."""
+    return 100 + count
 
 
 def _eigenpairs(matrix):
@@ -88,22 +104,76 @@ def _subspace_iteration(gram, count, block=None, *, eigenpairs=_eigenpairs, step
       `(squares [count], vectors [m, count], converged bool)`.
     """
     block = block or count + 8
-    start = tf.random.stateless_normal([tf.shape(gram)[0], block], seed=[1, 2], dtype=gram.dtype)
 
-    def improve(number, columns, squares, error):
-        del squares, error
+    def improve(columns):
         for _ in range(steps):
             columns = tf.ensure_shape(tf.linalg.qr(tf.matmul(gram, tf.matmul(gram, columns))).q, [None, block])
         image = tf.matmul(gram, columns)
         values, turn = eigenpairs(tf.ensure_shape(tf.matmul(columns, image, transpose_a=True), [block, block]))
         values, vectors = tf.ensure_shape(values, [block]), tf.ensure_shape(tf.matmul(columns, turn), [None, block])
-        residual = tf.norm(tf.matmul(image, turn) - vectors * values, axis=0)[:count]
+        return vectors, values, tf.matmul(image, turn)
+
+    return _until_found(improve, count, tf.shape(gram)[0], block, gram.dtype, looks)
+
+
+def _krylov_iteration(data, count):
+    """Leading left singular vectors by a block Krylov method with restarts.
+
+    The space of K = [Q, A Q, A^2 Q, ...], A = D D', holds far better vectors than the last of its powers (Musco and Musco,
+    "Randomized block Krylov methods", 2015, Alg. 2), and A, the costly product, is never formed. Rayleigh-Ritz on K; its best
+    vectors start the next space.
+
+    Args:
+      data: D `[d, n]`.
+      count: How many.
+
+    Returns:
+      `(values [count], vectors [d, count], converged bool)`.
+    """
+    block = count + 1
+
+    def improve(columns):
+        spaces = [columns]
+        for _ in range(_DEPTH - 1):
+            image = tf.matmul(data, tf.matmul(data, spaces[-1], transpose_a=True))
+            spaces.append(tf.ensure_shape(tf.linalg.qr(image).q, [None, block]))
+        basis = tf.linalg.qr(tf.concat(spaces, 1)).q
+        seen = tf.matmul(data, basis, transpose_a=True)
+        values, turn = _eigenpairs(tf.matmul(seen, seen, transpose_a=True))
+        values, turn = tf.ensure_shape(values[:block], [block]), turn[:, :block]
+        vectors = tf.ensure_shape(tf.matmul(basis, turn), [None, block])
+        return vectors, values, tf.matmul(data, tf.matmul(seen, turn))
+
+    squares, vectors, converged = _until_found(improve, count, tf.shape(data)[0], block, data.dtype, _RESTARTS)
+    return tf.sqrt(tf.maximum(squares, 0)), vectors, converged
+
+
+def _until_found(improve, count: int, size, block: int, dtype, looks: int):
+    """Improves random columns until the leading ones are eigenvectors.
+
+    Args:
+      improve: Columns `[size, block]` to better ones, their Rayleigh quotients `[block]`, largest first, and their images.
+      count: How many of them must be found.
+      size: m.
+      block: How many columns there are.
+      dtype: Theirs.
+      looks: When to give up.
+
+    Returns:
+      `(squares [count], vectors [m, count], converged bool)`.
+    """
+    start = tf.random.stateless_normal([size, block], seed=[1, 2], dtype=dtype)
+
+    def look(number, columns, squares, error):
+        del squares, error
+        vectors, values, image = improve(columns)
+        residual = tf.norm(image - vectors * values, axis=0)[:count]
         return number + 1, vectors, values, tf.math.divide_no_nan(tf.reduce_max(residual), values[0])
 
     _, vectors, values, error = tf.while_loop(
         lambda number, columns, squares, error: tf.logical_and(number < looks, error > _RESIDUAL),
-        improve,
-        (0, start, tf.zeros([block], gram.dtype), tf.constant(1.0, gram.dtype)),
+        look,
+        (0, start, tf.zeros([block], dtype), tf.constant(1.0, dtype)),
         shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, block]), tf.TensorShape([block]), tf.TensorShape([])),
         parallel_iterations=1,
     )
@@ -112,7 +182,7 @@ def _subspace_iteration(gram, count, block=None, *, eigenpairs=_eigenpairs, step
 
 def _by_power(data, num_vectors):
     """The same by operations that device runtimes have: matrix products, QR, and Jacobi's rotations for a small matrix."""
-    return _by_gram(data, num_vectors, _largest_by_power)
+    return _by_gram_matrix(data, num_vectors, _largest_by_power)
 
 
 def _largest_by_power(gram, count):
@@ -137,7 +207,7 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: 
     Args:
       data: `float [d, n]`, samples in columns; n may be 0 or smaller than `num_vectors`.
       num_vectors: p.
-      method: "gram" (leading eigenvectors of the smaller Gram matrix, the fast way), "svd", or "power" (as "gram", by
+      method: "gram" (leading eigenvectors of D D', whole or by Krylov spaces, whichever is faster), "svd", or "power" (by
         operations that a device's runtime has).
       energy: Only as many vectors as are needed for this share of the sum of the data's squares; 1: all p.
 
