@@ -41,6 +41,13 @@ def _in_notebook() -> bool:
     return type(sys.stderr).__module__.startswith("ipykernel")
 
 
+def go_on_from(bar, done: int):
+    """Says that so many units were done before: they are no part of the rate and of the time that is left."""
+    bar.initial = bar.n = bar.last_print_n = done
+    bar.unpause()
+    bar.refresh()
+
+
 def say_once(bar, line: str, told: set):
     """Writes a line above the bar, unless it was told before."""
     if line not in told and not bar.disable:

@@ -26,7 +26,7 @@ from tffcl.runner.history import ClusterHistory
 from tffcl.runner.interrupts import Interrupts, watch_for_interrupts
 from tffcl.runner.lock import locked
 from tffcl.runner.privacy import BudgetSpent, Ledger, PrivacySettings, warn_of_delta
-from tffcl.runner.progress import progress_bar, say_once, show, show_clients
+from tffcl.runner.progress import go_on_from, progress_bar, say_once, show, show_clients
 from tffcl.runner.result import Result
 from tffcl.runner.round_metrics import Metrics
 from tffcl.runner.stages import Stage, Stages
@@ -195,7 +195,7 @@ def train(
                 checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints, store, run)
                 round_number, state = _start(job, checkpoints, resume, bar)
                 needs.check_state(method, state, taking_part)
-                bar.update(round_number)
+                go_on_from(bar, round_number)
                 noted = json.loads(str(job.progress.get("written", "{}")))  # none in a run of an earlier version
                 written = Metrics(out, round_number, noted), ClusterHistory(out, round_number + 1, noted)
                 last = min(rounds, until or rounds)
