@@ -113,6 +113,8 @@ def main():
         sys.exit("pfl's processes draw every client once a round only if they share the number of clients evenly")
     if RANK in os.environ:
         print_rounds(run_rounds(options)[0])
+        sys.stdout.flush()
+        os._exit(0)  # gloo's threads abort the process now and then when the interpreter ends
     else:
         start_processes(options)
 
