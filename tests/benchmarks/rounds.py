@@ -135,9 +135,9 @@ def peers(setting, options):
 
 
 def evaluation(setting, state, method):
-    evaluator = Evaluator(setting.model, setting.population, slots=CORES)
     models, rows = method.models_for(state, setting.population.client_ids)
-    return lambda: evaluator.cluster_accuracy(models, rows)
+    # A new one each time: an evaluator knows what it has answered.
+    return lambda: Evaluator(setting.model, setting.population, slots=CORES).cluster_accuracy(models, rows)
 
 
 def clustering_times(counts):

@@ -1,8 +1,8 @@
 """Seconds and bytes of a round on one worker of two cores and on two workers of one core each, as clients and model grow.
 
-    uv run python tests/benchmarks/workers.py [--repeats 3] [--clients 10 20 40] [--hidden 50 200 1000]
+    uv run python tests/benchmarks/workers.py [--repeats 3] [--clients 10 20 40] [--hidden 50 200 1000] [--epochs 1]
 
-A round is FedAvg's: clients of 200 random 28x28 images, one epoch, batch 10, a perceptron with one hidden layer. Bytes are those of the gRPC messages between the
+A round is FedAvg's: clients of 200 random 28x28 images, batch 10, a perceptron with one hidden layer. Bytes are those of the gRPC messages between the
 coordinator and its workers, the clients' examples included, since in a simulation the coordinator holds them.
 """
 
@@ -35,10 +35,10 @@ def build_population(clients):
     return population_of(sets)
 
 
-def measure(context, clients, hidden, repeats):
+def measure(context, clients, hidden, repeats, epochs=1):
     """Returns seconds and megabytes to and from the workers of a round, and the number of parameters."""
     model = build_mlp((28, 28, 1), 10, hidden=hidden, normalization=(0.5, 0.5))
-    method, population = build_fedavg(model, LocalTraining(learning_rate=0.01)), build_population(clients)
+    method, population = build_fedavg(model, LocalTraining(epochs=epochs, learning_rate=0.01)), build_population(clients)
     state = method.initialize(population)
     cohort = Cohort(population, population.client_ids, (0, 1))
     method.next(state, cohort)  # compiles
@@ -60,6 +60,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 20, 40])
     parser.add_argument("--hidden", type=int, nargs="+", default=[50, 200, 1000])
+    parser.add_argument("--epochs", type=int, default=1)
     options = parser.parse_args()
     started = [runtime.Worker(runtime.WorkerSettings(cores=cores)).start() for cores in (2, 1, 1)]
     try:
@@ -71,7 +72,7 @@ def main():
         for clients, hidden in sorted(points):
             for workers in (started[:1], started[1:]):
                 context = use_workers(runtime.RemoteWorkers.parse(",".join(each.target for each in workers)))
-                seconds, sent, received, size = measure(context, clients, hidden, options.repeats)
+                seconds, sent, received, size = measure(context, clients, hidden, options.repeats, options.epochs)
                 print(f"| {clients} | {size:,} | {len(workers)} | {seconds:.2f} | {sent:.1f} | {received:.1f} |", flush=True)
     finally:
         for worker in started:

@@ -33,6 +33,7 @@ from tffcl.runtime import MESSAGE_BYTES, memory
 # What a byte of a client's values takes while a block is under way: in the message, in the worker's copy of it and in what TFF
 # makes of that; measured, see tests/benchmarks/memory.py and relatedness.py.
 _INPUT_COPIES, _SUMMED_COPIES, _COLLECTED_COPIES = 3, 4, 11
+_HELD_PARTIALS = 2  # sums of so many blocks wait for the end of the round, to be merged there
 _MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
 
 
@@ -164,6 +165,7 @@ class BlockForm:
 
     def __init__(self, composed: Round):
         self._round = composed
+        self.finishing = functools.cache(self._build_finishing)
 
     @functools.cached_property
     def in_parts(self) -> tuple[str, ...]:
@@ -238,6 +240,22 @@ class BlockForm:
             return outputs
 
         return block
+
+    def _build_finishing(self, parts: int) -> tff.Computation:
+        """What follows the sums, from so many partial sums: merged and finished in one call, which sends each of them once."""
+        form = self.mergeable
+        argument_type, _ = form.after_merge.type_signature.parameter
+        partials_type = tff.StructWithPythonType([form.merge.type_signature.result] * parts, list)
+
+        @tff.federated_computation(partials_type)
+        def merge(partials):
+            return functools.reduce(form.merge, [partials[part] for part in range(parts)])
+
+        @tff.federated_computation(argument_type, tff.FederatedType(partials_type, tff.SERVER))
+        def finish(argument, partials):
+            return form.after_merge(argument, tff.federated_map(merge, partials))
+
+        return finish
 
     @functools.cached_property
     def step(self) -> Callable | None:
@@ -314,21 +332,23 @@ def run_in_blocks(
             yield form.inputs(few, values, states, {name: [given[i] for i in where] for name, given in fields.items()})
 
     mixings = {name: composed.uploads[name].by_parts(states[name]) for name in form.in_parts}
-    together, partial, done = None, None, 0
+    together, partials, done = None, [], 0
     for where, few, out in zip(places, cohorts, in_lanes(form.block, arguments(), chosen.in_flight)):
         told = by_client(out["rows"], few.client_ids)
         for name, mixing in mixings.items():
             mixing.add(told.pop(name), told["weight"])
         together = _with_rows(together, told, where, len(order))
         if form.mergeable is not None:
-            partial = out["partial"] if partial is None else form.mergeable.merge(partial, out["partial"])
+            partials.append(out["partial"])
+            if len(partials) > _HELD_PARTIALS:
+                partials = [functools.reduce(form.mergeable.merge, partials)]
         if "kept" in out:
             by_id = {int(each["client_id"]): each["kept"] for each in out["kept"]}
             keep(few.client_ids, [by_id[int(client)] for client in few.client_ids])
         done += len(few.client_ids)
         _WATCH.get().moved(done, len(cohort.client_ids))
     together.pop("weight")
-    return _finish(form, composed, partial, mixings, values, states, together)
+    return _finish(form, composed, partials, mixings, values, states, together)
 
 
 def _with_rows(together, told, where: np.ndarray, clients: int):
@@ -344,12 +364,12 @@ def _with_rows(together, told, where: np.ndarray, clients: int):
     return tf.nest.map_structure(put, together, told)
 
 
-def _finish(form: BlockForm, composed: Round, partial, mixings: Mapping, values: Mapping, states, rows: Mapping) -> Told:
+def _finish(form: BlockForm, composed: Round, partials: list, mixings: Mapping, values: Mapping, states, rows: Mapping) -> Told:
     """What follows the sums: the aggregation processes' ends, then the server's step."""
     outputs = {name: dict(zip(("state", "result", "measurements"), mixing.finish())) for name, mixing in mixings.items()}
     if form.mergeable is not None:
         argument = collections.OrderedDict((name, states[name]) for name in form.merged), [], []
-        outputs.update(form.mergeable.after_merge(argument, partial))
+        outputs.update(form.finishing(len(partials))(argument, partials))
     outputs = {name: outputs[name] for name in composed.aggregators}
     results, measurements, aggregators = (
         collections.OrderedDict((name, output[part]) for name, output in outputs.items())

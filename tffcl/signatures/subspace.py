@@ -42,7 +42,11 @@ def _by_gram(data, num_vectors):
     def all_vectors():
         return _by_gram_matrix(data, num_vectors, _largest)
 
-    return tf.cond(tf.reduce_min(tf.shape(data)) > _few(num_vectors), leading, all_vectors)
+    # A Krylov space is worth its while where it is a small part of the whole one.
+    small = max(_few(num_vectors), 2 * _DEPTH * (num_vectors + 1))
+    if data.shape[0] is not None and data.shape[0] <= small:
+        return all_vectors()
+    return tf.cond(tf.reduce_min(tf.shape(data)) > small, leading, all_vectors)
 
 
 def _by_gram_matrix(data, num_vectors, largest):
