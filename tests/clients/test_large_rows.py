@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from tests.memory import resident_bytes
 from tffcl.clients import kept, large_rows
 from tffcl.errors import UserError
 
@@ -25,11 +26,17 @@ def test_a_matrix_in_a_file_is_the_one_in_memory(tmp_path, monkeypatch):
     assert not list((tmp_path / "kept").iterdir())  # a process that is killed leaves nothing behind
 
 
-def test_what_was_let_go_is_there_again(in_files):
-    matrix = large_rows.joined(parts(), (130, 3))
-    few = matrix[64:].reshape(-1)
+def test_what_was_let_go_is_out_of_memory_and_there_again(in_files):
+    matrix = large_rows.joined((np.full([1, 2**20], row, np.float32) for row in range(16)), (16, 2**20))
+    few = matrix[8:].reshape(-1)  # 32 MB
+    few.sum()
+    held = resident_bytes()
     large_rows.let_go(few)
-    np.testing.assert_array_equal(few, np.repeat([64, 128], [192, 6]))
+    assert held - resident_bytes() > few.nbytes / 2
+    np.testing.assert_array_equal(few[:: 2**20], range(8, 16))
+
+
+def test_what_is_in_memory_cannot_be_let_go():
     own = np.ones(3)
     large_rows.let_go(own)
     np.testing.assert_array_equal(own, np.ones(3))
