@@ -15,7 +15,7 @@ from tffcl.clients import kept, sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
-from tffcl.errors import Diverged, UserError, unknown
+from tffcl.errors import Diverged, UserError
 from tffcl.reporting.marker import read_marker
 from tffcl.rounds import blocks, releases
 from tffcl.runner import accuracies, checks, directory, fingerprint, needs, summary
@@ -32,9 +32,11 @@ from tffcl.runner.round_metrics import Metrics
 from tffcl.runner.stages import Stage, Stages
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.runtime.memory import budget, budget_bytes, parse_bytes
+from tffcl.validation import Count, Parameters, Whole, one_of
 
 CLUSTERING, TRAINING, EVALUATION = range(3)  # places in progress["seconds"]
 _BY_CLIENT = ("rounds_trained", "local_correct", "local_total")
+_Sampling = one_of(sampling.KINDS)
 
 
 class Interrupted(UserError):
@@ -42,7 +44,7 @@ class Interrupted(UserError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Protocol:
+class Protocol(Parameters):
     """What decides a run beside method and clients.
 
     Attributes:
@@ -55,22 +57,13 @@ class Protocol:
       sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average.
     """
 
-    rounds: int
-    clients_per_round: int
-    seed: int = 0
-    evaluate_every: int = 10
-    checkpoint_every: int = 10
-    keep_checkpoints: int = 2
-    sampling: str = "fixed"
-
-    def __post_init__(self):
-        if self.sampling not in sampling.KINDS:
-            raise unknown("sampling", self.sampling, sampling.KINDS)
-        least = {"seed": 0}
-        for field in dataclasses.fields(self)[:-1]:
-            value, smallest = getattr(self, field.name), least.get(field.name, 1)
-            if isinstance(value, bool) or int(value) != value or value < smallest:
-                raise UserError(f"{field.name} is {value}; it must be a whole number from {smallest}")
+    rounds: Count
+    clients_per_round: Count
+    seed: Whole = 0
+    evaluate_every: Count = 10
+    checkpoint_every: Count = 10
+    keep_checkpoints: Count = 2
+    sampling: _Sampling = "fixed"
 
 
 @dataclasses.dataclass
