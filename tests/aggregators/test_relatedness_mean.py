@@ -1,4 +1,5 @@
 import collections
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.relatedness_mean import RelatednessMeanFactory
+from tffcl.clients import large_rows
 
 FLOAT = tff.TensorType(np.float32)
 MATRIX = np.array([[1, 0.5, 0], [0, 1, 2], [1, 1, 1]], np.float32)
@@ -103,3 +105,40 @@ def test_clients_related_by_what_they_upload_with_several_tensors(tff_worker):
 def test_bad_types(value, weight, message):
     with pytest.raises(TypeError, match=message):
         RelatednessMeanFactory().create(value, weight)
+
+
+@pytest.mark.parametrize("mixes", [2, 5, 9], ids=["fewer", "as many", "more"])
+@pytest.mark.parametrize("in_memory", [True, False], ids=["in memory", "in a file"])
+def test_uploads_in_parts_give_the_mixes_of_the_whole(monkeypatch, mixes, in_memory):
+    """Of fewer and of more mixes than clients, made two at a time."""
+    monkeypatch.setattr(large_rows, "_ROWS", 2)
+    monkeypatch.setattr(large_rows, "MEMORY_BYTES", large_rows.MEMORY_BYTES if in_memory else 0)
+    rng = np.random.default_rng(0)
+    matrix, values = rng.uniform(size=(mixes, 5)).astype(np.float32), rng.normal(size=(5, 2, 3)).astype(np.float32)
+    matrix[1], weights, keys = 0, np.array([3, 0, 1, 2, 4], np.float32), np.array([4, 2, 0, 3, 1], np.int32)
+    values[1] = np.nan  # of the client whose weight is 0
+    mixing = RelatednessMeanFactory().by_parts(matrix)
+    for few in (slice(0, 2), slice(2, 5)):
+        mixing.add({"key": keys[few], "value": values[few]}, weights[few])
+    state, result, measured = mixing.finish()
+    shares = (matrix[:, keys] * weights).astype(np.float64)
+    expected = np.tensordot(shares, np.nan_to_num(values), 1) / np.maximum(shares.sum(axis=1), 1e-9)[:, None, None]
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(state, matrix)
+    np.testing.assert_array_equal(measured["key"], range(5))
+    np.testing.assert_array_equal(measured["weight"], weights[np.argsort(keys)])
+
+
+def test_mixes_for_many_more_than_take_part_are_not_held_in_memory(monkeypatch):
+    monkeypatch.setattr(large_rows, "MEMORY_BYTES", 2**20)
+    values = np.ones([10, 2000], np.float32)
+    mixing = RelatednessMeanFactory().by_parts(np.ones([1000, 10], np.float32))
+    tracemalloc.start()
+    try:
+        mixing.add({"key": np.arange(10, dtype=np.int32), "value": values}, np.ones(10, np.float32))
+        result = mixing.finish()[1]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < result.nbytes / 2
+    np.testing.assert_allclose(result[::100], 1, rtol=1e-6)

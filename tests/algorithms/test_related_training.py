@@ -1,18 +1,24 @@
 """FLT's training with a relatedness matrix (Alg. 3, case I): its limits, and a round by hand."""
 
 import dataclasses
+import tracemalloc
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from tests.memory import resident_bytes
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.flt import FLTState
 from tffcl.algorithms.method import ClusteredState
 from tffcl.algorithms.related_training import build_related_training
 from tffcl.algorithms.solo import build_solo
+from tffcl.clients import large_rows
 from tffcl.clients.kept import KeptStates
+from tffcl.clustering.mixing import only_used
+from tffcl.rounds import blocks
 
 EVERYONE = (0, 1, 2, 3, 4)
 
@@ -92,3 +98,36 @@ def test_no_model_is_stored_twice(tff_worker, model, digit_clients):
         state, _ = method.next(state, cohort_of(population, np.arange(0, 12, 2), number))
         assert len(state.models) == 4  # three mixes, and the initial model of those who never took part
     assert len(np.unique(state.models, axis=0)) == 4
+
+
+@pytest.mark.parametrize("mixes", ["cohort", "everyone", "stored"])
+def test_models_in_a_file_are_those_in_memory(tff_worker, model, population, monkeypatch, mixes):
+    """In blocks and a few at a time too; a round does not touch the models of the state before it."""
+    matrix = np.array([[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [1, 1, 1, 1, 0], [0, 0, 0, 1, 0], [0, 1, 0, 0, 1]], np.float32)
+    method = related(model, matrix, mixes)
+    expected = models_of(method, train(method, population, COHORTS[:2]), population)
+    monkeypatch.setattr(large_rows, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(large_rows, "_ROWS", 2)
+    with mock.patch.object(blocks, "plan", lambda *_: blocks.Plan(blocks=2)):
+        state = train(method, population, COHORTS[:1])
+        before = models_of(method, state, population).copy()
+        after, _ = method.next(state, cohort_of(population, COHORTS[1], 2))
+    np.testing.assert_array_equal(models_of(method, state, population), before)
+    assert_close(models_of(method, after, population), expected)
+
+
+def test_only_a_few_models_are_in_memory_when_a_round_replaces_some(monkeypatch):
+    monkeypatch.setattr(large_rows, "MEMORY_BYTES", 2**20)
+    models = large_rows.joined((np.full([1, 16000], row, np.float32) for row in range(1000)), (1000, 16000))
+    new, rows = np.full([10, 16000], -1, np.float32), np.arange(1000, dtype=np.int32)
+    rows[:10] = 1000 + np.arange(10)
+    held = resident_bytes()
+    tracemalloc.start()
+    try:
+        kept, rows = only_used(models, new, rows)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < models.nbytes / 4
+    assert resident_bytes() - held < models.nbytes / 2  # what was read of the file is no part of the peak above
+    np.testing.assert_array_equal(kept[rows, 0], [*[-1] * 10, *range(10, 1000)])

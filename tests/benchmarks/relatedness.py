@@ -28,6 +28,7 @@ def measure(clients: int, rounds: int, data_dir: str | None, budget: str | None)
     from tffcl.algorithms.related_training import build_related_training
     from tffcl.clients import sampling
     from tffcl.clients.cohort import Cohort
+    from tffcl.clients.large_rows import joined
     from tffcl.experiments import config, prepare
     from tffcl.experiments.populations import build_population
     from tffcl.rounds import blocks
@@ -49,7 +50,8 @@ def measure(clients: int, rounds: int, data_dir: str | None, budget: str | None)
     relatedness = np.maximum(relatedness | relatedness.T, np.eye(clients)).astype(np.float32)
     # As after many rounds: a model for every client.
     start = training.start(population, np.zeros(clients, np.int32))
-    start |= {"models": np.repeat(model.initial[np.newaxis], clients, axis=0), "rows": np.arange(clients, dtype=np.int32)}
+    models = joined((model.initial[np.newaxis] for _ in range(clients)), (clients, model.size))
+    start |= {"models": models, "rows": np.arange(clients, dtype=np.int32)}
     state = State(**start, relatedness=relatedness)
     before, seconds, watch = peak(), [], blocks.Watch(chose=lambda line: print(f"  {line}"))
     for number in range(1, rounds + 1):

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import collect_rows, stacked
+from tffcl.clients.large_rows import joined, slices
 
 RELATEDNESS_TYPE = tff.TensorType(np.float32, [None, None])
 
@@ -107,37 +108,52 @@ class RelatednessMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 class Mixing:
-    """The mixes of a cohort whose uploads come in parts, in NumPy."""
+    """The mixes of a cohort whose uploads come in parts, in NumPy.
+
+    Where the server's matrix says who is related, and has no more rows than columns, the mixes are summed up as the uploads
+    come, and no upload is held. Otherwise the uploads are held until all are there, and the mixes are made a few at a time.
+    """
 
     def __init__(self, relate: Callable, state):
         self._relate, self._state = relate, state
-        self._parts, self._totals, self._shares = [], None, 0.0
+        self._told, self._values, self._totals = [], [], None
+        self._sums = relate is by_matrix and state.shape[0] <= state.shape[1]
 
     def add(self, uploads, weights: np.ndarray):
         """Takes the uploads of some clients: the structure of values `[b, ...]`, and `float32 [b]`."""
         heard = tf.nest.map_structure(lambda rows: np.where(_beside(weights > 0, rows), rows, 0), uploads["value"])
-        part = {**uploads, "value": heard, "weight": weights.astype(np.float32)}
-        if self._relate is by_matrix:  # what is known before all have answered need not be held until then
-            shares = np.asarray(self._state, np.float32)[:, part["key"]] * part["weight"]
-            sums = tf.nest.map_structure(lambda rows: _mixed(shares, rows), part.pop("value"))
-            self._totals = sums if self._totals is None else tf.nest.map_structure(_added, self._totals, sums)
-            self._shares = self._shares + shares.sum(axis=1)
-        self._parts.append(part)
+        told = {name: upload for name, upload in uploads.items() if name != "value"} | {"weight": weights.astype(np.float32)}
+        self._told.append(told)
+        if not self._sums:
+            self._values.append(heard)
+            return
+        shares = np.asarray(self._state, np.float32)[:, told["key"]] * told["weight"]
+        if self._totals is None:
+            self._totals = tf.nest.map_structure(lambda rows: np.zeros((len(shares), *rows.shape[1:]), rows.dtype), heard)
+        tf.nest.map_structure(lambda total, rows: _add_mixes(total, shares, rows), self._totals, heard)
 
     def finish(self) -> tuple:
         """Returns the process' next state, its result and its measurements."""
-        rows = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *self._parts)
-        order = np.argsort(rows["key"], kind="stable")
-        rows = tf.nest.map_structure(lambda leaf: leaf[order], rows)
-        relatedness = np.asarray(self._relate(self._state, tf.nest.map_structure(tf.convert_to_tensor, rows)), np.float32)
-        measured = collections.OrderedDict(key=rows["key"], relatedness=relatedness, weight=rows["weight"])
-        if self._totals is None:
-            shares = relatedness * rows["weight"]
-            self._totals = tf.nest.map_structure(lambda leaf: _mixed(shares, leaf), rows["value"])
-            self._shares = shares.sum(axis=1)
-        weight = np.where(self._shares > 0, self._shares, 1.0)
-        result = tf.nest.map_structure(lambda total: _divided(total, weight), self._totals)
+        told = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *self._told)
+        order = np.argsort(told["key"], kind="stable")
+        told = tf.nest.map_structure(lambda leaf: leaf[order], told)
+        relatedness = self._related(told, order)
+        measured = collections.OrderedDict(key=told["key"], relatedness=relatedness, weight=told["weight"])
+        shares = relatedness * told["weight"]
+        weight = shares.sum(axis=1)
+        weight = np.where(weight > 0, weight, 1.0).astype(np.float32)
+        if self._sums:
+            result = tf.nest.map_structure(lambda total: _divided(total, weight), self._totals)
+        else:
+            shares = shares[:, np.argsort(order)]  # in the order in which the uploads came
+            result = tf.nest.map_structure(lambda *parts: _mixes(shares, weight, parts), *self._values)
         return tf.nest.map_structure(np.asarray, self._state), result, measured
+
+    def _related(self, told, order: np.ndarray) -> np.ndarray:
+        uploads = dict(told)
+        if self._relate is not by_matrix:  # another relation may look at the values
+            uploads["value"] = tf.nest.map_structure(lambda *parts: np.concatenate(parts)[order], *self._values)
+        return np.asarray(self._relate(self._state, tf.nest.map_structure(tf.convert_to_tensor, uploads)), np.float32)
 
 
 def _tensor(value, spec) -> tf.Tensor:
@@ -148,13 +164,26 @@ def _beside(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
     return rows.reshape([-1] + [1] * (np.ndim(values) - 1))
 
 
-def _mixed(shares: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    return (shares.astype(rows.dtype) @ rows.reshape(len(rows), -1)).reshape(len(shares), *rows.shape[1:])
+def _add_mixes(total: np.ndarray, shares: np.ndarray, rows: np.ndarray):
+    """Adds to the sums in place, a few at a time: there may be a model for each client."""
+    sums, flat, shares = total.reshape(len(total), -1), rows.reshape(len(rows), -1), shares.astype(rows.dtype)
+    for few in slices(len(sums)):
+        sums[few] += shares[few] @ flat
 
 
-def _added(total: np.ndarray, part: np.ndarray) -> np.ndarray:
-    total += part  # in place: there may be a model for each client
-    return total
+def _mixes(shares: np.ndarray, weight: np.ndarray, parts) -> np.ndarray:
+    """The means `[r, ...]` of values that are in parts, by `shares [r, m]` that sum to `weight [r]`."""
+    shape, dtype = (len(shares), *parts[0].shape[1:]), parts[0].dtype
+    ends = np.cumsum([len(part) for part in parts])
+    of_parts = np.split(shares.astype(dtype), ends[:-1], axis=1)
+    flat = [part.reshape(len(part), -1) for part in parts]
+
+    def made():
+        for few in slices(len(shares)):
+            total = sum(share[few] @ rows for share, rows in zip(of_parts, flat))
+            yield _divided(total, weight[few]).reshape(-1, *shape[1:])
+
+    return joined(made(), shape, dtype)
 
 
 def _divided(total: np.ndarray, weight: np.ndarray) -> np.ndarray:

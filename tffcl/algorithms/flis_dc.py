@@ -26,7 +26,7 @@ from tffcl.clustering import inference_similarity as inference
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server_steps import models_type
+from tffcl.rounds.server_steps import Replacing, models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.answers import answers_type, build_answer, check_images, related
@@ -131,14 +131,12 @@ def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLI
         del client
         return collections.OrderedDict((name, tf.identity(value)) for name, value in values.items())
 
-    def step(state, results, measurements):
-        del measurements
-        return {**state, "models": results["trained"]}
-
     values = {"models": models_type(model.size), "images": tff.TensorType(images.dtype, images.shape)}
     work = ClientWork(model.example_spec, compute, {**fields, "key": np.int32})
     return compose(
-        work, {"trained": build_aggregation(model, parameters, images)}, Server(values, receive, step, once=("images",))
+        work,
+        {"trained": build_aggregation(model, parameters, images)},
+        Server(values, receive, Replacing("trained"), once=("images",)),
     )
 
 

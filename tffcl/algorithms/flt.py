@@ -31,6 +31,7 @@ from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
 from tffcl.clustering import client_relatedness as fcr
 from tffcl.clustering import hierarchical
+from tffcl.clustering.mixing import only_used
 from tffcl.clustering.relations import GAP, ClientRelatedness, starting_models, suggested_gamma
 from tffcl.clustering.renumbering import mean_of_members
 from tffcl.errors import UserError
@@ -313,7 +314,8 @@ class FLT(Method):
         if self._joint:
             given = starting_models(state.models, state.rows, related[known:, :known], apart[:known, known:])
             rows = np.concatenate([state.rows, len(state.models) + np.arange(len(given), dtype=np.int32)])
-            changes |= {"rows": rows[order], "models": np.concatenate([state.models, given])}
+            models, rows = only_used(state.models, given, rows[order])
+            changes |= {"rows": rows, "models": models}
         if self._triggers:
             changes["flags"] = state.flags.with_arrivals(newcomers.versions, order)
         return dataclasses.replace(state, **changes, **members)

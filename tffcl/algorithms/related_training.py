@@ -12,11 +12,12 @@ from tffcl.algorithms.method import Exports
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_model_work
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.large_rows import let_go
 from tffcl.clustering.mixing import only_used, with_stored
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server_steps import models_type
+from tffcl.rounds.server_steps import Replacing, models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import RoundMetrics
 
@@ -44,12 +45,8 @@ def build_related_round(model: FlatModel, training: LocalTraining, *, flags: boo
     def receive(values, client):
         return collections.OrderedDict(model=values["models"][client["row"]])
 
-    def step(state, results, measurements):
-        del measurements
-        return {**state, "models": results["trained"]}
-
     work = build_model_work(model, training, flags=flags)
-    server = Server({"models": models_type(model.size)}, receive, step, by_row={"models": "row"})
+    server = Server({"models": models_type(model.size)}, receive, Replacing("trained"), by_row={"models": "row"})
     return compose(work, {"trained": RelatednessMeanFactory()}, server)
 
 
@@ -95,7 +92,9 @@ class RelatedTraining:
         if self.flags:
             fields["changed"] = self.flags(state, cohort)
         asked = {"trained": relatedness[mixed[first]]}
-        result = run_round(self.round, cohort, {"models": state.models[used]}, asked, **fields)
+        sent = {"models": state.models[used]}
+        let_go(state.models)
+        result = run_round(self.round, cohort, sent, asked, **fields)
         mixes = result.values["models"]
         if self.mixes == "stored":
             sizes = cohort.population.sizes[cohort.population.index(state.client_ids)]

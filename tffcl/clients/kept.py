@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tffcl.clients import large_rows
 from tffcl.clients.archive import write_arrays
 from tffcl.errors import UserError
 
@@ -113,11 +114,12 @@ _STORE: contextvars.ContextVar[KeptStore | None] = contextvars.ContextVar("kept 
 
 @contextlib.contextmanager
 def stored_in(directory: pathlib.Path, memory_bytes: int | None = None):
-    """Lets the values that are kept inside the block have their files in this directory."""
+    """Lets the values that are kept inside the block have their files in this directory, and large matrices of models too."""
     store = KeptStore(directory, MEMORY_BYTES if memory_bytes is None else memory_bytes)
     token = _STORE.set(store)
     try:
-        yield store
+        with large_rows.filed_in(directory):
+            yield store
     finally:
         _STORE.reset(token)
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from tffcl.clients.large_rows import joined, let_go, slices
+
 
 def with_stored(mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, models: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Adds the models of those who did not take part to the mixes of the cohort (FLT Alg. 3 line 17 as printed: W̄ has all).
@@ -20,16 +22,28 @@ def with_stored(mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, models
     of_models = np.zeros((len(models), len(mixes)), np.float32)
     np.add.at(of_models, rows[absent], shares[:, absent].T)
     of_cohort, total = shares[:, where].sum(axis=1, keepdims=True), shares.sum(axis=1, keepdims=True)
-    return ((of_cohort * mixes + of_models.T @ models) / total).astype(np.float32)
+
+    def parts():
+        for few in slices(len(mixes)):
+            yield (of_cohort[few] * mixes[few] + of_models[:, few].T @ models) / total[few]
+            let_go(models)
+            let_go(mixes)
+
+    return joined(parts(), mixes.shape)
 
 
 def only_used(models: np.ndarray, new: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Only the models that somebody has, and everyone's row among them; `rows` counts `models` first, then `new`."""
     used, renumbered = np.unique(rows, return_inverse=True)
-    old = used < len(models)
-    # Not the two joined and then picked from: with a model for each of many clients that is gigabytes more. Mode "clip",
-    # because "raise" makes a copy of its own.
-    kept = np.empty((len(used), models.shape[1]), np.float32)
-    np.take(models, used[old], axis=0, out=kept[: old.sum()], mode="clip")
-    np.take(new, used[~old] - len(models), axis=0, out=kept[old.sum() :], mode="clip")
-    return kept, renumbered.astype(np.int32)
+    renumbered = renumbered.astype(np.int32)
+    old, added = used[used < len(models)], used[used >= len(models)] - len(models)
+    if not len(old) and len(added) == len(new):
+        return new, renumbered
+
+    def parts():
+        for source, wanted in ((models, old), (new, added)):
+            for few in slices(len(wanted)):
+                yield source[wanted[few]]
+                let_go(source)
+
+    return joined(parts(), (len(used), models.shape[1])), renumbered

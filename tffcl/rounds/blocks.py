@@ -26,12 +26,13 @@ from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
 from tffcl.rounds.composer import Round
 from tffcl.rounds.plain_containers import plain_containers
+from tffcl.rounds.server_steps import Replacing
 from tffcl.rounds.traffic import type_bytes
 from tffcl.runtime import MESSAGE_BYTES, memory
 
 # What a byte of a client's values takes while a block is under way: in the message, in the worker's copy of it and in what TFF
 # makes of that; measured, see tests/benchmarks/memory.py and relatedness.py.
-_INPUT_COPIES, _SUMMED_COPIES, _COLLECTED_COPIES = 3, 4, 10
+_INPUT_COPIES, _SUMMED_COPIES, _COLLECTED_COPIES = 3, 4, 11
 _HELD_PARTIALS = 2  # sums of so many blocks wait for the end of the round, to be merged there
 _MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
 
@@ -260,7 +261,7 @@ class BlockForm:
     def step(self) -> Callable | None:
         """The server's step, in this process: what it moves need not go through a message."""
         step = self._round.server.step
-        return None if step is None else tf.function(step, reduce_retracing=True)
+        return step if step is None or isinstance(step, Replacing) else tf.function(step, reduce_retracing=True)
 
     def inputs(self, cohort: Cohort, values: Mapping, states, fields: Mapping[str, Sequence]) -> tuple:
         """Returns the arguments of `block` for a block of clients."""

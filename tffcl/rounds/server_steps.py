@@ -1,6 +1,7 @@
 """Server halves that several methods share: which model a client receives, and what its update moves."""
 
 import collections
+import dataclasses
 import functools
 
 import numpy as np
@@ -31,6 +32,22 @@ def move_rows(state, results, measurements):
     """Every model moves by the mean update of its clients; one that nobody trained stays (PACFL Alg. 1 line 24)."""
     del measurements
     return {**state, "models": state["models"] + pad_rows(results["update"], tf.shape(state["models"])[0])}
+
+
+@dataclasses.dataclass(frozen=True)
+class Replacing:
+    """A server step that makes the result of an upload the next models, as it is. It computes nothing: outside of a federated
+    computation it takes NumPy arrays too, and copies none of them.
+
+    Attributes:
+      upload: The upload's name.
+    """
+
+    upload: str
+
+    def __call__(self, state, results, measurements):
+        del measurements
+        return {**state, "models": results[self.upload]}
 
 
 def keyed_server(size: int, rows: int | None = None, *, optimizer: tff.learning.optimizers.Optimizer | None = None) -> Server:

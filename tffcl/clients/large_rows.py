@@ -1,0 +1,76 @@
+"""Matrices with a row for each of many clients, of which only a part should be in memory at a time."""
+
+import contextlib
+import contextvars
+import math
+import mmap
+import pathlib
+import tempfile
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from tffcl.errors import UserError
+
+MEMORY_BYTES = 2**28  # of a matrix that is in memory; a larger one is in a file, and what is read of it can be let go
+_ROWS = 64  # that are made at a time
+
+_DIRECTORY: contextvars.ContextVar[pathlib.Path | None] = contextvars.ContextVar("directory of large matrices", default=None)
+
+
+@contextlib.contextmanager
+def filed_in(directory: pathlib.Path):
+    """Lets large matrices that are made inside the block have their files in this directory; default is the system's."""
+    token = _DIRECTORY.set(directory)
+    try:
+        yield
+    finally:
+        _DIRECTORY.reset(token)
+
+
+def slices(count: int) -> Iterator[slice]:
+    """Cuts so many rows into a few at a time."""
+    for start in range(0, count, _ROWS):
+        yield slice(start, min(start + _ROWS, count))
+
+
+def joined(parts: Iterable[np.ndarray], shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:
+    """Makes a matrix of its parts, which come one after the other.
+
+    A large one is a file that is mapped into memory, read-only. The file has no name: it ends with the last array that refers
+    to it, also when the process is killed.
+
+    Args:
+      parts: Rows `[b, ...]`, from the first to the last.
+      shape: Of the matrix, `[n, ...]`.
+      dtype: Of the matrix.
+
+    Raises:
+      UserError: If the disk has no room for it.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size <= MEMORY_BYTES:
+        found, done = np.empty(shape, dtype), 0
+        for part in parts:
+            found[done : done + len(part)] = part
+            done += len(part)
+        return found
+    directory = _DIRECTORY.get()
+    try:
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as file:
+            for part in parts:
+                file.write(np.ascontiguousarray(part, dtype).data)
+            return np.asarray(np.memmap(file, dtype, "r", shape=shape))
+    except OSError as error:
+        where = directory or tempfile.gettempdir()
+        raise UserError(f"the models of {shape[0]:,} clients need {size:,} bytes in {where}: {error.strerror}") from None
+
+
+def let_go(matrix: np.ndarray):
+    """Takes what was read of a matrix in a file out of this process' memory; it is there again when it is asked for."""
+    while isinstance(matrix, np.ndarray):
+        matrix = matrix.base
+    if isinstance(matrix, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        matrix.madvise(mmap.MADV_DONTNEED)
