@@ -8,6 +8,7 @@ import pytest
 from tffcl.errors import Diverged, UserError
 from tffcl.experiments import clock, compare, config, study_pace
 from tffcl.experiments.study_pace import Pace
+from tffcl.reporting.units import human_time
 
 
 def configs(seeds, algorithms=("fedavg", "solo"), rounds=2):
@@ -78,7 +79,7 @@ def test_long_runs_get_a_trial_and_what_is_left_follows_what_runs_took(tmp_path,
     each = 1 + 100 * 20 * 5 * 0.01  # rounds, clients and local epochs of the task
     assert said[:2] == [
         "a short trial of demo_digits ...",
-        f"4 runs, 4 to do: about {study_pace.human_time(4 * each)} on this machine as it is now",
+        f"4 runs, 4 to do: about {human_time(4 * each)} on this machine as it is now",
     ]
     assert said[2] == "[1/4] fedavg, seed 0: about 2 min; all that is left: 7 min"
     assert "[2/4] solo, seed 0: about 2 s; all that is left: 6 s" in said

@@ -11,6 +11,7 @@ from tffcl.cli import main
 from tffcl.experiments import study, study_files, study_tuning, tasks
 from tffcl.reporting import league_figure, league_table, study_results
 from tffcl.reporting.results_page import results_page, write_leagues
+from tffcl.reporting.units import human_time
 
 MINE = """
 title = "Two methods"
@@ -163,3 +164,16 @@ def test_every_method_of_the_league_is_in_it_with_as_many_trials():
     planned = study.plan(found, rounds=2)
     for cell in planned.cells:
         assert len(study_tuning.points(cell)) == 3, cell.name
+
+
+def test_the_time_that_the_runs_took_is_said_and_a_shared_run_counts_once(league, read, tmp_path):
+    runs = {file.parent: json.loads(file.read_text())["seconds"]["total"] for file in read.path.glob("**/summary.json")}
+    assert f"seed 0; {human_time(sum(runs.values()))} of training, evaluation and clustering." in read.setting
+    copy = shutil.copytree(read.path, tmp_path / "results")
+    noted = json.loads((copy / "study.json").read_text())
+    noted["cells"] += [{**cell, "column": "again"} for cell in noted["cells"]]
+    (copy / "study.json").write_text(json.dumps(noted))
+    assert study_results.read_study(copy).setting == read.setting
+    for file in copy.glob("**/seed-0"):
+        shutil.rmtree(file)
+    assert study_results.read_study(copy).setting == "Run with 2 rounds; seed 0."

@@ -11,8 +11,8 @@ from tffcl.errors import Diverged, UserError
 from tffcl.experiments import prepare, study_pace, tasks
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.populations import build_populations
-from tffcl.experiments.study_pace import human_time
 from tffcl.reporting.marker import check_summary
+from tffcl.reporting.units import human_time
 from tffcl.runner.directory import FAILED
 from tffcl.runner.train import Interrupted
 

@@ -111,10 +111,3 @@ def earlier_runs(roots: Iterable[pathlib.Path]) -> dict[str, float]:
             except (OSError, ValueError, KeyError, TypeError):  # a run of another version tells nothing
                 continue
     return found
-
-
-def human_time(seconds: float) -> str:
-    """Returns seconds as people say them: "40 s", "12 min", "3.5 h"."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"

@@ -1,5 +1,6 @@
 """What a study has given so far, read from its small files: each cell's numbers over the seeds, beside the published one."""
 
+import collections
 import dataclasses
 import json
 import math
@@ -11,7 +12,7 @@ import numpy as np
 from tffcl.errors import UserError
 from tffcl.reporting import columns
 from tffcl.reporting.comparisons import Failure, read_failure
-from tffcl.reporting.units import Stat
+from tffcl.reporting.units import Stat, human_time
 
 CONTENTS = "study.json"
 FINDINGS = "FINDINGS.md"
@@ -31,6 +32,7 @@ class Result:
       accuracies: cluster, local, global, and as "took part" cluster over those that took part, in percent, over the seeds.
       ari: Adjusted Rand index over the seeds.
       rounds: That were run.
+      seconds: Of training, evaluation and clustering, by run.
       failures: The seeds that failed, and why.
     """
 
@@ -41,6 +43,7 @@ class Result:
     accuracies: Mapping[str, Stat]
     ari: Stat
     rounds: int | None
+    seconds: Mapping[str, float]
     failures: tuple[Failure, ...]
 
     @property
@@ -101,11 +104,13 @@ class StudyResults:
 
     @property
     def setting(self) -> str:
-        """In a line: rounds and seeds that were run, and what ± means."""
+        """In a line: rounds and seeds that were run, how long that took, and what ± means."""
         rounds = self.noted["rounds"]
         share = "all rounds" if rounds == 1 else f"{rounds:g} of each task's rounds" if rounds < 1 else f"{rounds:g} rounds"
         seeds = ", ".join(map(str, self.noted["seeds"]))
-        run = f"Run with {share}; seed{'s' * (len(self.noted['seeds']) != 1)} {seeds}."
+        spent = sum(collections.ChainMap(*(result.seconds for result in self.results)).values())  # cells may share a run
+        took = f"; {human_time(spent)} of training, evaluation and clustering" if spent else ""
+        run = f"Run with {share}; seed{'s' * (len(self.noted['seeds']) != 1)} {seeds}{took}."
         here = f"Here ± is the sample standard deviation over seeds, in the paper {self.noted['published_is']}."
         return run if self.league else f"{run} {here}"
 
@@ -147,6 +152,7 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
         },
         ari=Stat.of(_nan(each["clusters"]["ari"]) for each in summaries),
         rounds=max((each["rounds"] for each in summaries), default=None),
+        seconds={str(place): each["seconds"]["total"] for place, each in zip(places, summaries, strict=True)},
         failures=failures,
     )
 

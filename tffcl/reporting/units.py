@@ -77,6 +77,13 @@ def human_bytes(count: float) -> str:
     return show_bytes(Stat(count, math.nan, 1))
 
 
+def human_time(seconds: float) -> str:
+    """Returns seconds as people say them: "40 s", "12 min", "3.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
+
+
 def _power(count: float) -> int:
     power = 0
     # 999.5 would be printed as 1000, so the next unit begins there.
