@@ -23,7 +23,7 @@ rounds = 0.5
 seed = 77
 
 [tune]
-learning_rate = [1e-6, 0.1]
+learning_rate = [1e-6, 0.08]
 
 [set.dataset]
 validation = 0.2
@@ -63,13 +63,13 @@ def read(league):
 def test_the_best_on_validation_examples_is_chosen(league, read):
     tuned = json.loads((league[1] / "results" / study_tuning.TUNED).read_text())
     points = tuned["digits/FedAvg"]["points"]
-    assert [point["values"] for point in points] == [{"train.learning_rate": 1e-6}, {"train.learning_rate": 0.1}]
+    assert [point["values"] for point in points] == [{"train.learning_rate": 1e-6}, {"train.learning_rate": 0.08}]
     assert points[0]["validation"] < points[1]["validation"]
     cells = {each.noted["row"]: each.noted for each in read.results}
-    assert cells["FedAvg"]["tuned"] == {"train.learning_rate": 0.1} and cells["SOLO"]["tuned"] == {}
+    assert cells["FedAvg"]["tuned"] == {"train.learning_rate": 0.08} and cells["SOLO"]["tuned"] == {}
     assert "all 2 settings that were tried failed or diverged" in cells["Wild"]["missing"]
     run = league[1] / "results" / "digits" / "fedavg" / "seed-0"
-    assert "learning_rate = 0.1" in (run / "config.toml").read_text()
+    assert "learning_rate = 0.08" in (run / "config.toml").read_text()
     trial = league[1] / "runs" / "trials" / "digits" / "fedavg" / "1" / "seed-77"
     assert json.loads((trial / "summary.json").read_text())["rounds"] == 1  # half of two
     assert not (league[1] / "results" / "trials").exists()
@@ -91,6 +91,21 @@ def test_what_was_chosen_and_run_elsewhere_is_not_run_again(league, tmp_path, mo
     assert ran == ["solo"]
 
 
+def test_the_same_command_goes_on_in_the_same_place(league, tmp_path, monkeypatch, capsys):
+    out = shutil.copytree(league[1], tmp_path / "out")
+    (out / "results" / "digits" / "solo" / "seed-0" / "summary.json").unlink()  # as if killed in its last run
+    (out / "runs" / "digits" / "solo" / "seed-0" / "summary.json").unlink()
+    before = (out / "results" / "study.json").read_text()
+    monkeypatch.setattr(study_tuning.compare, "read_summary", lambda _: pytest.fail("what is chosen is not chosen again"))
+    noted = []
+    monkeypatch.setattr(
+        study.compare, "run_or_note", lambda *_, **__: noted.append((out / "results" / "study.json").read_text())
+    )
+    main(["study", str(league[0]), *SHORT, "--out", str(out)])
+    assert noted == [before]
+    assert "holds another run" not in capsys.readouterr().err
+
+
 def test_the_table_has_what_methods_are_compared_by(league, read):
     rows = {row.result.noted["row"]: row for row in league_table.league_rows(read, "digits")}
     assert set(rows) == {"FedAvg", "SOLO"}
@@ -107,7 +122,7 @@ def test_the_table_has_what_methods_are_compared_by(league, read):
     if reached:
         assert row.rounds_to_target.mean == float(lines[reached[0]][head.index("round")])
     cells = dict(zip(league_table.HEADS, league_table.cells(row), strict=True))
-    assert cells["chosen"] == "learning rate 0.1" and cells["seeds"] == "1"
+    assert cells["chosen"] == "learning rate 0.08" and cells["seeds"] == "1"
 
 
 def test_a_page_for_readers_and_its_picture(league, tmp_path):
@@ -141,7 +156,7 @@ def test_the_picture_is_of_all_that_has_been_run(read):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[1e-6, 0.1]", "[0.1]", "tune.learning_rate is [0.1]; it must be a list of two or more different values"),
+        ("[1e-6, 0.08]", "[0.1]", "tune.learning_rate is [0.1]; it must be a list of two or more different values"),
         ("rounds = 0.5", "rounds = 2", "[tuning]: rounds is 2; it must be a share of a run's rounds"),
         ("seed = 77", 'select = "local"', "unknown select of mine.toml, [tuning]: 'local'"),
         ('layout = "league"', 'layout = "legue"', "unknown layout of mine.toml: 'legue'; did you mean 'league'?"),

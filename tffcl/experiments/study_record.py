@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from collections.abc import Mapping
 
 from tffcl.errors import UserError
 from tffcl.experiments import config as configs
@@ -23,19 +24,29 @@ def claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
             clear(out / RUNS / each.directory)
             for name in SMALL_FILES:
                 (out / RESULTS / each.directory / name).unlink(missing_ok=True)
+    undecided = {place for cell, place in zip(planned.cells, planned.places, strict=True) if cell.tune}
     for each in planned.runs:
+        if each.place in undecided:  # its settings are not chosen yet; it is checked as soon as they are
+            continue
         check_claim(out / RUNS / each.directory, each.config.as_dict(), resume=True, overwrite=False)
     file.parent.mkdir(parents=True, exist_ok=True)
     contents = _contents(planned)
     if before:  # cells and seeds of an earlier --only or --seeds stay
-        names = {(cell["column"], cell["row"]) for cell in contents["cells"]}
-        contents["cells"] += [cell for cell in before["cells"] if (cell["column"], cell["row"]) not in names]
+        told = {(cell["column"], cell["row"]): cell for cell in before["cells"]}
+        waiting = {(cell.column, cell.row) for cell in planned.cells if cell.tune}
+        contents["cells"] = [told.get(_name(cell), cell) if _name(cell) in waiting else cell for cell in contents["cells"]]
+        names = set(map(_name, contents["cells"]))
+        contents["cells"] += [cell for name, cell in told.items() if name not in names]
         order = [(cell.column, cell.row) for cell in planned.study.cells]
-        contents["cells"].sort(key=lambda cell: order.index((cell["column"], cell["row"])))
+        contents["cells"].sort(key=lambda cell: order.index(_name(cell)))
         contents["seeds"] = sorted({*contents["seeds"], *before["seeds"]})
     partial = file.with_name(f"{CONTENTS}.partial")
     partial.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
     partial.replace(file)
+
+
+def _name(cell: Mapping) -> tuple[str, str]:
+    return cell["column"], cell["row"]
 
 
 def _read_before(file: pathlib.Path) -> dict | None:
