@@ -32,7 +32,7 @@ def main():
     from tffcl.clients.cohort import Cohort
     from tffcl.experiments import config, prepare
     from tffcl.experiments.populations import build_population
-    from tffcl.rounds import blocks
+    from tffcl.rounds import watching
     from tffcl.runner.evaluator import Evaluator
     from tffcl.runtime import memory
 
@@ -53,7 +53,7 @@ def main():
             print(line)
             said.add(line)
 
-    with budget, blocks.watched(blocks.Watch(chose)):
+    with budget, watching.watched(watching.Watch(chose)):
         start = time.perf_counter()
         state = method.initialize(population)
         print(f"initialised in {time.perf_counter() - start:.1f} s")

@@ -13,7 +13,7 @@ from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_evaluation import build_count_correct
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
-from tffcl.rounds import blocks
+from tffcl.rounds import blocks, watching
 from tffcl.runtime import memory
 
 
@@ -65,8 +65,8 @@ def test_a_cohort_in_blocks_trains_the_same(tff_worker, model, population, build
     whole, told = method.next(method.initialize(population), cohort)
     lines, moved = [], []
     # A client takes some seven models of memory here, in each of two blocks that are under way.
-    watch = blocks.Watch(lines.append, lambda done, clients: moved.append((done, clients)))
-    with memory.budget(25 * 4 * model.size), blocks.watched(watch):
+    watch = watching.Watch(lines.append, lambda done, clients: moved.append((done, clients)))
+    with memory.budget(25 * 4 * model.size), watching.watched(watch):
         parts, again = method.next(method.initialize(population), cohort)
     assert lines and all("4 clients of a round compute in" in line for line in lines)
     assert moved[-1] == (4, 4) and len(moved) > 1

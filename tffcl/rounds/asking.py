@@ -1,6 +1,7 @@
 """Asks clients for a value that they compute from their examples, without training: signatures, choices among models."""
 
 import collections
+import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -10,11 +11,13 @@ import tensorflow_federated as tff
 from tffcl.aggregators.collect import by_client, collect
 from tffcl.clients.population import Population
 from tffcl.kept_builds import built_once
-from tffcl.rounds import releases
+from tffcl.rounds import releases, watching
 from tffcl.rounds.traffic import Transfer
 from tffcl.signatures.signature import OWN_NOISE, OWN_SEED, Signature, without_noise_seed
 
-_CLIENTS_AT_A_TIME = 50  # bounds the data in flight; a round number keeps the runtime's executors few
+# At a time: bounds the data in flight; round numbers keep the runtime's executors few.
+_CLIENTS, _FEW_CLIENTS = 50, 10
+_LONG = 2.0  # seconds; where a few clients take so long, the others are asked a few at a time too, so that one sees them come
 
 
 def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, compute: Callable) -> tff.Computation:
@@ -71,7 +74,7 @@ def ask_all(
     *,
     told: releases.Release | None = None,
 ):
-    """Asks all clients of a population, a bounded number at a time.
+    """Asks all clients of a population, a bounded number at a time; who watches (see `watching`) is told how many have answered.
 
     Args:
       asking: From `build_asking`.
@@ -85,11 +88,15 @@ def ask_all(
     """
     if told is not None:
         releases.tell(told)
-    parts = []
-    for start in range(0, len(population.client_ids), _CLIENTS_AT_A_TIME):
-        ids = population.client_ids[start : start + _CLIENTS_AT_A_TIME]
+    parts, done, everyone, at_a_time = [], 0, len(population.client_ids), _FEW_CLIENTS
+    while done < everyone:
+        ids, begin = population.client_ids[done : done + at_a_time], time.monotonic()
         clients = [collections.OrderedDict(examples=examples(int(client)), client_id=np.int32(client)) for client in ids]
         parts.append(by_client(asking(context, clients)[1], ids))
+        done += len(ids)
+        at_a_time = _FEW_CLIENTS if time.monotonic() - begin > _LONG else _CLIENTS
+        if len(ids) < everyone:
+            watching.watch().moved(done, everyone)
     return tf.nest.map_structure(lambda *rows: np.concatenate(rows), *parts)
 
 

@@ -7,8 +7,6 @@ up to the order of sums. It is made from the composed round's types, so that eve
 
 import collections
 import concurrent.futures
-import contextlib
-import contextvars
 import dataclasses
 import functools
 import itertools
@@ -24,6 +22,7 @@ from tffcl.aggregators.collect import by_client, collect
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
+from tffcl.rounds import watching
 from tffcl.rounds.composer import Round
 from tffcl.rounds.plain_containers import plain_containers
 from tffcl.rounds.server_steps import Replacing
@@ -35,32 +34,6 @@ from tffcl.runtime import MESSAGE_BYTES, memory
 _INPUT_COPIES, _SUMMED_COPIES, _COLLECTED_COPIES = 3, 4, 11
 _HELD_PARTIALS = 2  # sums of so many blocks wait for the end of the round, to be merged there
 _MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
-
-
-@dataclasses.dataclass(frozen=True)
-class Watch:
-    """Who wants to know how a round gets on.
-
-    Attributes:
-      chose: Called with a line that says how a cohort is cut.
-      moved: Called with the clients that are done, and all of the round.
-    """
-
-    chose: Callable[[str], None] = lambda line: None
-    moved: Callable[[int, int], None] = lambda done, clients: None
-
-
-_WATCH: contextvars.ContextVar[Watch] = contextvars.ContextVar("watch", default=Watch())
-
-
-@contextlib.contextmanager
-def watched(watch: Watch):
-    """Tells `watch` of the rounds inside the block that run in blocks."""
-    token = _WATCH.set(watch)
-    try:
-        yield
-    finally:
-        _WATCH.reset(token)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +88,7 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
     room = budget / in_flight - shared * _INPUT_COPIES
     size = max(1, int(min(room / most, (_MESSAGE_ROOM - shared) / each)))
     blocks = min(clients, max(-(-clients // size), parts))
-    _WATCH.get().chose(
+    watching.watch().chose(
         f"{clients} clients of a round compute in {blocks} blocks of {-(-clients // blocks)}, {in_flight} blocks at a time, "
         f"within {memory.shown(budget)} of memory"
     )
@@ -346,7 +319,7 @@ def run_in_blocks(
             by_id = {int(each["client_id"]): each["kept"] for each in out["kept"]}
             keep(few.client_ids, [by_id[int(client)] for client in few.client_ids])
         done += len(few.client_ids)
-        _WATCH.get().moved(done, len(cohort.client_ids))
+        watching.watch().moved(done, len(cohort.client_ids))
     together.pop("weight")
     return _finish(form, composed, partials, mixings, values, states, together)
 

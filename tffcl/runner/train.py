@@ -17,7 +17,7 @@ from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
 from tffcl.errors import Diverged, UserError
 from tffcl.reporting.marker import read_marker
-from tffcl.rounds import blocks, releases
+from tffcl.rounds import releases, watching
 from tffcl.runner import accuracies, checks, directory, fingerprint, needs, summary
 from tffcl.runner.checkpoints import Checkpoints, unwritten
 from tffcl.runner.clustering_error import clustering_error
@@ -180,14 +180,14 @@ def train(
                 fingerprint.check_same_data(out, (read_marker(out) or {}).get("data"), data)
             run = directory.claim(out, settings, data, anew=anew, name="" if anew else checkpoints.run_named())
             files = kept.stored_in(out / directory.KEPT)
-            progress = progress_bar(rounds, title, "round", show=show_progress)
-            watch = blocks.Watch(lambda line: say_once(progress, line, told), lambda *counts: show_clients(progress, *counts))
+            shown = progress_bar(rounds, title, "round", show=show_progress)
+            watch = watching.Watch(lambda line: say_once(shown, line, told), lambda *counts: show_clients(shown, *counts))
             with (
                 watch_for_interrupts() as interrupts,
-                progress as bar,
+                shown as bar,
                 files as store,
                 budget(most),
-                blocks.watched(watch),
+                watching.watched(watch),
                 releases.accounted(ledger),
             ):
                 none = _no_progress(len(population))
