@@ -13,6 +13,7 @@ import os
 import pathlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # k-means of few points: threads would wait for each other
 
 import numpy as np
 import tensorflow as tf

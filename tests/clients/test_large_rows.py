@@ -15,6 +15,13 @@ def parts():
     return (np.full([few.stop - few.start, 3], few.start, np.float32) for few in large_rows.slices(130))
 
 
+@pytest.mark.parametrize("row_bytes, rows", [(0, 64), (2**22, 64), (2**24, 16), (2**30, 8)])
+def test_fewer_large_rows_are_made_at_a_time(row_bytes, rows):
+    cut = list(large_rows.slices(130, row_bytes))
+    assert cut[0] == slice(0, rows) and cut[-1].stop == 130
+    assert all(one.stop == other.start for one, other in zip(cut, cut[1:]))
+
+
 def test_a_matrix_in_a_file_is_the_one_in_memory(tmp_path, monkeypatch):
     in_memory = large_rows.joined(parts(), (130, 3))
     assert in_memory.flags.owndata

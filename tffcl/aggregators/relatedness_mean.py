@@ -121,7 +121,9 @@ class Mixing:
 
     def add(self, uploads, weights: np.ndarray):
         """Takes the uploads of some clients: the structure of values `[b, ...]`, and `float32 [b]`."""
-        heard = tf.nest.map_structure(lambda rows: np.where(_beside(weights > 0, rows), rows, 0), uploads["value"])
+        heard = uploads["value"]
+        if not (weights > 0).all():
+            heard = tf.nest.map_structure(lambda rows: np.where(_beside(weights > 0, rows), rows, 0), heard)
         told = {name: upload for name, upload in uploads.items() if name != "value"} | {"weight": weights.astype(np.float32)}
         self._told.append(told)
         if not self._sums:
@@ -167,7 +169,7 @@ def _beside(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
 def _add_mixes(total: np.ndarray, shares: np.ndarray, rows: np.ndarray):
     """Adds to the sums in place, a few at a time: there may be a model for each client."""
     sums, flat, shares = total.reshape(len(total), -1), rows.reshape(len(rows), -1), shares.astype(rows.dtype)
-    for few in slices(len(sums)):
+    for few in slices(len(sums), sums[:1].nbytes):
         sums[few] += shares[few] @ flat
 
 
@@ -179,7 +181,7 @@ def _mixes(shares: np.ndarray, weight: np.ndarray, parts) -> np.ndarray:
     flat = [part.reshape(len(part), -1) for part in parts]
 
     def made():
-        for few in slices(len(shares)):
+        for few in slices(len(shares), flat[0][:1].nbytes):
             total = sum(share[few] @ rows for share, rows in zip(of_parts, flat))
             yield _divided(total, weight[few]).reshape(-1, *shape[1:])
 

@@ -13,7 +13,8 @@ import numpy as np
 from tffcl.errors import UserError
 
 MEMORY_BYTES = 2**28  # of a matrix that is in memory; a larger one is in a file, and what is read of it can be let go
-_ROWS = 64  # that are made at a time
+_ROWS, _FEW_ROWS = 64, 8  # that are made at a time, at most, and however large they are
+_BYTES = 2**28  # of them
 
 _DIRECTORY: contextvars.ContextVar[pathlib.Path | None] = contextvars.ContextVar("directory of large matrices", default=None)
 
@@ -28,10 +29,11 @@ def filed_in(directory: pathlib.Path):
         _DIRECTORY.reset(token)
 
 
-def slices(count: int) -> Iterator[slice]:
-    """Cuts so many rows into a few at a time."""
-    for start in range(0, count, _ROWS):
-        yield slice(start, min(start + _ROWS, count))
+def slices(count: int, row_bytes: int = 0) -> Iterator[slice]:
+    """Cuts so many rows into a few at a time, fewer of large ones."""
+    at_a_time = min(_ROWS, max(_FEW_ROWS, _BYTES // max(row_bytes, 1)))
+    for start in range(0, count, at_a_time):
+        yield slice(start, min(start + at_a_time, count))
 
 
 def joined(parts: Iterable[np.ndarray], shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:

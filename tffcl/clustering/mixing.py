@@ -24,7 +24,7 @@ def with_stored(mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, models
     of_cohort, total = shares[:, where].sum(axis=1, keepdims=True), shares.sum(axis=1, keepdims=True)
 
     def parts():
-        for few in slices(len(mixes)):
+        for few in slices(len(mixes), mixes[:1].nbytes):
             yield (of_cohort[few] * mixes[few] + of_models[:, few].T @ models) / total[few]
             let_go(models)
             let_go(mixes)
@@ -42,7 +42,7 @@ def only_used(models: np.ndarray, new: np.ndarray, rows: np.ndarray) -> tuple[np
 
     def parts():
         for source, wanted in ((models, old), (new, added)):
-            for few in slices(len(wanted)):
+            for few in slices(len(wanted), source[:1].nbytes):
                 yield source[wanted[few]]
                 let_go(source)
 
