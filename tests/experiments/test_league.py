@@ -6,9 +6,11 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.experiments.test_small_tasks import missing
 from tests.test_cli import fails
 from tffcl.cli import main
-from tffcl.experiments import study, study_files, study_tuning, tasks
+from tffcl.experiments import study, study_files, study_plan, study_tuning, tasks
+from tffcl.experiments.prepare import load_data
 from tffcl.reporting import league_figure, league_table, study_results
 from tffcl.reporting.results_page import results_page, write_leagues
 from tffcl.reporting.units import human_time
@@ -179,6 +181,23 @@ def test_every_method_of_the_league_is_in_it_with_as_many_trials():
     planned = study.plan(found, rounds=2)
     for cell in planned.cells:
         assert len(study_tuning.points(cell)) == 3, cell.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column", list(dict.fromkeys(cell.column for cell in study_files.load_study("league").cells)))
+def test_a_method_that_is_told_a_number_of_clusters_is_told_that_of_the_groups(column):
+    told, absent = {}, missing(next(cell.task for cell in study_files.load_study("league").cells if cell.column == column))
+    if absent:
+        pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
+    for cell in study_files.load_study("league").cells:
+        if cell.column == column:
+            config = study_plan.resolve(cell, 0, 1, {})
+            number = (config.as_dict().get("method") or {}).get("num_clusters")
+            told |= {cell.row: number} if number else {}
+            if cell.row == "FedAvg":
+                groups = load_data(config).true_groups
+    assert len(told) == 6
+    assert groups is None or set(told.values()) == {len(np.unique(groups))}
 
 
 def test_the_time_that_the_runs_took_is_said_and_a_shared_run_counts_once(league, read, tmp_path):
