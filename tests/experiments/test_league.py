@@ -208,6 +208,9 @@ def test_the_time_that_the_runs_took_is_said_and_a_shared_run_counts_once(league
     noted["cells"] += [{**cell, "column": "again"} for cell in noted["cells"]]
     (copy / "study.json").write_text(json.dumps(noted))
     assert study_results.read_study(copy).setting == read.setting
+    noted["seeds"] = [0, 5, 6]  # of which the last two have not been run
+    (copy / "study.json").write_text(json.dumps(noted))
+    assert study_results.read_study(copy).setting == read.setting
     for file in copy.glob("**/seed-0"):
         shutil.rmtree(file)
-    assert study_results.read_study(copy).setting == "Run with 2 rounds; seed 0."
+    assert study_results.read_study(copy).setting == "Run with 2 rounds; seeds 0, 5, 6."

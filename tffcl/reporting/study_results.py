@@ -107,10 +107,11 @@ class StudyResults:
         """In a line: rounds and seeds that were run, how long that took, and what ± means."""
         rounds = self.noted["rounds"]
         share = "all rounds" if rounds == 1 else f"{rounds:g} of each task's rounds" if rounds < 1 else f"{rounds:g} rounds"
-        seeds = ", ".join(map(str, self.noted["seeds"]))
+        ran = {pathlib.PurePath(place).name.removeprefix("seed-") for result in self.results for place in result.seconds}
+        seeds = ", ".join(sorted(ran, key=int) or map(str, self.noted["seeds"]))
         spent = sum(collections.ChainMap(*(result.seconds for result in self.results)).values())  # cells may share a run
         took = f"; {human_time(spent)} of training, evaluation and clustering" if spent else ""
-        run = f"Run with {share}; seed{'s' * (len(self.noted['seeds']) != 1)} {seeds}{took}."
+        run = f"Run with {share}; seed{'s' * (', ' in seeds)} {seeds}{took}."
         here = f"Here ± is the sample standard deviation over seeds, in the paper {self.noted['published_is']}."
         return run if self.league else f"{run} {here}"
 
