@@ -130,12 +130,12 @@ def test_the_table_has_what_methods_are_compared_by(league, read):
 def test_a_page_for_readers_and_its_picture(league, tmp_path):
     results = tmp_path / "results"
     shutil.copytree(league[1] / "results", results / "mine")
-    (results / "mine" / "FINDINGS.md").write_text("First <b>line</b>\nof it.\n\nAnother.\n", encoding="utf-8")
+    (results / "mine" / "FINDINGS.md").write_text("First <b>line</b>\nof `it`.\n\nAnother.\n", encoding="utf-8")
     page, picture = write_leagues(results)
     assert (page, picture) == (results / "mine.html", results / "mine" / "league.svg")
     text = page.read_text(encoding="utf-8")
     assert (
-        "First &lt;b&gt;line&lt;/b&gt; of it." in text
+        "First &lt;b&gt;line&lt;/b&gt; of <code>it</code>." in text
         and "<script" not in text
         and "http:" not in text
         and "https:" not in text

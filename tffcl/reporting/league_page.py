@@ -1,7 +1,9 @@
 """A league as one HTML page for readers: its picture, what it shows, and a table for each setting."""
 
 import base64
+import html
 import importlib.resources
+import re
 
 import jinja2
 
@@ -21,6 +23,7 @@ def league_page(study: StudyResults) -> str:
       study: A league, as far as its runs have ended.
     """
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["with_code"] = _with_code
     source = importlib.resources.files("tffcl.reporting").joinpath("league.html.j2").read_text(encoding="utf-8")
     tables = [
         (league_table.heading(study, column), league_table.lines(study, column), study.notes(column))
@@ -34,3 +37,8 @@ def league_page(study: StudyResults) -> str:
         tables=[each for each in tables if each[1]],
         legend=league_table.LEGEND,
     )
+
+
+def _with_code(text: str) -> str:
+    """Text as HTML; what stands between backticks, as in Markdown, is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
