@@ -1,5 +1,6 @@
 """A study whose settings are chosen by validation, as a league of methods; and one that goes on from kept results."""
 
+import dataclasses
 import json
 import shutil
 
@@ -13,7 +14,7 @@ from tffcl.experiments import study, study_files, study_plan, study_tuning, task
 from tffcl.experiments.prepare import load_data
 from tffcl.reporting import league_figure, league_table, study_results
 from tffcl.reporting.results_page import results_page, write_leagues
-from tffcl.reporting.units import human_time
+from tffcl.reporting.units import Stat, human_time
 
 MINE = """
 title = "Two methods"
@@ -150,9 +151,31 @@ def test_the_picture_is_of_all_that_has_been_run(read):
     methods, settings, grid = league_figure.accuracy_grid(read, "cluster")
     assert methods == ["FedAvg", "SOLO", "Wild"] and settings == ["digits"]
     assert np.isfinite(grid[:2]).all() and np.isnan(grid[2]).all()
+    assert league_figure.groups_grid(read)[0] == []  # neither has clusters
     # Means of the ranks: 1 and 1.5, 2 and 1.5, 3, and none.
     grid = np.array([[80.0, 70.0], [90.0, 70.0], [10.0, np.nan], [np.nan, np.nan]])
     assert league_figure.ranked(grid).tolist() == [1, 0, 2, 3]
+
+
+def test_the_picture_tells_which_groups_were_found(read):
+    def with_ari(result, column, index):
+        noted = {**result.noted, "column": column}
+        return dataclasses.replace(result, noted=noted, ari=Stat.of([] if index is None else [index]))
+
+    found = {"digits": (None, None, None), "turned": (0.0, -0.25, None), "swapped": (0.0, 1.0, None)}
+    results = [
+        with_ari(result, column, index)
+        for column, own in found.items()
+        for result, index in zip(read.results, own, strict=True)
+    ]
+    study = dataclasses.replace(read, results=results)
+    settings, grid = league_figure.groups_grid(study)
+    assert settings == ["turned", "swapped"]
+    # FedAvg's single model is no cluster; the second row forms some; of the third nothing is known.
+    np.testing.assert_array_equal(grid, [[np.nan, np.nan], [-0.25, 1.0], [np.nan, np.nan]])
+    titles = [axes.get_title() for axes in league_figure.league_figure(study).axes]
+    assert titles == ["cluster %", "local %", "adjusted Rand index"]
+    assert [axes.get_title() for axes in league_figure.league_figure(read).axes] == titles[:2]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The picture of a league: what every method gives on every setting, beside FedAvg."""
+"""The picture of a league: what every method gives on every setting, beside FedAvg, and which groups it finds."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,6 +32,21 @@ def _mean(result, kind: str) -> float:
     return stat.mean if stat.count else np.nan
 
 
+def groups_grid(study: StudyResults) -> tuple[list[str], np.ndarray]:
+    """Returns the settings in which somebody formed clusters and there are true groups, and the adjusted Rand index, [methods, settings]; NaN for methods that form none.
+
+    A method that has one model for all, or one for each client, has an index of 0 wherever it is run.
+    """
+    methods, settings, _ = accuracy_grid(study, "cluster")
+    grid = np.full((len(methods), len(settings)), np.nan)
+    for each in study.results:
+        if each.noted["column"] in settings and each.ari.count:
+            grid[methods.index(each.noted["row"]), settings.index(each.noted["column"])] = each.ari.mean
+    grid[~(np.abs(np.nan_to_num(grid)) > 1e-9).any(axis=1)] = np.nan
+    grouped = np.isfinite(grid).any(axis=0)
+    return [setting for setting, there in zip(settings, grouped, strict=True) if there], grid[:, grouped]
+
+
 def ranked(grid: np.ndarray) -> np.ndarray:
     """Returns the rows of a grid in the order of their mean rank over the columns in which they have a value, the best first."""
     ranks = np.full(grid.shape, np.nan)
@@ -47,20 +62,28 @@ def ranked(grid: np.ndarray) -> np.ndarray:
 
 
 def league_figure(study: StudyResults) -> ReportFigure:
-    """Draws cluster and local accuracies, a row a method and a column a setting, the best mean rank of the cluster accuracy first.
+    """Draws cluster and local accuracies, a row a method and a column a setting, the best mean rank of the cluster accuracy first,
+    and the adjusted Rand index where there are groups.
 
-    The number is the mean over the seeds in percent; the colour says by how many points it is above (blue) or below (red) the
-    cluster accuracy of FedAvg on the same setting.
+    The number is the mean over the seeds, accuracies in percent; their colour says by how many points it is above (blue) or below
+    (red) the cluster accuracy of FedAvg on the same setting.
     """
     methods, settings, cluster = accuracy_grid(study, "cluster")
     order = ranked(cluster)
     baselines = [row for row, name in enumerate(methods) if _is_baseline(study, name)]
     base = cluster[baselines[0]] if baselines else np.nanmean(cluster, axis=0)
-    figure = style.new_figure(3.4 + 1.25 * len(settings), 2.6 + 0.3 * len(methods))
-    for axes, (kind, title) in zip(figure.subplots(1, 2, sharey=True), _PANELS, strict=True):
-        grid = accuracy_grid(study, kind)[2]
-        _draw(axes, grid[order], base, [methods[row] for row in order], settings)
+    grouped, index = groups_grid(study)
+    widths = [len(settings)] * len(_PANELS) + [len(grouped)] * bool(grouped)
+    figure = style.new_figure(3.4 + 0.62 * sum(widths), 2.6 + 0.3 * len(methods))
+    panels = np.atleast_1d(figure.subplots(1, len(widths), sharey=True, width_ratios=widths))
+    for axes, (kind, title) in zip(panels, _PANELS):
+        grid = accuracy_grid(study, kind)[2][order]
+        _draw(axes, grid, (grid - base) / _RANGE, ".1f", settings)
         axes.set_title(title, fontsize=11)
+    if grouped:
+        _draw(panels[-1], index[order], index[order], ".2f", grouped)
+        panels[-1].set_title("adjusted Rand index", fontsize=11)
+    panels[0].set_yticks(range(len(methods)), [methods[row] for row in order], fontsize=9)
     return figure
 
 
@@ -68,14 +91,21 @@ def _is_baseline(study: StudyResults, row: str) -> bool:
     return any(each.noted["row"] == row and each.noted["method"] == BASELINE for each in study.results)
 
 
-def _draw(axes: Axes, grid: np.ndarray, base: np.ndarray, methods: list[str], settings: list[str]):
-    differences = grid - base
-    axes.imshow(differences, cmap="RdBu", vmin=-_RANGE, vmax=_RANGE, aspect="auto")
+def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, settings: list[str]):
+    """Numbers on colours, which are full where the strength is 1 or -1."""
+    axes.imshow(strength, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
     for (row, column), value in np.ndenumerate(grid):
         if np.isfinite(value):
-            strong = abs(differences[row, column]) > 0.65 * _RANGE
-            axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=8, color="white" if strong else "black")
+            strong = abs(strength[row, column]) > 0.65
+            axes.text(
+                column,
+                row,
+                f"{round(value, 2) + 0.0:{form}}",
+                ha="center",
+                va="center",
+                fontsize=8,
+                color="white" if strong else "black",
+            )
     axes.set_xticks(range(len(settings)), settings, rotation=35, ha="right", fontsize=9)
-    axes.set_yticks(range(len(methods)), methods, fontsize=9)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
