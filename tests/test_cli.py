@@ -186,6 +186,8 @@ def test_a_missing_data_set_says_how_to_get_it(capsys, tmp_path):
         "pacfl_fmnist_label_skew_20",
         "--algorithm",
         "pacfl",
+        "--set",
+        "train.learning_rate=0.02",  # no kept run has it, by which it would be said how long this one takes
         "--data-dir",
         str(empty),
         "--out",

@@ -153,7 +153,7 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
         },
         ari=Stat.of(_nan(each["clusters"]["ari"]) for each in summaries),
         rounds=max((each["rounds"] for each in summaries), default=None),
-        seconds={str(place): each["seconds"]["total"] for place, each in zip(places, summaries, strict=True)},
+        seconds={str(place): each.get("seconds", {}).get("total", 0.0) for place, each in zip(places, summaries, strict=True)},
         failures=failures,
     )
 

@@ -57,6 +57,8 @@ def say_once(bar, line: str, told: set):
 
 def show_clients(bar, done: int, clients: int):
     """Says how far a long round has come."""
+    if bar.disable:
+        return
     title = bar.desc.split(" (")[0].removesuffix(": ")
     bar.set_description(title if done == clients else f"{title} ({done}/{clients} clients)")
 
