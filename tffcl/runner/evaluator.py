@@ -14,7 +14,7 @@ from tffcl.clients.population import PooledTests, Population
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 
-_IMAGES_AT_A_TIME = 5000
+_IMAGES_AT_A_TIME, _FEW_IMAGES = 5000, 250
 
 
 @built_once
@@ -84,8 +84,9 @@ class Evaluator:
         for row, images in wanted.items():
             if keys[row] in self._answered:
                 continue
-            parts = max(1, -(-len(images) // _IMAGES_AT_A_TIME))
-            places = np.array_split(np.arange(len(images)), max(parts, self._slots))
+            # A piece takes the whole model along: a few images are not worth another copy of it.
+            parts = max(-(-len(images) // _IMAGES_AT_A_TIME), min(self._slots, -(-len(images) // _FEW_IMAGES)))
+            places = np.array_split(np.arange(len(images)), max(1, parts))
             pieces += [(row, part, images[part]) for part in places if len(part)]
         for start in range(0, len(pieces), self._slots):
             wave = pieces[start : start + self._slots]
