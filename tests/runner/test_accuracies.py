@@ -139,8 +139,8 @@ def test_an_unchanged_model_is_not_asked_again(tff_worker, monkeypatch):
     federated = prepare.load_data(chosen)
     model, population = prepare.build_model(chosen, federated), build_population(federated)
     evaluator, asked = Evaluator(model, population), []
-    answer = evaluator._answer
-    monkeypatch.setattr(evaluator, "_answer", lambda models, wave: asked.extend(row for row, _ in wave) or answer(models, wave))
+    answers = evaluator._answers
+    monkeypatch.setattr(evaluator, "_answers", lambda models, wanted: asked.extend(wanted) or answers(models, wanted))
     models = np.stack([model.initial, model.initial + 0.01, model.initial + 0.02])
     keys = np.arange(40) % 3
     first = evaluator.cluster_accuracy(models, keys)
@@ -160,15 +160,3 @@ def test_a_run_that_stops_early_goes_on_to_the_same_end(validated, tmp_path):
     result = tffcl.run(chosen, tmp_path / "run", resume=True, show_progress=False)
     assert {**result.summary, "seconds": 0} == {**whole.summary, "seconds": 0}
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 3
-
-
-def test_a_model_that_few_images_are_for_travels_once(tff_worker, monkeypatch):
-    chosen = resolved("solo")
-    federated = prepare.load_data(chosen)
-    model, population = prepare.build_model(chosen, federated), build_population(federated)
-    evaluator, asked = Evaluator(model, population, slots=3), []
-    answer = evaluator._answer
-    monkeypatch.setattr(evaluator, "_answer", lambda models, wave: asked.append([row for row, _ in wave]) or answer(models, wave))
-    models = np.stack([model.initial + 0.01 * row for row in range(7)])
-    evaluator.cluster_accuracy(models, np.arange(40) % 7)
-    assert asked == [[0, 1, 2], [3, 4, 5], [6]]

@@ -44,6 +44,16 @@ def build_answering(model: FlatModel) -> tff.Computation:
     return answering
 
 
+@built_once
+def _built_predict(model: FlatModel):
+    """`build_predict` for NumPy arrays, traced once for any number of images."""
+    signature = (
+        tf.TensorSpec([model.size], tf.float32),
+        tf.TensorSpec([None, *model.input_shape], model.example_spec["x"].dtype),
+    )
+    return tf.function(build_predict(model), input_signature=signature, autograph=False)
+
+
 class Evaluator:
     """Evaluates models on a pool of test images that clients share.
 
@@ -62,7 +72,7 @@ class Evaluator:
         self._pool, self._answered = tests, {}
         self.model, self._population = model, population
         self._slots = slots or runtime.WorkerSettings().cores
-        self._answering = build_answering(model)
+        self._answering, self._predict = build_answering(model), _built_predict(model)
 
     @property
     def _tests(self) -> PooledTests:
@@ -80,22 +90,31 @@ class Evaluator:
         """
         keys = {row: _digest(models[row], images) for row, images in wanted.items()}
         result = {row: self._answered.get(keys[row], np.zeros(len(images))) for row, images in wanted.items()}
+        asked = {row: images for row, images in wanted.items() if keys[row] not in self._answered}
+        for row, places, answers in self._answers(models, asked):
+            right = answers == self._tests.y[asked[row][places]]
+            result[row][places] = right.reshape(len(right), -1).mean(axis=1) if right.ndim > 1 else right
+        self._answered = {keys[row]: right for row, right in result.items()}
+        return result
+
+    def _answers(self, models, asked):
+        """Yields `(row, places among the images it is asked about, answers)`; a model may come in several pieces."""
         pieces = []
-        for row, images in wanted.items():
-            if keys[row] in self._answered:
+        for row, images in asked.items():
+            if len(images) <= _FEW_IMAGES:
+                yield row, slice(None), self._answer_here(models[row], images)
                 continue
-            # A piece takes the whole model along: a few images are not worth another copy of it.
-            parts = max(-(-len(images) // _IMAGES_AT_A_TIME), min(self._slots, -(-len(images) // _FEW_IMAGES)))
-            places = np.array_split(np.arange(len(images)), max(1, parts))
-            pieces += [(row, part, images[part]) for part in places if len(part)]
+            parts = max(-(-len(images) // _IMAGES_AT_A_TIME), self._slots)
+            pieces += [(row, part, images[part]) for part in np.array_split(np.arange(len(images)), parts)]
         for start in range(0, len(pieces), self._slots):
             wave = pieces[start : start + self._slots]
             for item, answers in self._answer(models, [(row, images) for row, _, images in wave]):
-                row, places, images = wave[item]
-                right = answers == self._tests.y[images]
-                result[row][places] = right.reshape(len(right), -1).mean(axis=1) if right.ndim > 1 else right
-        self._answered = {keys[row]: right for row, right in result.items()}
-        return result
+                row, places, _ = wave[item]
+                yield row, places, answers
+
+    def _answer_here(self, model, images):
+        # To send a model to a worker takes longer than to ask it about so few images.
+        return self._predict(model, self._tests.x[images]).numpy()
 
     def _answer(self, models, wave):
         # Always as many items as slots: the runtime keeps an executor per number of clients.
