@@ -98,7 +98,7 @@ def test_runs_of_the_same_setting_are_remembered(tmp_path, ran, capsys):
     capsys.readouterr()
     jobs = [clock.Job("again", each, tmp_path / "first" / "again" / "seed-1") for each in configs([1])]
     clock.started(jobs, None, anew=False)
-    assert capsys.readouterr().err == "2 runs, 2 to do: about 4 s on this machine as it is now\n"
+    assert capsys.readouterr().err == "2 runs, 2 to do: about 4 s, going by earlier runs\n"
 
 
 def test_a_run_of_its_own_does_not_look_through_what_is_around_it(tmp_path, ran, monkeypatch):

@@ -6,13 +6,13 @@ import tensorflow as tf
 
 from tffcl.models.flat import FlatModel
 
-_BATCH = 250  # small enough that a LeNet's activations stay in the cache
+FEW = _BATCH = 250  # small enough that a LeNet's activations stay in the cache
 
 
-def _build_inference(model: FlatModel, finish, dtype, shape=()):
+def _build_inference(model: FlatModel, finish, dtype, shape=(), few=False):
     """Builds `(vector, x [n, ...]) -> dtype[n, *shape]`, `finish` of the model's outputs, batch by batch.
 
-    What fits in one batch is not padded: 30 examples of a small client would cost as much as 250.
+    What fits in one batch is not padded: 30 examples of a small client would cost as much as 250. `few` says that all will.
     """
 
     def of_batch(tensors, batch):
@@ -29,6 +29,8 @@ def _build_inference(model: FlatModel, finish, dtype, shape=()):
     @tf.function(autograph=False)
     def infer(vector, x):
         tensors, n = model.unravel(vector), tf.shape(x)[0]
+        if few:
+            return of_batch(tensors, x)
         known = x.shape[0]
         if known is not None:
             # TensorFlow's optimizer aborts the process over a loop that it finds out to be dead.
@@ -39,13 +41,15 @@ def _build_inference(model: FlatModel, finish, dtype, shape=()):
     return infer
 
 
-def build_predict(model: FlatModel):
+def build_predict(model: FlatModel, *, few: bool = False):
     """Builds `(vector float32[P], x [n, ...]) -> int32[n]`, the most likely class of every example, `[n, L]` for sequences.
 
-    With n = 0 the result is empty.
+    Args:
+      model: The architecture.
+      few: Whether there are always 1 to `FEW` examples; else n is anything, and with n = 0 the result is empty.
     """
     return _build_inference(
-        model, lambda outputs: tf.argmax(outputs, axis=-1, output_type=tf.int32), tf.int32, model.label_shape
+        model, lambda outputs: tf.argmax(outputs, axis=-1, output_type=tf.int32), tf.int32, model.label_shape, few
     )
 
 

@@ -119,7 +119,7 @@ class Clock:
         self._left = {job: 0.0 if self._done(job) else self.estimate(job) for job in self._jobs}
         to_do = sum(not self._done(job) for job in self._jobs)
         seconds = sum(self._left.values())
-        about = f": about {human_time(seconds)} on this machine as it is now" if seconds else ""
+        about = f": about {human_time(seconds)}{self._going_by}" if seconds else ""
         count = f"{len(self._jobs)} runs, {to_do} to do" if len(self._jobs) > 1 else "1 run"
         if about or len(self._jobs) > 1:
             self.say(f"{count}{about}")
@@ -145,6 +145,12 @@ class Clock:
         for other, seconds in self._left.items():
             if not seconds and not self._done(other):
                 self._left[other] = summary["seconds"]["total"] / rounds * other.config.train.rounds / self._ratio
+
+    @property
+    def _going_by(self) -> str:
+        """What the estimates are from: kept runs may be of another machine."""
+        known = any(study_pace.fingerprint(job.config.as_dict()) in self._known for job in self._jobs if not self._done(job))
+        return ", going by earlier runs" if known else " on this machine as it is now"
 
     @property
     def _ratio(self) -> float:

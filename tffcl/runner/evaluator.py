@@ -9,12 +9,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import runtime
-from tffcl.client_work.local_evaluation import build_predict
+from tffcl.client_work.local_evaluation import FEW, build_predict
 from tffcl.clients.population import PooledTests, Population
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 
-_IMAGES_AT_A_TIME, _FEW_IMAGES = 5000, 250
+_IMAGES_AT_A_TIME, _FEW_IMAGES = 5000, FEW
 
 
 @built_once
@@ -45,13 +45,16 @@ def build_answering(model: FlatModel) -> tff.Computation:
 
 
 @built_once
-def _built_predict(model: FlatModel):
-    """`build_predict` for NumPy arrays, traced once for any number of images."""
-    signature = (
-        tf.TensorSpec([model.size], tf.float32),
-        tf.TensorSpec([None, *model.input_shape], model.example_spec["x"].dtype),
-    )
-    return tf.function(build_predict(model), input_signature=signature, autograph=False)
+def _build_predict_here(model: FlatModel):
+    """Builds `build_predict` as a function of arrays in this process, by a graph: TFF's Keras models refuse to run without one."""
+    with tf.Graph().as_default() as graph:
+        vector = tf.compat.v1.placeholder(tf.float32, [model.size])
+        x = tf.compat.v1.placeholder(model.example_spec["x"].dtype, [None, *model.input_shape])
+        answers = build_predict(model, few=True)(vector, x)
+    # A session would be faster, but its optimizer breaks loops of models.
+    imported = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(graph.as_graph_def(), name=""), [])
+    pruned = imported.prune([vector.name, x.name], answers.name)
+    return lambda model, images: pruned(tf.constant(model), tf.constant(images)).numpy()
 
 
 class Evaluator:
@@ -72,7 +75,7 @@ class Evaluator:
         self._pool, self._answered = tests, {}
         self.model, self._population = model, population
         self._slots = slots or runtime.WorkerSettings().cores
-        self._answering, self._predict = build_answering(model), _built_predict(model)
+        self._answering, self._predict = build_answering(model), _build_predict_here(model)
 
     @property
     def _tests(self) -> PooledTests:
@@ -101,11 +104,12 @@ class Evaluator:
         """Yields `(row, places among the images it is asked about, answers)`; a model may come in several pieces."""
         pieces = []
         for row, images in asked.items():
-            if len(images) <= _FEW_IMAGES:
+            if 0 < len(images) <= _FEW_IMAGES:
                 yield row, slice(None), self._answer_here(models[row], images)
                 continue
             parts = max(-(-len(images) // _IMAGES_AT_A_TIME), self._slots)
-            pieces += [(row, part, images[part]) for part in np.array_split(np.arange(len(images)), parts)]
+            places = np.array_split(np.arange(len(images)), parts)
+            pieces += [(row, part, images[part]) for part in places if len(part)]
         for start in range(0, len(pieces), self._slots):
             wave = pieces[start : start + self._slots]
             for item, answers in self._answer(models, [(row, images) for row, _, images in wave]):
@@ -114,7 +118,7 @@ class Evaluator:
 
     def _answer_here(self, model, images):
         # To send a model to a worker takes longer than to ask it about so few images.
-        return self._predict(model, self._tests.x[images]).numpy()
+        return self._predict(model, self._tests.x[images])
 
     def _answer(self, models, wave):
         # Always as many items as slots: the runtime keeps an executor per number of clients.
