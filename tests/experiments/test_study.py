@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -250,8 +251,11 @@ def test_the_table_is_made_again_and_goes_into_the_page(done, tmp_path, capsys):
     kept = tmp_path / "kept"
     shutil.copytree(out / "results", kept / "mine")
     (kept / "NOTES.md").write_text("What I think.\n")
+    (kept / "mine" / "FINDINGS.md").write_text("What it\nshows.\n")
     assert main(["results", str(kept)]) == 0
     page = (tmp_path / "RESULTS.md").read_text()
+    assert re.search(r"\| \[`mine`\]\(#mine\): Mine \(A paper, Table 9\) \| 3 \| 4 of 5 \| 3 \| 2 rounds \| \d+ s \|", page)
+    assert '<a id="mine"></a>' in page and "\nWhat it shows.\n" in page
     assert page.startswith("# What the studies give") and page.rstrip().endswith("What I think.")
     assert "| FedAvg | global |" in page and "80.50 ± 0.50" in page
     assert "no code of it is known" in page

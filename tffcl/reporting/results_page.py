@@ -3,8 +3,9 @@
 import pathlib
 
 from tffcl.errors import UserError
-from tffcl.reporting import study_table
+from tffcl.reporting import columns, study_table
 from tffcl.reporting.study_results import StudyResults
+from tffcl.reporting.units import human_time
 
 NOTES = "NOTES.md"
 _HEAD = """# What the studies give, next to the papers
@@ -36,16 +37,29 @@ def results_page(directory: str | pathlib.Path) -> str:
     notes = directory / NOTES
     if not found and not notes.is_file():
         raise UserError(f"{directory} holds no results: neither NAME/{study_table.CONTENTS} nor {NOTES}")
-    sections = [_section(study_table.read_study(each), directory) for each in found]
+    studies = [study_table.read_study(each) for each in found]
     shown = f"{directory.parent.name}/{directory.name}" if directory.is_absolute() else directory.as_posix()
-    parts = [_HEAD.format(directory=shown), *sections]
+    parts = [_HEAD.format(directory=shown), *([_contents(studies)] if studies else [])]
+    parts += [_section(each, directory) for each in studies]
     if notes.is_file():
         parts.append(notes.read_text(encoding="utf-8"))
     return "\n".join(parts)
 
 
+def _contents(studies: list[StudyResults]) -> str:
+    """A line a study: how much of it has been run, and how long that took."""
+    lines = [("study", "runs", "numbers, of those asked for", "seeds", "rounds", "took")]
+    for study in studies:
+        filled = sum(result.here.count > 0 for result in study.results)
+        name, cells = f"[`{study.path.name}`](#{study.path.name}): {study.heading}", f"{filled} of {study.available}"
+        took = human_time(sum(study.seconds.values()))
+        lines.append((name, str(len(study.seconds)), cells, study.seeds, study.share, took))
+    return "\n".join(columns.markdown(lines)) + "\n"
+
+
 def _section(study: StudyResults, directory: pathlib.Path) -> str:
-    return study_table.to_markdown(study, place=f"{directory.name}/{study.path.name}/")
+    section = study_table.to_markdown(study, place=f"{directory.name}/{study.path.name}/")
+    return f'<a id="{study.path.name}"></a>\n\n{section}'
 
 
 def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:

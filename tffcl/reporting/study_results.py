@@ -103,15 +103,33 @@ class StudyResults:
         return [" ".join(each.split()) for each in columns.read_text(file).split("\n\n") if each.strip()]
 
     @property
+    def seeds(self) -> str:
+        """Those that were run, or are to be where none was."""
+        ran = {pathlib.PurePath(place).name.removeprefix("seed-") for result in self.results for place in result.seconds}
+        return ", ".join(sorted(ran, key=int) or map(str, self.noted["seeds"]))
+
+    @property
+    def share(self) -> str:
+        """How many rounds were run, in words."""
+        rounds = self.noted["rounds"]
+        return "all rounds" if rounds == 1 else f"{rounds:g} of each task's rounds" if rounds < 1 else f"{rounds:g} rounds"
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Of training, evaluation and clustering, by run; cells may share one."""
+        return collections.ChainMap(*(result.seconds for result in self.results))
+
+    @property
+    def available(self) -> int:
+        """How many cells can be run."""
+        return sum(not result.noted["missing"] for result in self.results)
+
+    @property
     def setting(self) -> str:
         """In a line: rounds and seeds that were run, how long that took, and what ± means."""
-        rounds = self.noted["rounds"]
-        share = "all rounds" if rounds == 1 else f"{rounds:g} of each task's rounds" if rounds < 1 else f"{rounds:g} rounds"
-        ran = {pathlib.PurePath(place).name.removeprefix("seed-") for result in self.results for place in result.seconds}
-        seeds = ", ".join(sorted(ran, key=int) or map(str, self.noted["seeds"]))
-        spent = sum(collections.ChainMap(*(result.seconds for result in self.results)).values())  # cells may share a run
+        spent = sum(self.seconds.values())
         took = f"; {human_time(spent)} of training, evaluation and clustering" if spent else ""
-        run = f"Run with {share}; seed{'s' * (', ' in seeds)} {seeds}{took}."
+        run = f"Run with {self.share}; seed{'s' * (', ' in self.seeds)} {self.seeds}{took}."
         here = f"Here ± is the sample standard deviation over seeds, in the paper {self.noted['published_is']}."
         return run if self.league else f"{run} {here}"
 

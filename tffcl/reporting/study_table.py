@@ -100,7 +100,9 @@ def to_markdown(study: StudyResults, level: int = 2, place: str = "") -> str:
     parts += ["", study.noted["note"]] if study.noted["note"] else []
     if study.league:
         parts += ["", f"![accuracies of every method on every setting]({place}{LEAGUE_PICTURE})"]
-        parts += [line for each in study.findings for line in ("", each)] + ["", league_table.LEGEND]
+    parts += [line for each in study.findings for line in ("", each)]
+    if study.league:
+        parts += ["", league_table.LEGEND]
     if (study.path / PICTURE).is_file():
         parts += ["", f"![accuracy and clusters against epsilon]({place}{PICTURE})"]
     for heading, head, lines, notes in _tables(study):
