@@ -142,22 +142,29 @@ def test_a_label_histogram_gives_every_label_away_and_a_noised_one_none_beyond_i
     assert auc(present, absent) < most + 3 * standard_error(len(present), len(absent))
 
 
-SIZE, TRIALS = 5, 120
+SIZE, ROUNDS, COPIES = 5, 3, 40
+TRIALS = ROUNDS * COPIES
 
 
 def shown_sums(factory, values, keys):
-    """What the server sees of `TRIALS` rounds: the sums of the first cluster and its number of members."""
+    """What the server sees of `TRIALS` rounds: the sums of the first cluster and its number of members.
+
+    Clusters are private each for itself, so that a round in which everyone is there `COPIES` times, in clusters apart, is as many rounds.
+    """
     value_type = tff.to_type(collections.OrderedDict(key=np.int32, value=tff.TensorType(np.float32, [SIZE])))
     process = factory.create(value_type, tff.TensorType(np.float32))
-    given = [collections.OrderedDict(key=np.int32(key), value=value) for key, value in zip(keys, values)]
+    given = [
+        collections.OrderedDict(key=np.int32(2 * copy + key), value=value)
+        for copy in range(COPIES)
+        for key, value in zip(keys, values)
+    ]
     state, sums, counts = process.initialize(), [], []
-    for _ in range(TRIALS):
+    for _ in range(ROUNDS):
         output = process.next(state, given, [1.0] * len(given))
-        count = float(np.asarray(output.measurements["clients"])[0])
-        sums.append(np.asarray(output.result)[0] * count)
-        counts.append(count)
+        counts.append(np.asarray(output.measurements["clients"], float)[::2])
+        sums.append(np.asarray(output.result)[::2] * counts[-1][:, None])
         state = output.state
-    return np.stack(sums), np.array(counts)
+    return np.concatenate(sums), np.concatenate(counts)
 
 
 def test_a_private_mean_hides_a_member_as_well_as_its_noise_says_and_no_better(tff_worker):
@@ -177,7 +184,7 @@ def test_a_private_mean_hides_a_member_as_well_as_its_noise_says_and_no_better(t
             scores[name] = (1 - share) * sums @ target + share * counts
         return auc(scores["with"], scores["without"])
 
-    private = attacked(lambda seed: tffcl.aggregation("dp", noise_multiplier=z, clip=1.0, count_share=share, min_cluster_size=1e-6, seed=seed).with_clusters(2))  # fmt: skip
+    private = attacked(lambda seed: tffcl.aggregation("dp", noise_multiplier=z, clip=1.0, count_share=share, min_cluster_size=1e-6, seed=seed).with_clusters(2 * COPIES))  # fmt: skip
     most, error = most_auc(1, z), standard_error(TRIALS, TRIALS)
     assert most - 4 * error < private < most + 3 * error
-    assert attacked(lambda seed: ClusteredMeanFactory(2)) == 1
+    assert attacked(lambda seed: ClusteredMeanFactory(2 * COPIES)) == 1
