@@ -142,7 +142,7 @@ def test_a_label_histogram_gives_every_label_away_and_a_noised_one_none_beyond_i
     assert auc(present, absent) < most + 3 * standard_error(len(present), len(absent))
 
 
-SIZE, ROUNDS, COPIES = 5, 3, 40
+SIZE, ROUNDS, COPIES = 5, 4, 100
 TRIALS = ROUNDS * COPIES
 
 
