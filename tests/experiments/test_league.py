@@ -237,3 +237,20 @@ def test_the_time_that_the_runs_took_is_said_and_a_shared_run_counts_once(league
     for file in copy.glob("**/seed-0"):
         shutil.rmtree(file)
     assert study_results.read_study(copy).setting == "Run with 2 rounds; seeds 0, 5, 6."
+
+
+def test_other_work_on_the_machine_does_not_count_as_a_methods_seconds(read, tmp_path):
+    copy = shutil.copytree(read.path, tmp_path / "results")
+    noted = json.loads((copy / "study.json").read_text())
+    noted["seeds"] = [0, 1]
+    (copy / "study.json").write_text(json.dumps(noted))
+    cell = next(each for each in read.results if each.seconds).noted
+    (again := copy / cell["directory"] / "seed-1").mkdir()
+    summary = json.loads((copy / cell["directory"] / "seed-0" / "summary.json").read_text())
+    least = summary["seconds"]["total"]
+    summary["seconds"]["total"] = 100 * least
+    (again / "summary.json").write_text(json.dumps(summary))
+    shutil.copy(copy / cell["directory"] / "seed-0" / "rounds.csv", again)
+    rows = league_table.league_rows(study_results.read_study(copy), cell["column"])
+    (row,) = [row for row in rows if row.result.noted["row"] == cell["row"]]
+    assert row.seeds == 2 and row.seconds.mean == least

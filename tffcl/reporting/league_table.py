@@ -31,8 +31,8 @@ LEGEND = (
     "cluster: the model that a method assigns to a client, before local training; local: the client's own model after its last local "
     "training; global: one model on all test data; worst decile: the mean of the worst tenth of the clients; took part − others: by "
     "how much the cluster accuracy of the clients that trained is above that of those that never did; bytes: down and up, signatures "
-    "included; seconds: of training, evaluation and clustering, on a machine with other work. ± is the sample standard deviation "
-    "over seeds."
+    "included; seconds: of training, evaluation and clustering, the least of the seeds, as other work on the machine only adds to them. "
+    "± is the sample standard deviation over seeds."
 )
 
 
@@ -49,7 +49,7 @@ class LeagueRow:
       rounds_to_target: Of the seeds that reached it, as the next.
       bytes_to_target: Down and up.
       total_bytes: Down and up, of all rounds.
-      seconds: In all.
+      seconds: Of training, evaluation and clustering, the least of the seeds: other work on the machine only adds to it.
       seeds: How many have been run.
     """
 
@@ -77,6 +77,7 @@ def _row(study: StudyResults, result: Result) -> LeagueRow:
     places = [place for place in places if (place / "summary.json").is_file()]
     found = [_numbers(place, read_json(place / "summary.json"), noted.get("target")) for place in places]
     stats = {name: Stat.of(each[name] for each in found) for name in _NAMES}
+    stats["seconds"] = Stat.of(sorted(each["seconds"] for each in found)[:1])
     return LeagueRow(result=result, chosen=_chosen(noted), seeds=len(places), **stats)
 
 
