@@ -1,6 +1,7 @@
 """The accuracies `cluster` and `global`: each distinct test image is answered once per model, then gathered per client."""
 
 import collections
+import functools
 import hashlib
 from collections.abc import Mapping
 
@@ -75,7 +76,11 @@ class Evaluator:
         self._pool, self._answered = tests, {}
         self.model, self._population = model, population
         self._slots = slots or runtime.WorkerSettings().cores
-        self._answering, self._predict = build_answering(model), _build_predict_here(model)
+        self._answering = build_answering(model)
+
+    @functools.cached_property
+    def _predict(self):
+        return _build_predict_here(self.model)
 
     @property
     def _tests(self) -> PooledTests:
