@@ -1,17 +1,20 @@
 """Validation accuracies, accuracies of those that took part, of those that never trained, and of those placed without training."""
 
 import csv
+import gc
 import json
 
 import numpy as np
 import pytest
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function.atomic_function import RUNTIME_FUNCTION_REFS
 
 import tffcl
 from tffcl.datasets.federated import load_federated
 from tffcl.errors import UserError
 from tffcl.experiments import config, prepare
 from tffcl.experiments.populations import build_population
-from tffcl.runner.evaluator import Evaluator
+from tffcl.runner.evaluator import Evaluator, _build_predict_here
 
 DATA = {"name": "digits"}
 SPLIT = {"name": "rotated", "clients": 40, "rotations": 4, "reuse": False, "test": "share"}
@@ -160,3 +163,22 @@ def test_a_run_that_stops_early_goes_on_to_the_same_end(validated, tmp_path):
     result = tffcl.run(chosen, tmp_path / "run", resume=True, show_progress=False)
     assert {**result.summary, "seconds": 0} == {**whole.summary, "seconds": 0}
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of functions that are forgotten twice
+def test_answers_in_the_process_need_no_function_of_eager_tensorflow():
+    """It forgets functions while graphs that were imported still name them."""
+    chosen = resolved("solo")
+    federated = prepare.load_data(chosen)
+    model = prepare.build_model(chosen, federated)
+    before = set(RUNTIME_FUNCTION_REFS)
+    predict = _build_predict_here.__wrapped__(model)
+    for _, name in set(RUNTIME_FUNCTION_REFS) - before:
+        if context.context().has_function(name):
+            context.context().remove_function(name)
+    images = federated.test.x[:3]
+    weights = (tuple(part.numpy() for part in model.unravel(model.initial)), ())
+    wanted = model.functional.predict_on_batch(weights, images, False).numpy().argmax(axis=1)
+    np.testing.assert_array_equal(predict(model.initial, images), wanted)
+    del predict
+    gc.collect()

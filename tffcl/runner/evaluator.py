@@ -47,15 +47,19 @@ def build_answering(model: FlatModel) -> tff.Computation:
 
 @built_once
 def _build_predict_here(model: FlatModel):
-    """Builds `build_predict` as a function of arrays in this process, by a graph: TFF's Keras models refuse to run without one."""
+    """Builds `build_predict` as a function of arrays in this process.
+
+    It is a session of its own graph, since TFF's Keras models refuse to run without a graph, and since eager TensorFlow drops functions that a
+    graph was imported with. The graph is left as it is traced: the optimizer of sessions breaks loops inside branches.
+    """
     with tf.Graph().as_default() as graph:
         vector = tf.compat.v1.placeholder(tf.float32, [model.size])
         x = tf.compat.v1.placeholder(model.example_spec["x"].dtype, [None, *model.input_shape])
         answers = build_predict(model, few=True)(vector, x)
-    # A session would be faster, but its optimizer breaks loops of models.
-    imported = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(graph.as_graph_def(), name=""), [])
-    pruned = imported.prune([vector.name, x.name], answers.name)
-    return lambda model, images: pruned(tf.constant(model), tf.constant(images)).numpy()
+    settings = tf.compat.v1.ConfigProto()
+    settings.graph_options.rewrite_options.disable_meta_optimizer = True
+    session = tf.compat.v1.Session(graph=graph, config=settings)
+    return lambda model, images: session.run(answers, {vector: model, x: images})
 
 
 class Evaluator:
