@@ -26,13 +26,14 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
     """Loads a data set and hands it out to clients.
 
     Args:
-      dataset: `name` (see `catalog.DATASETS`), or `builder = "module:function"` that makes a `core.Dataset`, and options:
+      dataset: `name` (see `registry.DATASETS`), or `builder = "module:function"` that makes a `core.Dataset`, and options:
         `normalization` ("pacfl", "unit", "half"), `subset` and `test_subset` (how many examples to keep),
         `server_examples` (how many of these the server has for itself, equally many of each class; 0 by default),
         `server_split` ("train": training images, which no client has then; "test": copies of test images), `validation` (the
-        share of each client's training examples that is held out of training) and those of its loader. For the partitions hybrid and mix4, `names` instead of `name`: several sets; options then hold for each
-        of them, but `server_examples` and `server_split` for all together.
-      partition: `name` (see `catalog.PARTITIONS`), or `builder = "module:function"` of `(dataset, *, seed, ...)` that makes
+        share of each client's training examples that is held out of training) and those of its loader. For the partitions
+        hybrid and mix4, `names` instead of `name`: several sets; options then hold for each of them, but `server_examples` and
+        `server_split` for all together.
+      partition: `name` (see `registry.PARTITIONS`), or `builder = "module:function"` of `(dataset, *, seed, ...)` that makes
         a `core.Partition`, and the options of its function.
       seed: Decides subset, the server's images and partition.
       data_dir: Where data sets are; see `storage.resolve`.

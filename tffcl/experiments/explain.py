@@ -185,7 +185,7 @@ def _told(text: str | None, section: str) -> dict[str, str]:
 _NAMES = {
     r"([Aa]) name in `SIGNATURES`": r"\1 name of `tffcl list signatures`",
     r"([Aa]) name in `TRAININGS`": r"\1 name of `tffcl list trainings`",
-    r"`(catalog\.)?DATASETS`": "`tffcl list datasets`",
+    r"`(\w+\.)?DATASETS`": "`tffcl list datasets`",
     r"(A name in|One of|Name in) `[\w.]*[A-Z]{3}[A-Z_]*`": "One of these",
     r"(a name in|one of|name in) `[\w.]*[A-Z]{3}[A-Z_]*`": "one of these",
     r"As in `local_tests`": (
@@ -195,6 +195,7 @@ _NAMES = {
     r"another rule of `local_tests`": 'all of its own "classes", "all", or a "share" that no other client gets',
     r"[,;:]? see `[a-z_]+(\.\w+)*`": "",
     r"`core\.Dataset`": "`tffcl.Dataset`",
+    r"\bNone\b": "not set",
 }
 
 
