@@ -41,7 +41,20 @@ MISTAKES = [
     ),
     (["run", "demo_digits", "--algorithm", "fednova", "--set", "aggregation.name=dp"], "numbers of steps beside the updates"),
     (["run", "demo_digits", "--algorithm", "cfl", "--set", "aggregation.name=dp"], "cfl takes no [aggregation]"),
+    (["newcomers", "no-such-directory"], "is not a directory"),
+    (["export", "no-such-directory", "--to", "x"], "is not a directory"),
+    (["export", "--check", "no-such-directory"], "holds no export"),
     ([*RUN, "--seeds", "0,1"], "tffcl compare runs several seeds"),
+    ([*RUN, "--resume", "--overwrite"], "not allowed with argument"),
+    (
+        [*RUN, "--rounds", "2", "--set", "drift.clients=4", "--set", "drift.round=5"],
+        "drift.round is 5, and the run has 2: data would",
+    ),
+    (
+        [*RUN, "--set", "newcomers.clients=4", "--set", "newcomers.round=50"],
+        "newcomers.round is 50, and the run has 30: nobody",
+    ),
+    (["init", "a\nb.toml"], "it has characters that cannot be written in one"),
     (["compare", "demo_digits", "--algorithms", "nosuch"], "unknown algorithm 'nosuch'"),
     (["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshhold=3,4"], "did you mean 'threshold'"),
 ]

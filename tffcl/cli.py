@@ -2,7 +2,9 @@
 
 import argparse
 import contextlib
+import io
 import os
+import pathlib
 import sys
 
 from tffcl.errors import UserError, unknown
@@ -131,6 +133,9 @@ def main(arguments: list[str] | None = None) -> int:
       0; 1 if a run of a comparison failed; 2 for what the user can mend, said in one line; 130 after Ctrl-C.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? for a β
     options = build_parser().parse_args(arguments)
     try:
         _check_no_nul(options)
@@ -187,6 +192,9 @@ def _export(options):
     if options.check:
         if options.out or options.to:
             raise UserError("give --check DIR alone, or OUT and --to DIR")
+        from tffcl.export import manifest
+
+        manifest.read_manifest(pathlib.Path(options.check))  # one that is not there is told before TensorFlow is imported
         from tffcl.export import export_check
 
         for line in export_check.check_export(options.check, data_dir=options.data_dir):
@@ -194,6 +202,9 @@ def _export(options):
         return
     if not (options.out and options.to):
         raise UserError("tffcl export needs OUT and --to DIR, or --check DIR")
+    from tffcl.experiments import config
+
+    config.load_run_config(options.out)
     from tffcl.export import export_run as export
 
     manifest = export.export_run(options.out, options.to, data_dir=options.data_dir)
@@ -222,10 +233,15 @@ def _results(options):
 
 
 def _newcomers(options):
-    from tffcl.experiments import joining as newcomers
-    from tffcl.reporting import files, newcomers_table
+    from tffcl.reporting import files
 
-    if files.is_run(options.out):
+    one = files.is_run(options.out)
+    if not one:
+        files.find_runs(options.out)
+    from tffcl.experiments import joining as newcomers
+    from tffcl.reporting import newcomers_table
+
+    if one:
         print(newcomers.describe(newcomers.join_newcomers(options.out, data_dir=options.data_dir)))
         return
     newcomers.join_all(options.out, data_dir=options.data_dir)

@@ -31,7 +31,7 @@ def registered(kind: str) -> Mapping[str, str]:
     """Returns the names that installed packages have registered as entry points of the group "tffcl.KINDs".
 
     Args:
-      kind: "algorithm", "model", "dataset", "partition" or "signature".
+      kind: "algorithm", "model", "dataset", "partition", "signature" or "aggregation".
 
     Returns:
       Name to "module:function".
@@ -106,10 +106,10 @@ def made_by(kind: str, name: str, function: Callable, wanted: type | None, *args
         made = function(*args, **kwargs)
     except UserError:
         raise
-    except Exception as error:  # whatever a user's own function raises
+    except (Exception, SystemExit) as error:  # whatever a user's own function raises
         if not is_reference(name) and name not in registered(kind):
             raise
-        raise UserError(f"{kind} {name} failed: {type(error).__name__}: {error}", table=kind, key="builder") from error
+        raise UserError(f"{kind} {name} failed: {_in_a_line(error)}", table=kind, key="builder") from error
     if wanted is not None and not isinstance(made, wanted):
         raise UserError(
             f"{kind} {name} gave {type(made).__name__}; it must give a tffcl.{wanted.__name__}", table=kind, key="builder"
@@ -138,7 +138,17 @@ def load_reference(reference: str, directory: str | pathlib.Path | None = None, 
         raise unknown(f"function in {module_name}", name, public)
     if not callable(found):
         raise UserError(f"{where} names {reference}, which is of {type(found).__name__}; it must be a function")
+    try:
+        inspect.signature(found)
+    except ValueError:  # of some functions that are written in C
+        raise UserError(
+            f"{where} names {reference}, whose parameters cannot be read; it must be a function of Python's"
+        ) from None
     return found
+
+
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _module(name: str, directory, where: str):
@@ -165,5 +175,5 @@ def _module(name: str, directory, where: str):
                 f"{where} names the module {name}, which is neither a file {path.name} beside the task file nor on Python's path"
             ) from None
         raise UserError(f"{where} names the module {name}, which cannot be imported: {error}") from None
-    except Exception as error:  # whatever the user's module does when it is imported
-        raise UserError(f"{where} names the module {name}, which cannot be imported: {type(error).__name__}: {error}") from None
+    except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
+        raise UserError(f"{where} names the module {name}, which cannot be imported: {_in_a_line(error)}") from None

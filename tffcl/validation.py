@@ -101,8 +101,28 @@ def keys_of(function: Callable) -> dict[str, object]:
 
 @functools.cache
 def types_of(declared: Callable) -> Mapping[str, Any]:
-    """Returns the types that a dataclass declares for its fields, or a function for its parameters, by name."""
-    return typing.get_type_hints(declared, include_extras=True)
+    """Returns the types that a dataclass declares for its fields, or a function for its parameters, by name.
+
+    What a function declares may be its author's: where names are known to type checkers only it has no types, and one that no value
+    can be checked against is `object`.
+    """
+    try:
+        hints = typing.get_type_hints(declared, include_extras=True)
+    except NameError:
+        if not inspect.isfunction(declared):
+            raise
+        return {}
+    return {name: hint if _can_be_checked(hint) else object for name, hint in hints.items()}
+
+
+def _can_be_checked(hint: Any) -> bool:
+    try:
+        msgspec.convert(None, hint)
+    except msgspec.ValidationError:
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 class Parameters(Shown):

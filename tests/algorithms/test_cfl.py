@@ -128,6 +128,20 @@ def test_newcomers_go_down_the_tree_by_their_update_from_each_model_that_was_spl
         method.admit(joined, turned.restricted([6]))
 
 
+def test_newcomers_train_each_split_model_at_the_learning_rate_of_its_round(tff_worker, model, turned):
+    few = turned.restricted([0, 1, 2, 3, 4, 5])
+    decaying = build_cfl(model, dataclasses.replace(TRAINING, learning_rate_decay=0.5), EAGER)
+    state = train(decaying, few, 3)
+    ((number, _, founded),) = state.splits.tolist()
+    assert (number, founded) == (3, 1)
+    seen = recording(decaying)
+    decaying.admit(state, turned.restricted([6]))
+    fixed = build_cfl(model, dataclasses.replace(TRAINING, learning_rate=0.1 * 0.5 ** (number - 1)), EAGER)
+    before = recording(fixed)
+    fixed.updates(state.tree[0][0][np.newaxis], [0], Cohort(turned, np.array([6]), (0, number)))
+    np.testing.assert_allclose(seen[0][1][6], before[0][1][6], atol=1e-6)
+
+
 def test_last_updates_are_kept_apart_from_the_models(tff_worker, model, turned):
     state = train(build_cfl(model, TRAINING, EAGER), turned, 1, cohort=lambda number: [2, 5])
     assert isinstance(state.updates, KeptStates) and len(state.updates) == 2

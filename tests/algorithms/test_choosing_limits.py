@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from tests.short_runs import TRAINING, assert_close, models_of, train
+from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.flis_dc import FLISDCParameters, build_flis_dc
 from tffcl.algorithms.flis_hc import FLISHCParameters, build_flis_hc
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca
 from tffcl.algorithms.solo import build_solo
+from tffcl.client_work.local_sgd import build_local_sgd
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +54,26 @@ def test_ifca_with_one_model_is_fedavg(tff_worker, model, population, reference,
     assert_close(one.models[0], reference("fedavg")[1][0])
 
 
-def test_ifca_with_everything_shared_but_one_model_chosen_is_fedavg(tff_worker, model, population):
-    """Two equal models: everyone chooses the first; the second takes part in the shared layers only."""
-    method = build_ifca(model, TRAINING, IFCAParameters(num_clusters=2, share_representation=True))
-    state = method.initialize(population)
+def test_ifcas_shared_layers_are_the_mean_over_the_whole_cohort(tff_worker, model, population):
+    """And the last layer of each model is that of the clients who chose it (paper, section 5)."""
+    method = build_ifca(model, TRAINING, IFCAParameters(num_clusters=2, share_representation=True), seed=1)
+    before = method.initialize(population)
     *_, last = model.layer_slices().values()
-    np.testing.assert_array_equal(state.models[0, : last.start], state.models[1, : last.start])
-    state = train(method, population, state=state)
-    np.testing.assert_allclose(state.models[0, : last.start], state.models[1, : last.start], atol=1e-7)
-    assert np.abs(state.models[0, last.start :] - state.models[1, last.start :]).max() > 1e-3
+    np.testing.assert_array_equal(before.models[0, : last.start], before.models[1, : last.start])
+    cohort = cohort_of(population, population.client_ids, 1)
+    after, metrics = method.next(before, cohort)
+    sgd, chosen = build_local_sgd(model, TRAINING), metrics.clusters
+    data = [population.stacked(client) for client in population.client_ids]
+    seeds = map(cohort.client_seed, population.client_ids)
+    trained = np.stack(
+        [sgd(before.models[key], each["x"], each["y"], seed)[0] for key, each, seed in zip(chosen, data, seeds, strict=True)]
+    )
+    shared = np.average(trained[:, : last.start], axis=0, weights=population.sizes)
+    for cluster in range(2):
+        members = chosen == cluster
+        assert_close(after.models[cluster, : last.start], shared)
+        own = (
+            np.average(trained[members], axis=0, weights=population.sizes[members]) if members.any() else before.models[cluster]
+        )
+        assert_close(after.models[cluster, last.start :], own[last.start :])
+    assert np.abs(shared - before.models[0, : last.start]).max() > 1e-2

@@ -1,5 +1,7 @@
 """CLoVE and FedClust find groups, and their limits."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from tests.algorithms.conftest import same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.clove import CLoVEParameters, build_clove
 from tffcl.algorithms.fedclust import FedClustParameters, build_fedclust
+from tffcl.client_work.local_evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 from tffcl.models.mlp import build_mlp
@@ -38,13 +41,42 @@ def test_clove_finds_who_holds_like_images(tff_worker, turned):
     assert (metrics.signatures.down, metrics.signatures.up) == (6 * vectors, 6 * 2 * 4)
     assert metrics.traffic.down == 6 * (vectors + 4 * model.size)
     newcomers = clove.admit(clove.initialize(turned.restricted([0, 1])), turned.restricted([2, 3]))
-    assert len(newcomers.assignment) == 4
+    for client in (2, 3):  # a newcomer takes the model of least loss
+        own = turned.stacked(client)
+        losses = [float(build_mean_loss(model)(row, own["x"], own["y"])) for row in newcomers.models]
+        assert newcomers.assignment[client] == np.argmin(losses) and losses[0] != losses[1]
 
 
-def test_clove_needs_as_many_clients_as_clusters(tff_worker, model, population):
-    clove = build_clove(model, TRAINING, CLoVEParameters(3))
-    with pytest.raises(UserError, match="num_clusters is 3; it must be at most the clients of a round, 2"):
-        clove.next(clove.initialize(population), cohort_of(population, [0, 1], 1))
+def test_clove_with_fewer_clients_than_models_leaves_the_others_as_they_are(tff_worker, model, population):
+    clove = build_clove(model, TRAINING, CLoVEParameters(4))
+    state = clove.initialize(population)
+    after, _ = clove.next(state, cohort_of(population, [0, 1], 1))
+    taken = set(after.assignment[:2].tolist())
+    assert len(taken) == 2
+    moved = np.flatnonzero((after.models != state.models).any(axis=1))
+    assert set(moved.tolist()) == taken
+    alone, _ = clove.next(state, cohort_of(population, [3], 1))
+    x, y = population.stacked(3)["x"], population.stacked(3)["y"]
+    losses = [float(build_mean_loss(model)(row, x, y)) for row in state.models]
+    assert alone.assignment[3] == np.argmin(losses)
+
+
+@pytest.mark.parametrize(("clusters", "limit"), [(1, "fedavg"), (5, "solo")])
+def test_fedclust_with_one_cluster_is_fedavg_and_with_n_solo(tff_worker, model, population, reference, clusters, limit):
+    method = build_fedclust(model, TRAINING, FedClustParameters(num_clusters=clusters))
+    assert_close(models_of(method, train(method, population), population), reference(limit)[1])
+
+
+def test_fedclust_warms_up_for_as_many_epochs_as_it_is_told(tff_worker, model, population):
+    def signatures(epochs):
+        return build_fedclust(model, TRAINING, FedClustParameters(num_clusters=2, warm_up_epochs=epochs)).initialize(population)
+
+    one, many = signatures(1), signatures(6)
+    alone = build_partial_weights(model, training=dataclasses.replace(TRAINING, epochs=6), seed=0)
+    found = alone.computation(alone.context, population.examples(1))
+    start = model.initial[layer_places(model, None)[0]]
+    lengths = [np.linalg.norm(state.signatures["value"][1] - start) for state in (one, many)]
+    assert lengths[1] == pytest.approx(np.linalg.norm(found - start), rel=0.1) and lengths[1] > 1.5 * lengths[0]
 
 
 def test_fedclust_finds_who_holds_like_labels(tff_worker, grouped):

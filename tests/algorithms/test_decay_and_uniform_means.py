@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import tffcl
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of
 from tffcl.aggregators.by_name import build_uniform_mean
 from tffcl.algorithms.ditto import build_ditto
@@ -75,6 +76,37 @@ def test_every_client_counts_the_same_in_a_uniform_mean(tff_worker, model, popul
     assert_close(state.models[0], np.mean(trained, axis=0))
     weighted = np.average(trained, axis=0, weights=[40, 12])
     assert np.abs(weighted - state.models[0]).max() > 1e-3
+
+
+def two_clients(model, population):
+    """A cohort of clients of 40 and 12 examples, what they have trained and by which weights these count in a plain mean."""
+    cohort = cohort_of(population, [1, 4], 1)
+    trained = []
+    for client in (1, 4):
+        data = next(iter(population.examples(client).batch(1000)))
+        trained.append(build_local_sgd(model, PLAIN)(model.initial, data["x"], data["y"], cohort.client_seed(client))[0])
+    return cohort, np.stack(trained), np.array([40, 12]) / 52
+
+
+@pytest.mark.parametrize("aggregation", ["uniform_mean", pytest.param("median", marks=pytest.mark.slow)])
+def test_fednovas_steps_count_as_its_directions_do(tff_worker, model, population, aggregation):
+    """τ_eff and the mean direction have the same p_i (Eq. 7): one half each, of two clients the median, too."""
+    given = build_uniform_mean() if aggregation == "uniform_mean" else tffcl.aggregation("robust", rule="median")
+    method = build_fednova(model, PLAIN, aggregation=given)
+    cohort, trained, shares = two_clients(model, population)
+    state, _ = method.next(method.initialize(population), cohort)
+    steps = PLAIN.epochs * np.ceil(np.array([40, 12]) / PLAIN.batch_size)
+    directions = (trained - model.initial) / steps[:, np.newaxis]
+    assert_close(state.models[0], model.initial + steps.mean() * directions.mean(axis=0))
+    assert np.abs((shares @ steps - steps.mean()) * directions.mean(axis=0)).max() > 1e-3
+
+
+def test_stocfls_global_model_counts_clients_as_its_clusters_do(tff_worker, model, population):
+    method = build_stocfl(model, PLAIN, aggregation=build_uniform_mean())
+    cohort, trained, shares = two_clients(model, population)
+    state, _ = method.next(method.initialize(population), cohort)
+    assert_close(state.models[0], trained.mean(axis=0))  # row 0 is the global model
+    assert np.abs(shares @ trained - trained.mean(axis=0)).max() > 1e-3
 
 
 def test_a_task_asks_for_both():

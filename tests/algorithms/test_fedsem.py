@@ -1,5 +1,7 @@
 """FedSEM on digits: its limit, its centres, and clients that come late."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,20 @@ def test_fedsem_finds_the_clusters_of_clients_that_come_late(tff_worker, model, 
     admitted = method.admit(state, newcomers)
     assert same_groups(admitted.assignment)
     assert admitted.known.all()
+
+
+def test_fedsem_places_late_clients_at_the_first_rounds_learning_rate(tff_worker, model, grouped):
+    """Steps of the present rate, ten thousandths of the first one, would leave everybody at the centre nearest to the initial model."""
+    known, newcomers = split(grouped, [4, 8])
+    method = build_fedsem(model, dataclasses.replace(TRAINING, learning_rate_decay=0.9), FedSEMParameters(3))
+    firsts = np.array([OWNERS.index(owner) for owner in range(3)])
+    state, _ = method.next(method.initialize(known), cohort_of(known, firsts, 1))
+    centres = state.first_centres
+    late = np.setdiff1d(known.client_ids, firsts)
+    state, _ = method.next(state, cohort_of(known, late, 90))
+    # They have trained with next to no step since: the centres tell where they were placed.
+    np.testing.assert_allclose(state.models, centres, atol=1e-3)
+    assert same_groups(method.admit(state, newcomers).assignment)
 
 
 def test_fedsems_newcomers_before_the_first_round_are_as_all_others(tff_worker, model, grouped):

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tests.short_runs import deployed_inputs, split
 from tffcl.algorithms.flis_dc import FLISDCParameters, build_flis_dc, build_joint_round
-from tffcl.algorithms.flis_hc import FLISHCParameters, build_flis_hc
+from tffcl.algorithms.flis_hc import FLISHCParameters, build_clustering, build_flis_hc
 from tffcl.client_work.examples import stack
 from tffcl.client_work.local_evaluation import build_count_correct, build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
@@ -48,6 +48,18 @@ def hc(model, images):
 
 def of_groups(labels):
     return len({(turn, int(label)) for turn, label in zip(TURNS, labels)}) == len(set(labels)) == 3
+
+
+def test_a_pair_at_exactly_the_threshold_is_in_one_cluster(model, images):
+    """As with FLIS (DC); 1 - β of float64 may be below 1 - similarity of float32."""
+    tens = np.arange(1, 10)
+    for share in tens:
+        answers = np.zeros((2, 10), np.int32)
+        answers[1, share:] = 1  # `share` of ten are equal
+        how = FLISHCParameters(threshold=share / 10)
+        clustering = build_clustering(model, TRAINING, how, server_images=images)
+        proximity = clustering.distances({"value": answers}, None)
+        assert clustering.group(proximity)[0].tolist() == [0, 0], share
 
 
 @pytest.mark.parametrize("soft", [False, True])

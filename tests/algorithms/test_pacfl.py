@@ -134,6 +134,27 @@ def test_clients_are_clustered_as_they_join(tff_worker, model, digit_clients):
     np.testing.assert_array_equal(models_of(method, again, population), models_of(method, state, population))
 
 
+def test_one_cluster_is_fedavg_for_newcomers_too(tff_worker, model, digit_clients, population):
+    """Whoever comes is in it, however far its subspace is from those of the first, whose tree has a lower top."""
+    turned = digit_clients([60] * 6, turns=[0, 0, 0, 2, 1, 3])
+    method = pacfl(model, PACFLParameters(num_vectors=3, num_clusters=1))
+    state = method.initialize(turned.restricted([0, 1, 2]))
+    joined = method.admit(state, turned.restricted([3, 4, 5]))
+    assert joined.proximity[:3, 3:].min() > 1.05 * joined.proximity[:3, :3].max()
+    assert joined.assignment.tolist() == [0] * 6 and len(joined.models) == 1
+    assert np.isfinite(joined.threshold)
+
+
+def test_a_first_cohort_among_which_there_is_no_gap(tff_worker, model, digit_clients):
+    """The cut is found once: of two clients it would put everyone who comes later in a cluster of its own, or all in one."""
+    population = digit_clients([60] * 4)
+    method = pacfl(model, PACFLParameters(num_vectors=3, when="as_they_join"))
+    with pytest.raises(
+        UserError, match="the first round has 2 clients, among which no gap tells clusters apart; it needs 3 clients"
+    ):
+        method.next(method.initialize(population), cohort_of(population, [0, 1], 1))
+
+
 def test_a_first_cohort_with_fewer_clients_than_clusters(tff_worker, model, digit_clients):
     method = pacfl(model, dataclasses.replace(HOW, num_clusters=3, when="as_they_join"))
     population = digit_clients([60] * 4)

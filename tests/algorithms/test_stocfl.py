@@ -305,6 +305,7 @@ def test_a_signature_that_is_not_finite_names_the_client(tff_worker, model, turn
         ({"threshold": 1.5}, "threshold is 1.5; it must be a cosine"),
         ({"linkage": "singel"}, "did you mean 'single'"),
         ({"linkage": "centroid", "representation": "cohort"}, "'cohort' knows linkage 'single' only, not 'centroid'"),
+        ({"global_order": "sequential", "global_objective": "fedprox"}, "'fedprox' goes with global_order 'parallel' only"),
         ({"representation": "all"}, "unknown representation 'all'"),
         ({"start": "globl"}, "did you mean 'global'"),
         ({"model_merge": "larges"}, "did you mean 'larger'"),

@@ -45,6 +45,15 @@ def test_soft_answers(form, formula):
     np.testing.assert_allclose(inference_similarity(soft, form=form), expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("form", ["agreement", "frobenius"])
+def test_each_label_of_a_sequence_is_an_answer(answers, form):
+    sequences = answers.reshape(5, 10, 3)
+    np.testing.assert_array_equal(inference_similarity(sequences, form=form), inference_similarity(answers, form=form))
+    soft = np.random.default_rng(1).dirichlet(np.ones(4), (5, 10, 3)).astype(np.float32)
+    flat = inference_similarity(soft.reshape(5, 30, 4), form=form)
+    np.testing.assert_allclose(inference_similarity(soft, form=form), flat, rtol=1e-6)
+
+
 def test_others_are_a_block_of_the_whole(answers):
     whole = inference_similarity(answers)
     np.testing.assert_array_equal(inference_similarity(answers[:2], answers[2:]), whole[:2, 2:])

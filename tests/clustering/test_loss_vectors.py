@@ -31,6 +31,12 @@ def test_clients_of_equal_losses_are_in_one_group():
     assert group_by_losses(np.tile([0.5, 0.2, 0.9], [6, 1])).tolist() == [1] * 6
 
 
+def test_fewer_clients_than_models_take_the_best_of_them():
+    losses = np.array([[1.0, 3.0, 0.9, 4.0], [1.1, 3.1, 0.2, 0.1]])
+    assert group_by_losses(losses[:1]).tolist() == [2]
+    assert group_by_losses(losses).tolist() == [2, 3]  # 0.9 + 0.1 is less than 1.0 + 0.2
+
+
 def test_roots_give_large_losses_less_weight():
     losses = np.array([[0.01, 10.0], [0.0, 8.0], [0.5, 10.0], [0.6, 8.2]])
     pairs = [group_by_losses(losses, square_root=each) for each in (False, True)]

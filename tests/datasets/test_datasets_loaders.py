@@ -315,3 +315,9 @@ def test_femnist_inverts_and_keeps_writers():
     broken = tff.simulation.datasets.TestClientData({"a": client(np.nan, 0, 1)})
     with pytest.raises(UserError, match="femnist: train images of writers a to a is nan"):
         _split(broken, ["a"], "train")
+
+
+def test_the_home_of_nobody():
+    with pytest.raises(UserError, match="~nobody-of-that-name/data begins with the home of a user who is not known here"):
+        storage.resolve("~nobody-of-that-name/data")
+    assert storage.expanded("~") == storage.expanded(os.environ["HOME"])

@@ -41,6 +41,13 @@ def trials(monkeypatch):
     monkeypatch.setattr(clock, "WORTH_A_TRIAL", 4000)
 
 
+@pytest.mark.parametrize("damage", ["", "[]", '{"task": 3}', '{"task": {"setup": 1.0}}'])
+def test_trials_that_are_damaged_are_made_again(tmp_path, damage):
+    """A kill while they are written must not stop every later call."""
+    (tmp_path / "trials.json").write_text(damage)
+    assert clock._kept_paces(tmp_path / "trials.json") == {}
+
+
 @pytest.fixture
 def nothing_known(monkeypatch):
     monkeypatch.setattr(study_pace, "earlier_runs", lambda _: {})

@@ -82,7 +82,10 @@ def test_what_was_chosen_and_run_elsewhere_is_not_run_again(league, tmp_path, mo
     """The results of another machine, in `tasks/results`, are where a study with the same settings goes on."""
     shutil.copytree(league[1] / "results", tmp_path / "tasks" / "results" / "mine")
     shutil.copytree(tasks.task_directory() / "studies", tmp_path / "tasks" / "studies")
-    shutil.copy(tasks.task_directory() / "demo_digits.toml", tmp_path / "tasks")
+    told = (tasks.task_directory() / "demo_digits.toml").read_text(encoding="utf-8")
+    reworded = told.replace('description = "', 'description = "In other words: ')
+    assert reworded != told  # what only tells about a task changes neither its runs nor what was chosen
+    (tmp_path / "tasks" / "demo_digits.toml").write_text(reworded, encoding="utf-8")
     monkeypatch.setattr(tasks, "task_directory", lambda: tmp_path / "tasks")
     ran = []
     monkeypatch.setattr(study.compare, "run_or_note", lambda config, *_, **__: ran.append(config.algorithm))
@@ -107,6 +110,16 @@ def test_the_same_command_goes_on_in_the_same_place(league, tmp_path, monkeypatc
     main(["study", str(league[0]), *SHORT, "--out", str(out)])
     assert noted == [before]
     assert "holds another run" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"digits/FedAvg": 3}', None])
+def test_choices_that_are_damaged_are_told(league, tmp_path, capsys, damage):
+    out = shutil.copytree(league[1], tmp_path / "out")
+    file = out / "results" / study_tuning.TUNED
+    known = json.loads(file.read_text())
+    known["digits/FedAvg"]["points"] = 3
+    file.write_text(json.dumps(known) if damage is None else damage)
+    assert f"{file} is damaged: " in fails(capsys, "study", str(league[0]), *SHORT, "--out", str(out))
 
 
 def test_the_table_has_what_methods_are_compared_by(league, read):
@@ -176,6 +189,15 @@ def test_the_picture_tells_which_groups_were_found(read):
     titles = [axes.get_title() for axes in league_figure.league_figure(study).axes]
     assert titles == ["cluster %", "local %", "adjusted Rand index"]
     assert [axes.get_title() for axes in league_figure.league_figure(read).axes] == titles[:2]
+
+
+def test_the_picture_tells_means_over_fewer_seeds(read):
+    def numbers(study):
+        return {text.get_text() for axes in league_figure.league_figure(study).axes for text in axes.texts}
+
+    assert league_figure.seeds_grid(read).tolist() == [[1], [1], [0]]
+    asked = dataclasses.replace(read, noted={**read.noted, "seeds": [0, 1, 2]})
+    assert numbers(asked) == {f"{number}¹" for number in numbers(read)}  # one seed of three
 
 
 @pytest.mark.parametrize(

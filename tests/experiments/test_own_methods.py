@@ -140,20 +140,46 @@ BAD_BUILDERS = {
     'builder = "bad_one:build_ti"\nrat = 3': "unknown key in [algorithms.own] 'rat'; did you mean 'rate'?",
     'builder = "bad_one:build_ti"\nrate = "much"': "algorithms.own.rate is 'much'; it must be a number",
     'builder = "bad_one:build_ti"\nmethod = "pacfl"': "has method and builder; give one of the two",
+    'builder = "bad_one:build_rounds"\nrounds = 2': "has a parameter 'rounds', which as a key means something else",
+    'builder = "bad_one:build_check"': "has a parameter 'check', which as a key means something else",
+    'builder = "bad_three:build"': "cannot be imported: SystemExit: 3",
+    'builder = "builtins:dict"': "whose parameters cannot be read",
     'method = "pacfll"': "unknown method 'pacfll'; did you mean 'pacfl'?",
     'method = "composed"\nsignature = "subspac"': "unknown algorithms.own.signature 'subspac'; did you mean 'subspace'?",
     'method = "composed"\nmetric = "trase"': "did you mean 'trace'?",
     'method = "composed"\ntraining = "sgdd"': "did you mean 'sgd'?",
 }
-BAD_ONE = "def build_ti(model, training, *, rate: float = 0.1):\n    return 3\n\n\ndef takes_one(model):\n    pass\n"
+BAD_ONE = """
+def build_ti(model, training, *, rate: float = 0.1):
+    return 3
+
+def takes_one(model):
+    pass
+
+def build_rounds(model, training, *, rounds=3):
+    pass
+
+def build_check(model, training, *, check=3):
+    pass
+
+def build_failing(model, training, *, rate: "Rate" = 0.1, of: list[int] = []):
+    raise ValueError("no\\nrate")
+"""
 
 
 @pytest.mark.parametrize("text", BAD_BUILDERS)
 def test_bad_builders_get_one_line(text, tmp_path):
-    path = own_task(tmp_path, text, bad_one=BAD_ONE, bad_two="1 / 0\n")
+    path = own_task(tmp_path, text, bad_one=BAD_ONE, bad_two="1 / 0\n", bad_three="import sys\n\nsys.exit(3)\n")
     with pytest.raises(UserError) as told:
         config.resolve(path, "own")
     assert BAD_BUILDERS[text] in str(told.value) and "\n" not in str(told.value)
+
+
+def test_a_builder_that_fails_is_told_in_one_line(tmp_path):
+    """Its types are known to type checkers only, and one of its defaults is a list."""
+    path = own_task(tmp_path, 'builder = "bad_one:build_failing"\nof = [3]', bad_one=BAD_ONE)
+    with pytest.raises(UserError, match="^algorithm bad_one:build_failing failed: ValueError: no rate$"):
+        run(config.resolve(path, "own"), tmp_path / "out", show_progress=False)
 
 
 def test_what_is_no_method_is_told_before_anything_runs(tmp_path):

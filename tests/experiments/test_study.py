@@ -167,6 +167,13 @@ def test_only_some_cells_and_cells_of_one_setting_share_runs():
         ('title = "Mine"', 'titel = "Mine"', "unknown key of mine.toml 'titel'; did you mean 'title'"),
         ('[cells."unseen/SOLO"]', '[cells."unseen/SOL"]', "did you mean 'unseen/SOLO'"),
         ('title = "Mine"', "title = ", "mine.toml is no TOML"),
+        ('title = "Mine"', 'page = "x"', "mine.toml: page is 'x'; it must be a whole number from 0"),
+        ("seeds = [3]", "seeds = []", "mine.toml: seeds is []; it must be a list of 1 or more whole numbers from 0"),
+        ('title = "Mine"', "tuning = 3", "mine.toml: tuning is 3; it must be a table"),
+        ('title = "Mine"', 'measure = ["local"]', "mine.toml: measure is ['local']; it must be text"),
+        ('title = "Mine"', "x = " + 3000 * "[" + 3000 * "]", "mine.toml is nested too deep"),
+        ("target = 5", 'target = "x"', "target is 'x'; it must be a number"),
+        ('method = "solo"', 'method = "solo"\nset = 3', "set is 3; it must be a table"),
     ],
 )
 def test_a_wrong_file_is_one_line(mine, old, new, message):
@@ -276,6 +283,18 @@ def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_
     read = study_table.read_study(out / "results")
     assert [result.here.count for result in read.results] == [1, 2, 0, 0, 2, 1]
     assert read.noted["seeds"] == [3, 4] and pathlib.Path(read.path).name == "results"
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", "3", "{}", 5000 * "[", '{"accuracy": 3}'])
+@pytest.mark.parametrize("name", ["summary.json", "failed.json"])
+def test_the_damaged_file_of_a_run_is_named(done, tmp_path, name, damage):
+    import shutil
+
+    results = shutil.copytree(done[0] / "results", tmp_path / "results")
+    (place,) = [file.parent for file in results.glob(f"*/{'wild' if name == 'failed.json' else 'fedavg'}/seed-3/{name}")]
+    (place / name).write_text(damage)
+    with pytest.raises(UserError, match=rf"{place / name} is damaged: [^\n]*$"):
+        study_table.read_study(results)
 
 
 def test_the_page_of_results_is_that_of_the_kept_files():

@@ -136,6 +136,11 @@ def test_a_study_whose_contents_are_damaged(tmp_path):
             study.run_study(study.plan(study_files.load_study("demo_digits"), rounds=2), tmp_path)
 
 
+def test_resume_and_overwrite_together_are_refused(finished):
+    """One keeps what the other deletes: rounds of two runs would stand in one table."""
+    assert "resume goes on with the run that is there, overwrite deletes it" in refused(finished, resume=True, overwrite=True)
+
+
 # --- Data that changed ---
 
 

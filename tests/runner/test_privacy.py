@@ -15,6 +15,7 @@ from tffcl.algorithms.clove import CLoVEParameters, build_clove
 from tffcl.algorithms.composed import ComposedParameters, build_composed
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca
+from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.algorithms.trainings import TRAININGS
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
@@ -114,7 +115,7 @@ def rows_of(out):
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize("clusters", [1, 4])
+@pytest.mark.parametrize("clusters", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_round_is_one_release_whatever_the_number_of_clusters(model, population, tmp_path, clusters):
     """Of Poisson cohorts and of those of a fixed size, by the files that a run writes."""
     rate, method = 3 / len(population), private(model, clusters)
@@ -158,6 +159,39 @@ def test_a_budget_ends_a_run_which_goes_on_with_a_larger_one(model, population, 
     assert resumed.summary["rounds"] == 4
     assert resumed.summary["privacy"] == whole.summary["privacy"]
     np.testing.assert_array_equal(resumed.model_of(0), whole.model_of(0))
+
+
+def test_clients_in_a_run_that_the_budget_ended_have_their_local_accuracy(model, population, tmp_path):
+    """Every client that trained counts, also who was planned to train again before the next evaluation."""
+    cost = ledger_of(3 * [Release("a round", 2.0, 3, len(population))]).epsilon
+    result = tffcl.train(
+        private(model, 1, noise_multiplier=2.0), population, rounds=8, clients_per_round=3, evaluate_every=8, out=tmp_path / "run",
+        privacy=PrivacySettings(epsilon=cost * 1.01, delta=DELTA), show_progress=False,
+    )  # fmt: skip
+    assert result.summary["rounds"] == 3
+    drawn = [sampling.sample_cohort(population.client_ids, 3, 0, number) for number in (1, 2, 3)]
+    trained = len(np.unique(np.concatenate(drawn)))
+    assert result.summary["accuracy"]["local"]["share"] == pytest.approx(trained / len(population))
+
+
+def test_what_each_client_tells_once_counts_once_for_each_thing():
+    told = [Release(what, 3.0, 5, 100, once=True) for what in ("the signatures", "the codes", "the signatures")]
+    accountant = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(3 / np.sqrt(2)))
+    assert ledger_of(told).epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
+
+
+def test_a_round_in_which_clients_sign_is_not_cheaper_for_being_drawn(tff_worker, model, digit_clients):
+    """PACFL as its clients join: who signs is seen to take part, once."""
+    clients = digit_clients([40] * 8)
+    how = PACFLParameters(num_vectors=3, num_clusters=1, when="as_they_join", signature_noise_multiplier=4.0)
+    method = build_pacfl(model, TRAINING, how, aggregation=tffcl.aggregation("dp", noise_multiplier=3.0, seed=1))
+    ledger, state = ledger_of([]), method.initialize(clients)
+    with releases.accounted(ledger):
+        for number, drawn in enumerate([(0, 1, 2), (3, 4), (1, 2)], 1):
+            state, _ = method.next(state, Cohort(clients, np.array(drawn), (7, number), rate=0.4))
+    round_of, seen = dp_accounting.PoissonSampledDpEvent(0.4, dp_accounting.GaussianDpEvent(3.0)), dp_accounting.GaussianDpEvent
+    accountant = pld.PLDAccountant().compose(seen(4.0)).compose(seen(3.0)).compose(round_of, 3)
+    assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
 
 
 def test_what_is_not_private_meets_no_budget(model, population, tmp_path):

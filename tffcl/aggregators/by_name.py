@@ -134,7 +134,7 @@ def aggregation(name: str, **options):
         the number of parameters in each part that has a range of its own.
 
     Returns:
-      A `tff.aggregators.WeightedAggregationFactory` over keyed uploads; None for the mean, which methods take by themselves.
+      An aggregation factory over keyed uploads, an unweighted one for "uniform_mean"; None for the mean, which methods take by themselves.
 
     Raises:
       UserError: For an unknown name or key, or a wrong value.

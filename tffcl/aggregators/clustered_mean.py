@@ -109,6 +109,11 @@ class UniformClusteredMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         check_types(value_type, tff.TensorType(np.float32))
         return segment_process(value_type, None, None)
 
+    def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
+        """Returns what aggregates another keyed upload of the same clients, who count the same there, too; see `PerClusterFactory.beside`."""
+        del plain, bound
+        return self
+
 
 def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_clusters: int | None = None):
     """Returns the factory over keyed uploads that a factory of the user's stands for.
@@ -146,7 +151,7 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
 
 
 def aggregated_beside(aggregation, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-    """Returns what aggregates a keyed upload beside the updates: securely where these are, else plainly.
+    """Returns what aggregates a keyed upload beside the updates: securely, robustly or with equal weights where these are, else plainly.
 
     Args:
       aggregation: Of the updates, as of `keyed_factory`.

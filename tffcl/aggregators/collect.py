@@ -115,7 +115,7 @@ class CollectFactory(tff.aggregators.UnweightedAggregationFactory):
     The created `tff.templates.AggregationProcess` has
         `next`: `(<state=<>@SERVER, value={T}@CLIENTS> -> <state=<>@SERVER, result=T[?,...]@SERVER, measurements=<>@SERVER>)`,
     one row for each client, in no promised order. Nothing is hidden from the server: this is no secure aggregation. In a round that is
-    composed by `rounds.compose` the rows stand beside the clients' reports, whose IDs order them.
+    composed by `rounds.composer.compose` the rows stand beside the clients' reports, whose IDs order them.
 
     Attributes:
       noise_multiplier: z of the Gaussian mechanism that a client's value is, where clients noise it themselves; 0: it is as it is.

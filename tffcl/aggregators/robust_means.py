@@ -110,6 +110,12 @@ class RobustClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
         """
         self._how = how
 
+    def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
+        """Returns what aggregates another keyed upload of the same clients: this rule, since what it guards against can be told there,
+        too, and its members count the same in both; see `PerClusterFactory.beside`."""
+        del plain, bound
+        return self
+
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
         check_types(value_type, weight_type)

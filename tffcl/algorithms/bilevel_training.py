@@ -1,4 +1,4 @@
-"""One round of bi-level training (StoCFL Eq. 3): a cluster's model and a global one, each pulled at the other."""
+"""One round of bi-level training (StoCFL Eq. 3): a cluster's model, pulled towards a global one, and the global one."""
 
 import collections
 
@@ -6,7 +6,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory, pad_rows
+from tffcl.aggregators.clustered_mean import (
+    ClusteredMeanFactory,
+    UniformClusteredMeanFactory,
+    aggregated_beside,
+    keyed_factory,
+    pad_rows,
+)
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_bilevel_work
 from tffcl.errors import UserError
@@ -25,7 +31,7 @@ def build_bilevel_round(
     aggregation: tff.aggregators.AggregationFactory | None = None,
     global_aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Round:
-    """Builds one round of bi-level training (StoCFL Eq. 3, Alg. 1 lines 18 to 25): two models, pulled at each other.
+    """Builds one round of bi-level training (StoCFL Eq. 3, Alg. 1 lines 18 to 25): two models, of which the cluster's is pulled towards the global one.
 
     The server has `models float32[?,P]` and `global_model float32[P]`; a client receives row `key` of the models and the global
     model. Row k moves by the weighted mean of the differences of the clients with key k, the global model by that of all
@@ -37,7 +43,7 @@ def build_bilevel_round(
       global_training: Of the global model; None: it stays as it is.
       aggregation: Of the cluster models' updates, over `<key=int32,value=float32[P]>`; default `ClusteredMeanFactory()`.
       global_aggregation: Over `float32[P]`, the other half of the global objective; default the mean weighted by examples,
-        zero where nobody has any weight.
+        zero where nobody has any weight, or that in which all count the same where they do in the clusters' means.
     """
 
     def receive(values, client):
@@ -51,9 +57,16 @@ def build_bilevel_round(
 
     uploads = {"update": _of_changing_clusters(aggregation)}
     if global_training is not None:
-        uploads["global_update"] = global_aggregation or tff.aggregators.MeanFactory(no_nan_division=True)
+        uploads["global_update"] = global_aggregation or _mean_over_all(uploads["update"])
     values = {"models": models_type(model.size), "global_model": tff.TensorType(np.float32, [model.size])}
     return compose(build_bilevel_work(model, training, global_training), uploads, Server(values, receive, step))
+
+
+def _mean_over_all(of_clusters):
+    """The mean over all clients, who count in it as they do in the clusters' means."""
+    if isinstance(aggregated_beside(of_clusters, ClusteredMeanFactory()), UniformClusteredMeanFactory):
+        return tff.aggregators.UnweightedMeanFactory()
+    return tff.aggregators.MeanFactory(no_nan_division=True)
 
 
 def _of_changing_clusters(aggregation):

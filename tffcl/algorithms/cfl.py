@@ -9,11 +9,13 @@ import numpy as np
 
 from tffcl.algorithms.collected_training import CollectedTraining
 from tffcl.algorithms.method import ClusteredState, Views
+from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.arrivals import check_newcomers, extended
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clustering.bipartition import bipartition, nearer_second
 from tffcl.clustering.model_centres import weighted_means
+from tffcl.models.flat import FlatModel
 from tffcl.validation import Fraction, Parameters, Positive, Whole, one_of, tell_once
 
 
@@ -108,9 +110,9 @@ class CFL(CollectedTraining):
         """A newcomer goes down the tree of splits, at each by its update from the model that was split (section V)."""
         check_newcomers(state, newcomers)
         joined = np.zeros(len(newcomers), np.int32)
-        for (_, cluster, founded), (model, *halves) in zip(state.splits, state.tree, strict=True):
+        for (number, cluster, founded), (model, *halves) in zip(state.splits, state.tree, strict=True):
             for here in np.flatnonzero(joined == cluster):
-                one = Cohort(newcomers, newcomers.client_ids[[here]], (0, int(founded)))
+                one = Cohort(newcomers, newcomers.client_ids[[here]], (0, int(number)))  # at that round's learning rate
                 (update,), _ = self.updates(model[np.newaxis], [0], one)
                 joined[here] = founded if nearer_second(update, halves) else cluster
         return dataclasses.replace(state, **extended(state, newcomers, joined))
@@ -119,6 +121,12 @@ class CFL(CollectedTraining):
         return Views(state.client_ids, state.assignment, splits=state.splits)
 
 
-def build_cfl(model, training, parameters: CFLParameters = CFLParameters()) -> CFL:
-    """Builds CFL from a `FlatModel`, its `LocalTraining` and when to split; as long as no cluster splits it is FedAvg."""
+def build_cfl(model: FlatModel, training: LocalTraining, parameters: CFLParameters = CFLParameters()) -> CFL:
+    """Builds CFL; as long as no cluster splits it is FedAvg.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      parameters: When clusters split, and how.
+    """
     return CFL(model, training, parameters)

@@ -16,7 +16,6 @@ from tffcl.clients.arrivals import check_newcomers, extended
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering.loss_vectors import group_by_losses
-from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import releases
 from tffcl.rounds.asking import ask_all
@@ -61,8 +60,6 @@ class CLoVE(EngineMethod):
         if self._how.num_clusters == 1:
             return self.engine.next(state, cohort)
         clients = len(cohort.client_ids)
-        if self._how.num_clusters > clients:
-            raise UserError(f"num_clusters is {self._how.num_clusters}; it must be at most the clients of a round, {clients}")
         asked = cohort.population.restricted(cohort.client_ids)
         grouped = self._grouped(state, asked, cohort.seed[1], releases.of_all("the losses", asked))
         state, metrics = self.engine.next(grouped, cohort)
@@ -78,7 +75,7 @@ class CLoVE(EngineMethod):
 
     def choose(self, state: ClusteredState, population: Population) -> ClusteredState:
         """Everyone is clustered by their losses under the models of now."""
-        if self._how.num_clusters == 1 or len(population) < self._how.num_clusters:
+        if self._how.num_clusters == 1:
             return state
         return self._grouped(state, population, 0)
 

@@ -35,9 +35,18 @@ class CollectedTraining(Method):
     def __init__(self, model: FlatModel, training: LocalTraining, parameters):
         self.model, self.round, self.parameters = model, build_collected_round(model, training), parameters
 
-    def updates(self, models: np.ndarray, keys: np.ndarray, cohort: Cohort) -> tuple[np.ndarray, RoundResult]:
-        """Lets every client of the cohort train its row of the models; returns the differences `float32 [m, P]` and the rest."""
-        result = run_round(self.round, cohort, {"models": models}, key=np.asarray(keys, np.int32))
+    def updates(
+        self, models: np.ndarray, keys: np.ndarray, cohort: Cohort, composed: Round | None = None
+    ) -> tuple[np.ndarray, RoundResult]:
+        """Lets every client of the cohort train its row of the models; returns the differences `float32 [m, P]` and the rest.
+
+        Args:
+          models: `float32 [K, P]`.
+          keys: `int [m]`, each client's row.
+          cohort: The clients.
+          composed: Another round of `build_collected_round` than the method's own.
+        """
+        result = run_round(composed or self.round, cohort, {"models": models}, key=np.asarray(keys, np.int32))
         return result.collected["difference"], result
 
     def models_for(self, state: ClusteredState, client_ids):

@@ -22,7 +22,7 @@ from tffcl.clustering.signature_distances import answer_dissimilarities, centre_
 from tffcl.clustering.vector_metrics import VECTOR_METRICS, vector_distances
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
-from tffcl.references import is_reference, load_reference, named, registered
+from tffcl.references import is_reference, load_reference, made_by, named, registered
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.answers import build_inference, check_images
 from tffcl.signatures.descriptors import build_descriptors
@@ -93,6 +93,19 @@ def _subspace(
     preprocess: one_of(PREPROCESSING) = "raw", samples: Count | None = None, energy: Share = 1.0,
     noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
 ):  # fmt: skip
+    """PACFL's signature.
+
+    Args:
+      num_vectors: p, singular vectors that a client sends; with `energy` at most so many.
+      per_class: p vectors for each of the client's classes instead of p over all its data.
+      max_classes: With `per_class`, room for so many classes a client; default all.
+      preprocess: What the vectors are of: "raw" pixels, "normalized" ones as the model takes them, or "centred", less the mean of the
+        client's examples.
+      samples: A signature is of only so many of a client's examples, at random; default all.
+      energy: A client sends only as many as hold this share of its data's energy, the sum of squares; 1: all p.
+      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
+      clip: The largest norm of an example, with noise.
+    """
     how = {"num_vectors": num_vectors, "per_class": per_class, "max_classes": max_classes}
     how |= {"preprocess": preprocess, "samples": samples, "energy": energy}
     private = {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
@@ -105,6 +118,11 @@ def _device_subspace(model: FlatModel, *, noise_multiplier: float = 0.0, clip: f
 
 
 def _inference(model: FlatModel, *, training, server_images, seed, soft: bool = False):
+    """FLIS's signature.
+
+    Args:
+      soft: Whether clients answer with probabilities instead of their most likely class.
+    """
     return build_inference(model, training, check_images(model, server_images), soft=soft, seed=seed)
 
 
@@ -112,6 +130,14 @@ def _pca_centres(
     model: FlatModel, *, seed, num_components: Count = 128, num_centres: Count = 5,
     noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
 ):  # fmt: skip
+    """The signature of PCA+kM+HC.
+
+    Args:
+      num_components: Of PCA; a centre has so many numbers.
+      num_centres: k-means centres that a client sends.
+      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
+      clip: The largest norm of a centre, with noise.
+    """
     how = {"num_components": num_components, "num_centres": num_centres, "seed": seed}
     return build_pca_centres(model.example_spec, **how, noise_multiplier=noise_multiplier, clip=clip, noise_seed=noise_seed)
 
@@ -121,6 +147,17 @@ def _embedding(
     encoder_examples: Count | None = None, num_centres: Count = 5, fine_tune_epochs: int = 0,
     noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
 ):  # fmt: skip
+    """FLT's signature.
+
+    Args:
+      encoder: What the server pre-trains the autoencoder on: a name of `tffcl list encoders`, a data set, or a file of a pre-trained one.
+      encoder_epochs: Passes of the pre-training over its data.
+      encoder_examples: Only so many of its images; default all.
+      num_centres: k-means centres of the codes that a client sends.
+      fine_tune_epochs: Epochs in which each client fine-tunes the encoder on its own images first.
+      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
+      clip: The largest norm of a centre, with noise.
+    """
     autoencoder, vector = find_encoder(encoder, epochs=encoder_epochs, examples=encoder_examples)
     options = {"num_centres": num_centres, "fine_tune_epochs": fine_tune_epochs, "seed": seed}
     options |= {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
@@ -131,6 +168,14 @@ def _anchor_gradient(
     model: FlatModel, *, training, seed, form: str = "gradient", projection: int = 4096,
     noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
 ):  # fmt: skip
+    """StoCFL's signature.
+
+    Args:
+      form: What a client sends of its data: its "gradient" at the anchor, or its "displacement" from it after local training.
+      projection: Dimensions that each client projects it to; 0, or as many as the model has parameters, is none.
+      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
+      clip: The largest norm of a signature, with noise.
+    """
     private = {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
     return build_anchor_gradient(model, form=form, local=training, projection=projection, seed=seed, **private)
 
@@ -142,6 +187,12 @@ def _descriptors(model: FlatModel):
 def _partial_weights(
     model: FlatModel, *, training: LocalTraining, seed, warm_up_epochs: Count = 5, layers: Sequence[str] | None = None
 ):
+    """FedClust's signature.
+
+    Args:
+      warm_up_epochs: Local epochs after which weights are compared.
+      layers: Names of the layers that are; default the last.
+    """
     warm_up = dataclasses.replace(training, epochs=warm_up_epochs)
     return build_partial_weights(model, training=warm_up, layers=layers, seed=seed)
 
@@ -173,7 +224,8 @@ def build_clustering(
     kind = SIGNATURES.get(name) or SignatureKind(load_reference(registered("signature").get(name, name), where="signature"))
     own = check_options(f"signature {name}", kind.build, own, given=GIVEN)
     taken = [each for each in GIVEN if each in inspect.signature(kind.build).parameters]
-    signature = kind.build(model, **own, **{each: {"training": training, **given}.get(each) for each in taken})
+    needed = {each: {"training": training, **given}.get(each) for each in taken}
+    signature = made_by("signature", name, kind.build, None, model, **own, **needed)
     if not isinstance(signature, Signature):
         raise UserError(
             f"signature {name} gave {type(signature).__name__}; it must give a tffcl Signature, see build_signature"

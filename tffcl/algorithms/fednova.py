@@ -48,8 +48,8 @@ def build_normalized_round(
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      aggregation: Of the directions, see `keyed_factory`; the number of steps is a plain mean, or secure sums
-        where these are.
+      aggregation: Of the directions, see `keyed_factory`; the numbers of steps take what stands beside it (`aggregated_beside`): secure
+        sums, a robust rule or equal weights where these do, else the mean weighted by examples.
     """
     steps = aggregated_beside(aggregation, ClusteredMeanFactory(), _MOST_STEPS)
     uploads = {"update": keyed_factory(aggregation), "steps": steps}

@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.algorithms.collected_training import CollectedTraining
+from tffcl.algorithms.collected_training import CollectedTraining, build_collected_round
 from tffcl.algorithms.method import ClusteredState, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.arrivals import check_newcomers, extended, joined_order
@@ -56,6 +56,8 @@ class FedSEM(CollectedTraining):
     def __init__(self, model: FlatModel, training: LocalTraining, parameters: FedSEMParameters, seed: int):
         super().__init__(model, training, parameters)
         self._initial, self._clusters, self._seed = model.initial, parameters.num_clusters, seed
+        # Whoever is placed by the first centres trains as their members did, at the rate of the first round.
+        self._first_round = build_collected_round(model, dataclasses.replace(training, learning_rate_decay=1.0))
         if self._clusters > 1:  # a first training of the initial model, to be placed by
             self.joining = Traffic.of(self.round.transfer)
 
@@ -109,8 +111,9 @@ class FedSEM(CollectedTraining):
             return np.zeros(len(cohort.client_ids), np.int32)
         found = []
         for _, few in cohort.parts(max(1, _BYTES_AT_A_TIME // self._initial.nbytes)):
-            trained, _ = self._train(self._initial[np.newaxis], np.zeros(len(few.client_ids), np.int32), few)
-            found.append(nearest_centres(trained, state.first_centres))
+            keys = np.zeros(len(few.client_ids), np.int32)
+            moves, _ = self.updates(self._initial[np.newaxis], keys, few, self._first_round)
+            found.append(nearest_centres(moves + self._initial, state.first_centres))
         return np.concatenate(found)
 
     def _train(self, models: np.ndarray, keys: np.ndarray, cohort: Cohort) -> tuple[np.ndarray, RoundMetrics]:
@@ -143,10 +146,10 @@ def build_fedsem(
     the stored models of all clients in every round, of which most are old.
 
     The paper lets everyone take part, so that all models are of the same number of rounds. Here a client that takes part for
-    the first time after the first round trains the initial model first, and belongs to the centre of the first round that
-    this is nearest to; then it trains that cluster's present model, as the others do. (A model that was trained from
-    anybody's centre is near to that one: clients without a model, all in one cluster, would stay there.) That training is
-    counted as signature traffic, and newcomers are placed in the same way.
+    the first time after the first round trains the initial model first, at the first round's learning rate, and belongs to the
+    centre of the first round that this is nearest to; then it trains that cluster's present model, as the others do. (A model
+    that was trained from anybody's centre is near to that one: clients without a model, all in one cluster, would stay there.)
+    That training is counted as signature traffic, and newcomers are placed in the same way.
 
     Args:
       model: What is trained.

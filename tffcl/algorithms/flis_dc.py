@@ -1,4 +1,4 @@
-"""FLIS (DC): joint clusters by inference similarity, anew in every round (Morafah et al., arXiv:2106.07678, Alg. 1 and 2).
+"""FLIS (DC): joint clusters by inference similarity, anew in every round (Morafah et al., arXiv:2208.09754, Alg. 1 and 2).
 
 Every client of a cohort takes the best of the last round's models, trains it, and answers the server's images. Each client
 founds the cluster of those whose models answer like its own; the mean of a cluster's models is one of the next round's.

@@ -1,4 +1,4 @@
-"""FLIS (HC): hierarchical clustering by inference similarity after a warm-up (Morafah et al., arXiv:2106.07678, Alg. 3).
+"""FLIS (HC): hierarchical clustering by inference similarity after a warm-up (Morafah et al., arXiv:2208.09754, Alg. 3).
 
 Before the first round every client trains the initial model on its own data and answers the server's images; clients
 whose models answer alike are clustered hierarchically, once, and every cluster trains its own model from the initial one.
@@ -49,6 +49,9 @@ class FLISHCParameters(Parameters):
             inference.check_threshold(self.threshold, "agreement", 1, None)
 
 
+_ROUNDING = 1e-6  # a pair at exactly β merges, though its float32 dissimilarity may be just above 1 - β
+
+
 def build_clustering(
     model: FlatModel,
     training: LocalTraining,
@@ -78,7 +81,7 @@ def build_clustering(
         unit="dissimilarity",
         metric=how.metric,
         linkage=how.linkage,
-        threshold=None if how.threshold is None else 1 - how.threshold,
+        threshold=None if how.threshold is None else 1 - how.threshold + _ROUNDING,
         setting={"threshold": lambda threshold: 1 - threshold},
         num_clusters=how.num_clusters,
     )

@@ -61,7 +61,8 @@ class FLTParameters(Parameters):
         paper for an encoder of other data than the clients' (Enc2), 0, the normal mode of Alg. 2, for one whose data cover
         them (Enc1).
       refine_epochs: The same each time clients are related anew in the middle of training (Alg. 3 line 25, always the
-        fine-tune mode): each client goes on from its latest encoder. 0: clients encode with the pre-trained one.
+        fine-tune mode): each client goes on from its latest encoder. 0: nobody trains; a client encodes with the one that it has, its own if it fine-tuned
+        one before the first round, else the pre-trained one.
       fine_tune_optimizer: "sgd" (paper) or "adam" (the authors' code).
       fine_tune_rate: Its step size; default 0.01 for SGD, the paper's for all training, and 0.001 for Adam, as in the code.
       metric: A name in `client_relatedness.DISTANCES`: "closest_pair" (paper) or "matching" (the authors' code).

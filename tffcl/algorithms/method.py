@@ -150,7 +150,8 @@ class Exports:
 class Method(abc.ABC):
     """A method of federated learning. Its state is a frozen dataclass of arrays, all of it in the checkpoint.
 
-    A method need not derive from this class: an object with these attributes will do.
+    A method need not derive from this class: an object that has its methods and, of the attributes, `name`, `model`, `state_class`,
+    `clients_choose` and `joining`, will do.
 
     Attributes:
       name: For titles and files.

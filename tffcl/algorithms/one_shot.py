@@ -5,6 +5,7 @@ PACFL, FLIS (HC) and PCA+kM+HC are this with different signatures.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -164,12 +165,13 @@ class OneShot(EngineMethod):
         return OneShotState(**self.engine.start(population, labels), signatures=signatures, **grouped)
 
     def admit(self, state: OneShotState, newcomers: Population) -> OneShotState:
-        """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model."""
+        """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model. With `num_clusters` 1 they found none."""
         check_newcomers(state, newcomers)
         how, known, signed = self.clustering, state.signatures, self._sign(newcomers)
         _tell_nowhere(newcomers, signed)
         proximity = joining.extend_proximity(state.proximity, how.distances(known, signed), how.distances(signed, None))
-        threshold = float(state.threshold)
+        # Whoever asks for one cluster has everyone in it; the tree of those who came first has another cut to show.
+        threshold = math.inf if how.num_clusters == 1 else float(state.threshold)
         labels = joining.assign_newcomers(proximity, state.assignment, threshold=threshold, linkage=how.linkage)
         members = extended(state, newcomers, labels[len(state.assignment) :])
         order = joined_order(state, newcomers)

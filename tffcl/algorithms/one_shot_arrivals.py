@@ -13,11 +13,15 @@ from tffcl.algorithms.one_shot import OneShot, OneShotState
 from tffcl.clients.arrivals import check_newcomers
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, index_of
+from tffcl.errors import UserError
 
 ARRIVALS = {
     "before_training": "all clients are clustered before the first round (the authors' code)",
     "as_they_join": "those of the first round are, others are placed when they first take part (Alg. 1 as printed)",
 }
+
+
+_FEWEST = 3  # clients among which a gap can be found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,7 +53,8 @@ class OneShotArrivals(Method):
 
     def next(self, state: ArrivingState, cohort: Cohort):
         state, fresh = self._met(state, cohort.population, cohort.client_ids)
-        met, metrics = self._inner.next(state.met, cohort)
+        # Who sends a signature in this round takes part in it, and the server sees that.
+        met, metrics = self._inner.next(state.met, dataclasses.replace(cohort, seen=fresh > 0))
         return dataclasses.replace(state, met=met), metrics.with_signatures(self.joining * fresh)
 
     def _met(self, state: ArrivingState, population: Population, client_ids) -> tuple[ArrivingState, int]:
@@ -57,6 +62,12 @@ class OneShotArrivals(Method):
         fresh = np.sort(client_ids) if state.met is None else np.setdiff1d(client_ids, state.met.client_ids)
         if not len(fresh):
             return state, 0
+        how = self._inner.clustering
+        if state.met is None and how.threshold is how.num_clusters is None and len(fresh) < _FEWEST:
+            raise UserError(
+                f"when is 'as_they_join' and the first round has {len(fresh)} clients, among which no gap tells clusters apart; it needs "
+                f"{_FEWEST} clients or more, a threshold or num_clusters"
+            )
         arrivals = population.restricted(fresh)
         met = self._inner.initialize(arrivals) if state.met is None else self._inner.admit(state.met, arrivals)
         return dataclasses.replace(state, met=met), len(fresh)

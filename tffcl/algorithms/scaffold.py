@@ -59,7 +59,8 @@ def build_controlled_round(
       model: What is trained.
       training: Local hyper-parameters.
       parameters: Options.
-      aggregation: Of the models' updates, see `keyed_factory`; control variates are hidden as these are, else they take the plain mean.
+      aggregation: Of the models' updates, see `keyed_factory`; control variates take what stands beside it (`aggregated_beside`):
+        secure sums or a robust rule where these do, else the mean in which all count the same.
     """
 
     def step(state, results, measurements):

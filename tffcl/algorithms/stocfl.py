@@ -95,6 +95,11 @@ class StoCFLParameters(Parameters):
     def check(self):
         if self.representation == "cohort" and self.linkage != "single":
             raise UserError(f"representation 'cohort' knows linkage 'single' only, not {self.linkage!r}")
+        if self.global_order == "sequential" and self.global_objective == "fedprox":
+            raise UserError(
+                "global_objective 'fedprox' goes with global_order 'parallel' only: in a sequential chain a client starts from, and would "
+                "be held near, the model of the client before it, not the broadcast one"
+            )
 
 
 def build_data_signature(

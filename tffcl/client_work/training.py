@@ -89,7 +89,7 @@ def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool 
 
 
 def build_model_work(model: FlatModel, training: LocalTraining, *, flags: bool = False) -> ClientWork:
-    """Builds training whose clients upload their trained models under their place in the cohort (FLT Alg. 3 line 14).
+    """Builds training whose clients upload their trained models under their place in the cohort (FLT Alg. 3 lines 13 and 14).
 
     Returns:
       Work that receives `<model=float32[P]>`, with the fields `row` (of its model) and `key` (its place), and the upload

@@ -19,6 +19,8 @@ class Cohort:
       seed: `(run seed, round)`; decides each client's shuffling.
       local_test: `bool [m]` or None: whose model is tested right after its local training (the `local` accuracy).
       rate: The probability with which each client of the population was drawn, independently; None for a fixed size.
+      seen: Whether the server sees that some of them take part, each of them in one round of a run: they tell it something under
+        their IDs before they train.
     """
 
     population: Population
@@ -26,6 +28,7 @@ class Cohort:
     seed: tuple[int, int]
     local_test: np.ndarray | None = None
     rate: float | None = None
+    seen: bool = False
 
     @property
     def sizes(self) -> np.ndarray:

@@ -154,14 +154,33 @@ class Population(Shown):
         *,
         known: "Population | None" = None,
     ) -> "Population":
-        """Makes a population of arrays, see `clients.sources.from_arrays`."""
+        """Makes a population of arrays.
+
+        Args:
+          examples: Client ID, text or a whole number from 0, to its training examples `(x [n, ...], y)`: x any numbers, y whole numbers,
+            `[n]` or sequences `[n, L]`. All clients alike but for n.
+          test: The same for test examples; none for a client that is not named.
+          known: All clients so far, where those of `examples` join them or are all of a later round; they keep their numbers.
+
+        Raises:
+          UserError: If there are no clients, a client has no examples, or arrays do not fit each other.
+        """
         from tffcl.clients import sources
 
         return sources.from_arrays(examples, test, known=known)
 
     @classmethod
     def from_client_data(cls, train, test=None, *, known: "Population | None" = None) -> "Population":
-        """Makes a population of `tff.simulation.datasets.ClientData`, see `clients.sources.from_client_data`."""
+        """Makes a population of `tff.simulation.datasets.ClientData`.
+
+        Args:
+          train: Training examples by client, unbatched `(x, y)` or `{"x": ..., "y": ...}`; `train.preprocess(...)` puts others in this form.
+          test: Test examples by client; None for none.
+          known: As of `from_arrays`.
+
+        Raises:
+          UserError: As `from_arrays`, or if examples are of another form.
+        """
         from tffcl.clients import sources
 
         return sources.from_client_data(train, test, known=known)

@@ -1,6 +1,6 @@
 """Inference similarity: how alike models answer on the same images.
 
-Source: FLIS (arXiv:2106.07678), section II-B and Alg. 2.
+Source: FLIS (arXiv:2208.09754), section II-B and Alg. 2.
 """
 
 import math
@@ -61,7 +61,8 @@ def inference_similarity(answers: np.ndarray, others: np.ndarray | None = None, 
 
     Args:
       answers: `int32 [N, n]`, the most likely class of each of the server's n images (one-hot answers), or
-        `float32 [N, n, C]`, soft answers.
+        `float32 [N, n, C]`, soft answers. With several labels an example, as of sequences, `[N, n, L]` or `[N, n, L, C]`: each label
+        is an answer.
       others: The same of other clients `[M, ...]`; default the same clients.
       form: A name in `FORMS`.
 
@@ -74,12 +75,14 @@ def inference_similarity(answers: np.ndarray, others: np.ndarray | None = None, 
     if form not in FORMS:
         raise unknown("similarity", form, FORMS)
     first, second = np.asarray(answers), np.asarray(answers if others is None else others)
-    if first.shape[1:] != second.shape[1:] or first.ndim not in (2, 3) or (first.ndim == 2) != (first.dtype.kind in "iu"):
+    hard = first.dtype.kind in "iu"
+    if first.shape[1:] != second.shape[1:] or first.ndim < (2 if hard else 3) or (second.dtype.kind in "iu") != hard:
         raise UserError(
             f"answers are {first.dtype} {list(first.shape)} and {second.dtype} {list(second.shape)}; they must be class "
             "numbers [N, n] or probabilities [N, n, C] on the same n images"
         )
-    if first.ndim == 2:
+    if hard:
+        first, second = (each.reshape(len(each), -1) for each in (first, second))
         equal = np.stack([(second == row).sum(axis=1) for row in first]).astype(np.float64)
         samples = first.shape[1]
         return ((equal if form == "agreement" else np.sqrt(equal)) / samples).astype(np.float32)

@@ -11,10 +11,10 @@ def group_by_losses(losses: np.ndarray, *, square_root: bool = False, seed: int 
     """Clusters clients by k-means on their vectors of losses and gives each cluster the model that suits it.
 
     Clusters and models are matched so that the sum of all clients' losses under their models is least (the Hungarian method). Where
-    fewer vectors differ than there are models, some models have no cluster.
+    fewer vectors differ than there are models, as of fewer clients, some models have no cluster.
 
     Args:
-      losses: `float [m, K]`, m at least K; row i has client i's mean losses under the K models.
+      losses: `float [m, K]`; row i has client i's mean losses under the K models.
       square_root: Whether the roots of the losses are clustered and matched.
       seed: Of k-means' starts.
 

@@ -207,7 +207,18 @@ class Dataset(Shown):
 
     @classmethod
     def from_arrays(cls, name: str, train, test, *, clients=None, num_classes: int | None = None) -> "Dataset":
-        """Makes a data set of arrays of one's own, see `arrays.dataset_of_arrays`."""
+        """Makes a data set of arrays of one's own.
+
+        Args:
+          name: For titles.
+          train: `(x [n, ...], y [n])`; uint8 of rank 4 are images, other numbers reach the model as they are. Labels count from 0.
+          test: The same for the test examples.
+          clients: For natural clients `(train [n], test [n])`, who holds each example, names or whole numbers.
+          num_classes: How many labels there are; None: one more than the largest.
+
+        Raises:
+          UserError: For arrays of other types or lengths, values that are not finite, labels out of range.
+        """
         from tffcl.datasets import arrays
 
         return arrays.dataset_of_arrays(name, train, test, clients=clients, num_classes=num_classes)

@@ -26,7 +26,19 @@ def resolve(data_dir: str | os.PathLike | None) -> pathlib.Path:
     seconds.
     """
     chosen = data_dir or os.environ.get("TFFCL_DATA_DIR") or os.environ.get("TFDS_DATA_DIR")
-    return pathlib.Path(chosen or "~/tensorflow_datasets").expanduser().absolute()
+    return expanded(chosen or "~/tensorflow_datasets").absolute()
+
+
+def expanded(path: str | os.PathLike) -> pathlib.Path:
+    """Returns a path whose ~ or ~user is that user's home.
+
+    Raises:
+      UserError: If there is no such user.
+    """
+    try:
+        return pathlib.Path(path).expanduser()
+    except RuntimeError:
+        raise UserError(f"{path} begins with the home of a user who is not known here") from None
 
 
 def missing(name: str, directory: pathlib.Path, problem: str) -> UserError:

@@ -16,8 +16,8 @@ class Entry:
       module: Where it is.
       build: Name of its builder in the module.
       parameters: Name of the dataclass of its own parameters in the module, if it has any.
-      needs: What its builder takes beside model, training and parameters, see `prepare.build_algorithm`: "server_images",
-        "seed", "encoder".
+      needs: What its builder takes beside model, training and parameters, see `prepare.build_method`: "server_images",
+        "seed", "noise_seed", "encoder", "find_encoder".
       clustering: Name of the builder of its grouping before training in the module, if it has one.
     """
 
@@ -220,7 +220,9 @@ AGGREGATIONS = {
         "the plain mean of the clients' models, each counts the same", "build_uniform_mean", "UniformMeanParameters"
     ),
     "secure_sum": _aggregation(
-        "the same by secure sums: the server sees no client's update", "build_secure_sum", "SecureSumParameters"
+        "the mean, weighted by examples, by secure sums: the server sees no client's update",
+        "build_secure_sum",
+        "SecureSumParameters",
     ),
     "dp": _aggregation("differentially private: clipped updates, noised sums and counts", "build_dp", "DPParameters"),
     "compression": _aggregation(

@@ -11,6 +11,7 @@ from tffcl.errors import Diverged, UserError
 from tffcl.experiments import prepare, study_pace, tasks
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.populations import build_populations
+from tffcl.reporting.json_files import read_json, write_json
 from tffcl.reporting.marker import check_summary
 from tffcl.reporting.units import human_time
 from tffcl.runner.directory import FAILED
@@ -70,8 +71,7 @@ class Clock:
         Raises:
           UserError: If the data or the model of a task cannot be made.
         """
-        kept = json.loads(keep.read_text(encoding="utf-8")) if keep and keep.is_file() else {}
-        self._paces = {key: value and study_pace.Pace(**value) for key, value in kept.items()}
+        self._paces = _kept_paces(keep) if keep and keep.is_file() else {}
         for job in self._jobs:
             key = _task(job.config)
             if key in self._paces or self._done(job) or study_pace.fingerprint(job.config.as_dict()) in self._known:
@@ -90,7 +90,7 @@ class Clock:
                 self._paces[key] = None
             if keep:
                 values = {name: pace and dataclasses.asdict(pace) for name, pace in self._paces.items() if pace}
-                keep.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+                write_json(keep, values)
 
     @property
     def worth_a_trial(self) -> bool:
@@ -182,6 +182,14 @@ def started(jobs: Sequence[Job], data_dir: str | None, *, anew: bool, trial: boo
         clock.try_unknown(data_dir)
     clock.begin()
     return clock
+
+
+def _kept_paces(file: pathlib.Path) -> dict:
+    """What earlier trials found; nothing where the file is damaged, since trials are made again in seconds."""
+    try:
+        return {key: study_pace.Pace(**value) for key, value in read_json(file).items()}
+    except (UserError, TypeError):
+        return {}
 
 
 def _check(config: RunConfig, data_dir: str | None):

@@ -1,7 +1,6 @@
 """Several methods and seeds on one task, one after the other, in the layout of a comparison."""
 
 import contextlib
-import json
 import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from tffcl.experiments.config import RunConfig
 from tffcl.experiments.run import run
 from tffcl.reporting import report
 from tffcl.reporting.comparisons import COMPARISON, read_order
+from tffcl.reporting.json_files import write_json
 from tffcl.reporting.marker import check_summary
 from tffcl.reporting.targets import Target, read_targets
 from tffcl.runner.directory import FAILED, check_claim, check_no_run
@@ -124,7 +124,7 @@ def run_all(
     """
     for config, place in zip(configs, places, strict=True):  # after hours of work would be too late
         goes_on = resume or (adds and bool(ended(place)))
-        check_claim(place, config.as_dict(), resume=goes_on, overwrite=overwrite)
+        check_claim(place, config.as_dict(), resume=goes_on and not (adds and overwrite), overwrite=overwrite)
     titles = titles or [f"{config.algorithm}, seed {config.seed}" for config in configs]
     jobs = [Job(*each) for each in zip(titles, configs, places, strict=True)]
     options = {
@@ -172,5 +172,5 @@ def run_or_note(config: RunConfig, place: pathlib.Path, **options):
         run(config, place, **options)
     except Diverged as error:
         about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "reason": str(error)}
-        (place / FAILED).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+        write_json(place / FAILED, about)
         print(f"tffcl: {config.algorithm} seed {config.seed} diverged: {error}", file=sys.stderr)

@@ -84,7 +84,7 @@ def resolve(
 
     Args:
       task: A task file or a name in `tasks/`.
-      algorithm: A name in `catalog.ALGORITHMS`.
+      algorithm: A label of the task's [algorithms], or a name of `tffcl list algorithms`.
       seed: See `RunConfig`.
       overrides: Nested tables that replace the file's values.
       check_model: Whether [model]'s keys are checked, which imports TensorFlow; without, only its name is.
@@ -219,7 +219,7 @@ def _resolved(name: str, contents: Mapping, source: MethodSource, seed: int, ove
     for table in given:
         wins = {key: value for key, value in table.items() if key in train_keys and value is not tasks.UNSET}
         train = tasks.merged(train, wins, "train")
-    return RunConfig(
+    config = RunConfig(
         task=name,
         algorithm=label,
         seed=seed,
@@ -240,6 +240,24 @@ def _resolved(name: str, contents: Mapping, source: MethodSource, seed: int, ove
         base="" if source.base == label else source.base,
         directory=source.directory,
     )
+    _check_happens(config)
+    return config
+
+
+def _check_happens(config: RunConfig):
+    """Raises UserError if clients are to join, or data to change, in a round that the run does not have."""
+    last = config.train.rounds
+    for table, what, happens in (
+        ("drift", "data would never change", config.drift.clients and config.drift.round > last),
+        ("newcomers", "nobody would ever join", config.newcomers.any and config.newcomers.round > last),
+    ):
+        if happens:
+            given = getattr(config, table).round
+            raise UserError(
+                f"{table}.round is {given}, and the run has {last}: {what}; it must be at most train.rounds",
+                table=table,
+                key="round",
+            )
 
 
 def _train_settings(train: Mapping, algorithm: str, own: Mapping, overrides: Mapping) -> TrainSettings:

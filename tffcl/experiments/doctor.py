@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import os
-import pathlib
 import platform
 
 from tffcl.errors import UserError
@@ -61,7 +60,9 @@ def _data_directory(data_dir: str | None) -> str:
         )
         if path
     )
-    path = pathlib.Path(chosen).expanduser()
+    path = storage.expanded(chosen)
+    if path.is_file():
+        return f"{path} ({why}; a file, where a directory is needed)"
     if not path.is_dir():
         return f"{path} ({why}; not there yet: data sets are downloaded into it)"
     there = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))

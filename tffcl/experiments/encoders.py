@@ -15,7 +15,7 @@ from tffcl.client_work.autoencoding import build_steps, start_steps
 from tffcl.clients.sampling import stream
 from tffcl.datasets.federated import load_dataset
 from tffcl.datasets.mixture import mixture
-from tffcl.datasets.storage import write_npz
+from tffcl.datasets.storage import expanded, write_npz
 from tffcl.errors import UserError
 from tffcl.experiments.encoder_data import file_name, training_sets
 from tffcl.models.autoencoder import FlatAutoencoder, build_autoencoder
@@ -29,7 +29,7 @@ _STEPS_AT_A_TIME = 100  # between two movements of the progress bar
 def encoder_path(name: str, data_dir: str | os.PathLike | None = None) -> pathlib.Path:
     """Returns where the encoder `name` is kept: `<data_dir, $TFFCL_DATA_DIR or ~/.cache/tffcl>/encoders/<name>.npz`."""
     directory = data_dir or os.environ.get("TFFCL_DATA_DIR") or "~/.cache/tffcl"
-    return pathlib.Path(directory).expanduser().absolute() / "encoders" / f"{name}.npz"
+    return expanded(directory).absolute() / "encoders" / f"{name}.npz"
 
 
 @validated
@@ -75,7 +75,7 @@ def pretrain_encoder(
     """
     several = isinstance(dataset, Mapping) and "names" in dataset
     # Before the data is read: a file that may not be replaced is reported at once.
-    path = pathlib.Path(out).expanduser() if out else encoder_path(_name(dataset), data_dir)
+    path = expanded(out) if out else encoder_path(_name(dataset), data_dir)
     if path.exists() and not overwrite:
         raise UserError(f"{path} exists; name another file (out), or allow to replace it (overwrite)")
     if classes is None or not any(classes):
@@ -235,7 +235,7 @@ def load_encoder(path: str | os.PathLike, input_shape) -> tuple[FlatAutoencoder,
     Raises:
       UserError: If there is no such file, it is damaged or no encoder, or the encoder takes other images.
     """
-    path = pathlib.Path(path).expanduser()
+    path = expanded(path)
     vector, provenance = _read(path)
     takes, given = tuple(provenance["input_shape"]), tuple(int(size) for size in input_shape)
     if takes != given:

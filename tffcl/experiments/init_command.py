@@ -15,6 +15,8 @@ def init(options):
     target = pathlib.Path(options.file)
     if target.suffix != ".toml":
         raise UserError(f"{target} is no name of a task file; it must end in .toml")
+    if not str(target).isprintable():
+        raise UserError(f"{str(target)!r} is no name of a task file; it has characters that cannot be written in one")
     template = pathlib.Path(__file__).with_name("new_task.toml").read_text(encoding="utf-8")
     target.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -8,7 +8,7 @@ from tffcl.experiments import command_options as shared
 
 def add_similarity(parser):
     """Adds the options of `tffcl similarity`."""
-    shared.add_run_options(parser)
+    shared.add_task_options(parser)
     parser.add_argument(
         "--signature", default="subspace", metavar="S", help="what clients tell about their data (default: subspace)"
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments.catalog import ALGORITHMS
-from tffcl.references import load_reference, references_in, registered
+from tffcl.references import load_reference, made_by, references_in, registered
 from tffcl.validation import Parameters, types_of
 
 GIVEN = (
@@ -26,7 +26,7 @@ _NO_MEANS = {
     "cfl": "its server compares the clients' updates, so that it needs each of them",
     "fedsem": "its server clusters the clients' models, so that it needs each of them",
     "flis_dc": "its server clusters the clients' models in every round, so that it needs each of them",
-    "flt": "its clients get a mix of related clients' models each, so that its server needs each model",
+    "flt": "its server relates clients and mixes their models itself, for which it needs each model",
 }
 KEYS = ("method", "builder")  # of [algorithms.LABEL], beside the method's own
 
@@ -89,12 +89,13 @@ class MethodSource:
             if "aggregation" not in inspect.signature(self.builder).parameters:
                 raise self._takes_none()
             given = {**given, "aggregation": aggregation}
+        build = functools.partial(made_by, "algorithm", self.base, self.builder, None, model, training)
         if parameters is None:
-            return self.builder(model, training, **given)
+            return build(**given)
         if isinstance(parameters, _Spread):
             own = {field.name: getattr(parameters, field.name) for field in dataclasses.fields(parameters)}
-            return self.builder(model, training, **own, **given)
-        return self.builder(model, training, parameters, **given)
+            return build(**own, **given)
+        return build(parameters, **given)
 
     def check_aggregation(self, table: Mapping, aggregation: Mapping):
         """Raises UserError if the method cannot have an aggregation, as far as names tell it: nothing is imported.
@@ -153,11 +154,24 @@ def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parame
     classes = [hints.get(each.name) for each in own]
     if len(own) == 1 and isinstance(classes[0], type) and issubclass(classes[0], Parameters):
         return builder, classes[0], needs
+    from tffcl.experiments.run_settings import TrainSettings  # which imports this module
+
+    taken = {*KEYS, *(field.name for field in dataclasses.fields(TrainSettings)), *dir(Parameters)}
+    for each in own:
+        if each.name in taken:
+            raise UserError(
+                f"{reference} has a parameter {each.name!r}, which as a key means something else: a method's table may have keys of "
+                "[train], and its own need other names"
+            )
     fields = []
     for each in own:
-        field = dataclasses.field() if each.default is each.empty else dataclasses.field(default=each.default)
+        field = (
+            dataclasses.field()
+            if each.default is each.empty
+            else dataclasses.field(default_factory=lambda own=each: own.default)
+        )
         fields.append((each.name, hints.get(each.name, object), field))
-    fields.sort(key=lambda field: field[2].default is not dataclasses.MISSING)
+    fields.sort(key=lambda field: field[2].default_factory is not dataclasses.MISSING)
     made = dataclasses.make_dataclass("OwnParameters", fields, bases=(_Spread,), frozen=True)
     made.__doc__ = builder.__doc__
     return builder, made if fields else None, needs

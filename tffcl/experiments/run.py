@@ -26,7 +26,7 @@ def run(
     workers: RemoteWorkers | None = None,
     until: int | None = None,
 ) -> Result | None:
-    """Runs one method on one task and writes the files of a run (see the README) but for report and figures.
+    """Runs one method on one task and writes the files of a run (see `tffcl/docs/experiments.md`) but for report and figures.
 
     Args:
       config: What to run, see `config.resolve`.

@@ -18,7 +18,12 @@ def add_demo(parser):
 def add_run(parser):
     """Adds the options of `tffcl run`."""
     shared.add_run_options(parser)
-    parser.add_argument("--algorithm", required=True, metavar="A", help="a name from `tffcl list algorithms`")
+    parser.add_argument(
+        "--algorithm",
+        required=True,
+        metavar="A",
+        help="a label of the task's [algorithms], or a name from `tffcl list algorithms`",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides everything that is random (default: 0)")
     shared.add_out_options(parser)
     shared.add_worker_options(parser)

@@ -64,8 +64,8 @@ class EvaluationSettings(Parameters):
 
     Attributes:
       every: Rounds between evaluations; the last round always has one.
-      place_unseen: Whether clients that a method has not met yet are placed for the evaluation without training, where the
-        method can (StoCFL, section 3.3); else they have the model that it gives to strangers.
+      place_unseen: Whether clients that have not taken part yet are placed for the evaluation without training, where the
+        method can (StoCFL, section 3.3); else they have the model that it gives to those of whom it knows nothing.
     """
 
     every: Count = 10
@@ -87,7 +87,7 @@ class CheckpointSettings(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class NewcomerSettings(Parameters):
-    """Who joins after the last round.
+    """Who joins later.
 
     Attributes:
       clients: How many of the population are held out of clustering and training; the seed decides which.

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import json
 import math
 import pathlib
 import re
@@ -18,6 +17,7 @@ from tffcl.experiments import compare, sweep
 from tffcl.experiments.clock import ended
 from tffcl.experiments.methods import MethodSource
 from tffcl.experiments.sweep import Axis, Plan, Point
+from tffcl.reporting.json_files import write_json
 from tffcl.reporting.search_table import CONTENTS
 from tffcl.runner.directory import FAILED, check_claim, check_no_run, clear
 from tffcl.runner.lock import locked
@@ -209,7 +209,7 @@ def _pick(planned: Plan, out: pathlib.Path, options: SearchOptions, picked_seeds
         "rungs": noted,
         "picked": {"values": list(left[0].values), "validation": best, "seeds": picked_seeds, "test": _tested(tests)},
     }
-    (out / CONTENTS).write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
+    write_json(out / CONTENTS, contents)
     return contents
 
 

@@ -62,7 +62,7 @@ class Similarity(Shown):
         )  # fmt: skip
 
     def tree(self):
-        """Draws which clients merge at which angle, and the cut."""
+        """Draws which clients merge at which distance, and the cut."""
         from tffcl.reporting import figures
 
         tree_unit = self.how.tree_unit or self.how.unit
@@ -84,7 +84,7 @@ class Similarity(Shown):
         )
 
     def umap(self):
-        """Draws the clients as points by UMAP: those with small angles between them are near each other."""
+        """Draws the clients as points by UMAP: those that are alike are near each other."""
         from tffcl.reporting import figures
 
         points = project(self.proximity, seed=stream(self.seed, "map"))

@@ -1,6 +1,5 @@
 """A paper's table or figure, run: each cell's method on its task for each seed, resumable at any point, cheapest first."""
 
-import json
 import pathlib
 import shutil
 import sys
@@ -13,6 +12,7 @@ from tffcl.experiments import compare, joining, study_tuning, tasks
 from tffcl.experiments.clock import Clock, Job, ended
 from tffcl.experiments.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, StudyRun, kept, place_of, plan
 from tffcl.experiments.study_record import claim
+from tffcl.reporting.json_files import write_json
 from tffcl.runner.directory import CHECKPOINTS, FAILED, KEPT
 from tffcl.runner.lock import locked
 from tffcl.runner.train import Interrupted
@@ -133,7 +133,7 @@ def _note(each: StudyRun, out: pathlib.Path, reason: str) -> str:
     results = out / RESULTS / each.directory
     results.mkdir(parents=True, exist_ok=True)
     about = {"algorithm": each.config.algorithm, "seed": each.config.seed, "reason": reason}
-    (results / FAILED).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    write_json(results / FAILED, about)
     return reason
 
 

@@ -7,9 +7,14 @@ import pathlib
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
 
 from tffcl.errors import UserError, unknown
+from tffcl.experiments.plain_toml import read_toml
 from tffcl.experiments.tasks import merged, task_directory, task_names
+from tffcl.validation import Whole, check_value, types_of
 
 # What a cell compares with the published number, and what it means.
 MEASURES = {
@@ -33,40 +38,18 @@ MEASURES = {
 }
 LAYOUTS = ("published", "league")
 ACCURACIES = ("cluster", "local", "global")
-_TOP = (
-    "title",
-    "paper",
-    "table",
-    "page",
-    "note",
-    "seeds",
-    "measure",
-    "accuracy",
-    "target",
-    "set",
-    "columns",
-    "rows",
-    "cells",
-    "published_is",
-    "parameters",
-    "transfers",
-    "tune",
-    "tuning",
-    "layout",
-)
-_OF_CELLS = (
-    "task",
-    "method",
-    "measure",
-    "accuracy",
-    "target",
-    "set",
-    "missing",
-    "published",
-    "parameters",
-    "transfers",
-    "tune",
-)
+_Tables = dict[str, dict]
+_Said = {"measure": str, "accuracy": str, "target": float, "set": dict, "parameters": float, "transfers": float, "tune": dict}
+_TOP = {
+    **_Said,
+    **{key: str for key in ("title", "paper", "table", "note", "published_is", "layout")},
+    **{key: _Tables for key in ("columns", "rows", "cells")},
+    "page": Whole,
+    "seeds": Annotated[list[Whole], msgspec.Meta(min_length=1)],
+    "tuning": dict,
+}
+# "published" has its own check, see `_number`.
+_OF_CELLS = {**_Said, "task": str, "method": str, "missing": str | dict, "published": object}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +174,7 @@ def load_study(name: str | pathlib.Path) -> Study:
         if not path.is_file():
             raise unknown("study", str(name), study_names())
     try:
-        contents = tomllib.loads(path.read_text(encoding="utf-8"))
+        contents = read_toml(path.read_text(encoding="utf-8"), path.name)
     except FileNotFoundError:
         raise UserError(f"there is no study file {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -212,7 +195,7 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
     for kind, tables in (("columns", columns), ("rows", rows)):
         for name, table in tables.items():
             _check_keys(table, _OF_CELLS, f"{path.name}, [{kind}.{name}]")
-            for key in ("published", *(["missing"] if isinstance(table.get("missing"), Mapping) else [])):
+            for key in (each for each in ("published", "missing") if isinstance(table.get(each), Mapping)):
                 others = set(table.get(key, {})) - set(rows if kind == "columns" else columns)
                 if others:
                     raise UserError(f"{path.name}, [{kind}.{name}]: {key} names {min(others)!r}, which the study has not")
@@ -248,7 +231,7 @@ def _layout(name: str, layout: str) -> str:
 
 
 def _tuning(name: str, table: Mapping) -> Tuning:
-    _check_keys(table, [field.name for field in dataclasses.fields(Tuning)], f"{name}, [tuning]")
+    _check_keys(table, types_of(Tuning), f"{name}, [tuning]")
     found = Tuning(**table)
     if found.select not in ("cluster", "global"):
         raise unknown(f"select of {name}, [tuning]:", found.select, ("cluster", "global"))
@@ -257,10 +240,15 @@ def _tuning(name: str, table: Mapping) -> Tuning:
     return found
 
 
-def _check_keys(table: Mapping, known: Sequence[str], where: str):
-    for key in table:
+def _check_keys(table: Mapping, known: Mapping[str, Any], where: str):
+    """Raises UserError if a key is not known, or its value not of its type."""
+    for key, value in table.items():
         if key not in known:
             raise unknown(f"key of {where}", key, known)
+        try:
+            check_value(key, value, known[key])
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
 
 
 def _cell(where: str, directory: pathlib.Path, base: Mapping, names: tuple[str, str], tables: Sequence[Mapping]) -> Cell | None:

@@ -15,6 +15,7 @@ from tffcl.experiments import tasks
 from tffcl.experiments.clock import ended
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.study_files import Cell, Study, chosen, slug
+from tffcl.reporting.json_files import read_json
 from tffcl.runner.directory import FAILED
 
 RUNS, RESULTS = "runs", "results"
@@ -160,10 +161,10 @@ def kept(each: StudyRun, results: pathlib.Path) -> bool:
         before = configs.load_run_config(place)  # with the defaults of keys that an earlier version had not
     except UserError:
         return False
-    diverged = (place / FAILED).is_file() and json.loads((place / FAILED).read_text(encoding="utf-8")).get("task")
-    return _told(before) == _told(each.config) and bool((place / "summary.json").is_file() or diverged)
+    diverged = (place / FAILED).is_file() and read_json(place / FAILED).get("task")
+    return settings_of(before) == settings_of(each.config) and bool((place / "summary.json").is_file() or diverged)
 
 
-def _told(config: RunConfig) -> dict:
-    """The settings of a run without what only tells about them."""
+def settings_of(config: RunConfig) -> dict:
+    """Returns the settings of a run as nested tables, without what only tells about them: runs of the same ones are the same."""
     return {key: value for key, value in plain(config.as_dict()).items() if key not in ("description", "source")}

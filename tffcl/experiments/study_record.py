@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tffcl.errors import UserError
 from tffcl.experiments import config as configs
 from tffcl.experiments.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, plain
+from tffcl.reporting.json_files import write_json
 from tffcl.reporting.study_table import CONTENTS
 from tffcl.runner.directory import check_claim, check_no_run, clear
 
@@ -40,9 +41,7 @@ def claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
         order = [(cell.column, cell.row) for cell in planned.study.cells]
         contents["cells"].sort(key=lambda cell: order.index(_name(cell)))
         contents["seeds"] = sorted({*contents["seeds"], *before["seeds"]})
-    partial = file.with_name(f"{CONTENTS}.partial")
-    partial.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
-    partial.replace(file)
+    write_json(file, contents)
 
 
 def _name(cell: Mapping) -> tuple[str, str]:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from tffcl.errors import UserError
 from tffcl.experiments import compare, sweep, tasks
 from tffcl.experiments.study_files import Cell, Tuning, slug
-from tffcl.experiments.study_plan import RESULTS, RUNS, StudyPlan, StudyRun, plain, plan, resolve
+from tffcl.experiments.study_plan import RESULTS, RUNS, StudyPlan, StudyRun, plan, resolve, settings_of
+from tffcl.reporting.json_files import read_json, telling_damage, write_json
 
 TUNED = "tuned.json"
 _TRIALS = "trials"
@@ -46,20 +47,22 @@ def tuned(planned: StudyPlan, out: pathlib.Path, run_trials: Callable[[StudyPlan
       UserError: If a cell's runs hold no validation examples out, or a value is wrong.
     """
     file = out / RESULTS / TUNED
-    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    known = read_json(file) if file.is_file() else {}
     trials = {cell.name: _trials(cell, planned) for cell in planned.cells if cell.tune and not cell.missing}
     marks = {name: _mark(own) for name, own in trials.items()}
-    wanted = [name for name in trials if known.get(name, {}).get("mark") != marks[name]]
+    with telling_damage(file):
+        wanted = [name for name in trials if known.get(name, {}).get("mark") != marks[name]]
     if wanted:
         runs = tuple(trial.run for name in wanted for trial in trials[name])
         run_trials(dataclasses.replace(planned, cells=(), places=(), seeds=(planned.study.tuning.seed,), runs=runs))
         for name in wanted:
             known[name] = {"mark": marks[name], "points": _points(trials[name], planned.study.tuning, out)}
-        partial = file.with_name(f"{TUNED}.partial")
-        partial.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        partial.replace(file)
+        write_json(file, known, sort_keys=True)
         shutil.rmtree(out / RESULTS / _TRIALS, ignore_errors=True)  # the one file says what a reader wants to know of them
-    cells = tuple(_with_best(cell, known[cell.name]["points"]) if cell.name in trials else cell for cell in planned.study.cells)
+    with telling_damage(file):
+        cells = tuple(
+            _with_best(cell, known[cell.name]["points"]) if cell.name in trials else cell for cell in planned.study.cells
+        )
     names = [cell.name for cell in planned.cells]
     changed = dataclasses.replace(planned.study, cells=cells)
     return plan(changed, only=names, seeds=planned.seeds, rounds=planned.rounds, overrides=planned.overrides)
@@ -97,7 +100,7 @@ def _nested(values: Mapping) -> Mapping:
 
 def _mark(trials: list[_Trial]) -> str:
     """What trials were of: their settings, as one short text."""
-    settings = [plain(trial.run.config.as_dict()) for trial in trials]
+    settings = [settings_of(trial.run.config) for trial in trials]
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

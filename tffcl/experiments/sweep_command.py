@@ -8,7 +8,12 @@ from tffcl.errors import UserError
 
 def add_sweep(parser):
     """Adds the options of `tffcl sweep` that no other command has."""
-    parser.add_argument("--algorithm", required=True, metavar="A", help="a name from `tffcl list algorithms`")
+    parser.add_argument(
+        "--algorithm",
+        required=True,
+        metavar="A",
+        help="a label of the task's [algorithms], or a name from `tffcl list algorithms`",
+    )
     parser.add_argument(
         "--over",
         required=True,

@@ -1,7 +1,7 @@
 """Clustered federated averaging as a `tff.learning` process: clients choose among K models, train theirs, and average it.
 
 The algorithm is IFCA (Ghosh et al., NeurIPS 2020, arXiv:2006.04088, Alg. 1, model averaging); the round is composed by
-`rounds.compose` as all rounds of this library are.
+`rounds.composer.compose` as all rounds of this library are.
 """
 
 import collections

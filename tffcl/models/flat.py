@@ -262,15 +262,37 @@ class FlatModel(FlatWeights, Shown):
         return self.ravel([rng.permutation(np.ravel(tensor)).reshape(np.shape(tensor)) for tensor in tensors])
 
     @classmethod
-    def from_functional(cls, functional: tff.learning.models.FunctionalModel, name: str = "functional") -> "FlatModel":
-        """Makes one of a `tff.learning.models.FunctionalModel`, see `models.foreign.from_functional`."""
+    def from_functional(
+        cls, functional: tff.learning.models.FunctionalModel, name: str = "functional", *, weight_names=None, probabilities=None
+    ) -> "FlatModel":
+        """Makes one of a `tff.learning.models.FunctionalModel`, whose trainable weights become the vector.
+
+        Args:
+          functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}` with whole numbers y; gives an output for each class and label.
+          name: For titles.
+          weight_names: "layer/weight" of each trainable weight, so that layers can be named; default numbers.
+          probabilities: Outputs to probabilities; default softmax, for outputs that are logits.
+
+        Raises:
+          UserError: If the input is no such batch, or the output is not floats for two or more classes.
+        """
         from tffcl.models import foreign
 
-        return foreign.from_functional(functional, name)
+        return foreign.from_functional(functional, name, weight_names=weight_names, probabilities=probabilities)
 
     @classmethod
     def from_keras(cls, keras_model, loss, input_spec, name: str | None = None) -> "FlatModel":
-        """Makes one of a Keras model, see `models.foreign.from_keras`."""
+        """Makes one of a Keras model.
+
+        Args:
+          keras_model: Built, with an output for each class; all weights trained (no batch normalization, no frozen layers), no regularizers.
+          loss: Of whole-number labels, a mean over the batch, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
+          input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension.
+          name: For titles; default the Keras model's.
+
+        Raises:
+          UserError: If the model is not built, or TFF cannot make a function of it.
+        """
         from tffcl.models import foreign
 
         return foreign.from_keras(keras_model, loss, input_spec, name)

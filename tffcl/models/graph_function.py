@@ -27,7 +27,10 @@ def graph_function(function: Callable, *specs: tf.TensorSpec) -> Callable:
         )
         return tf.nest.pack_sequence_as(outputs, found)
 
-    return run.get_concrete_function(*specs)  # traced once, whatever the number of examples
+    traced = run.get_concrete_function(*specs)  # once, whatever the number of examples
+    # The definition names tf.functions that were traced in the graph. Eager TensorFlow forgets them with the last Python object of theirs.
+    traced.kept_alive = graph
+    return traced
 
 
 def converted(function: Callable) -> Callable:

@@ -1,7 +1,6 @@
 """What a comparison says beside its runs: the order that was asked for, and which runs failed."""
 
 import dataclasses
-import json
 import pathlib
 import re
 import tomllib
@@ -9,6 +8,7 @@ from collections.abc import Sequence
 
 from tffcl.errors import UserError
 from tffcl.reporting import columns
+from tffcl.reporting.json_files import read_json, telling_damage
 
 COMPARISON, FAILED = "comparison.toml", "failed.json"
 
@@ -63,11 +63,9 @@ def read_failure(path: pathlib.Path, method: str | None = None) -> Failure | Non
     file = path / FAILED
     if not file.is_file() or (path / "summary.json").is_file():
         return None
-    try:
-        noted = json.loads(columns.read_text(file))
+    noted = read_json(file)
+    with telling_damage(file):
         return Failure(method or str(noted["algorithm"]), int(noted["seed"]), " ".join(str(noted["reason"]).split()))
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
-        raise columns.damaged(file, error) from error
 
 
 def find_failures(path: str | pathlib.Path) -> list[Failure]:

@@ -10,6 +10,7 @@ from tffcl.reporting.style import ReportFigure
 BASELINE = "fedavg"
 _PANELS = (("cluster", "cluster %"), ("local", "local %"))
 _RANGE = 30.0  # points at which a colour is full
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def accuracy_grid(study: StudyResults, kind: str) -> tuple[list[str], list[str], np.ndarray]:
@@ -21,6 +22,17 @@ def accuracy_grid(study: StudyResults, kind: str) -> tuple[list[str], list[str],
         if each.noted["column"] in settings:
             grid[methods.index(each.noted["row"]), settings.index(each.noted["column"])] = _mean(each, kind)
     return methods, settings, grid
+
+
+def seeds_grid(study: StudyResults) -> np.ndarray:
+    """Returns over how many seeds each mean of `accuracy_grid` is, int [methods, settings]; 0 where none has ended."""
+    methods, settings, _ = accuracy_grid(study, "cluster")
+    grid = np.zeros((len(methods), len(settings)), int)
+    for each in study.results:
+        if each.noted["column"] in settings:
+            place = methods.index(each.noted["row"]), settings.index(each.noted["column"])
+            grid[place] = each.accuracies["cluster"].count
+    return grid
 
 
 def _has(study: StudyResults, column: str) -> bool:
@@ -66,22 +78,26 @@ def league_figure(study: StudyResults) -> ReportFigure:
     and the adjusted Rand index where there are groups.
 
     The number is the mean over the seeds, accuracies in percent; their colour says by how many points it is above (blue) or below
-    (red) the cluster accuracy of FedAvg on the same setting.
+    (red) the cluster accuracy of FedAvg on the same setting. Where fewer seeds have ended than the study has, as others diverged or
+    have not been run, how many is written as a superscript.
     """
     methods, settings, cluster = accuracy_grid(study, "cluster")
     order = ranked(cluster)
     baselines = [row for row, name in enumerate(methods) if _is_baseline(study, name)]
     base = cluster[baselines[0]] if baselines else np.nanmean(cluster, axis=0)
     grouped, index = groups_grid(study)
+    there = np.isin(settings, grouped)
+    seeds = seeds_grid(study)[order]
+    few = np.where(seeds < len(study.noted["seeds"]), seeds, 0)
     widths = [len(settings)] * len(_PANELS) + [len(grouped)] * bool(grouped)
     figure = style.new_figure(3.4 + 0.62 * sum(widths), 2.6 + 0.3 * len(methods))
     panels = np.atleast_1d(figure.subplots(1, len(widths), sharey=True, width_ratios=widths))
     for axes, (kind, title) in zip(panels, _PANELS):
         grid = accuracy_grid(study, kind)[2][order]
-        _draw(axes, grid, (grid - base) / _RANGE, ".1f", settings)
+        _draw(axes, grid, (grid - base) / _RANGE, ".1f", settings, few)
         axes.set_title(title, fontsize=11)
     if grouped:
-        _draw(panels[-1], index[order], index[order], ".2f", grouped)
+        _draw(panels[-1], index[order], index[order], ".2f", grouped, few[:, there])
         panels[-1].set_title("adjusted Rand index", fontsize=11)
     panels[0].set_yticks(range(len(methods)), [methods[row] for row in order], fontsize=9)
     return figure
@@ -91,8 +107,8 @@ def _is_baseline(study: StudyResults, row: str) -> bool:
     return any(each.noted["row"] == row and each.noted["method"] == BASELINE for each in study.results)
 
 
-def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, settings: list[str]):
-    """Numbers on colours, which are full where the strength is 1 or -1."""
+def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, settings: list[str], few: np.ndarray):
+    """Numbers on colours, which are full where the strength is 1 or -1; how many seeds they are of, where those are `few` (0: all)."""
     axes.imshow(strength, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
     for (row, column), value in np.ndenumerate(grid):
         if np.isfinite(value):
@@ -100,7 +116,7 @@ def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, setting
             axes.text(
                 column,
                 row,
-                f"{round(value, 2) + 0.0:{form}}",
+                f"{round(value, 2) + 0.0:{form}}{_superscript(few[row, column])}",
                 ha="center",
                 va="center",
                 fontsize=8,
@@ -109,3 +125,7 @@ def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, setting
     axes.set_xticks(range(len(settings)), settings, rotation=35, ha="right", fontsize=9)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
+
+
+def _superscript(count: int) -> str:
+    return str(count).translate(_SUPERSCRIPTS) if count else ""

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from tffcl.reporting import columns
-from tffcl.reporting.study_results import Result, StudyResults, read_json
+from tffcl.reporting.json_files import read_json
+from tffcl.reporting.study_results import Result, StudyResults
 from tffcl.reporting.units import MISSING, Stat, show_bytes, show_count, show_number, show_seconds, show_value
 
 HEADS = (

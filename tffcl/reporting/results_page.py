@@ -42,7 +42,7 @@ def results_page(directory: str | pathlib.Path) -> str:
     parts = [_HEAD.format(directory=shown), *([_contents(studies)] if studies else [])]
     parts += [_section(each, directory) for each in studies]
     if notes.is_file():
-        parts.append(notes.read_text(encoding="utf-8"))
+        parts.append(columns.read_text(notes))
     return "\n".join(parts)
 
 

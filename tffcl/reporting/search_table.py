@@ -1,11 +1,11 @@
 """What a search has found, as text: the points by their validation accuracy, and the test accuracy of the picked one."""
 
-import json
 import math
 import pathlib
 from collections.abc import Mapping
 
 from tffcl.reporting import columns
+from tffcl.reporting.json_files import read_json, telling_damage
 from tffcl.reporting.units import MISSING, Stat, show_number, show_value
 
 CONTENTS = "search.json"
@@ -23,10 +23,10 @@ def read_search(path: str | pathlib.Path) -> dict:
       UserError: If the file is damaged.
     """
     file = pathlib.Path(path) / CONTENTS
-    try:
-        return json.loads(columns.read_text(file))
-    except json.JSONDecodeError as error:
-        raise columns.damaged(file, error) from error
+    found = read_json(file)
+    with telling_damage(file):  # whoever reads it relies on all of it
+        to_text(found)
+    return found
 
 
 def to_text(found: Mapping) -> str:

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 from tffcl.errors import UserError
 from tffcl.reporting import columns
 from tffcl.reporting.comparisons import Failure, read_failure
+from tffcl.reporting.json_files import read_json, telling_damage
 from tffcl.reporting.units import Stat, human_time
 
 CONTENTS = "study.json"
@@ -147,41 +147,42 @@ def read_study(path: str | pathlib.Path) -> StudyResults:
     file = path / CONTENTS
     if not file.is_file():
         raise UserError(f"{path} holds no results of a study: there is no {CONTENTS} in it")
-    try:
-        noted = json.loads(columns.read_text(file))
+    noted = read_json(file)
+    with telling_damage(file):
         return StudyResults(path, noted, [_read_cell(path, cell, noted["seeds"]) for cell in noted["cells"]])
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise columns.damaged(file, error) from error
 
 
 def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Result:
     places = [path / cell["directory"] / f"seed-{seed}" for seed in seeds] if cell["directory"] else []
     failures = tuple(each for each in (read_failure(place, cell["row"]) for place in places) if each)
     places = [place for place in places if (place / "summary.json").is_file()]
-    summaries = [read_json(place / "summary.json") for place in places]
-    values = [measured(place, summary, cell) for place, summary in zip(places, summaries, strict=True)]
+    told = [_read_run(place, cell) for place in places]
+    values = [each["here"] for each in told]
     return Result(
         noted=cell,
         here=Stat.of(values),
         missed=sum(map(math.isnan, values)) if cell["measure"].endswith("_to") else 0,
         published=tuple(cell["published"]),
-        accuracies={
-            **{kind: Stat.of(_accuracy(each, kind, "mean", 100) for each in summaries) for kind in _KINDS},
-            "took part": Stat.of(map(_participants, summaries)),
-        },
-        ari=Stat.of(_nan(each["clusters"]["ari"]) for each in summaries),
-        rounds=max((each["rounds"] for each in summaries), default=None),
-        seconds={str(place): each.get("seconds", {}).get("total", 0.0) for place, each in zip(places, summaries, strict=True)},
+        accuracies={kind: Stat.of(each[kind] for each in told) for kind in (*_KINDS, "took part")},
+        ari=Stat.of(each["ari"] for each in told),
+        rounds=max((each["rounds"] for each in told), default=None),
+        seconds={str(place): each["seconds"] for place, each in zip(places, told, strict=True)},
         failures=failures,
     )
 
 
-def read_json(path: pathlib.Path) -> dict:
-    """Reads a file of JSON; UserError if it is damaged."""
-    try:
-        return json.loads(columns.read_text(path))
-    except json.JSONDecodeError as error:
-        raise columns.damaged(path, error) from error
+def _read_run(place: pathlib.Path, cell: Mapping) -> dict:
+    """What one run gives, by name: "here" is what the cell compares."""
+    summary = read_json(place / "summary.json")
+    with telling_damage(place / "summary.json"):
+        return {
+            **{kind: _accuracy(summary, kind, "mean", 100) for kind in _KINDS},
+            "took part": _participants(summary),
+            "ari": _nan(summary["clusters"]["ari"]),
+            "rounds": int(summary["rounds"]),
+            "seconds": float(summary.get("seconds", {}).get("total", 0.0)),
+            "here": measured(place, summary, cell),
+        }
 
 
 def _nan(value: float | None) -> float:

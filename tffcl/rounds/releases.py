@@ -90,7 +90,9 @@ def of_all(what: str, population: "Population", noise_multiplier: float = 0.0, *
 def tell_of_round(uploads, cohort: "Cohort"):
     """Tells the ledger of a round; reports, which only simulations collect, are no release.
 
-    All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs.
+    All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs. That a cohort is
+    drawn at random makes a round cheaper only where the server does not see who is in it: of each client the one round in which it
+    does (`Cohort.seen`) is counted once more, as a round of everybody.
 
     Args:
       uploads: The aggregation factory of each upload, by name; one that is private has a `noise_multiplier`.
@@ -103,4 +105,7 @@ def tell_of_round(uploads, cohort: "Cohort"):
     noise = 0.0 if open_ones else 1 / math.sqrt(sum(noise**-2 for noise in noises.values()))
     what = f"the upload {open_ones[0]!r}" if open_ones else "a round"
     hidden = not noise and all(getattr(factory, "hides_uploads", False) for factory in uploads.values())
-    tell(Release(what, noise, len(cohort.client_ids), len(cohort.population.client_ids), cohort.rate, hidden=hidden))
+    clients, population = len(cohort.client_ids), len(cohort.population.client_ids)
+    tell(Release(what, noise, clients, population, cohort.rate, hidden=hidden))
+    if cohort.seen and noise:
+        tell(Release("a round in which the server sees who takes part", noise, clients, population, once=True))

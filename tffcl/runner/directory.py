@@ -66,6 +66,8 @@ def check_claim(out: pathlib.Path, settings: Mapping, *, resume: bool, overwrite
 
 
 def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: bool, held: bool):
+    if resume and overwrite:
+        raise UserError("resume goes on with the run that is there, overwrite deletes it; give one of the two")
     if "\0" in str(out):
         raise UserError(f"--out {str(out)!r} holds a NUL character, which no name of a file can")
     if out.exists() and not out.is_dir():

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import sys
+import zlib
 from typing import Annotated
 
 import msgspec
@@ -63,7 +64,7 @@ class Ledger:
     def as_array(self) -> np.ndarray:
         """Returns the releases, `float64 [E, 5]`: noise multiplier, rate (-1 for a fixed size), clients, population, how often.
 
-        What each client tells once has neither clients nor population.
+        What each client tells once has no population, and a number of what it is in place of the clients.
         """
         return np.array([[*key, count] for key, count in self._counts.items()], np.float64).reshape(-1, 5)
 
@@ -90,8 +91,11 @@ class Ledger:
         """
         self._hides |= release.hidden
         expected = -1.0 if release.rate is None else release.rate
-        # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once.
-        clients = 0 if release.once or release.rate is not None else release.clients
+        # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once, which is
+        # known by what it is: of two kinds with as much noise both count.
+        clients = 0 if release.rate is not None else release.clients
+        if release.once:
+            clients = zlib.crc32(release.what.encode())
         population = 0 if release.once else release.population
         key = (float(release.noise_multiplier), expected, float(clients), float(population))
         if release.once and self._counts[key]:

@@ -338,13 +338,15 @@ def _round(job: _Run, state, number: int) -> tuple[object, dict]:
     protocol, population = job.protocol, job.stage.population
     seed, size = protocol.seed, protocol.clients_per_round
     how = protocol.sampling
+    clients = sampling.sample_cohort(population.client_ids, size, seed, number, how)
+    # A budget may end the run at any round: nobody is sure to train again before the next evaluation.
+    rounds, every = (number, number) if job.ledger.budget is not None else (protocol.rounds, protocol.evaluate_every)
+    tested = sampling.needs_local_test(lambda at: job.stages.population(at).client_ids, size, seed, number, rounds, every, how)
     cohort = Cohort(
         population,
-        sampling.sample_cohort(population.client_ids, size, seed, number, how),
+        clients,
         (sampling.stream(seed, "clients"), number),
-        sampling.needs_local_test(
-            lambda at: job.stages.population(at).client_ids, size, seed, number, protocol.rounds, protocol.evaluate_every, how
-        ),
+        tested,
         size / len(population) if how == "poisson" else None,
     )
     if not len(cohort.client_ids) and not getattr(job.method, "hides_empty_rounds", lambda _: False)(state):

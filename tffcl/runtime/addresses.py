@@ -17,6 +17,9 @@ class Address:
         return f"{self.host}:{self.port}"
 
 
+_LONGEST_SILENCE = 1_000_000  # seconds; what sockets wait for has a limit not far above
+
+
 @dataclasses.dataclass(frozen=True)
 class RemoteWorkers:
     """Running workers that share each round's clients, see `remote_workers.use_workers`.
@@ -30,8 +33,8 @@ class RemoteWorkers:
     silence: float = 30.0
 
     def __post_init__(self):
-        if not self.silence > 0:
-            raise UserError(f"the workers' timeout is {self.silence:g} s; it must be above 0")
+        if not 0 < self.silence <= _LONGEST_SILENCE:
+            raise UserError(f"the workers' timeout is {self.silence:g} s; it must be above 0 and at most {_LONGEST_SILENCE:,}")
         if len(set(self.addresses)) < len(self.addresses):
             raise UserError(f"the workers {', '.join(map(str, self.addresses))} are not distinct; each takes part once")
 

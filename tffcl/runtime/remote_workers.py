@@ -164,8 +164,9 @@ class RemoteWorker:
 
     def _accepts(self, seconds: float) -> bool:
         try:
-            socket.create_connection((self.address.host, self.address.port), timeout=max(seconds, 0.001)).close()
-        except OSError:
+            host = self.address.host.removeprefix("[").removesuffix("]")  # as gRPC, but not sockets, has IPv6 addresses
+            socket.create_connection((host, self.address.port), timeout=max(seconds, 0.001)).close()
+        except (OSError, UnicodeError):  # the latter for what cannot be a name of a host
             return False
         return seconds > 0
 
@@ -373,7 +374,7 @@ def use_workers(remote: RemoteWorkers) -> WorkersContext:
       remote: Where they listen.
 
     Raises:
-      UserError: If one is not there, or is no worker of this version.
+      UserError: If one is not there, or does not compute a small trial rightly.
     """
     global _current
     known = [worker.address for worker in _current.workers if not worker.lost] if _current else []

@@ -100,12 +100,12 @@ def build_inference(
 def related(answers, beta, form: str, num_classes: int):
     """Relates clients by their answers, on the aggregator: Γ of FLIS Alg. 2 line 4.
 
-    The same similarity as `clustering.inference.inference_similarity`, in TensorFlow. A client is always related to itself.
+    The same similarity as `clustering.inference_similarity.inference_similarity`, in TensorFlow. A client is always related to itself.
 
     Args:
       answers: `int32 [m, n]` or `float32 [m, n, C]`.
       beta: Pairs with a similarity from it on are related; a number or a float64 tensor.
-      form: A name in `clustering.inference.FORMS`.
+      form: A name in `clustering.inference_similarity.FORMS`.
       num_classes: C.
 
     Returns:

@@ -7,6 +7,7 @@ import numpy as np
 from tffcl.datasets.arrays import labels_of, owners_of
 from tffcl.datasets.core import Dataset, Images
 from tffcl.datasets.normalization import measured
+from tffcl.datasets.storage import expanded
 from tffcl.errors import UserError
 from tffcl.validation import Count, validated
 
@@ -33,7 +34,7 @@ def load_npz(*, path: str, num_classes: Count | None = None, data_dir=None) -> D
         says where.
     """
     del data_dir
-    path = pathlib.Path(path).expanduser()
+    path = expanded(path)
     arrays = read_npz(path)
     train, test = images_of(arrays, str(path))
     largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))

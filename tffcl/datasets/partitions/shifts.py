@@ -62,7 +62,7 @@ def shift_features(
       seed: Decides who gets what.
       clients: How many clients.
       level: 1 to 8.
-      groups: How many of the level's patterns there are, drawn at random; None for all of them, a group each.
+      groups: How many of the level's patterns there are, drawn at random; default all of them, a group each.
       test: As in `local_tests`.
 
     Raises:
