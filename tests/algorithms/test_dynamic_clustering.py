@@ -13,7 +13,7 @@ EVERYONE = np.arange(9)
 
 
 def flt(model, encoder, **how):
-    common = {"threshold": 0.6, "metric": "matching", "num_neighbors": 5, "num_centres": 2}
+    common = {"threshold": 1.5, "metric": "matching", "num_neighbors": 3, "num_centres": 2}
     how = {**common, "fine_tune_epochs": 0, "refine_epochs": 0, **how}
     return build_flt(model, TRAINING, FLTParameters(**how), encoder=encoder, seed=4)
 

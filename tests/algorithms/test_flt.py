@@ -18,14 +18,14 @@ from tffcl.models.autoencoder import build_autoencoder
 
 def flt(model, encoder, seed=4, **how):
     return build_flt(
-        model, TRAINING, FLTParameters(**{"num_neighbors": 5, "fine_tune_epochs": 0, **how}), encoder=encoder, seed=seed
+        model, TRAINING, FLTParameters(**{"num_neighbors": 3, "fine_tune_epochs": 0, **how}), encoder=encoder, seed=seed
     )
 
 
 @pytest.mark.parametrize("fine_tune_epochs, seed", [(0, 4), (2, 1)])
 def test_groups_of_labels_are_found(tff_worker, model, encoder, grouped, fine_tune_epochs, seed):
     tuned = {"fine_tune_epochs": fine_tune_epochs, "fine_tune_optimizer": "adam"}
-    method = flt(model, encoder, seed, threshold=0.6, metric="matching", num_centres=2, **tuned)
+    method = flt(model, encoder, seed, threshold=1.5, metric="matching", num_centres=2, **tuned)
     state = method.initialize(grouped)
     assert same_groups(state.assignment)
     assert state.centres.shape == (9, 2, 16)
@@ -44,7 +44,7 @@ def test_with_nobody_related_it_is_solo(tff_worker, model, encoder, population, 
 
 
 def test_disjoint_clusters_are_the_engines(tff_worker, model, encoder, grouped):
-    method = flt(model, encoder, clusters="disjoint", threshold=0.6, metric="matching", num_centres=2)
+    method = flt(model, encoder, clusters="disjoint", threshold=1.5, metric="matching", num_centres=2)
     state = method.initialize(grouped)
     assert len(state.models) == 3
     engine = build_clustered_training(model, TRAINING)
@@ -61,7 +61,7 @@ def test_disjoint_clusters_are_the_engines(tff_worker, model, encoder, grouped):
 @pytest.mark.parametrize("clusters", ["joint", "disjoint"])
 def test_newcomers_join_the_nearest_cluster_and_nobody_moves(tff_worker, model, encoder, grouped, clusters):
     known, newcomers = split(grouped, [4, 8])
-    method = flt(model, encoder, threshold=0.6, metric="matching", clusters=clusters, num_centres=2)
+    method = flt(model, encoder, threshold=1.5, metric="matching", clusters=clusters, num_centres=2)
     state = method.initialize(known)
     state, _ = method.next(state, cohort_of(known, known.client_ids, 1))
     admitted = method.admit(state, newcomers)
@@ -120,7 +120,7 @@ def test_pca_km_hc_at_its_limits(tff_worker, model, population, reference, num_c
 def test_newcomers_who_come_one_after_the_other_are_placed_as_if_they_came_together(tff_worker, model, encoder, grouped):
     known, newcomers = split(grouped, [4, 8])
     (_, first), (_, second) = split(grouped, [4]), split(grouped, [8])
-    method = flt(model, encoder, threshold=0.6, metric="matching", num_centres=2)
+    method = flt(model, encoder, threshold=1.5, metric="matching", num_centres=2)
     state = method.initialize(known)
     together = method.admit(state, newcomers)
     apart = method.admit(method.admit(state, first), second)
@@ -141,7 +141,7 @@ def test_newcomers_of_another_encoder_are_refused(tff_worker, model, encoder, gr
 def test_newcomers_are_held_against_the_map_that_they_are_placed_in(tff_worker, model, encoder, grouped):
     """On another machine UMAP may lay the same centres out in another way: the stored points are then of no use."""
     known, newcomers = split(grouped, [4, 8])
-    method = flt(model, encoder, threshold=0.6, metric="matching", num_centres=2)
+    method = flt(model, encoder, threshold=1.5, metric="matching", num_centres=2)
     state = method.initialize(known)
     elsewhere = dataclasses.replace(state, points=100 - 3 * state.points)
     here, there = method.admit(state, newcomers), method.admit(elsewhere, newcomers)
