@@ -8,6 +8,8 @@ import signal
 import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# The suite has a process for each core: more threads of scikit-learn and NumPy would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Where Python is told to keep no compiled modules, each process would compile TensorFlow anew for 8 s. Those of the suite share
 # what they compile, in pytest's cache and not beside the sources; the test processes and their children inherit it.

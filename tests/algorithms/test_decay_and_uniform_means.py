@@ -39,7 +39,7 @@ BUILDERS = {
 
 
 # One of each way in which a round gets its rates; the others are slow.
-QUICK = {"fedavg", "scaffold", "stocfl"}
+QUICK = {"fedavg", "stocfl"}
 
 
 @pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in BUILDERS])

@@ -32,7 +32,7 @@ def resolved(algorithm):
     return config.resolve("demo_digits", algorithm, overrides={**CHANGES, "algorithms": {algorithm: OWN[algorithm]}})
 
 
-@pytest.fixture(params=OWN)
+@pytest.fixture(params=[name if name == "flt" else pytest.param(name, marks=pytest.mark.slow) for name in OWN])
 def finished(request, finished_run):
     return finished_run(request.param)
 

@@ -4,6 +4,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 
+from tffcl.clustering.single_thread import single_thread
+
 _STARTS = 10  # of k-means
 
 
@@ -24,7 +26,8 @@ def group_by_losses(losses: np.ndarray, *, square_root: bool = False, seed: int 
     points = np.sqrt(losses) if square_root else np.asarray(losses, np.float64)
     models = points.shape[1]
     different = min(models, len(np.unique(points, axis=0)))
-    found = KMeans(different, n_init=_STARTS, random_state=seed % 2**32).fit_predict(points)
+    with single_thread():
+        found = KMeans(different, n_init=_STARTS, random_state=seed % 2**32).fit_predict(points)
     costs = np.stack([points[found == cluster].sum(axis=0) for cluster in range(different)])
     rows, columns = linear_sum_assignment(costs)
     return columns[np.argsort(rows)][found].astype(np.int32)

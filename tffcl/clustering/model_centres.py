@@ -4,6 +4,8 @@ import numpy as np
 from scipy.spatial import distance
 from sklearn.cluster import KMeans
 
+from tffcl.clustering.single_thread import single_thread
+
 _AT_A_TIME = 1 << 18  # parameters whose float64 copies are in memory
 _FIRST_STARTS = 20  # of k-means in the first round, as in FLT's code
 
@@ -21,7 +23,8 @@ def first_groups(trained: np.ndarray, num_clusters: int, seed: int) -> np.ndarra
     """
     # m models span at most m - 1 dimensions, whatever P is: k-means there finds the same in a fraction of the time.
     points = _without_dimensions(trained)
-    return KMeans(num_clusters, n_init=_FIRST_STARTS, random_state=seed).fit_predict(points).astype(np.int32)
+    with single_thread():
+        return KMeans(num_clusters, n_init=_FIRST_STARTS, random_state=seed).fit_predict(points).astype(np.int32)
 
 
 def nearest_centres(trained: np.ndarray, centres: np.ndarray) -> np.ndarray:

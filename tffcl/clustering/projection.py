@@ -7,6 +7,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
 from tffcl.clustering import hierarchical, stochastic
+from tffcl.clustering.single_thread import single_thread
 from tffcl.errors import UserError
 
 _LEAST = 4  # UMAP has no neighbourhoods to keep among fewer
@@ -73,4 +74,5 @@ def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30
     kept = min(_COMPONENTS, *units.shape)
     reduced = PCA(kept, random_state=seed).fit_transform(units)
     tsne = TSNE(perplexity=min(perplexity, (len(units) - 1) / 3), init="pca", random_state=seed, n_jobs=1)
-    return tsne.fit_transform(reduced).astype(np.float32)
+    with single_thread():
+        return tsne.fit_transform(reduced).astype(np.float32)
