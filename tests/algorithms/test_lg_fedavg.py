@@ -4,11 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms.conftest import same_groups
 from tests.oracles import local_training
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, split, train
+from tffcl.aggregators.by_name import DPParameters
+from tffcl.aggregators.private_mean import PrivateClusteredMeanFactory
 from tffcl.algorithms.composed import ComposedParameters, build_composed
 from tffcl.algorithms.lg_fedavg import LGFedAvgParameters, build_lg_fedavg, local_names
 from tffcl.client_work.partly_shared import layer_parts
@@ -127,6 +130,39 @@ def test_a_warm_start_is_fedavg_first_and_everyone_goes_on_from_there(tff_worker
     # Each of the three has received the local layers to start from, once.
     assert metrics.traffic.down - plain.traffic.down == 3 * 4 * HIDDEN.stop and metrics.traffic.up == plain.traffic.up
     assert method.next(after, cohort_of(population, COHORTS[2], 4))[1].traffic == plain.traffic
+
+
+def test_private_noise_goes_on_where_the_whole_model_is_no_longer_shared(tff_worker, model, population):
+    private = PrivateClusteredMeanFactory(DPParameters(noise_multiplier=1.0, clip=0.1, min_cluster_size=1), seed=3)
+    method = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(fedavg_rounds=1), aggregation=private)
+    state = train(method, population, COHORTS[:2])
+    # The noise is drawn by seed and round: a round number that began again would draw the same noise for two releases.
+    assert state.aggregators["update"]["round"] == 2
+
+
+class Remembering(tff.aggregators.UnweightedAggregationFactory):
+    """The sum of the values; its state is the sum of all rounds, as large as a value."""
+
+    def create(self, value_type):
+        @tff.federated_computation
+        def initialize():
+            return tff.federated_eval(tff.tensorflow.computation(lambda: tf.zeros(value_type.shape, tf.float32)), tff.SERVER)
+
+        @tff.federated_computation(tff.FederatedType(value_type, tff.SERVER), tff.FederatedType(value_type, tff.CLIENTS))
+        def next_fn(state, value):
+            total = tff.federated_sum(value)
+            both = tff.federated_map(tff.tensorflow.computation(lambda a, b: a + b), (state, total))
+            return tff.templates.MeasuredProcessOutput(both, total, tff.federated_value(0, tff.SERVER))
+
+        return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def test_an_aggregator_that_does_not_fit_the_shared_part_starts_anew(tff_worker, model, population):
+    method = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(fedavg_rounds=1), aggregation=Remembering())
+    whole = train(method, population, COHORTS[:1])
+    assert np.shape(whole.aggregators["update"][0]) == (model.size - HIDDEN.stop,) and not np.any(whole.aggregators["update"])
+    shared = train(method, population, COHORTS[:2])
+    assert np.any(shared.aggregators["update"])
 
 
 @pytest.mark.slow  # test_composed has each training with a grouping

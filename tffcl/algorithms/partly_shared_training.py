@@ -13,6 +13,7 @@ from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.model_rows import ModelRows, rows_with_own
+from tffcl.rounds.composer import Round
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 
 
@@ -73,8 +74,23 @@ class PartlySharedTraining(ClusteredTraining):
         if cohort.seed[1] < self.whole_rounds:
             return after, metrics
         local, shared = after.models[:, self.parts.is_local], after.models[:, ~self.parts.is_local]
-        aggregators = self.round_for(len(shared)).initial_aggregators
+        aggregators = self._aggregators_after(after)
         return dataclasses.replace(after, models=shared, server={"local": local}, aggregators=aggregators), metrics
+
+    def _aggregators_after(self, state: ClusteredState):
+        """The aggregators' states after the last whole round: those that fit the shared parts go on, the others start.
+
+        The one of a private mean fits. It has to go on, as its noise is drawn by seed and round: from the start, the same
+        numbers would hide two releases, whose difference would be bare.
+        """
+        ended, begun = (engine.round_for(len(state.models)) for engine in (self.whole, self))
+
+        def kind(composed: Round, name: str):
+            return composed.aggregators[name].initialize.type_signature
+
+        first = begun.initial_aggregators
+        goes_on = [name for name in first if name in ended.aggregators and kind(ended, name) == kind(begun, name)]
+        return type(first)((name, state.aggregators[name] if name in goes_on else first[name]) for name in first)
 
     def broadcast(self, state: ClusteredState) -> dict:
         """The global parts alone; `server["local"]` is for clients that have none of their own yet."""
