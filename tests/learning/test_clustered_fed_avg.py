@@ -15,7 +15,6 @@ from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.errors import UserError
 from tffcl.learning.client_data import own_seed
 from tffcl.learning.cluster_choice import build_choose
 from tffcl.learning.clustered_fed_avg import build_clustered_fed_avg
@@ -386,40 +385,3 @@ class TestChoice:
         state, _ = run(process, data)
         right = evaluation(process.get_model_weights(state), data)
         assert 191 * 0.15 < right <= 191  # better than by chance
-
-
-class TestMistakes:
-    @pytest.mark.parametrize(
-        "given, message",
-        [
-            ({"num_clusters": 0}, "num_clusters is 0; it must be a whole number from 1"),
-            ({"seed": -1}, "seed is -1; it must be a whole number from 0"),
-            ({"client_weighting": "uniform"}, "client_weighting is uniform; it must be a tff.learning.ClientWeighting"),
-            ({"model_aggregator": ClusteredMeanFactory(3)}, "num_clusters is 2, and that of model_aggregator 3"),
-            (
-                {"model_aggregator": tff.aggregators.MeanFactory()},
-                r"is put inside the clusters by ClusteredMeanFactory\(num_cl",
-            ),
-            (
-                {"model_aggregator": tff.learning.robust_aggregator()},
-                r"is put inside the clusters by ClusteredMeanFactory\(num_cl",
-            ),
-            ({"element_spec": tf.TensorSpec([None, 8, 8, 1], tf.uint8)}, r"they must be \(x, y\)"),
-        ],
-    )
-    def test_arguments(self, model, given, message):
-        with pytest.raises(UserError, match=message):
-            build_clustered_fed_avg(model, **{"num_clusters": 2, **given})
-
-    @pytest.mark.parametrize(
-        "x, y, message",
-        [
-            (tf.TensorSpec([None, 8, 8, 1]), tf.TensorSpec([None], tf.int32), r"x of element_spec is float32\(None, 8, 8, 1\)"),
-            (tf.TensorSpec([None, 8, 8], tf.uint8), tf.TensorSpec([None], tf.int32), "the model takes uint8"),
-            (tf.TensorSpec([8, 8, 1], tf.uint8), tf.TensorSpec([], tf.float32), "y of element_spec is float32"),
-            (tf.TensorSpec([8, 8, 1], tf.uint8), tf.TensorSpec([None], tf.int32), "one is a batch and the other is not"),
-        ],
-    )
-    def test_data_that_the_model_does_not_take(self, model, x, y, message):
-        with pytest.raises(UserError, match=message):
-            build_choose(model, 2, element_spec=(x, y))

@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from tffcl.cli import main
-from tffcl.runner import interrupts, train
+from tffcl.runner import interrupts
+from tffcl.runner import job as rounds
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_outside_the_main_thread_nothing_is_set(pythons_own_handler):
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_run_stops_after_the_round_in_which_it_was_lost(pythons_own_handler, monkeypatch, capsys, tmp_path):
     """SIGINT comes while the garbage collector calls a library back, as TensorFlow's and pytest's own do."""
-    real = train._next_round
+    real = rounds._next_round
 
     def lose(phase, info):
         gc.callbacks.remove(lose)
@@ -107,7 +108,7 @@ def test_a_run_stops_after_the_round_in_which_it_was_lost(pythons_own_handler, m
             gc.collect()
         return real(job, state, number)
 
-    monkeypatch.setattr(train, "_next_round", second_round)
+    monkeypatch.setattr(rounds, "_next_round", second_round)
     assert main(["run", "demo_digits", "--algorithm", "fedavg", "--rounds", "50", "--out", str(tmp_path / "run")]) == 130
     assert "stopped after round 2; the same command with --resume goes on" in capsys.readouterr().err
     assert (tmp_path / "run" / "checkpoints" / "round_000002.npz").is_file()

@@ -14,8 +14,8 @@ from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 from tffcl.runner import needs
+from tffcl.runner.job import Protocol
 from tffcl.runner.stages import Stages
-from tffcl.runner.train import Protocol
 from tffcl.runtime import memory
 
 TRAINING = LocalTraining()

@@ -65,16 +65,16 @@ KILLED = """
 import os, signal, sys
 from tffcl.cli import main
 from tffcl.clients import kept
-from tffcl.runner import train
+from tffcl.runner import job as rounds
 
 kept.MEMORY_BYTES = 0
-real = train._next_round
+real = rounds._next_round
 def killed_in_round_4(job, state, number):
     made = real(job, state, number)
     if number == 4:
         os.kill(os.getpid(), signal.SIGKILL)
     return made
-train._next_round = killed_in_round_4
+rounds._next_round = killed_in_round_4
 main(sys.argv[1:])
 """
 

@@ -15,7 +15,7 @@ from tffcl.reporting.json_files import read_json, write_json
 from tffcl.reporting.marker import check_summary
 from tffcl.reporting.units import human_time
 from tffcl.runner.directory import FAILED
-from tffcl.runner.train import Interrupted
+from tffcl.runner.interrupts import Interrupted
 
 WORTH_A_TRIAL = 4000  # passes of a client over its data, in all runs: some ten seconds of the smallest task
 

@@ -14,8 +14,8 @@ from tffcl.experiments.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, 
 from tffcl.experiments.study_record import claim
 from tffcl.reporting.json_files import write_json
 from tffcl.runner.directory import CHECKPOINTS, FAILED, KEPT
+from tffcl.runner.interrupts import Interrupted
 from tffcl.runner.lock import locked
-from tffcl.runner.train import Interrupted
 
 TRIALS = "trials.json"
 __all__ = ["StudyPlan", "StudyRun", "plan", "run_study"]

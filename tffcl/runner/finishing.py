@@ -15,7 +15,7 @@ def finish(job, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result
     """Writes the files that say what a run gave.
 
     Args:
-      job: The run, see `train._Run`.
+      job: The run, see `job.Job`.
       out: Its directory.
       about: `task`, `algorithm`, `seed` and `rounds`, what was run.
       state: Of the method after the last round.

@@ -9,6 +9,12 @@ import signal
 import sys
 import threading
 
+from tffcl.errors import UserError
+
+
+class Interrupted(UserError):
+    """The user stopped the run; what there is has been saved."""
+
 
 class Interrupts:
     """Whether Ctrl-C has been pressed.

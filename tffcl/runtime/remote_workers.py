@@ -23,6 +23,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import runtime
+from tffcl.aggregators.collect import collect_rows
 from tffcl.errors import UserError
 from tffcl.runtime import Address, RemoteWorkers
 from tffcl.runtime.parting import deal, placements, without_clients
@@ -254,7 +255,6 @@ _TRIED_RESULT = (6, [[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
 
 def _build_trial():
     """A computation that uses what rounds use: sequences, a sum, a custom aggregation of unknown size."""
-    from tffcl.aggregators.collect import collect_rows
 
     @tff.tensorflow.computation(tff.SequenceType(np.int32))
     def add_up(numbers):
