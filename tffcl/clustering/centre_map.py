@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 
+from tffcl.clustering.umap_learn import load_umap
 from tffcl.errors import UserError
 
 _LEAST = 4  # UMAP has no neighbourhoods to keep among fewer
@@ -149,14 +150,8 @@ def checked_centres(centres, mask, who: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _new_reducer(count: int, seed: int, num_components: int, num_neighbors: int, min_dist: float):
     """Returns an unfitted `umap.UMAP` for `count` points."""
-    with warnings.catch_warnings():
-        # Its tqdm complains at length of a notebook without ipywidgets.
-        warnings.simplefilter("ignore")
-        # Compiles itself when imported, which takes seconds that only its users should wait.
-        import umap
-
     few = count < 2 * _LEAST or count <= num_components + 1
-    return umap.UMAP(
+    return load_umap().UMAP(
         n_components=num_components,
         n_neighbors=min(num_neighbors, count - 1),
         min_dist=min_dist,

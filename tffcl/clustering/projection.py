@@ -8,6 +8,7 @@ from sklearn.manifold import TSNE
 
 from tffcl.clustering import hierarchical, stochastic
 from tffcl.clustering.single_thread import single_thread
+from tffcl.clustering.umap_learn import load_umap
 from tffcl.errors import UserError
 
 _LEAST = 4  # UMAP has no neighbourhoods to keep among fewer
@@ -33,13 +34,7 @@ def project(distances: np.ndarray, *, seed: int, neighbors: int = 15) -> np.ndar
     distances = hierarchical.check_proximity(distances)
     if len(distances) < _LEAST:
         raise UserError(f"a map of clients needs at least {_LEAST} of them; there are {len(distances)}")
-    with warnings.catch_warnings():
-        # Its tqdm complains at length of a notebook without ipywidgets.
-        warnings.simplefilter("ignore")
-        # Compiles itself when imported, which takes seconds that only its users should wait.
-        import umap
-
-    layout = umap.UMAP(
+    layout = load_umap().UMAP(
         n_components=2,
         n_neighbors=min(neighbors, len(distances) - 1),
         metric="precomputed",

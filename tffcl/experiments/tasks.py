@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import os
 import pathlib
 import re
 import tomllib
@@ -95,7 +96,7 @@ def task_directory() -> pathlib.Path:
 
 def task_names() -> list[str]:
     """Names of the tasks that come with tffcl."""
-    return sorted(path.stem for path in task_directory().glob("*.toml"))
+    return sorted(name.removesuffix(".toml") for name in os.listdir(task_directory()) if name.endswith(".toml"))
 
 
 def task_descriptions() -> dict[str, str]:

@@ -1,0 +1,55 @@
+"""umap-learn's loops are compiled once for all processes, and the points are the same."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tffcl.clustering import umap_learn
+
+# Lays points out and places others; tells which loops were compiled here, and which came from the disk.
+LAID_OUT = """
+import json
+import numpy as np
+import numba.core.event as event
+from tffcl.clustering import centre_map, projection, umap_learn
+
+compiled = []
+class Listener(event.Listener):
+    def on_start(self, told):
+        compiled.append(told.data["dispatcher"].__name__)
+    def on_end(self, told):
+        pass
+umap_learn.load_umap()
+event.register("numba:compile", Listener())
+rng = np.random.default_rng(0)
+centres, mask = rng.normal(size=(6, 4, 8)), np.ones((6, 4), bool)
+fitted = centre_map.fit_map(centres, mask, seed=0)
+placed = fitted.place(centres[:2] + 0.01, mask[:2])
+distances = np.abs(np.subtract.outer(np.arange(9.0), np.arange(9.0)))
+plane = projection.project(distances, seed=0)
+print(json.dumps({"compiled": compiled, "points": [fitted.points.tolist(), placed.tolist(), plane.tolist()]}))
+"""
+
+
+def laid_out(place) -> dict:
+    told = {**os.environ, "NUMBA_CACHE_DIR": str(place)}
+    return json.loads(subprocess.run([sys.executable, "-c", LAID_OUT], env=told, check=True, capture_output=True).stdout)
+
+
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in umap_learn._LOOPS.items() for name in names])
+def test_the_installed_version_has_the_loops_and_keeps_them(module, name):
+    umap_learn.load_umap()
+    loop = getattr(importlib.import_module(module), name)
+    assert type(loop._cache).__name__ == "FunctionCache"
+
+
+@pytest.mark.slow  # it compiles what the suite finds compiled
+def test_a_second_process_compiles_nothing_and_finds_the_same_points(tmp_path):
+    first, second = laid_out(tmp_path), laid_out(tmp_path)
+    assert "smooth_knn_dist" in first["compiled"]
+    assert set(second["compiled"]) <= {"euclidean"}  # a metric, which takes no time
+    assert first["points"] == second["points"]
