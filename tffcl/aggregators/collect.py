@@ -48,6 +48,8 @@ def collect(client_id, value):
 
 # Blocks of 1, 2, 4, ... rows that an accumulator holds, the last of any size.
 _BLOCKS = 10
+# The most numbers of a tensor that travels with others.
+_FEW = 256
 
 
 def collect_rows(row):
@@ -69,27 +71,84 @@ def collect_rows(row):
 
 @functools.lru_cache(maxsize=32)  # building takes a second, and the rounds of most methods collect the same
 def _row_aggregation(row_type: tff.Type):
-    rows_type = stacked(row_type)
-    blocks_type = tff.to_type([rows_type] * _BLOCKS)
+    packing = _Packing(row_type)
+    packed_type = packing.packed_type
+    blocks_type = tff.to_type([stacked(packed_type)] * _BLOCKS)
 
     @tff.tensorflow.computation
     def zero():
-        return [empty(row_type)] * _BLOCKS
+        return [empty(packed_type)] * _BLOCKS
 
     @tff.tensorflow.computation(blocks_type, row_type)
     def accumulate(blocks, new):
-        row = tf.nest.map_structure(lambda leaf: tf.expand_dims(leaf, 0), new)
-        return _add_row(list(blocks), row, empty(row_type))
+        row = [tf.expand_dims(leaf, 0) for leaf in packing.pack(new)]
+        return _add_row([list(block) for block in blocks], row, empty(packed_type))
 
     @tff.tensorflow.computation(blocks_type, blocks_type)
     def merge(first, second):
-        return [empty(row_type)] * (_BLOCKS - 1) + [_joined([*first, *second])]
+        return [empty(packed_type)] * (_BLOCKS - 1) + [_joined([list(block) for block in (*first, *second)])]
 
     @tff.tensorflow.computation(blocks_type)
     def report(blocks):
-        return _joined(list(blocks))
+        return packing.unpack(_joined([list(block) for block in blocks]))
 
     return zero, accumulate, merge, report
+
+
+class _Packing:
+    """A row as few tensors: those of few numbers become one of bytes.
+
+    A round has some numbers to report beside each upload, and every operation of the accumulator would be there once for each of
+    them: it is built, and runs, the slower the more there are.
+    """
+
+    def __init__(self, row_type: tff.Type):
+        self._structure = tff.types.structure_from_tensor_type_tree(lambda leaf: leaf, row_type)
+        self._leaves = tf.nest.flatten(self._structure)
+        self._small = [_is_small(leaf) for leaf in self._leaves]
+        sizes = [_count(leaf) * tf.as_dtype(leaf.dtype).size for leaf, small in zip(self._leaves, self._small) if small]
+        self._ends = np.cumsum([0, *sizes])
+        large = [leaf for leaf, small in zip(self._leaves, self._small) if not small]
+        self.packed_type = tff.to_type([*([tff.TensorType(np.uint8, [sum(sizes)])] if sizes else []), *large])
+
+    def pack(self, row) -> list[tf.Tensor]:
+        """Returns the tensors of `packed_type`."""
+        leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(row)]
+        small = [_bytes(leaf) for leaf, packed in zip(leaves, self._small) if packed]
+        return [*([tf.concat(small, 0)] if small else []), *(leaf for leaf, packed in zip(leaves, self._small) if not packed)]
+
+    def unpack(self, rows: list[tf.Tensor]):
+        """Returns rows of `packed_type` as rows of the row type."""
+        rows, leaves, place = iter(rows), [], 0
+        packed = next(rows) if any(self._small) else None
+        for leaf, small in zip(self._leaves, self._small):
+            if small:
+                leaves.append(_from_bytes(packed[:, self._ends[place] : self._ends[place + 1]], leaf))
+                place += 1
+            else:
+                leaves.append(next(rows))
+        return tf.nest.pack_sequence_as(self._structure, leaves)
+
+
+def _count(leaf: tff.TensorType) -> int:
+    return int(np.prod(leaf.shape, dtype=np.int64))
+
+
+def _is_small(leaf: tff.TensorType) -> bool:
+    # A large one would be copied once more, and text has no size.
+    return tf.as_dtype(leaf.dtype) != tf.string and _count(leaf) <= _FEW
+
+
+def _bytes(value: tf.Tensor) -> tf.Tensor:
+    value = tf.cast(value, tf.uint8) if value.dtype == tf.bool else tf.bitcast(value, tf.uint8)
+    return tf.reshape(value, [-1])
+
+
+def _from_bytes(rows: tf.Tensor, leaf: tff.TensorType) -> tf.Tensor:
+    """`uint8[n, bytes]` as `n` values of the type `leaf`."""
+    kind = tf.as_dtype(leaf.dtype)
+    shaped = tf.reshape(rows, [tf.shape(rows)[0], *leaf.shape, *([kind.size] if kind.size > 1 else [])])
+    return tf.cast(shaped, tf.bool) if kind == tf.bool else tf.bitcast(shaped, kind)
 
 
 @tf.function(autograph=False)
