@@ -54,6 +54,16 @@ def test_its_port_is_in_a_network_of_its_own_and_its_door_is_this_users(private)
     assert gone(pid) and not door.parent.exists() and not private.alive()
 
 
+@pytest.mark.parametrize("hidden", [True, False], ids=["private", "open"])
+def test_ctrl_c_is_not_for_it_but_the_niceness_of_its_process_is(hidden):
+    worker = runtime.Worker(private=hidden).start()
+    try:
+        assert os.getpgid(worker.pid) != os.getpgid(0), "a Ctrl-C would end it before the run is saved"
+        assert os.getsid(worker.pid) == os.getsid(0), "Linux would give it as much time as a run at niceness 0"
+    finally:
+        worker.stop()
+
+
 def test_a_killed_worker_is_seen(private):
     private.connect()
     os.kill(private.pid, signal.SIGKILL)

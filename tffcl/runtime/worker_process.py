@@ -148,7 +148,9 @@ class Worker:
                 stderr=subprocess.DEVNULL,
                 text=True,
                 env=self.settings.environment(),
-                start_new_session=True,  # Ctrl-C is for us: we end the worker when we have saved what there is
+                # Ctrl-C is for us: we end the worker when we have saved what there is. A group is enough for that; a session of
+                # its own would take it out of the reach of `nice`, since Linux divides its time among sessions first.
+                process_group=0,
             )
             with self._process.stdout as said:
                 for line in said:
