@@ -119,7 +119,7 @@ class Study:
       table: Which table or figure.
       page: Where it stands; 0 where the text at hand has no pages.
       note: What a reader must know to compare.
-      published_is: What the number behind ± is in the paper.
+      published_is: What the number behind ± is in the paper; empty where it prints none, or does not say.
       seeds: Of the runs, where the command names none.
       cells: Column by column.
       tuning: How settings are chosen.
@@ -216,7 +216,7 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
         table=str(contents.get("table", "")),
         page=int(contents.get("page", 0)),
         note=" ".join(str(contents.get("note", "")).split()),
-        published_is=str(contents.get("published_is", "standard deviation over runs")),
+        published_is=str(contents.get("published_is", "")),
         seeds=tuple(contents.get("seeds", [0])),
         cells=tuple(each for each in cells if each is not None),
         tuning=_tuning(path.name, contents.get("tuning", {})),

@@ -130,7 +130,8 @@ class StudyResults:
         spent = sum(self.seconds.values())
         took = f"; {human_time(spent)} of training, evaluation and clustering" if spent else ""
         run = f"Run with {self.share}; seed{'s' * (', ' in self.seeds)} {self.seeds}{took}."
-        here = f"Here ± is the sample standard deviation over seeds, in the paper {self.noted['published_is']}."
+        theirs = self.noted["published_is"]
+        here = f"Here ± is the sample standard deviation over seeds{', in the paper ' * bool(theirs)}{theirs}."
         return run if self.league else f"{run} {here}"
 
 
