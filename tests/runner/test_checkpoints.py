@@ -129,6 +129,15 @@ def test_the_newest_are_kept(tmp_path):
     assert checkpoints.load(100, ClusteredState)[0].assignment.tolist() == [100, 100]
 
 
+def test_one_too_many_of_a_process_that_ended_between_writing_and_removing_is_removed(tmp_path):
+    state = ClusteredState(np.arange(2, dtype=np.int32), np.zeros(2, np.int32), np.ones([1, 5], np.float32), ())
+    for number in (2, 3, 4):
+        Checkpoints(tmp_path, keep=3).save(number, state, PROGRESS)
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    assert checkpoints.load_newest(ClusteredState, last_round=4)[0] == 4
+    assert checkpoints.rounds() == [3, 4]
+
+
 @pytest.fixture
 def saved(tmp_path):
     """A checkpoint, of models that are larger than what is read at once: `(checkpoints, file, state)`."""

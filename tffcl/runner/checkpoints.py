@@ -59,9 +59,12 @@ class Checkpoints:
         partial = path.with_suffix(".partial")
         write_arrays(partial, {_KEPT: np.array(named, np.int64).reshape(-1, 2), _RUN: np.array(self._run), **arrays})
         partial.replace(path)
+        self._remove_oldest()
+
+    def _remove_oldest(self):
         for old in self.rounds()[: -self._keep]:
             self._path(old).unlink()
-        if self._store is not None and (named or self._store.files()):
+        if self._store is not None and self._store.files():
             self._store.remove_all_but(pair for number in self.rounds() for pair in self._kept_of(number))
 
     def load(self, round_number: int, state_class: type):
@@ -92,7 +95,8 @@ class Checkpoints:
             raise UserError(f"the checkpoint of round {round_number} cannot be read ({reason}){ANEW}") from None
 
     def load_newest(self, state_class: type, last_round: int):
-        """Loads the newest checkpoint that can be read; damaged ones after it are told on standard error, and removed.
+        """Loads the newest checkpoint that can be read; damaged ones after it are told on standard error, and removed, as
+        are those before the newest that are kept.
 
         Args:
           state_class: The dataclass of the method's state.
@@ -119,6 +123,7 @@ class Checkpoints:
                 self._path(each).unlink()
             if damaged:
                 print(f"tffcl: {str(first).removesuffix(ANEW)}; the run goes on from round {number}", file=sys.stderr)
+            self._remove_oldest()  # a process that ended between writing one and this has left one too many
             return number, *loaded
         raise first
 
