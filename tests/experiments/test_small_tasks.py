@@ -15,6 +15,8 @@ from tffcl.experiments import tasks
 SMALL = [name for name in tasks.task_names() if name.endswith("_small")]
 # One run is in the suite; the others are a matter of many minutes.
 QUICK = {"pacfl_fmnist_label_skew_20_small"}
+# Three rounds of one epoch, of small images of many classes or turned ones, teach a convolutional network next to nothing.
+AT_CHANCE = {"flt_femnist_scenario_3_cnn_small", "stocfl_rotated_cifar10_small"}
 WHERE = {"emnist_letters": "emnist/letters", "femnist": "emnist_all.sqlite", "usps": "usps.npz", "digits": "."}
 
 
@@ -51,7 +53,7 @@ def check_run(out) -> dict:
         assert trained - run.config.drift.clients / len(rows) <= local["share"] <= trained
     else:
         assert local["share"] == trained
-    # A ResNet's first steps have a loss above that of guessing, and so have few clients of one class each, whose mean they start from.
+    # A ResNet's first steps on a hundred classes have a loss above that of guessing.
     losses = [float(row["train_loss"]) for row in rows_of(out / "rounds.csv")]
     assert losses[-1] < max(1.2 * math.log(run.federated.num_classes), losses[0])
     return summary
