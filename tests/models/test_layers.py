@@ -45,6 +45,20 @@ def test_group_norm_sees_one_image_at_a_time():
     np.testing.assert_allclose(halves.std(axis=(1, 3)), 1, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(3, 8, 12, 32), (2, 6, 4, 33), (2, 7, 5, 32), (2, 6, 6, 5), (0, 4, 4, 32)])
+def test_pooling_has_tensorflows_gradient_to_the_last_bit_also_where_entries_are_equal(shape):
+    x = tf.constant(np.random.default_rng(2).integers(-2, 3, shape), tf.float32)  # five values: most patches have two maxima or more
+    results = []
+    for pool in (layers.pool, lambda images: tf.nn.max_pool2d(images, 2, 2, "VALID")):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            pooled = pool(x)
+        upstream = np.random.default_rng(3).standard_normal(pooled.shape).astype(np.float32)
+        results.append([pooled, tape.gradient(pooled, x, output_gradients=tf.constant(upstream))])
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
 def test_weights_of_a_transposed_convolution_begin_as_in_pytorch():
     kernel, bias = flat.initialize(flat.transposed_conv("up", 3, 50, 8), "torch_default", 1)
     assert kernel.shape == (3, 3, 8, 50)

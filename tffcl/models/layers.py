@@ -27,9 +27,31 @@ def convolve_transposed(x, kernel, bias, *, stride: int):
     return tf.nn.bias_add(tf.nn.conv2d_transpose(x, kernel, shape, stride, "SAME"), bias)
 
 
+# Channels from which 2x2 pooling is made of maxima of neighbours. Measured, ms a step, with TensorFlow's pooling and so: StoCFL's CNN 49.9
+# and 44.2, LEAF's with batches of 50 62.2 and 55.0, ResNet-9 241.8 and 238.8; but LeNet-5, with 6 and 16 channels, 0.68 and 0.82.
+_WIDE = 32
+
+
 def pool(x, size: int = 2):
     """The maximum of every `size`x`size` patch; rows and columns left over at the end are dropped."""
+    _, height, width, channels = x.shape
+    if size == 2 and channels >= _WIDE and height % 2 == width % 2 == 0:
+        return _halve(x)
     return tf.nn.max_pool2d(x, size, size, "VALID")
+
+
+def _halve(x):
+    """The maximum of every 2x2 patch of images of even height and width.
+
+    Value and gradient, which goes to the first of equal entries, are those of `tf.nn.max_pool2d` to the last bit, whose gradient is slow
+    within loops.
+    """
+    _, height, width, channels = x.shape
+    # Neighbouring columns are the halves of one longer row of channels, neighbouring rows those of one longer row of columns.
+    left, right = tf.split(tf.reshape(x, [-1, height, width // 2, 2 * channels]), 2, axis=3)
+    columns = tf.reshape(tf.maximum(left, right), [-1, height // 2, width * channels])
+    upper, lower = tf.split(columns, 2, axis=2)
+    return tf.reshape(tf.maximum(upper, lower), [-1, height // 2, width // 2, channels])
 
 
 def group_norm(x, scale, offset, *, groups: int, epsilon: float = 1e-5):
