@@ -108,6 +108,22 @@ def test_runs_of_the_same_setting_are_remembered(tmp_path, ran, capsys):
     assert capsys.readouterr().err == "2 runs, 2 to do: about 4 s, going by earlier runs\n"
 
 
+def test_of_a_run_that_was_ended_only_the_rounds_after_its_checkpoint_are_left(tmp_path, ran, capsys):
+    compare.compare(configs([0], rounds=20), tmp_path)
+    place = tmp_path / "solo" / "seed-1"
+    (place / "checkpoints").mkdir(parents=True)
+    (place / "checkpoints" / "round_000010.npz").touch()
+    capsys.readouterr()
+    (asked,) = configs([1], ["solo"], rounds=20)
+    jobs = [clock.Job("solo, seed 1", asked, place)]
+    clock.started(jobs, None, anew=False).announce(jobs[0], "")
+    known, going_on = capsys.readouterr().err.splitlines()
+    assert known == "1 run: about 1 s, going by earlier runs"
+    assert going_on == "[1/1] solo, seed 1: about 1 s; all that is left: 1 s"
+    clock.started(jobs, None, anew=True).announce(jobs[0], "")
+    assert capsys.readouterr().err.startswith("1 run: about 2 s")
+
+
 def test_a_run_of_its_own_does_not_look_through_what_is_around_it(tmp_path, ran, monkeypatch):
     """Two directories above `--out ~/mine` are the homes of all users."""
     looked = []

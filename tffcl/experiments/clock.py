@@ -14,7 +14,8 @@ from tffcl.experiments.populations import build_populations
 from tffcl.reporting.json_files import read_json, write_json
 from tffcl.reporting.marker import check_summary
 from tffcl.reporting.units import human_time
-from tffcl.runner.directory import FAILED
+from tffcl.runner.checkpoints import Checkpoints
+from tffcl.runner.directory import CHECKPOINTS, FAILED
 from tffcl.runner.interrupts import Interrupted
 
 WORTH_A_TRIAL = 4000  # passes of a client over its data, in all runs: some ten seconds of the smallest task
@@ -58,7 +59,7 @@ class Clock:
         self._known = study_pace.earlier_runs(known)
         self._paces: dict[str, study_pace.Pace | None] = {}
         self._ratios: list[float] = []
-        self._left: dict[Job, float] = {}
+        self._left: dict[Job, float] = {}  # of runs that have not ended, what they take from their first round on
 
     def try_unknown(self, data_dir: str | None, keep: pathlib.Path | None = None, *, patient: bool = False):
         """Tries each task out of which no earlier run is known.
@@ -118,7 +119,7 @@ class Clock:
         self._jobs = list(order or self._jobs)
         self._left = {job: 0.0 if self._done(job) else self.estimate(job) for job in self._jobs}
         to_do = sum(not self._done(job) for job in self._jobs)
-        seconds = sum(self._left.values())
+        seconds = self._seconds_left()
         about = f": about {human_time(seconds)}{self._going_by}" if seconds else ""
         count = f"{len(self._jobs)} runs, {to_do} to do" if len(self._jobs) > 1 else "1 run"
         if about or len(self._jobs) > 1:
@@ -126,7 +127,7 @@ class Clock:
 
     def announce(self, job: Job, state: str):
         """Says which run is next and what is left."""
-        seconds, left = self._left[job] * self._ratio, sum(self._left.values()) * self._ratio
+        seconds, left = self._left[job] * self._share_left(job) * self._ratio, self._seconds_left() * self._ratio
         said = f": {state} before" if state else f": about {human_time(seconds)}" if seconds else ""
         remaining = f"; all that is left: {human_time(left)}" if left else ""
         self.say(f"[{self._jobs.index(job) + 1}/{len(self._jobs)}] {job.title}{said}{remaining}")
@@ -145,6 +146,14 @@ class Clock:
         for other, seconds in self._left.items():
             if not seconds and not self._done(other):
                 self._left[other] = summary["seconds"]["total"] / rounds * other.config.train.rounds / self._ratio
+
+    def _seconds_left(self) -> float:
+        return sum(seconds * self._share_left(job) for job, seconds in self._left.items())
+
+    def _share_left(self, job: Job) -> float:
+        """The share of a run's rounds that come after its newest checkpoint."""
+        saved = None if self._anew else Checkpoints(job.place / CHECKPOINTS).latest()
+        return 1 - min((saved or 0) / job.config.train.rounds, 1)
 
     @property
     def _going_by(self) -> str:
