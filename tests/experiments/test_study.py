@@ -268,6 +268,15 @@ def test_the_table_is_made_again_and_goes_into_the_page(done, tmp_path, capsys):
     assert "no code of it is known" in page
 
 
+def test_the_table_of_what_nobody_ran_here_is_that_of_the_kept_results(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", "flt_table_1", "--table-only"]) == 0
+    text = capsys.readouterr().out
+    assert "Scenario 1 (FLT" in text and "82.73" in text and "kept results: " in text
+    assert "holds no results of a study" in fails(capsys, "study", "flt_table_4", "--table-only")
+    assert not list(tmp_path.iterdir())
+
+
 def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_path):
     import shutil
 

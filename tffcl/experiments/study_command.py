@@ -32,6 +32,8 @@ def study(options, overrides: dict, workers) -> int:
     found = study_files.load_study(options.name)
     out = pathlib.Path(options.out or _default_out(found.name, options.rounds))
     failed = 0
+    if options.table_only and options.out is None and not out.exists() and _show_kept(found.name):
+        return 0
     if not options.table_only:
         from tffcl.experiments import config, tasks
 
@@ -52,6 +54,18 @@ def study(options, overrides: dict, workers) -> int:
         )
     write_tables(out)
     return 1 if failed else 0
+
+
+def _show_kept(name: str) -> bool:
+    """Prints the table of a study of which nothing has been run here, from the results that are kept, if there are any."""
+    from tffcl.experiments.tasks import task_directory
+    from tffcl.reporting import study_table
+
+    directory = task_directory() / "results" / name
+    if not (directory / study_table.CONTENTS).is_file():
+        return False
+    print(f"{study_table.to_text(study_table.read_study(directory))}\n\nkept results: {directory}")
+    return True
 
 
 def _default_out(name: str, rounds: float) -> str:
