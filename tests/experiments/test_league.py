@@ -34,6 +34,7 @@ validation = 0.2
 [columns.digits]
 task = "demo_digits"
 target = 15
+about = "Forty clients in\tfour rotations."
 
 [rows.FedAvg]
 method = "fedavg"
@@ -144,16 +145,17 @@ def test_the_table_has_what_methods_are_compared_by(league, read):
 def test_a_page_for_readers_and_its_picture(league, tmp_path):
     results = tmp_path / "results"
     shutil.copytree(league[1] / "results", results / "mine")
-    (results / "mine" / "FINDINGS.md").write_text("First <b>line</b>\nof `it`.\n\nAnother.\n", encoding="utf-8")
+    (results / "mine" / "FINDINGS.md").write_text("First <b>line</b>\nof `it`, **strong**.\n\nAnother.\n", encoding="utf-8")
     page, picture = write_leagues(results)
     assert (page, picture) == (results / "mine.html", results / "mine" / "league.svg")
     text = page.read_text(encoding="utf-8")
     assert (
-        "First &lt;b&gt;line&lt;/b&gt; of <code>it</code>." in text
+        "First &lt;b&gt;line&lt;/b&gt; of <code>it</code>, <strong>strong</strong>." in text
         and "<script" not in text
         and "http:" not in text
         and "https:" not in text
     )
+    assert text.count("<img ") == 2 and "Forty clients in four rotations." in text  # no groups: nobody formed clusters
     assert picture.read_bytes().startswith(b"<?xml")
     markdown = results_page(results)
     assert "(results/mine/league.svg)" in markdown and "| SOLO |" in markdown and "Another." in markdown
@@ -186,9 +188,71 @@ def test_the_picture_tells_which_groups_were_found(read):
     assert settings == ["turned", "swapped"]
     # FedAvg's single model is no cluster; the second row forms some; of the third nothing is known.
     np.testing.assert_array_equal(grid, [[np.nan, np.nan], [-0.25, 1.0], [np.nan, np.nan]])
-    titles = [axes.get_title() for axes in league_figure.league_figure(study).axes]
-    assert titles == ["cluster %", "local %", "adjusted Rand index"]
-    assert [axes.get_title() for axes in league_figure.league_figure(read).axes] == titles[:2]
+    assert titles_of(league_figure.league_figure(study)) == ["cluster %", "local %", "adjusted Rand index"]
+    assert titles_of(league_figure.league_figure(study, ["groups"])) == ["adjusted Rand index"]
+    assert titles_of(league_figure.league_figure(read)) == ["cluster %", "local %"]
+    assert not league_figure.league_figure(read, ["groups"]).axes
+
+
+def titles_of(figure):
+    return [axes.get_title() for axes in figure.axes if axes.get_title()]
+
+
+def test_colours_are_by_the_same_accuracy_of_fedavg(read):
+    """After local training most methods are far above FedAvg's model before it, which tells nothing of the method."""
+    panels = [axes for axes in league_figure.league_figure(read).axes if axes.get_title()]
+    for kind, axes in zip(("cluster", "local"), panels, strict=True):
+        methods, _, grid = league_figure.accuracy_grid(read, kind)
+        order = league_figure.ranked(league_figure.accuracy_grid(read, "cluster")[2])
+        above = (grid - grid[methods.index("FedAvg")])[order] / 30
+        np.testing.assert_allclose(axes.images[0].get_array().filled(np.nan), above)
+
+
+def test_a_league_without_fedavg_is_coloured_by_its_mean(read):
+    others = dataclasses.replace(read, results=[each for each in read.results if each.noted["method"] != "fedavg"])
+    axes = league_figure.league_figure(others).axes[0]
+    assert axes.images[0].get_array().tolist() == [[0.0]]  # one method is its own mean
+    assert [row.above_baseline.count for row in league_table.league_rows(others, "digits")] == [0]
+
+
+def with_accuracies(study, tmp_path, accuracies):
+    """A copy of the league in which the methods have had these cluster accuracies, by method and seed."""
+    copy = shutil.copytree(study.path, tmp_path / "results")
+    noted = json.loads((copy / "study.json").read_text())
+    noted["seeds"] = [0, 1, 2]
+    (copy / "study.json").write_text(json.dumps(noted))
+    for method, own in accuracies.items():
+        (cell,) = [each.noted for each in study.results if each.noted["row"] == method]
+        before = copy / cell["directory"] / "seed-0"
+        summary = json.loads((before / "summary.json").read_text())
+        for seed, accuracy in own.items():
+            place = copy / cell["directory"] / f"seed-{seed}"
+            place.mkdir(exist_ok=True)
+            summary["accuracy"]["cluster"]["mean"] = accuracy
+            (place / "summary.json").write_text(json.dumps(summary))
+            if place != before:
+                shutil.copy(before / "rounds.csv", place)
+    return study_results.read_study(copy)
+
+
+@pytest.mark.parametrize(
+    ("solo", "shown"),
+    [
+        ({0: 0.70, 1: 0.81, 2: 0.89}, "+10.0 ± 1.0*"),  # as much above with each seed
+        ({0: 0.50, 1: 0.90, 2: 0.76}, "+2.0 ± 15.9"),
+        ({0: 0.55, 1: 0.66, 2: 0.74}, "−5.0 ± 1.0*"),
+        ({0: 0.65, 2: 0.85}, "+5.0 ± 0.0"),  # no spread tells no chance
+        ({0: 0.65}, "+5.0"),
+    ],
+    ids=["above", "by chance", "below", "no spread", "one seed"],
+)
+def test_a_method_is_compared_with_fedavg_seed_by_seed(read, tmp_path, solo, shown):
+    study = with_accuracies(read, tmp_path, {"FedAvg": {0: 0.6, 1: 0.7, 2: 0.8}, "SOLO": solo})
+    rows = {row.result.noted["row"]: row for row in league_table.league_rows(study, "digits")}
+    cells = dict(zip(league_table.HEADS, league_table.cells(rows["SOLO"]), strict=True))
+    assert cells["cluster − FedAvg's"] == shown
+    own = dict(zip(league_table.HEADS, league_table.cells(rows["FedAvg"]), strict=True))
+    assert own["cluster − FedAvg's"] == "–"
 
 
 def test_the_picture_tells_means_over_fewer_seeds(read):

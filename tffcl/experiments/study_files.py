@@ -50,6 +50,7 @@ _TOP = {
 }
 # "published" has its own check, see `_number`.
 _OF_CELLS = {**_Said, "task": str, "method": str, "missing": str | dict, "published": object}
+_OF_COLUMNS = {**_OF_CELLS, "about": str}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +125,7 @@ class Study:
       cells: Column by column.
       tuning: How settings are chosen.
       layout: How its tables look: "published" beside a paper's numbers, or "league", all methods by all that they are compared by.
+      about: What a column is, in words, by its heading.
     """
 
     name: str
@@ -137,6 +139,7 @@ class Study:
     cells: tuple[Cell, ...]
     tuning: Tuning
     layout: str
+    about: Mapping[str, str]
 
 
 def study_directory() -> pathlib.Path:
@@ -192,9 +195,9 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
         for key in ("measure", "accuracy", "target", "set", "parameters", "transfers", "tune")
         if key in contents
     }
-    for kind, tables in (("columns", columns), ("rows", rows)):
+    for kind, tables, known in (("columns", columns, _OF_COLUMNS), ("rows", rows, _OF_CELLS)):
         for name, table in tables.items():
-            _check_keys(table, _OF_CELLS, f"{path.name}, [{kind}.{name}]")
+            _check_keys(table, known, f"{path.name}, [{kind}.{name}]")
             for key in (each for each in ("published", "missing") if isinstance(table.get(each), Mapping)):
                 others = set(table.get(key, {})) - set(rows if kind == "columns" else columns)
                 if others:
@@ -221,6 +224,7 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
         cells=tuple(each for each in cells if each is not None),
         tuning=_tuning(path.name, contents.get("tuning", {})),
         layout=_layout(path.name, contents.get("layout", LAYOUTS[0])),
+        about={name: " ".join(table["about"].split()) for name, table in columns.items() if "about" in table},
     )
 
 

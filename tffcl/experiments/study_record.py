@@ -76,6 +76,7 @@ def _contents(planned: StudyPlan) -> dict:
         "note": study.note,
         "published_is": study.published_is,
         "layout": study.layout,
+        "about": dict(study.about),
         "rounds": planned.rounds,
         "seeds": list(planned.seeds),
         "cells": [

@@ -1,14 +1,16 @@
 """The picture of a league: what every method gives on every setting, beside FedAvg, and which groups it finds."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.axes import Axes
 
 from tffcl.reporting import style
+from tffcl.reporting.league_table import BASELINE
 from tffcl.reporting.study_results import StudyResults
 from tffcl.reporting.style import ReportFigure
 
-BASELINE = "fedavg"
-_PANELS = (("cluster", "cluster %"), ("local", "local %"))
+PANELS = {"cluster": "cluster %", "local": "local %", "groups": "adjusted Rand index"}
 _RANGE = 30.0  # points at which a colour is full
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -73,34 +75,57 @@ def ranked(grid: np.ndarray) -> np.ndarray:
     return np.argsort(means, kind="stable")
 
 
-def league_figure(study: StudyResults) -> ReportFigure:
+def league_figure(study: StudyResults, panels: Sequence[str] = tuple(PANELS)) -> ReportFigure:
     """Draws cluster and local accuracies, a row a method and a column a setting, the best mean rank of the cluster accuracy first,
     and the adjusted Rand index where there are groups.
 
     The number is the mean over the seeds, accuracies in percent; their colour says by how many points it is above (blue) or below
-    (red) the cluster accuracy of FedAvg on the same setting. Where fewer seeds have ended than the study has, as others diverged or
+    (red) the same accuracy of FedAvg on the same setting. Where fewer seeds have ended than the study has, as others diverged or
     have not been run, how many is written as a superscript.
+
+    Args:
+      study: The league.
+      panels: Which of `PANELS` are drawn; that of the groups only where there are any.
     """
     methods, settings, cluster = accuracy_grid(study, "cluster")
     order = ranked(cluster)
-    baselines = [row for row, name in enumerate(methods) if _is_baseline(study, name)]
-    base = cluster[baselines[0]] if baselines else np.nanmean(cluster, axis=0)
     grouped, index = groups_grid(study)
-    there = np.isin(settings, grouped)
     seeds = seeds_grid(study)[order]
     few = np.where(seeds < len(study.noted["seeds"]), seeds, 0)
-    widths = [len(settings)] * len(_PANELS) + [len(grouped)] * bool(grouped)
-    figure = style.new_figure(3.4 + 0.62 * sum(widths), 2.6 + 0.3 * len(methods))
-    panels = np.atleast_1d(figure.subplots(1, len(widths), sharey=True, width_ratios=widths))
-    for axes, (kind, title) in zip(panels, _PANELS):
-        grid = accuracy_grid(study, kind)[2][order]
-        _draw(axes, grid, (grid - base) / _RANGE, ".1f", settings, few)
-        axes.set_title(title, fontsize=11)
-    if grouped:
-        _draw(panels[-1], index[order], index[order], ".2f", grouped, few[:, there])
-        panels[-1].set_title("adjusted Rand index", fontsize=11)
-    panels[0].set_yticks(range(len(methods)), [methods[row] for row in order], fontsize=9)
+    panels = [each for each in panels if each != "groups" or grouped]
+    widths = [len(grouped if each == "groups" else settings) for each in panels]
+    figure = style.new_figure(3.0 + 0.8 * len(panels) + 0.66 * sum(widths), 2.6 + 0.3 * len(methods))
+    drawn = np.atleast_1d(figure.subplots(1, len(widths), sharey=True, width_ratios=widths)) if widths else []
+    for axes, each in zip(drawn, panels):
+        axes.set_title(PANELS[each], fontsize=11)
+        if each == "groups":
+            image = _draw(axes, index[order], index[order], ".2f", grouped, few[:, np.isin(settings, grouped)])
+            _add_scale(figure, axes, image, "1: the true groups, 0: as by chance", [-1, 0, 1], ["−1", "0", "1"])
+            continue
+        grid = accuracy_grid(study, each)[2]
+        strength = (grid - _baseline(study, methods, grid))[order] / _RANGE
+        image = _draw(axes, grid[order], strength, ".1f", settings, few)
+        ends = [f"−{_RANGE:g}", "0", f"+{_RANGE:g}"]
+        _add_scale(figure, axes, image, f"points above FedAvg's {PANELS[each].removesuffix(' %')} accuracy", [-1, 0, 1], ends)
+    if widths:
+        drawn[0].set_yticks(range(len(methods)), [methods[row] for row in order], fontsize=9)
     return figure
+
+
+def _baseline(study: StudyResults, methods: list[str], grid: np.ndarray) -> np.ndarray:
+    """FedAvg's row of a grid; the mean of all where it is not in the league, or has no such accuracy."""
+    rows = [row for row, name in enumerate(methods) if _is_baseline(study, name)]
+    there = np.isfinite(grid).any(axis=0)
+    means = np.full(grid.shape[1], np.nan)
+    means[there] = np.nanmean(grid[:, there], axis=0)
+    return np.where(np.isfinite(grid[rows[0]]), grid[rows[0]], means) if rows else means
+
+
+def _add_scale(figure: ReportFigure, axes: Axes, image, label: str, ticks: list[float], names: list[str]):
+    bar = figure.colorbar(image, ax=axes, location="right", aspect=45, pad=0.01, ticks=ticks)
+    bar.ax.set_yticklabels(names, fontsize=8)
+    bar.set_label(label, fontsize=8)
+    bar.outline.set_visible(False)
 
 
 def _is_baseline(study: StudyResults, row: str) -> bool:
@@ -108,8 +133,11 @@ def _is_baseline(study: StudyResults, row: str) -> bool:
 
 
 def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, settings: list[str], few: np.ndarray):
-    """Numbers on colours, which are full where the strength is 1 or -1; how many seeds they are of, where those are `few` (0: all)."""
-    axes.imshow(strength, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
+    """Numbers on colours, which are full where the strength is 1 or -1; how many seeds they are of, where those are `few` (0: all).
+
+    Returns the image.
+    """
+    image = axes.imshow(strength, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
     for (row, column), value in np.ndenumerate(grid):
         if np.isfinite(value):
             strong = abs(strength[row, column]) > 0.65
@@ -125,6 +153,7 @@ def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, setting
     axes.set_xticks(range(len(settings)), settings, rotation=35, ha="right", fontsize=9)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
+    return image
 
 
 def _superscript(count: int) -> str:

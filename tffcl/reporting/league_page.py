@@ -23,22 +23,30 @@ def league_page(study: StudyResults) -> str:
       study: A league, as far as its runs have ended.
     """
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["with_code"] = _with_code
+    environment.filters["as_html"] = _as_html
     source = importlib.resources.files("tffcl.reporting").joinpath("league.html.j2").read_text(encoding="utf-8")
     tables = [
-        (league_table.heading(study, column), league_table.lines(study, column), study.notes(column))
+        (league_table.heading(study, column), study.about(column), league_table.lines(study, column), study.notes(column))
         for column in study.columns
     ]
     return environment.from_string(source).render(
         study=study,
-        picture=base64.b64encode(league_picture(study)).decode("ascii"),
+        pictures=_pictures(study),
         findings=study.findings,
         head=league_table.HEADS,
-        tables=[each for each in tables if each[1]],
+        tables=[each for each in tables if each[2]],
         legend=league_table.LEGEND,
     )
 
 
-def _with_code(text: str) -> str:
-    """Text as HTML; what stands between backticks, as in Markdown, is code."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+def _pictures(study: StudyResults) -> dict[str, str]:
+    """A picture for each panel of the league's, as base64 of its SVG, by title: each as wide as a page."""
+    figures = {title: league_figure.league_figure(study, [panel]) for panel, title in league_figure.PANELS.items()}
+    drawn = {title: style.to_bytes(figure, "svg") for title, figure in figures.items() if figure.axes}
+    return {title: base64.b64encode(picture).decode("ascii") for title, picture in drawn.items()}
+
+
+def _as_html(text: str) -> str:
+    """Text as HTML; what Markdown has between backticks is code, between two asterisks each strong."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)

@@ -6,16 +6,19 @@ import pathlib
 from collections.abc import Mapping
 
 import numpy as np
+import scipy.stats
 
 from tffcl.reporting import columns
 from tffcl.reporting.json_files import read_json
 from tffcl.reporting.study_results import Result, StudyResults
 from tffcl.reporting.units import MISSING, Stat, show_bytes, show_count, show_number, show_seconds, show_value
 
+BASELINE = "fedavg"
+_CHANCE = 0.05  # of a difference that is marked
 HEADS = (
     "",
-    "chosen",
     "cluster %",
+    "cluster − FedAvg's",
     "local %",
     "global %",
     "worst decile, cluster %",
@@ -27,13 +30,16 @@ HEADS = (
     "bytes",
     "seconds",
     "seeds",
+    "chosen",
 )
 LEGEND = (
-    "cluster: the model that a method assigns to a client, before local training; local: the client's own model after its last local "
-    "training; global: one model on all test data; worst decile: the mean of the worst tenth of the clients; took part − others: by "
-    "how much the cluster accuracy of the clients that trained is above that of those that never did; bytes: down and up, signatures "
-    "included; seconds: of training, evaluation and clustering, the least of the seeds, as other work on the machine only adds to them. "
-    "± is the sample standard deviation over seeds."
+    "cluster: the model that a method assigns to a client, before local training. cluster − FedAvg's: the same in points above FedAvg, "
+    "seed by seed; * where a paired t test over the seeds would find such a difference by chance in less than one case of twenty. local: "
+    "the client's own model after its last local training. global: one model on all test data. worst decile: the mean of the worst tenth of "
+    "the clients. took part − others: by how much the cluster accuracy of the clients that trained is above that of those that never did. "
+    "ARI: adjusted Rand index, 1 where the clusters are the true groups and 0 where they are as by chance. bytes: down and up, signatures "
+    "included. seconds: of training, evaluation and clustering, the least of the seeds, as other work on the machine only adds to them. "
+    "± is the sample standard deviation over the seeds."
 )
 
 
@@ -44,6 +50,7 @@ class LeagueRow:
     Attributes:
       result: The cell of the study.
       chosen: What was chosen by validation, as text.
+      above_baseline: Cluster accuracy less that of FedAvg with the same seed, in points, over the seeds that both have.
       decile: Worst decile of the cluster accuracy, in percent.
       gap: Cluster accuracy of those that took part less that of the others, in points.
       clusters: How many.
@@ -56,6 +63,7 @@ class LeagueRow:
 
     result: Result
     chosen: str
+    above_baseline: Stat
     decile: Stat
     gap: Stat
     clusters: Stat
@@ -68,18 +76,34 @@ class LeagueRow:
 
 def league_rows(study: StudyResults, column: str) -> list[LeagueRow]:
     """Returns the rows of a column, those that have been run, the best cluster accuracy first."""
-    rows = [_row(study, result) for result in study.results if result.noted["column"] == column]
+    own = [result for result in study.results if result.noted["column"] == column]
+    baseline = next((_accuracies(study, result) for result in own if result.noted["method"] == BASELINE), {})
+    rows = [_row(study, result, baseline) for result in own]
     return sorted((row for row in rows if row.seeds), key=lambda row: -row.result.accuracies["cluster"].mean)
 
 
-def _row(study: StudyResults, result: Result) -> LeagueRow:
-    noted = result.noted
-    places = [study.path / noted["directory"] / f"seed-{seed}" for seed in study.noted["seeds"]] if noted["directory"] else []
-    places = [place for place in places if (place / "summary.json").is_file()]
+def _places(study: StudyResults, result: Result) -> dict[int, pathlib.Path]:
+    """The directories of a cell's finished runs, by seed."""
+    if not result.noted["directory"]:
+        return {}
+    places = {seed: study.path / result.noted["directory"] / f"seed-{seed}" for seed in study.noted["seeds"]}
+    return {seed: place for seed, place in places.items() if (place / "summary.json").is_file()}
+
+
+def _accuracies(study: StudyResults, result: Result) -> dict[int, float]:
+    """Mean cluster accuracies in percent, by seed."""
+    read = {seed: read_json(place / "summary.json") for seed, place in _places(study, result).items()}
+    return {seed: 100 * summary["accuracy"]["cluster"]["mean"] for seed, summary in read.items()}
+
+
+def _row(study: StudyResults, result: Result, baseline: Mapping[int, float]) -> LeagueRow:
+    noted, places = result.noted, list(_places(study, result).values())
     found = [_numbers(place, read_json(place / "summary.json"), noted.get("target")) for place in places]
+    own = _accuracies(study, result) if noted["method"] != BASELINE else {}
+    above = Stat.of(own[seed] - baseline[seed] for seed in own if seed in baseline)
     stats = {name: Stat.of(each[name] for each in found) for name in _NAMES}
     stats["seconds"] = Stat.of(sorted(each["seconds"] for each in found)[:1])
-    return LeagueRow(result=result, chosen=_chosen(noted), seeds=len(places), **stats)
+    return LeagueRow(result=result, chosen=_chosen(noted), above_baseline=above, seeds=len(places), **stats)
 
 
 _NAMES = ("decile", "gap", "clusters", "rounds_to_target", "bytes_to_target", "total_bytes", "seconds")
@@ -131,8 +155,9 @@ def cells(row: LeagueRow) -> list[str]:
         rounds = f"{rounds} ({missed} not reached)"
     return [
         result.noted["row"],
-        row.chosen or MISSING,
-        *accuracies,
+        accuracies[0],
+        _show_difference(row.above_baseline),
+        *accuracies[1:],
         show_number(row.decile, 1),
         show_number(row.gap, 1),
         show_number(result.ari, 2),
@@ -142,7 +167,23 @@ def cells(row: LeagueRow) -> list[str]:
         show_bytes(row.total_bytes),
         show_seconds(row.seconds),
         str(row.seeds),
+        row.chosen or MISSING,
     ]
+
+
+def _show_difference(above: Stat) -> str:
+    """A difference with its sign, and a mark where it is hardly by chance."""
+    if not above.count:
+        return MISSING
+    shown = show_number(above, 1).replace("-", "−")
+    return f"{'+' * (above.mean > 0)}{shown}{'*' * is_marked(above)}"
+
+
+def is_marked(above: Stat) -> bool:
+    """Whether a paired t test over the seeds would find such a difference by chance in less than one case of twenty."""
+    if above.count < 2 or not above.std:
+        return False
+    return 2 * scipy.stats.t.sf(abs(above.mean) / above.stderr, above.count - 1) < _CHANCE
 
 
 def heading(study: StudyResults, column: str) -> str:

@@ -83,6 +83,10 @@ class StudyResults:
         """Whether it is a league, whose tables are those of `league_table`."""
         return self.noted.get("layout") == "league"
 
+    def about(self, column: str) -> str:
+        """What a column is, in words; "" where the study does not say."""
+        return self.noted.get("about", {}).get(column, "")
+
     def notes(self, column: str) -> list[str]:
         """What failed and what cannot be run in a column, a line for each reason."""
         notes: dict[str, list[str]] = {}
