@@ -11,11 +11,12 @@ import tensorflow_federated as tff
 
 from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs, models_of, split
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.sequential_global import SequentialGlobal
 from tffcl.algorithms.stocfl import StoCFLParameters, build_bilevel_round, build_clustering, build_stocfl
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.clustering.known_clients import KnownClients
 from tffcl.clustering.stochastic import Partition
-from tffcl.errors import UserError
+from tffcl.errors import Diverged, UserError
 from tffcl.rounds.traffic import Traffic, type_bytes
 
 TURNS = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
@@ -353,3 +354,16 @@ def test_a_sequential_global_model_goes_through_the_clients_one_after_the_other(
         build_stocfl(
             model, QUICK, StoCFLParameters(global_order="sequential"), global_aggregation=tff.aggregators.MeanFactory()
         )
+
+
+def test_a_chain_of_clients_trains_at_the_rounds_rate_and_says_whose_model_is_not_finite(model, turned):
+    decaying = dataclasses.replace(QUICK, learning_rate_decay=0.5)
+    cohort, sgd, current, way = cohort_of(turned, (3, 1), 3), build_local_sgd(model, decaying), model.initial, []
+    for client in (3, 1):
+        data = next(iter(turned.examples(client).batch(1000)))
+        current = sgd(current, data["x"], data["y"], tf.constant(cohort.client_seed(client)), rate_scale=0.25)[0].numpy()
+        way.append(current)
+    assert_close(SequentialGlobal(model, decaying).next(model.initial, cohort)[0], np.mean(way, axis=0))
+    wild = dataclasses.replace(QUICK, learning_rate=1e30, epochs=3)
+    with pytest.raises(Diverged, match=r"client 3 trained a model that is not finite \(loss .*\) in round 3"):
+        SequentialGlobal(model, wild).next(model.initial, cohort)

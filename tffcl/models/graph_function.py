@@ -33,6 +33,29 @@ def graph_function(function: Callable, *specs: tf.TensorSpec) -> Callable:
     return traced
 
 
+def session_function(function: Callable, *specs) -> Callable:
+    """Traces a function in a graph and returns one that runs it on arrays in this process.
+
+    It has a session of its own, since TFF's Keras models refuse to run without a graph, and since eager TensorFlow drops functions that a
+    graph was imported with. The graph is left as it is traced: the optimizer of sessions breaks loops inside branches.
+
+    Args:
+      function: `(*structures of tensors) -> structure of tensors`.
+      *specs: Structures of `tf.TensorSpec`, one for each argument.
+
+    Returns:
+      `(*structures of arrays) -> structure of arrays`.
+    """
+    with tf.Graph().as_default() as graph:
+        inputs = tf.nest.map_structure(lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape), list(specs))
+        outputs = function(*inputs)
+    settings = tf.compat.v1.ConfigProto()
+    settings.graph_options.rewrite_options.disable_meta_optimizer = True
+    session = tf.compat.v1.Session(graph=graph, config=settings)
+    given = tf.nest.flatten(inputs)
+    return lambda *values: session.run(outputs, dict(zip(given, tf.nest.flatten(values), strict=True)))
+
+
 def converted(function: Callable) -> Callable:
     """Returns a function with its Python `if` and `for` on tensors made TensorFlow's, by AutoGraph.
 

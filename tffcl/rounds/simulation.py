@@ -100,7 +100,7 @@ def run_round(
     told, kept = run(composed, cohort, values, aggregators, fields, kept)
     rows = dict(told.rows)
     reports = rows.pop("report")
-    _check_finite(reports, cohort)
+    check_finite(reports, cohort)
     models = next((len(value) for value in values.values() if np.ndim(value) == 2), None)
     transfer = composed.transfer
     traffic = Traffic(transfer.down_bytes(models), transfer.up_bytes()) * len(cohort.client_ids)
@@ -136,8 +136,8 @@ def _run_in_blocks(composed: Round, cohort: Cohort, values, aggregators, fields,
     return blocks.run_in_blocks(composed, chosen, cohort, values, aggregators, fields, keep), kept
 
 
-def _check_finite(reports, cohort: Cohort):
-    """Raises Diverged if a client's trained model is not finite."""
+def check_finite(reports: Mapping[str, np.ndarray], cohort: Cohort):
+    """Raises Diverged if a client's trained model is not finite; the reports' rows are in the order of the cohort."""
     if not np.all(reports["finite"]):
         bad = np.flatnonzero(~reports["finite"])[0]
         raise Diverged(

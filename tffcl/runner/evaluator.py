@@ -14,6 +14,7 @@ from tffcl.client_work.local_evaluation import FEW, build_predict
 from tffcl.clients.population import PooledTests, Population
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import session_function
 
 _IMAGES_AT_A_TIME, _FEW_IMAGES = 5000, FEW
 
@@ -47,19 +48,9 @@ def build_answering(model: FlatModel) -> tff.Computation:
 
 @built_once
 def _build_predict_here(model: FlatModel):
-    """Builds `build_predict` as a function of arrays in this process.
-
-    It is a session of its own graph, since TFF's Keras models refuse to run without a graph, and since eager TensorFlow drops functions that a
-    graph was imported with. The graph is left as it is traced: the optimizer of sessions breaks loops inside branches.
-    """
-    with tf.Graph().as_default() as graph:
-        vector = tf.compat.v1.placeholder(tf.float32, [model.size])
-        x = tf.compat.v1.placeholder(model.example_spec["x"].dtype, [None, *model.input_shape])
-        answers = build_predict(model, few=True)(vector, x)
-    settings = tf.compat.v1.ConfigProto()
-    settings.graph_options.rewrite_options.disable_meta_optimizer = True
-    session = tf.compat.v1.Session(graph=graph, config=settings)
-    return lambda model, images: session.run(answers, {vector: model, x: images})
+    """Builds `build_predict` as a function of arrays in this process."""
+    predict, x = build_predict(model, few=True), model.example_spec["x"]
+    return session_function(predict, tf.TensorSpec([model.size]), tf.TensorSpec([None, *model.input_shape], x.dtype))
 
 
 class Evaluator:
