@@ -27,6 +27,7 @@ MEASURES = {
     "unseen_cluster": "accuracy % of newcomers, the model that they are given",
     "unseen_local": "accuracy % of newcomers after their own epochs",
     "clusters": "number of clusters",
+    "known_clusters": "the same, of the clients that took part in a round",
     "ari": "adjusted Rand index",
     "clustering_error": "clients wrongly joined or parted, mean over the rounds",
     "rounds_to": "rounds to a target accuracy",

@@ -218,6 +218,9 @@ def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
         return _accuracy(read_json(file), what, "mean", 100) if file.is_file() else math.nan
     if measure == "clusters":
         return float(summary["clusters"]["count"])
+    if measure == "known_clusters":
+        known = _column(place, measure)
+        return float(known[-1]) if known.size else math.nan
     if measure == "ari":
         return _nan(summary["clusters"]["ari"])
     if measure.startswith("benign"):
@@ -225,12 +228,17 @@ def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
     if measure in EPSILONS:
         return _epsilon(summary.get("privacy", {}), measure)
     if measure == "clustering_error":
-        table = columns.read_table(place / "rounds.csv", ["round"])
-        errors = table.floats(measure) if measure in table.names else np.zeros(0)
-        errors = errors[np.isfinite(errors)]
+        errors = _column(place, measure)
         return float(errors.mean()) if errors.size else math.nan
     rounds = rounds_to(place / "rounds.csv", cell["accuracy"], cell["target"])
     return rounds * cell["megabits_a_round"] if measure == "megabits_to" else rounds
+
+
+def _column(place: pathlib.Path, name: str) -> np.ndarray:
+    """What a run's rounds.csv has in a column, round by round; empty where there is no such column."""
+    table = columns.read_table(place / "rounds.csv", ["round"])
+    values = table.floats(name) if name in table.names else np.zeros(0)
+    return values[np.isfinite(values)]
 
 
 def _benign(summary: Mapping, measure: str) -> float:

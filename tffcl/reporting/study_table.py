@@ -18,6 +18,7 @@ _MEASURES = {
     "unseen_cluster": "unseen, cluster",
     "unseen_local": "unseen, local",
     "clustering_error": "clustering error",
+    "known_clusters": "clusters, took part",
     "ari": "ARI",
     "noised_epsilon": "epsilon, noised releases",
     "benign_worst": "benign, worst cluster",
@@ -39,7 +40,7 @@ def compared_cells(
       published: Mean and spread, each None where the paper has none.
     """
     measure, (mean, spread) = noted["measure"], published
-    decimals = 0 if measure in ("rounds_to", "clusters") else 3 if measure == "ari" else 2
+    decimals = 0 if measure in ("rounds_to", "clusters", "known_clusters") else 3 if measure == "ari" else 2
     if measure in EPSILONS:
         decimals = 0 if here.mean >= 100 else 1
     compared = _MEASURES.get(measure, measure)
