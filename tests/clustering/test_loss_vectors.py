@@ -42,3 +42,10 @@ def test_roots_give_large_losses_less_weight():
     pairs = [group_by_losses(losses, square_root=each) for each in (False, True)]
     assert pairs[0][0] != pairs[0][1]  # by the second column
     assert pairs[1][0] == pairs[1][1] != pairs[1][2] == pairs[1][3]  # by the first
+
+
+def test_a_loss_that_is_not_finite_is_the_worst():
+    losses = np.array([[0.1, 2.0], [0.2, np.nan], [2.0, 0.1], [np.inf, 0.3]])
+    assert group_by_losses(losses).tolist() == [0, 0, 1, 1]
+    assert group_by_losses(np.full((3, 2), np.inf)).tolist() == [0, 0, 0]
+    assert group_by_losses(losses, square_root=True).tolist() == [0, 0, 1, 1]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tffcl.clustering.projection import project
+from tffcl.clustering.projection import project, project_directions
 from tffcl.errors import UserError
 
 
@@ -35,3 +35,16 @@ def test_few_clients():
 def test_no_distances():
     with pytest.raises(UserError, match="must be a square matrix"):
         project(np.zeros((5, 3)), seed=0)
+
+
+@pytest.mark.parametrize("vectors", [np.ones((4, 8)), np.ones((5, 8)) * [[1], [2], [3], [4], [9]], np.zeros((12, 8)), np.ones((40, 1))])
+def test_clients_of_one_direction_are_at_one_point(vectors):
+    """t-SNE would divide by their deviation, and end the process."""
+    np.testing.assert_array_equal(project_directions(vectors, seed=0), np.zeros((len(vectors), 2)))
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 60])
+def test_directions_of_any_number_of_dimensions_are_laid_out(dimensions):
+    vectors = np.where(np.arange(12) % 2, 1.0, -1.0)[:, None] * np.eye(1, dimensions)
+    points = project_directions(vectors + 1e-3 * np.random.default_rng(0).standard_normal(vectors.shape), seed=0)
+    assert points.shape == (12, 2) and np.isfinite(points).all()

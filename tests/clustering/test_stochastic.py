@@ -208,6 +208,15 @@ def test_newcomers_join_the_closest_or_found_clusters(seed):
     assert as_sets(mirrored.founded[::-1][alone]) == as_sets(found.founded[alone])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_newcomer_of_a_known_signature_joins_at_any_threshold(seed):
+    """Its cosine is 1, and rounding must not decide."""
+    signatures = np.random.default_rng(seed).standard_normal((6, 500)).astype(np.float32)
+    known = stochastic.Partition(np.arange(6), signatures, np.ones(6, np.int32), np.ones(6, bool))
+    found = stochastic.infer(known, 3 * signatures, 1.0)
+    assert found.closest.tolist() == list(range(6)) and found.founded.tolist() == [-1] * 6
+
+
 def test_cosine_distances_are_scikit_learns():
     rng = np.random.default_rng(1)
     first, second = rng.normal(size=[9, 20]).astype(np.float32), rng.normal(size=[4, 20]).astype(np.float32)

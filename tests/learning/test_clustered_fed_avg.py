@@ -166,6 +166,18 @@ class TestState:
         np.testing.assert_array_equal(first, again)
         assert min(np.abs(first - second).max(), np.abs(first - third).max(), np.abs(second - third).max()) > 1e-6
 
+    def test_seeds_of_clients_differ_by_their_examples_alone(self):
+        """Also where all labels are one, or the images have the same numbers at other places."""
+        images = np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8, 1)
+        several = [images, images[::-1], images.transpose(0, 2, 1, 3), images + 1, images.astype(np.float32), images[:3]]
+
+        def seed_of(x):
+            examples = {"x": tf.constant(x), "y": tf.fill([len(x)], 7)}
+            return tuple(own_seed(np.int32([3, 1]), tf.data.Dataset.from_tensor_slices(examples)).numpy())
+
+        seeds = [seed_of(x) for x in several]
+        assert len(set(seeds)) == len(several) - 1 and seeds[0] == seeds[4]  # the same numbers in another type
+
     def test_seeds_of_clients_differ(self, turned):
         seeds = {tuple(own_seed(np.int32([3, 1]), turned.examples(int(each))).numpy()) for each in turned.client_ids}
         assert len(seeds) == 6

@@ -24,7 +24,7 @@ class MeanParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class UniformMeanParameters(Parameters):
-    """The mean in which every client counts the same has no keys."""
+    """The mean in which every client with training examples counts the same has no keys."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +134,7 @@ def aggregation(name: str, **options):
         the number of parameters in each part that has a range of its own.
 
     Returns:
-      An aggregation factory over keyed uploads, an unweighted one for "uniform_mean"; None for the mean, which methods take by themselves.
+      A weighted aggregation factory over keyed uploads; None for the mean, which methods take by themselves.
 
     Raises:
       UserError: For an unknown name or key, or a wrong value.

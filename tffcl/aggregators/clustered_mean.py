@@ -93,10 +93,11 @@ class ClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
         return _inner_process(value_type, weight_type, self._num_clusters, self._inner_factory)
 
 
-class UniformClusteredMeanFactory(tff.aggregators.UnweightedAggregationFactory):
-    """The plain mean per cluster in which every client counts the same, whatever its weight in the other aggregations.
+class UniformClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
+    """The plain mean per cluster in which every client with a weight above 0 counts the same, whatever its weight.
 
-    The result and the measurements are those of `ClusteredMeanFactory` with weights of 1.
+    The result and the measurements are those of `ClusteredMeanFactory` for these clients alone, with weights of 1. Those with a weight of
+    0, as where training was not finite, count nowhere.
 
     Attributes:
       is_keyed: That it takes keyed uploads.
@@ -104,10 +105,10 @@ class UniformClusteredMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
     is_keyed = True
 
-    def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
-        """Creates the process for values of type `<key=int32, value=T>`."""
-        check_types(value_type, tff.TensorType(np.float32))
-        return segment_process(value_type, None, None)
+    def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
+        """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
+        check_types(value_type, weight_type)
+        return segment_process(value_type, weight_type, None, uniform=True)
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
         """Returns what aggregates another keyed upload of the same clients, who count the same there, too; see `PerClusterFactory.beside`."""
@@ -179,9 +180,11 @@ _SLOTS = 8
 
 
 @functools.lru_cache(maxsize=16)  # building takes half a second, and a sweep builds the same again and again
-def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clusters: int | None):
-    """Builds the process of plain means: one upload a client: it is added to the row of its key, cluster k has row k // slots of slot k % slots. Without a type of
-    weights every client counts 1."""
+def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clusters: int | None, *, uniform: bool = False):
+    """Builds the process of plain means: one upload a client: it is added to the row of its key, cluster k has row k // slots of slot k % slots.
+
+    Without a type of weights every client counts 1; of a uniform one those with a weight above 0 do, and the others count nowhere.
+    """
     slots = _SLOTS if num_clusters is None else min(_SLOTS, num_clusters)
     totals_type = tff.to_type(
         collections.OrderedDict(
@@ -202,6 +205,7 @@ def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clus
     @tff.tensorflow.computation(totals_type, collections.OrderedDict(upload=value_type, **weights))
     def accumulate(totals, client):
         key, weight = client["upload"]["key"], tf.cast(client["weight"], tf.float32) if weights else tf.constant(1.0)
+        weight = tf.cast(weight > 0, tf.float32) if uniform else weight
         counts = collections.OrderedDict(weight=totals["weight"], clients=totals["clients"])
         if num_clusters is None:
             counts = pad_rows(counts, key + 1)
@@ -214,7 +218,7 @@ def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clus
         return collections.OrderedDict(
             sums=_add_to_slot(list(totals["sums"]), key, weighted),
             weight=_add_to_row(counts["weight"], key, weight),
-            clients=_add_to_row(counts["clients"], key, 1),
+            clients=_add_to_row(counts["clients"], key, tf.cast(weight, tf.int32) if uniform else 1),
         )
 
     @tff.tensorflow.computation(totals_type, totals_type)

@@ -13,6 +13,7 @@ from tffcl.aggregators.clustered_mean import (
     keyed_factory,
     pad_rows,
 )
+from tffcl.aggregators.uniform_mean import UniformMeanFactory
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_bilevel_work
 from tffcl.errors import UserError
@@ -65,7 +66,7 @@ def build_bilevel_round(
 def _mean_over_all(of_clusters):
     """The mean over all clients, who count in it as they do in the clusters' means."""
     if isinstance(aggregated_beside(of_clusters, ClusteredMeanFactory()), UniformClusteredMeanFactory):
-        return tff.aggregators.UnweightedMeanFactory()
+        return UniformMeanFactory()
     return tff.aggregators.MeanFactory(no_nan_division=True)
 
 

@@ -206,7 +206,7 @@ def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion:
 
 
 def build_own_work(model: FlatModel, training: LocalTraining, *, towards: str | None = None) -> ClientWork:
-    """Builds training of a model of the client's own, which it keeps; nothing is uploaded.
+    """Builds training of a model of the client's own, which it keeps if it is finite; nothing is uploaded.
 
     Args:
       model: What is trained.
@@ -221,7 +221,8 @@ def build_own_work(model: FlatModel, training: LocalTraining, *, towards: str | 
     def compute(received, client):
         centre = (received[towards],) if towards else ()
         trained, report = train_and_report(client["kept"], client, *centre)
-        return ClientResult({}, report, trained)
+        # A device goes on with what it kept: a model that is not finite would stay so for ever.
+        return ClientResult({}, report, tf.where(report["finite"], trained, client["kept"]))
 
     fields = training.fields(**({"key": np.int32} if towards else {}))
     return ClientWork(model.example_spec, compute, fields, tff.TensorType(np.float32, [model.size]))

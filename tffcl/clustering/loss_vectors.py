@@ -13,7 +13,8 @@ def group_by_losses(losses: np.ndarray, *, square_root: bool = False, seed: int 
     """Clusters clients by k-means on their vectors of losses and gives each cluster the model that suits it.
 
     Clusters and models are matched so that the sum of all clients' losses under their models is least (the Hungarian method). Where
-    fewer vectors differ than there are models, as of fewer clients, some models have no cluster.
+    fewer vectors differ than there are models, as of fewer clients, some models have no cluster. A loss that is not finite counts as twice the
+    largest that is: it is the worst, and no distance is infinite.
 
     Args:
       losses: `float [m, K]`; row i has client i's mean losses under the K models.
@@ -23,7 +24,10 @@ def group_by_losses(losses: np.ndarray, *, square_root: bool = False, seed: int 
     Returns:
       `int32 [m]`, each client's model.
     """
-    points = np.sqrt(losses) if square_root else np.asarray(losses, np.float64)
+    losses = np.asarray(losses, np.float64)
+    finite = np.isfinite(losses)
+    losses = np.where(finite, losses, 2 * np.max(losses, where=finite, initial=1.0))
+    points = np.sqrt(losses) if square_root else losses
     models = points.shape[1]
     different = min(models, len(np.unique(points, axis=0)))
     with single_thread():

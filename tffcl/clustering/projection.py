@@ -14,6 +14,8 @@ from tffcl.errors import UserError
 _LEAST = 4  # UMAP has no neighbourhoods to keep among fewer
 _COMPONENTS = 50  # what van der Maaten and Hinton keep of high-dimensional rows before t-SNE
 
+_SAME = 1e-6  # how far apart unit vectors of one direction may be by rounding
+
 
 def project(distances: np.ndarray, *, seed: int, neighbors: int = 15) -> np.ndarray:
     """Lays clients out by UMAP (McInnes et al. 2018, arXiv:1802.03426).
@@ -50,7 +52,8 @@ def project(distances: np.ndarray, *, seed: int, neighbors: int = 15) -> np.ndar
 def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30.0) -> np.ndarray:
     """Lays clients out by t-SNE (van der Maaten and Hinton 2008), so that vectors of a like direction are near each other.
 
-    As StoCFL's Fig. 6 shows representations. The rows are scaled to length 1 and reduced to 50 principal components first.
+    As StoCFL's Fig. 6 shows representations. The rows are scaled to length 1 and reduced to 50 principal components first. Where
+    all directions are one there is nothing to lay out: all clients are at one point.
 
     Args:
       vectors: Numbers [N, d].
@@ -66,6 +69,11 @@ def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30
     units = stochastic.unit_vectors(vectors)
     if len(units) < _LEAST:
         raise UserError(f"a map of clients needs at least {_LEAST} of them; there are {len(units)}")
+    if np.allclose(units, units[0], atol=_SAME):
+        # t-SNE starts from the first component divided by its deviation, and scikit-learn's tree ends the process over NaN.
+        return np.zeros((len(units), 2), np.float32)
+    if units.shape[1] < 2:  # t-SNE starts from two components
+        units = np.pad(units, ((0, 0), (0, 1)))
     kept = min(_COMPONENTS, *units.shape)
     reduced = PCA(kept, random_state=seed).fit_transform(units)
     tsne = TSNE(perplexity=min(perplexity, (len(units) - 1) / 3), init="pca", random_state=seed, n_jobs=1)

@@ -182,6 +182,9 @@ def merge(partition: Partition, threshold: float, linkage: str = "single") -> Me
         touched = np.flatnonzero(partition.changed | np.isin(np.arange(len(partition)), step.places[near]))
 
 
+_EQUAL = 1 - 1e-6  # a cosine from which on directions are the same, but for rounding
+
+
 def _limit(threshold: float) -> float:
     return threshold if threshold > -1 else _BELOW_ALL
 
@@ -347,7 +350,7 @@ def infer(partition: Partition, signatures: np.ndarray, threshold: float) -> Inf
     """
     closest, cosines = nearest(signatures, partition.sums)
     founded = np.full(len(closest), -1, np.int64)
-    alone = np.flatnonzero(cosines < _limit(threshold))
+    alone = np.flatnonzero(cosines < min(_limit(threshold), _EQUAL))
     founded[alone] = connected(unit_vectors(signatures[alone]), np.arange(len(alone)), threshold)
     return Inference(closest, cosines, founded)
 
