@@ -290,6 +290,15 @@ def test_weak_gap_is_named():
     assert suggestion.ratio == pytest.approx(10.9 / 10.2)
     assert "look alike" in suggestion.reason
     assert "weak gap (1.1 times)" in suggestion.reason
+    assert not suggestion.is_clear and "next largest" not in suggestion.reason
+
+
+def test_groups_within_groups_are_not_called_alike():
+    """Four groups, of which two and two are nearer to each other: the gap above them hides the one between the four."""
+    suggestion = suggest_threshold(tree([10.0] * 8 + [13.0, 13.2, 19.0]))
+    assert suggestion.num_clusters == 2 and not suggestion.is_clear
+    assert "look alike" not in suggestion.reason and "; the next largest is at 4 clusters (1.3 times)" in suggestion.reason
+    assert suggest_threshold(tree([10.0] * 8 + [16.0, 16.2, 19.0])).is_clear
 
 
 @pytest.mark.parametrize("heights", [[], [0], [8.0], [0, 0], [7, 7, 7, 7]])

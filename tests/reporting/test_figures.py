@@ -167,6 +167,13 @@ def test_one_seed_has_no_band(runs):
     drawn(figure)
 
 
+def test_the_axis_of_a_single_round_has_its_number_alone(runs):
+    run = runs[2]
+    last = dataclasses.replace(run, rounds={name: values[-1:] for name, values in run.rounds.items()})
+    axes = figures.accuracy_figure([last]).axes[0]
+    assert [tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]] == [5]
+
+
 def test_only_rounds_of_all_seeds_are_averaged(runs):
     first, second = (run for run in runs if run.method == "pacfl")
     longer = {name: np.append(column, column[-1]) for name, column in second.rounds.items()}

@@ -37,8 +37,9 @@ _HEIGHT_FLOOR = 0.1
 # merges, at least, one in this many clients away.
 _CLIENTS_PER_MERGE = 3
 
-# Below this ratio the reason says that no gap stands out.
-_CLEAR_RATIO = 1.5
+# Below the first ratio the reason says that no gap stands out, below the second that the clients look alike. Between them are, too, trees in
+# which groups are parts of larger groups, as images turned by 0 and 180 degrees are nearer to each other than to those turned by 90.
+_CLEAR_RATIO, _ALIKE_RATIO = 1.5, 1.2
 
 # Heights whose ratio is within this of 1 are equal up to float32 rounding.
 _EQUAL_RATIO = 1.0 + 1e-6
@@ -82,6 +83,11 @@ class Suggestion:
     num_clusters: int
     ratio: float
     reason: str
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the gap stands out, or there is none: then the threshold is advice, and else a place to look at."""
+        return self.ratio >= _CLEAR_RATIO or self.num_clusters == 1
 
 
 def check_proximity(proximity: np.ndarray) -> np.ndarray:
@@ -274,6 +280,11 @@ def suggest_threshold(dendrogram: Dendrogram, unit: str = "") -> Suggestion:
     ratio = float(ratios[best])
     at_least = bool(floored[best] > heights[best])
     reason = _gap_sentence(number, heights[best], heights[best + 1], ratio, at_least, tail)
+    if ratio < _CLEAR_RATIO:
+        ratios[best] = 1.0
+        after = len(ratios) - 1 - int(np.argmax(ratios[::-1]))
+        if ratios[after] >= _ALIKE_RATIO:
+            reason = f"{reason}; the next largest is at {clients - after - 1} clusters ({ratios[after]:.1f} times)"
     return Suggestion(threshold_for(dendrogram, number), number, ratio, reason)
 
 
@@ -290,7 +301,8 @@ def _gap_sentence(number: int, low: float, high: float, ratio: float, at_least: 
         f"{number} into {number - 1} takes {_short(high)}"
     )
     if ratio < _CLEAR_RATIO:
-        return f"no gap stands out, the clients look alike: {steps}, the largest but a weak gap ({times})"
+        alike = ", the clients look alike" if ratio < _ALIKE_RATIO else ""
+        return f"no gap stands out{alike}: {steps}, the largest but a weak gap ({times})"
     return f"{steps}: the largest relative gap ({times})"
 
 

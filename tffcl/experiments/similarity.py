@@ -157,8 +157,10 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: 
         measured = f"{low:.4g} to {high:.4g} {unit}, median {middle:.4g}"
         yield f"{len(labels)} clients of {config.task}, {found.how.metric}: {measured}"
     suggested = f"{suggestion.threshold:.4g} {found.how.suggested_unit}, {suggestion.num_clusters} clusters"
-    yield f"suggested threshold {suggested}: {suggestion.reason}"
-    if found.how.setting:
+    yield f"{'suggested threshold' if suggestion.is_clear else 'largest gap at'} {suggested}: {suggestion.reason}"
+    if not suggestion.is_clear:
+        yield "a weak gap is no advice: look at the dendrogram, or choose by accuracy on validation examples (tffcl sweep ... --select cluster)"
+    elif found.how.setting:
         ((key, as_set),) = found.how.setting.items()
         yield f"as a task says it: algorithms.{config.algorithm}.{key} = {as_set(suggestion.threshold):.4g}"
     sizes = np.unique(labels, return_counts=True)[1].tolist()

@@ -114,7 +114,7 @@ def _panels(runs: Sequence[RunFiles], panels, share_y: bool, everyone: Sequence[
         drawn = [_draw_method(axes, own, column, factor, looks[name]) for name, own in methods.items()]
         if any(drawn):
             axes.set(xlabel="round", ylabel="" if share_y and axes is not all_axes[0] else unit)
-            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))  # also of a single round
             axes.tick_params(labelleft=True)
             style.tidy(axes)
         else:
