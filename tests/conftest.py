@@ -44,9 +44,12 @@ MAPPING = (
     "clustering/test_client_relatedness.py",
     "clustering/test_projection.py",
 )
-# Those that take longest come first, so that no process begins one of them when the other is about to end.
+# Those that take longest come first, so that no process begins one of them when the other is about to end; before them those of whole data
+# sets, which take a gigabyte for a moment, while a process holds little else.
 LONGEST = (
     *MAPPING,
+    "datasets/test_datasets_real.py",
+    "datasets/test_datasets_federated.py",
     "test_notebooks.py",
     "experiments/test_study.py",
     "signatures/test_private_signatures.py",
