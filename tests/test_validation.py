@@ -1,7 +1,9 @@
 """What a user sets, against the types that are declared for it."""
 
+import copy
 import dataclasses
 import pathlib
+import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tffcl import validation
+from tffcl import LocalTraining, validation
 from tffcl.errors import UserError
 from tffcl.validation import (
     Count,
@@ -272,3 +274,11 @@ def test_nothing_heavy_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_parameter_that_there_is_not_is_told_with_the_nearest():
+    with pytest.raises(UserError, match=r"^unknown parameter of LocalTraining 'epoch'; did you mean 'epochs'\? \(allowed: batch_size, "):
+        LocalTraining(epoch=2)
+    with pytest.raises(UserError, match="unknown parameter of Settings"):
+        dataclasses.replace(Settings(), nothing=1)
+    assert pickle.loads(pickle.dumps(LocalTraining(epochs=2))) == copy.deepcopy(LocalTraining(epochs=2)) == LocalTraining(epochs=2)

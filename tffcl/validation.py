@@ -137,6 +137,14 @@ class Parameters(Shown):
     renamed: ClassVar[Mapping[str, str]] = {}
     alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
+    def __new__(cls, *_, **given):
+        """Raises UserError, with the nearest name, where Python would raise a TypeError for a field that there is not."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in given:
+            if name not in names:
+                raise unknown(f"parameter of {cls.__name__}", name, names)
+        return super().__new__(cls)
+
     def __post_init__(self):
         """Raises UserError if a field is not of its type or out of its bounds, or a rule between fields is broken."""
         hints = types_of(type(self))
