@@ -12,6 +12,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.errors import UserError
+from tffcl.rounds.traffic import Traffic
 
 TRAINING = LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.5)
 TURNS = [0, 2, 0, 2, 0, 2, 0, 2]  # two groups: upright and upside down
@@ -140,6 +141,28 @@ def test_newcomers_train_each_split_model_at_the_learning_rate_of_its_round(tff_
     before = recording(fixed)
     fixed.updates(state.tree[0][0][np.newaxis], [0], Cohort(turned, np.array([6]), (0, number)))
     np.testing.assert_allclose(seen[0][1][6], before[0][1][6], atol=1e-6)
+
+
+def test_what_newcomers_exchange_on_their_way_down_the_tree_is_counted(tff_worker, model, turned):
+    """The first cluster is split twice: some newcomers meet two splits, others one."""
+    method = build_cfl(model, TRAINING, EAGER)
+    few = turned.restricted([0, 1, 2, 3, 4, 5])
+    start = method.initialize(few)
+    assert method.joined_traffic(None, start) == Traffic()
+    assert method.joined_traffic(start, method.admit(start, turned.restricted([6, 7]))) == Traffic()  # there is no split yet
+    state = train(method, few, 5)
+    assert len(state.splits) >= 2
+    updates, exchanged = method.updates, []
+
+    def noted(*given):
+        found, result = updates(*given)
+        exchanged.append(result.traffic)
+        return found, result
+
+    method.updates = noted
+    joined = method.admit(state, turned.restricted([6, 7]))
+    assert len(exchanged) > 2
+    assert method.joined_traffic(state, joined) == sum(exchanged, Traffic())
 
 
 def test_last_updates_are_kept_apart_from_the_models(tff_worker, model, turned):

@@ -8,6 +8,7 @@ import contextlib
 import io
 import re
 import runpy
+import tempfile
 from collections.abc import Callable
 from unittest import mock
 
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tests.conformance.subject import DoesNotApply, Subject, assert_same
+import tffcl
+from tests.conformance.subject import SEED, DoesNotApply, Subject, assert_same
+from tffcl.algorithms.method import joined_traffic
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -230,6 +233,39 @@ def _broadcast(subject: Subject, broadcast: tff.Type, state) -> set[int]:
     return {type_bytes(broadcast, models if subject.method.clients_choose else 1)}
 
 
+def check_whole_traffic(subject: Subject):
+    """What a run has sent is what its rounds have, and what `initialize` and `admit` asked clients for: nothing where they asked nobody."""
+    method, seen = subject.build(), []
+
+    def noted(make):
+        def making(*given):
+            with _calls(limit=None) as calls:
+                made = make(*given)
+            asked = any("@CLIENTS" in str(call.type_signature.parameter) for call in calls)
+            seen.append((given[0] if len(given) > 1 else None, made, asked))
+            return made
+
+        return making
+
+    with mock.patch.multiple(method, initialize=noted(method.initialize), admit=noted(method.admit)):
+        for begins in (1, 2):  # before the first round, and after it
+            with tempfile.TemporaryDirectory() as out:
+                run = tffcl.train(
+                    method, subject.population, rounds=2, clients_per_round=3, later={begins: subject.everyone}, seed=SEED, out=out,
+                    overwrite=True, show_progress=False,
+                )  # fmt: skip
+            charged = Traffic()
+            for before, after, asked in seen:
+                charge = joined_traffic(method, before, after)
+                assert asked or not charge.up, "what nobody sends is counted"
+                assert charge.up or not asked or method.clients_choose, "what clients send is not counted"
+                charged += charge
+            seen.clear()
+            for which in ("down", "up"):
+                rounds = int(run.rounds[f"{which}_bytes"].sum())
+                assert run.summary["traffic"][f"{which}_bytes"] == rounds + getattr(charged, which)
+
+
 def check_newcomers(subject: Subject):
     """Newcomers get a model, before the first round and later, and change nobody else's; then they take part as all do."""
     method, old, new = subject.method, subject.population.client_ids, subject.newcomers.client_ids
@@ -328,6 +364,7 @@ CHECKS = (
     check_missed_clusters,
     check_forms,
     check_traffic,
+    check_whole_traffic,
     check_newcomers,
 )
 # What only methods of the library itself must hold to.

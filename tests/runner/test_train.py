@@ -231,6 +231,15 @@ def test_newcomers_and_changed_data_in_the_middle(model, population, tmp_path):
         assert not (tmp_path / "other").exists()
 
 
+def test_a_method_that_asks_when_others_do_not_says_what_was_exchanged(model, population, tmp_path):
+    def joined_traffic(self, before, after):
+        return Traffic(1, 2) if before is None else Traffic(0, 100) * (len(after.ids) - len(before.ids))
+
+    method, first = changed(joined_traffic=joined_traffic)(model), population.restricted([0, 1, 2, 4])
+    run = train(method, first, tmp_path / "run", later={3: population})
+    assert run.summary["traffic"] == {"down_bytes": 4 * 3 + 1, "up_bytes": 4 * 5 + 2 + 200, "signature_bytes": 203}
+
+
 def test_a_metric_without_merges_and_a_threshold(model, population, tmp_path):
     """Such as of a grouping without a tree: the run ends, clustering.npz has no tree, the report shows the matrix."""
     distances = np.abs(np.arange(CLIENTS)[:, np.newaxis] - np.arange(CLIENTS)).astype(np.float32)

@@ -16,6 +16,7 @@ from tffcl.clients.kept import KeptStates
 from tffcl.clustering.bipartition import bipartition, nearer_second
 from tffcl.clustering.model_centres import weighted_means
 from tffcl.models.flat import FlatModel
+from tffcl.rounds.traffic import Traffic
 from tffcl.validation import Fraction, Parameters, Positive, Whole, one_of, tell_once
 
 
@@ -107,7 +108,10 @@ class CFL(CollectedTraining):
         return dataclasses.replace(state, assignment=assignment, models=models, splits=splits, tree=tree)
 
     def admit(self, state: CFLState, newcomers) -> CFLState:
-        """A newcomer goes down the tree of splits, at each by its update from the model that was split (section V)."""
+        """A newcomer goes down the tree of splits, at each by its update from the model that was split (section V).
+
+        This is counted as signature traffic.
+        """
         check_newcomers(state, newcomers)
         joined = np.zeros(len(newcomers), np.int32)
         for (number, cluster, founded), (model, *halves) in zip(state.splits, state.tree, strict=True):
@@ -116,6 +120,16 @@ class CFL(CollectedTraining):
                 (update,), _ = self.updates(model[np.newaxis], [0], one)
                 joined[here] = founded if nearer_second(update, halves) else cluster
         return dataclasses.replace(state, **extended(state, newcomers, joined))
+
+    def joined_traffic(self, before: CFLState | None, after: CFLState) -> Traffic:
+        """At every split on its way a newcomer receives the model that was split and sends an update."""
+        if before is None:
+            return Traffic()
+        at, met = after.clusters(np.setdiff1d(after.client_ids, before.client_ids)), 0
+        for _, cluster, founded in before.splits[::-1]:  # back up the tree
+            met += np.isin(at, (cluster, founded)).sum()
+            at = np.where(at == founded, cluster, at)
+        return Traffic.of(self.round.transfer) * met
 
     def views(self, state: CFLState) -> Views:
         return Views(state.client_ids, state.assignment, splits=state.splits)

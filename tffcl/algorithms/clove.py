@@ -89,6 +89,10 @@ class CLoVE(EngineMethod):
             found = losses.argmin(axis=1).astype(np.int32)
         return dataclasses.replace(state, **extended(state, newcomers, found))
 
+    def joined_traffic(self, before: ClusteredState | None, after: ClusteredState) -> Traffic:
+        """Nobody is asked before the first round."""
+        return Traffic() if before is None else super().joined_traffic(before, after)
+
     def hides_empty_rounds(self, state: ClusteredState) -> bool:
         return self._how.num_clusters == 1 and super().hides_empty_rounds(state)  # else the losses show who takes part
 

@@ -98,6 +98,11 @@ class FLUX(EngineMethod):
         together = {name: np.concatenate([state.descriptors[name], described[name]])[order] for name in described}
         return dataclasses.replace(state, descriptors=together, **extended(state, newcomers, nearest))
 
+    def joined_traffic(self, before: FLUXState | None, after: FLUXState) -> Traffic:
+        """Nobody describes its data before clients are grouped; the round that groups them counts what all of them send."""
+        asked = before is not None and before.descriptors is not None
+        return super().joined_traffic(before, after) if asked else Traffic()
+
     def views(self, state: FLUXState) -> Views:
         if state.descriptors is None:
             return super().views(state)

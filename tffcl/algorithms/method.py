@@ -159,7 +159,7 @@ class Method(abc.ABC):
       state_class: The dataclass of its state.
       clients_choose: Whether clients choose their model themselves, so that `choose` must be asked before clusters mean anything.
       joining: Bytes that one client exchanges once: when training begins, when it joins, or for methods that meet clients
-        during training (`Views.known`) when the server first meets it.
+        during training (`Views.known`) when the server first meets it; see `joined_traffic` for others.
       kept_bytes: What the coordinator of a simulation keeps for each client that has taken part.
       pair_bytes: What the server holds for each pair of clients.
     """
@@ -203,6 +203,16 @@ class Method(abc.ABC):
     def exports(self) -> Exports:
         """Returns what can be deployed."""
 
+    def joined_traffic(self, before, after) -> Traffic:
+        """Returns what clients exchanged when a state came about without a round; here `joining` by those that the server has met.
+
+        Args:
+          before: The state that `admit` was given; None for `initialize`.
+          after: What it returned.
+        """
+        then, now = (0 if each is None else int(self.views(each).known_or_all.sum()) for each in (before, after))
+        return self.joining * (now - then)
+
     def hides_empty_rounds(self, state) -> bool:
         """Whether a round that nobody was drawn for must run all the same, since the noise of private rounds hides who takes part."""
         del state
@@ -225,6 +235,12 @@ class Method(abc.ABC):
         """
         del population
         return state
+
+
+def joined_traffic(method, before, after) -> Traffic:
+    """Returns the same of any method, also where its class does not derive from `Method` and says nothing of it."""
+    own = getattr(method, "joined_traffic", None)
+    return own(before, after) if own else Method.joined_traffic(method, before, after)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 
+from tffcl.algorithms.method import joined_traffic
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import Diverged, UserError
@@ -93,13 +94,13 @@ def first_state(job: Job, checkpoints: Checkpoints, resume: bool, bar) -> tuple[
     checks.check_state(job.method, state, population.client_ids, job.method.model.size)
     job.progress["releases"] = job.ledger.as_array()
     bar.set_description(job.title)
-    _count_joining(job, int(job.method.views(state).known_or_all.sum()))
+    _count_joining(job, None, state)
     checkpoints.save(0, state, job.progress)
     return 0, state
 
 
-def _count_joining(job: Job, clients: int):
-    exchanged = job.method.joining * clients
+def _count_joining(job: Job, before, after):
+    exchanged = joined_traffic(job.method, before, after)
     job.progress["down_bytes"] += exchanged.down
     job.progress["up_bytes"] += exchanged.up
     job.progress["signature_bytes"] += exchanged.up + exchanged.down  # part of the two
@@ -122,8 +123,7 @@ def _enter_stage(job: Job, state, number: int):
     with job.timed(CLUSTERING):
         joined = job.method.admit(state, job.stage.arrivals)
     checks.check_state(job.method, joined, population.client_ids, job.method.model.size)
-    met = (int(job.method.views(each).known_or_all.sum()) for each in (joined, state))
-    _count_joining(job, next(met) - next(met))
+    _count_joining(job, state, joined)
     return joined
 
 
