@@ -153,11 +153,31 @@ def test_a_budget_ends_a_run_which_goes_on_with_a_larger_one(model, population, 
     stopped = run("run", costs[1] * 1.01)
     assert stopped.summary["rounds"] == 2 and stopped.summary["privacy"]["epsilon"] == pytest.approx(costs[1])
     assert "stopped after round 2: privacy.epsilon is" in capsys.readouterr().err
+    again = run("run", costs[1] * 1.02, resume=True)
+    assert again.summary["rounds"] == 2 and "stopped after round 2: privacy.epsilon is" in capsys.readouterr().err
     with pytest.raises(UserError, match="privacy.epsilon is .* is spent, and a round would make it"):
-        run("run", costs[1] * 1.02, resume=True)
+        run("none", costs[0] * 0.99)
     resumed, whole = run("run", costs[3] * 1.01, resume=True), run("whole", costs[3] * 1.01)
     assert resumed.summary["rounds"] == 4
     assert resumed.summary["privacy"] == whole.summary["privacy"]
+    np.testing.assert_array_equal(resumed.model_of(0), whole.model_of(0))
+
+
+def test_a_run_that_was_interrupted_where_its_budget_ends_is_finished(model, population, tmp_path):
+    """It is the run that came there at once."""
+    cost = ledger_of(2 * [Release("a round", 2.0, 3, len(population))]).epsilon
+
+    def run(out, **more):
+        return tffcl.train(
+            private(model, 1, noise_multiplier=2.0), population, rounds=4, clients_per_round=3, out=tmp_path / out,
+            privacy=PrivacySettings(epsilon=cost * 1.01, delta=DELTA), show_progress=False, **more,
+        )  # fmt: skip
+
+    assert run("run", until=2) is None and not (tmp_path / "run" / "summary.json").exists()
+    resumed, whole = run("run", resume=True), run("whole")
+    assert resumed.summary["rounds"] == 2 and resumed.summary["privacy"]["stopped"].startswith("stopped after round 2")
+    for name in ("privacy", "notes", "accuracy", "traffic"):
+        assert resumed.summary[name] == whole.summary[name]
     np.testing.assert_array_equal(resumed.model_of(0), whole.model_of(0))
 
 

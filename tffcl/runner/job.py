@@ -133,8 +133,7 @@ def run_rounds(job: Job, state, done: int, last: int, checkpoints: Checkpoints, 
     Returns:
       The last state, the evaluation after the run's last round (None before), and the last round.
     """
-    protocol, accuracy, shown = job.protocol, None, {}
-    begun = saved = done
+    protocol, accuracy, shown, saved = job.protocol, None, {}, done
 
     def save():
         job.progress["written"] = json.dumps(metrics.written | history.written)
@@ -147,7 +146,7 @@ def run_rounds(job: Job, state, done: int, last: int, checkpoints: Checkpoints, 
             try:
                 state, row = _next_round(job, state, done + 1)
             except BudgetSpent as spent:
-                if done == begun:
+                if not done:
                     raise
                 job.stopped, accuracy = f"stopped after round {done}: {spent}", None
                 break
