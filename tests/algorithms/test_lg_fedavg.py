@@ -132,6 +132,17 @@ def test_a_warm_start_is_fedavg_first_and_everyone_goes_on_from_there(tff_worker
     assert method.next(after, cohort_of(population, COHORTS[2], 4))[1].traffic == plain.traffic
 
 
+def test_where_nobody_takes_part_in_the_last_whole_round_the_next_shares_a_part(tff_worker, model, population):
+    def after(whole_rounds):
+        method = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(fedavg_rounds=whole_rounds))
+        state, _ = method.next(method.initialize(population), cohort_of(population, COHORTS[0], 1))
+        return method.next(state, cohort_of(population, COHORTS[1], 3))  # a run leaves out the round that nobody was drawn for
+
+    (state, metrics), (expected, told) = after(2), after(1)
+    assert metrics.traffic == told.traffic and state.kept.has(COHORTS[1]).all()
+    np.testing.assert_array_equal(state.models, expected.models)
+
+
 def test_private_noise_goes_on_where_the_whole_model_is_no_longer_shared(tff_worker, model, population):
     private = PrivateClusteredMeanFactory(DPParameters(noise_multiplier=1.0, clip=0.1, min_cluster_size=1), seed=3)
     method = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(fedavg_rounds=1), aggregation=private)

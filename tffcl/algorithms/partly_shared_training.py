@@ -58,8 +58,10 @@ class PartlySharedTraining(ClusteredTraining):
         return {**grown, "server": {"local": np.concatenate([state.server["local"], self._first_local(count)])}}
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
-        if self._is_whole(state):
+        if self._is_whole(state) and cohort.seed[1] <= self.whole_rounds:
             return self._next_whole(state, cohort)
+        if self._is_whole(state):  # nobody took part in the last of the whole rounds
+            state = self._parted(state)
         after, metrics = super().next(state, cohort)
         if self.whole:  # the local layers to start from were learned, and come to a client before its first round
             fresh = int((~state.kept.has(cohort.client_ids)).sum())
@@ -71,11 +73,12 @@ class PartlySharedTraining(ClusteredTraining):
         """A round that shares the whole model; the last of them leaves its two parts."""
         after, metrics = self.whole.next(dataclasses.replace(state, kept=None), cohort)
         after = dataclasses.replace(after, kept=state.kept)
-        if cohort.seed[1] < self.whole_rounds:
-            return after, metrics
-        local, shared = after.models[:, self.parts.is_local], after.models[:, ~self.parts.is_local]
-        aggregators = self._aggregators_after(after)
-        return dataclasses.replace(after, models=shared, server={"local": local}, aggregators=aggregators), metrics
+        return (after if cohort.seed[1] < self.whole_rounds else self._parted(after)), metrics
+
+    def _parted(self, state: ClusteredState) -> ClusteredState:
+        """The state after the whole rounds, in its two parts."""
+        local, shared = state.models[:, self.parts.is_local], state.models[:, ~self.parts.is_local]
+        return dataclasses.replace(state, models=shared, server={"local": local}, aggregators=self._aggregators_after(state))
 
     def _aggregators_after(self, state: ClusteredState):
         """The aggregators' states after the last whole round: those that fit the shared parts go on, the others start.
