@@ -1,5 +1,7 @@
 """FLT's flags of change: raised by clients, counted by the server, answered by new clusters."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,9 @@ from tests.algorithms.conftest import same_groups
 from tests.short_runs import TRAINING, cohort_of, split
 from tffcl.algorithms.flt import FLTParameters, build_flt
 from tffcl.clients.population import Population
+from tffcl.clustering.change_flags import ChangeFlags, Triggers
 from tffcl.errors import UserError
+from tffcl.runner import state_arrays
 
 EVERYONE = np.arange(9)
 
@@ -88,6 +92,25 @@ def test_a_period_forms_clusters_without_flags(tff_worker, model, encoder, group
         anew.append(metrics.scalars["formed_anew"])
     assert anew == [0, 0, 1, 0]
     np.testing.assert_array_equal(np.flatnonzero(state.flags.moved_in), [2, 3])
+
+
+def test_a_formation_that_is_due_in_a_round_of_nobody_comes_in_the_next(tff_worker, model, encoder, grouped):
+    method = flt(model, encoder, clusters="disjoint", period=2)
+    state, anew = method.initialize(grouped), []
+    for number in (1, 3, 4, 5, 9):  # a run leaves out the rounds that nobody was drawn for
+        state, metrics = round_of(method, state, grouped, [0, 1], number)
+        anew.append(metrics.scalars["formed_anew"])
+    assert anew == [0, 1, 1, 0, 1] and state.flags.formed_in == 9
+
+
+def test_flags_of_an_earlier_version_do_not_say_when_clusters_were_formed():
+    flags = ChangeFlags.none(np.zeros(3, np.int32))
+    arrays, _ = state_arrays.pack({"flags": flags})
+    described = json.loads(str(arrays["structure"]))
+    del described["flags"]["fields"]["formed_in"]
+    old = state_arrays.unpack({**arrays, "structure": json.dumps(described)}, {"flags": ChangeFlags})["flags"]
+    assert old.formed_in is None and state_arrays.unpack(arrays, {"flags": ChangeFlags})["flags"].formed_in == 0
+    assert [Triggers(period=4).due(0, number, old.formed_in) for number in (7, 8, 9)] == [False, True, False]
 
 
 def test_newcomers_are_flags_too_and_are_part_of_the_new_clusters(tff_worker, model, encoder, grouped):

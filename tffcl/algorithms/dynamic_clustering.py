@@ -42,7 +42,7 @@ class DynamicClustering:
             where = state.index(metrics.client_ids)[metrics.changed]
             state = dataclasses.replace(state, flags=state.flags.with_changed(where, cohort.seed[1]))
         standing = int(state.flags.raised.sum())
-        due = self.triggers.due(standing, cohort.seed[1])
+        due = self.triggers.due(standing, cohort.seed[1], state.flags.formed_in)
         if due:
             state = self._formed(state, cohort.population, cohort.seed[1])
             metrics = metrics.with_signatures(self.signing * len(state.client_ids))
@@ -55,7 +55,8 @@ class DynamicClustering:
         labels, formed = self.form(population, state, round_number)
         labels, moved = renumbered(labels, state.assignment)
         moved_in = np.where(moved, np.int32(round_number), state.flags.moved_in)
-        flags = dataclasses.replace(ChangeFlags.none(population.versions), flagged_in=state.flags.flagged_in, moved_in=moved_in)
+        none = ChangeFlags.none(population.versions, round_number)
+        flags = dataclasses.replace(none, flagged_in=state.flags.flagged_in, moved_in=moved_in)
         carried = self.carry(state, labels, population)
         return dataclasses.replace(state, assignment=labels, flags=flags, **formed, **carried)
 

@@ -80,7 +80,7 @@ class FLTParameters(Parameters):
       min_dist: Of UMAP: how near points may lie in the map, from 0 to 1; γ has the same unit.
       change_flags: λ of Alg. 3 line 23: clients tell when their data have changed, and when more than so many have, all
         send centres again and are related anew; default: flags are not asked for.
-      period: τ: the same in every round that is a multiple of it; default never.
+      period: τ: the same in every round that is a multiple of it, or the next in which someone takes part; default never.
       signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see `private_noise.noised_centres`; 0 is none,
         and no clip.
       signature_clip: The largest norm of a centre with it.

@@ -11,7 +11,7 @@ class Triggers:
 
     Attributes:
       flags: λ: when more clients than this have raised their flag (line 23); None: flags are not asked for.
-      period: τ: in every round that is a multiple of it; None: never.
+      period: τ: in every round that is a multiple of it, or the next one in which someone takes part; None: never.
     """
 
     flags: int | None = None
@@ -20,33 +20,42 @@ class Triggers:
     def __bool__(self) -> bool:
         return self.flags is not None or self.period is not None
 
-    def due(self, standing: int, round_number: int) -> bool:
-        """Says whether clusters are formed anew after a round in which so many flags stand."""
+    def due(self, standing: int, round_number: int, formed_in: int | None) -> bool:
+        """Says whether clusters are formed anew after a round in which so many flags stand.
+
+        Args:
+          standing: How many.
+          round_number: The round.
+          formed_in: See `ChangeFlags`.
+        """
+        since = round_number - 1 if formed_in is None else formed_in
         enough = self.flags is not None and standing > self.flags
-        return enough or (self.period is not None and round_number % self.period == 0)
+        return enough or (self.period is not None and round_number // self.period > since // self.period)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChangeFlags:
-    """Who has told that its data have changed, and who has moved; `int32 [N]` each.
+    """Who has told that its data have changed, and who has moved, `int32 [N]` each; and since when clusters are as they are.
 
     Attributes:
       raised: Δ, the flags that stand: 1 or 0.
       flagged_in: The round in which the flag was last raised; 0: never.
       moved_in: The round in which the client last changed its cluster; 0: never.
       signed_version: Of which version of its data the client's signature is.
+      formed_in: `int32 []`, the round in which clusters were last formed; 0: before the first; None: a checkpoint does not say.
     """
 
     raised: np.ndarray
     flagged_in: np.ndarray
     moved_in: np.ndarray
     signed_version: np.ndarray
+    formed_in: np.ndarray | None = dataclasses.field(default=None, metadata={"may_lack": True})
 
     @classmethod
-    def none(cls, versions: np.ndarray) -> "ChangeFlags":
+    def none(cls, versions: np.ndarray, formed_in: int = 0) -> "ChangeFlags":
         """When clusters have just been formed of clients whose data are of these versions, `int32 [N]`."""
         nothing = np.zeros(len(versions), np.int32)
-        return cls(nothing, nothing, nothing, versions)
+        return cls(nothing, nothing, nothing, versions, np.int32(formed_in))
 
     def with_arrivals(self, versions: np.ndarray, order: np.ndarray) -> "ChangeFlags":
         """When newcomers have joined: "the state of being a newcomer" is a flag of change too (section III-B4).
@@ -56,8 +65,9 @@ class ChangeFlags:
           order: `[N + B]`, places that put rows of the old clients, then of the newcomers, into order.
         """
         new = dataclasses.replace(ChangeFlags.none(versions), raised=np.ones(len(versions), np.int32))
-        names = [field.name for field in dataclasses.fields(self)]
-        return ChangeFlags(*(np.concatenate([getattr(self, name), getattr(new, name)])[order] for name in names))
+        names = ("raised", "flagged_in", "moved_in", "signed_version")
+        together = {name: np.concatenate([getattr(self, name), getattr(new, name)])[order] for name in names}
+        return dataclasses.replace(self, **together)
 
     def with_changed(self, where: np.ndarray, round_number: int) -> "ChangeFlags":
         """Line 22: with the flags that the clients at the places `where` sent in a round."""

@@ -67,7 +67,8 @@ def unpack(arrays: Mapping[str, np.ndarray], kinds: Mapping[str, type]) -> dict:
 
     Args:
       arrays: What `pack` gave, or the open file of it.
-      kinds: The dataclasses that values are of, by name.
+      kinds: The dataclasses that values are of, by name. A field whose metadata say `may_lack` has its default where none was packed:
+        one that files of earlier versions do not have.
 
     Raises:
       ValueError: If a dataclass has other fields than were packed.
@@ -98,7 +99,8 @@ def _unpacked(described: Mapping, arrays: Mapping, kind):
 def _dataclass(content: Mapping, arrays: Mapping, kind):
     kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     found = next((each for each in kinds if dataclasses.is_dataclass(each)), None)
-    wanted = [] if found is None else [field.name for field in dataclasses.fields(found)]
+    fields = [] if found is None else dataclasses.fields(found)
+    wanted = [field.name for field in fields if field.name in content or not field.metadata.get("may_lack")]
     if sorted(wanted) != sorted(content):
         expected = ", ".join(sorted(wanted)) or "no such values"
         raise ValueError(f"it holds {', '.join(sorted(content))}; {expected} are expected")
