@@ -240,6 +240,22 @@ def test_a_method_that_asks_when_others_do_not_says_what_was_exchanged(model, po
     assert run.summary["traffic"] == {"down_bytes": 4 * 3 + 1, "up_bytes": 4 * 5 + 2 + 200, "signature_bytes": 203}
 
 
+def test_a_client_without_test_examples_has_trained_too(method, population, tmp_path):
+    run = train(method, population, tmp_path / "run", rounds=1, clients_per_round=CLIENTS)
+    local = run.summary["accuracy"]["local"]
+    assert np.isnan(run.client_columns["local_accuracy"]).tolist() == [False] * 4 + [True, False]
+    assert local["share"] == run.rounds["local_share"][-1] == run.summary["accuracy"]["cluster"]["participants"]["share"] == 1
+    assert local["mean"] == pytest.approx(np.nanmean(run.client_columns["local_accuracy"]))
+
+
+def test_the_share_that_has_trained_counts_those_whose_data_changed_since(method, population, tmp_path):
+    """Their accuracy on the data of now is not known."""
+    changed = dataclasses.replace(population, versions=np.ones(CLIENTS, np.int32))
+    run = train(method, population, tmp_path / "run", later={4: changed})
+    known, took_part = np.isfinite(run.client_columns["local_accuracy"]), run.client_columns["rounds_trained"] > 0
+    assert known.sum() < took_part.sum() and run.summary["accuracy"]["local"]["share"] == took_part.mean()
+
+
 def test_a_metric_without_merges_and_a_threshold(model, population, tmp_path):
     """Such as of a grouping without a tree: the run ends, clustering.npz has no tree, the report shows the matrix."""
     distances = np.abs(np.arange(CLIENTS)[:, np.newaxis] - np.arange(CLIENTS)).astype(np.float32)

@@ -56,7 +56,7 @@ def row(accuracy: Mapping, progress: Mapping) -> dict:
     cells = {
         "cluster_accuracy": summary.spread(accuracy["cluster"])["mean"],
         "local_accuracy": float(local[known].mean()) if known.any() else None,
-        "local_share": float(known.mean()),
+        "local_share": summary.share_trained(progress),
         "global_accuracy": accuracy["global"],
         "cluster_accuracy_participants": summary.spread(accuracy["cluster"][progress["rounds_trained"] > 0])["mean"],
         "local_accuracy_all": summary.spread(summary.local_of_all(accuracy, progress))["mean"],

@@ -43,9 +43,17 @@ def spread(values: np.ndarray) -> dict[str, float | None]:
 
 
 def local_accuracies(progress: dict) -> np.ndarray:
-    """Accuracy of each client's own model after its last local training, `float64 [N]`, NaN for who never trained."""
+    """Accuracy of each client's own model after its last local training, `float64 [N]`.
+
+    NaN for who never trained, or not since its data changed, and for who has no test examples.
+    """
     total = progress["local_total"]
     return np.divide(progress["local_correct"], total, out=np.full(len(total), np.nan), where=total > 0)
+
+
+def share_trained(progress: Mapping) -> float:
+    """The share of the clients that have trained in some round, whatever is known of their accuracy."""
+    return float((progress["rounds_trained"] > 0).mean())
 
 
 def local_of_all(accuracy: Mapping, progress: dict) -> np.ndarray:
@@ -63,7 +71,7 @@ def participation(accuracy: Mapping, progress: dict) -> dict:
     took_part = progress["rounds_trained"] > 0
     found, others = spread(accuracy["cluster"][took_part]), spread(accuracy["cluster"][~took_part])["mean"]
     gap = None if found["mean"] is None or others is None else found["mean"] - others
-    return {**found, "share": float(took_part.mean()), "others": others, "gap": gap}
+    return {**found, "share": share_trained(progress), "others": others, "gap": gap}
 
 
 def rand_index(true_groups, assignment) -> float | None:
@@ -127,7 +135,7 @@ def summarize(
             "cluster": {**spread(accuracy["cluster"]), "participants": participation(accuracy, progress)},
             "local": {
                 **spread(local),
-                "share": float(np.isfinite(local).mean()),
+                "share": share_trained(progress),
                 "all": spread(local_of_all(accuracy, progress)),
             },
             "global": {"mean": accuracy["global"], **whole},
