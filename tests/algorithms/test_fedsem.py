@@ -37,6 +37,18 @@ def test_fedsems_centres_are_the_means_of_the_models_near_them(tff_worker, model
         method.next(method.initialize(grouped), cohort_of(grouped, [0, 1], 3))
 
 
+def test_a_first_round_of_few_by_chance_leaves_centres_at_the_initial_model(tff_worker, model, grouped):
+    """They are there for clients that are nearer to them."""
+    method = build_fedsem(model, TRAINING, FedSEMParameters(3))
+    for drawn in ([0], [0, 3]):
+        state, _ = method.next(method.initialize(grouped), cohort_of(grouped, drawn, 1, rate=0.2))
+        assert state.models.shape == (3, model.size) and sorted(state.assignment[drawn]) == list(range(len(drawn)))
+        moved = (state.models != model.initial).any(axis=1)
+        assert moved.tolist() == [True] * len(drawn) + [False] * (3 - len(drawn))
+        state, metrics = method.next(state, cohort_of(grouped, grouped.client_ids, 2, rate=0.2))
+        assert np.isfinite(metrics.losses).all() and state.known.all()
+
+
 def test_fedsems_centre_of_an_absent_group_stays(tff_worker, model, grouped):
     """scikit-learn's k-means would hand it to the farthest of the others."""
     method = build_fedsem(model, TRAINING, FedSEMParameters(3))

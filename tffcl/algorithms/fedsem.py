@@ -82,13 +82,13 @@ class FedSEM(CollectedTraining):
 
     def _begin(self, state: FedSEMState, cohort: Cohort) -> tuple[FedSEMState, RoundMetrics]:
         """The first round: all clients in it train the initial model, and what comes out is clustered."""
-        if self._clusters > len(cohort.client_ids):
-            most = len(cohort.client_ids)
+        most = len(cohort.client_ids)
+        if self._clusters > most and cohort.rate is None:
             raise UserError(f"num_clusters is {self._clusters}; it must be at most the clients of a round, {most}")
         where = state.index(cohort.client_ids)
         trained, metrics = self._train(state.models, state.assignment[where], cohort)
         assignment, known = state.assignment.copy(), state.known.copy()
-        assignment[where], known[where] = first_groups(trained, self._clusters, self._seed), True
+        assignment[where], known[where] = first_groups(trained, min(self._clusters, most), self._seed), True
         nothing = np.repeat(self._initial[np.newaxis], self._clusters, axis=0)
         centres = weighted_means(nothing, trained, assignment[where], metrics.examples)
         changes = {"models": centres, "assignment": assignment, "known": known, "first_centres": centres}
@@ -147,7 +147,8 @@ def build_fedsem(
 
     The paper lets everyone take part, so that all models are of the same number of rounds. Here a client that takes part for
     the first time after the first round trains the initial model first, at the first round's learning rate, and belongs to the
-    centre of the first round that this is nearest to; then it trains that cluster's present model, as the others do. (A model
+    centre of the first round that this is nearest to; then it trains that cluster's present model, as the others do. Where Poisson
+    sampling draws fewer clients than centres for the first round, the centres that are left over start from the initial model. (A model
     that was trained from anybody's centre is near to that one: clients without a model, all in one cluster, would stay there.)
     That training is counted as signature traffic, and newcomers are placed in the same way.
 
