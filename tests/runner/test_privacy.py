@@ -2,6 +2,7 @@
 
 import csv
 import json
+from unittest import mock
 
 import dp_accounting
 import numpy as np
@@ -309,6 +310,40 @@ def test_rounds_of_nobody_are_hidden_where_all_that_clients_tell_has_noise(model
     for aggregation, hidden in ((None, False), ("secure_sum", False), ("dp", True)):
         method = build_fedavg(model, TRAINING, aggregation=aggregation)
         assert method.hides_empty_rounds(method.initialize(population)) == hidden
+
+
+def test_what_secure_sums_do_not_hide_is_told_by_a_run_that_was_ended_in_its_last_steps_too(model, population, tmp_path):
+    def run(**more):
+        method = build_pacfl(model, TRAINING, PACFLParameters(num_vectors=3, num_clusters=2), aggregation="secure_sum")
+        how = {"rounds": 1, "clients_per_round": 3, "out": tmp_path / "run", "show_progress": False}
+        return tffcl.train(method, population, **how, **more)
+
+    with mock.patch("tffcl.runner.train.finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        run()
+    assert "secure sums hide the updates only" in " ".join(run(resume=True).summary["notes"])
+    old = Ledger(SETTINGS, 5, np.array([[0.0, -1, 3, 5, 2]]))  # entries of an earlier version
+    assert old.notes == [] and old.as_array().tolist() == [[0, -1, 3, 5, 2, 0]]
+
+
+def test_what_newcomers_tell_in_a_round_of_nobody_is_in_its_checkpoint(model, population, tmp_path):
+    known = population.restricted(population.client_ids[:4])
+
+    def drawn(seed):
+        cohorts = (each.client_ids for each in (known, population, population))
+        return [len(sampling.sample_cohort(ids, 1, seed, number, "poisson")) for number, ids in enumerate(cohorts, 1)]
+
+    seed = next(seed for seed in range(200) if [each > 0 for each in drawn(seed)] == [True, False, True])
+
+    def run(out, **more):
+        noisy = tffcl.aggregation("dp", noise_multiplier=4.0, seed=1)
+        return tffcl.train(
+            build_clove(model, TRAINING, CLoVEParameters(num_clusters=2), aggregation=noisy), known, later={2: population}, rounds=3,
+            clients_per_round=1, seed=seed, sample="poisson", privacy=SETTINGS, out=tmp_path / out, show_progress=False, **more,
+        )  # fmt: skip
+
+    run("run", until=2)
+    resumed, whole = run("run", resume=True).summary["privacy"], run("whole").summary["privacy"]
+    assert resumed == whole and whole["open_releases"] == 3  # losses: of two cohorts, and of the newcomers
 
 
 def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(model, population):

@@ -17,7 +17,7 @@ from tffcl.runner.checkpoints import Checkpoints
 from tffcl.runner.clustering_error import clustering_error
 from tffcl.runner.history import ClusterHistory
 from tffcl.runner.interrupts import Interrupted, Interrupts
-from tffcl.runner.privacy import BudgetSpent, Ledger
+from tffcl.runner.privacy import NOTHING, BudgetSpent, Ledger
 from tffcl.runner.progress import show
 from tffcl.runner.round_metrics import Metrics
 from tffcl.runner.stages import Stage, Stages
@@ -76,7 +76,7 @@ class Job:
 def no_progress(clients: int) -> dict:
     counts = {key: np.zeros(clients, np.int64) for key in _BY_CLIENT}
     totals = {key: np.int64(0) for key in ("down_bytes", "up_bytes", "signature_bytes")}
-    return {**counts, **totals, "seconds": np.zeros(3), "releases": np.zeros((0, 5)), "written": "{}"}
+    return {**counts, **totals, "seconds": np.zeros(3), "releases": NOTHING, "written": "{}"}
 
 
 def first_state(job: Job, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int, object]:
@@ -84,7 +84,7 @@ def first_state(job: Job, checkpoints: Checkpoints, resume: bool, bar) -> tuple[
     if resume and checkpoints.latest() is not None:
         saved, state, job.progress = checkpoints.load_newest(job.method.state_class, job.protocol.rounds)
         job.stage = job.stages.at(saved)
-        job.progress.setdefault("releases", np.zeros((0, 5)))  # of a run of an earlier version
+        job.progress.setdefault("releases", NOTHING)  # of a run of an earlier version
         job.ledger.restore(job.progress["releases"])
         return saved, state
     bar.set_description(f"{job.title} initialises")
@@ -237,6 +237,7 @@ def _round(job: Job, state, number: int) -> tuple[object, dict]:
 
 def _row_of_nobody(job: Job, state) -> dict:
     """The row of a round that no client was drawn for, and that need not be hidden: nothing is released, and nothing moves."""
+    job.progress["releases"] = job.ledger.as_array()  # newcomers may have told something when they joined
     clusters = dict.fromkeys(("clusters", "ari")) if job.method.clients_choose else _cluster_row(job, state)
     accuracies = dict.fromkeys(("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy"))
     epsilon = {"epsilon": job.ledger.epsilon} if job.ledger.is_private else {}

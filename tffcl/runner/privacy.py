@@ -14,6 +14,7 @@ from tffcl.errors import UserError
 from tffcl.rounds.releases import Release
 from tffcl.validation import Parameters, Positive
 
+NOTHING = np.zeros((0, 6))  # what `Ledger.as_array` gives where nothing was released
 _INTERVAL = 1e-3  # discretisation of privacy losses: ε is too large by some 1e-4, and takes milliseconds a round
 _LITTLE_NOISE = 0.2  # below, a loss distribution would be huge and its ε beyond use; Rényi's bound will do
 
@@ -54,19 +55,23 @@ class Ledger:
         """
         self.budget, self.delta = settings.epsilon, settings.delta or max(clients, 2) ** -1.1
         self._counts: collections.Counter = collections.Counter()
-        self._hides = False
-        self.restore(np.zeros((0, 5)) if entries is None else entries)
+        self._hidden: set[tuple] = set()  # which of them the server has in sums only
+        self.restore(NOTHING if entries is None else entries)
 
     def restore(self, entries: np.ndarray):
         """Makes the ledger what it was when `as_array` gave the entries."""
-        self._counts = collections.Counter({tuple(map(float, row[:4])): int(row[4]) for row in np.asarray(entries)})
+        rows = {tuple(map(float, row[:4])): row[4:] for row in np.asarray(entries)}
+        self._counts = collections.Counter({key: int(row[0]) for key, row in rows.items()})
+        self._hidden = {key for key, row in rows.items() if row[1:].any()}  # files of earlier versions do not say
 
     def as_array(self) -> np.ndarray:
-        """Returns the releases, `float64 [E, 5]`: noise multiplier, rate (-1 for a fixed size), clients, population, how often.
+        """Returns the releases, `float64 [E, 6]`: noise multiplier, rate (-1 for a fixed size), clients, population, how often, and
+        whether secure sums hid them.
 
         What each client tells once has no population, and a number of what it is in place of the clients.
         """
-        return np.array([[*key, count] for key, count in self._counts.items()], np.float64).reshape(-1, 5)
+        rows = [[*key, count, key in self._hidden] for key, count in self._counts.items()]
+        return np.array(rows, np.float64).reshape(-1, NOTHING.shape[1])
 
     @property
     def is_private(self) -> bool:
@@ -89,7 +94,6 @@ class Ledger:
         Raises:
           BudgetSpent: If there is a budget and ε would exceed it; the release is not counted.
         """
-        self._hides |= release.hidden
         expected = -1.0 if release.rate is None else release.rate
         # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once, which is
         # known by what it is: of two kinds with as much noise both count.
@@ -104,6 +108,8 @@ class Ledger:
         if self.budget is not None:
             self._check(release, after)
         self._counts = after
+        if release.hidden:
+            self._hidden.add(key)
 
     def _check(self, release: Release, after):
         if not release.noise_multiplier:
@@ -136,7 +142,7 @@ class Ledger:
         """What who relies on secure sums must know: they hide the updates, and the server has seen something else of each client."""
         told_once = any(not noise and not population for noise, _, _, population in self._counts)
         said = "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
-        return [said] if self._hides and told_once else []
+        return [said] if self._hidden and told_once else []
 
     def summary(self, stopped: str = "") -> dict | None:
         """Returns what summary.json says; None where nothing that was released has noise.
