@@ -68,15 +68,24 @@ def test_seeds_are_added_to_those_that_are_there(tmp_path, ran, capsys):
     assert ran[6:] == [("pacfl", 1)]
 
 
-def test_what_is_all_there_or_of_other_settings_is_refused(tmp_path, ran):
+def test_what_is_all_there_is_not_run_again(tmp_path, ran, capsys):
+    first = compare.compare(configs([0, 1]), tmp_path)
+    capsys.readouterr()
+    assert compare.compare(configs([0, 1]), tmp_path) == first and len(ran) == 4
+    assert capsys.readouterr().err == "nothing to do: all 4 runs are there; --overwrite runs them anew\n"
+    assert compare.compare(configs([1]), tmp_path, resume=True) == first[2:] and len(ran) == 4
+    compare.compare(configs([0, 1]), tmp_path, overwrite=True)
+    assert len(ran) == 8
+
+
+def test_what_has_not_ended_does_not_go_on_unasked(tmp_path, ran):
     compare.compare(configs([0]), tmp_path)
+    (tmp_path / "solo" / "seed-0" / "summary.json").unlink()
+    (tmp_path / "solo" / "seed-0" / "checkpoints").mkdir()
+    (tmp_path / "solo" / "seed-0" / "checkpoints" / "round_000001.npz").touch()
     with pytest.raises(UserError, match="holds a run already; --resume"):
         compare.compare(configs([0]), tmp_path)
-    with pytest.raises(UserError, match="train.rounds|rounds"):
-        compare.compare(configs([0, 1], rounds=3), tmp_path)
     assert len(ran) == 2
-    compare.compare(configs([0, 1]), tmp_path, overwrite=True)
-    assert len(ran) == 6
 
 
 def test_long_runs_get_a_trial_and_what_is_left_follows_what_runs_took(tmp_path, ran, nothing_known, monkeypatch, capsys):

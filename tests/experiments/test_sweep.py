@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import tomllib
 
 import pytest
@@ -211,23 +212,28 @@ def test_the_report_is_made_again_from_the_files(two_keys, capsys):
 def test_resume_keeps_what_is_finished(two_keys, capsys):
     place = two_keys / "threshold-210" / "local_epochs-1" / "seed-0"
     before = (place / "summary.json").stat().st_mtime_ns
-    assert "holds a run already; --resume goes on" in fails(capsys, *TWO, *SHORT, "--out", str(two_keys))
-    assert main([*TWO, *SHORT, "--out", str(two_keys), "--resume"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err.count("finished before") == 4
-    assert "[4/4] threshold 210, local epochs 2, seed 0: finished before" in captured.err
+    for options in ([], ["--resume"]):
+        assert main([*TWO, *SHORT, "--out", str(two_keys), *options]) == 0
+        captured = capsys.readouterr()
+        assert captured.err == "nothing to do: all 4 runs are there; --overwrite runs them anew\n"
+        assert "threshold, local epochs  seeds" in captured.out
     assert (place / "summary.json").stat().st_mtime_ns == before
     message = fails(capsys, *TWO, *SHORT, "--set", "train.momentum=0.25", "--out", str(two_keys), "--resume")
     assert "holds another run: its train.momentum is 0.5, not 0.25" in message
 
 
+def test_a_value_is_added_to_those_that_are_there(two_seeds, tmp_path, capsys):
+    out = shutil.copytree(two_seeds, tmp_path / "out")
+    command = ["sweep", str(two_seeds.parent / "own.toml"), "--algorithm", "pacfl", "--over", "num_clusters=1,4,2", *SHORT]
+    assert main([*command, "--seeds", "0,1", "--out", str(out)]) == 0
+    assert "6 runs, 2 to do" in capsys.readouterr().err
+    assert [row["algorithms.pacfl.num_clusters"] for row in rows_of(out / "sweep.csv")] == ["1", "4", "2"]
+
+
 def test_a_last_place_that_is_taken_is_found_first(two_keys, tmp_path):
     settings = [config.resolve("demo_digits", "solo", overrides=OVERRIDES)] * 2
     taken = two_keys / "threshold-210" / "local_epochs-1" / "seed-0"
-    for options, message in (
-        ({}, "holds a run already"),
-        ({"resume": True}, "its algorithm is 'pacfl', not 'solo'"),
-    ):
-        with pytest.raises(UserError, match=message):
-            compare.run_all(settings, [tmp_path / "free", taken], show_progress=False, **options)
+    for resume in (False, True):
+        with pytest.raises(UserError, match="its algorithm is 'pacfl', not 'solo'"):
+            compare.run_all(settings, [tmp_path / "free", taken], show_progress=False, resume=resume)
     assert not (tmp_path / "free").exists()

@@ -10,6 +10,7 @@ import tomli_w
 from tffcl import runtime
 from tffcl.errors import Diverged, UserError
 from tffcl.experiments.clock import Job, ended, started
+from tffcl.experiments.comparable import check_comparable
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.run import run
 from tffcl.reporting import report
@@ -32,6 +33,7 @@ def compare(
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
     targets: Sequence[Target] = (),
+    others: Callable[[str], RunConfig] | None = None,
 ) -> list[dict | None]:
     """Runs every configuration into `OUT/<algorithm>/seed-<n>/`, and writes `OUT/table.csv` anew after each.
 
@@ -39,28 +41,28 @@ def compare(
       configs: What to run; distinct in algorithm or seed. Tables have the methods in this order.
       out: Directory of the comparison.
       data_dir: As in `run.run`.
-      resume: Finished runs are kept, a started one goes on. Without it they are kept where others are added to them.
+      resume: A started run goes on; one that has ended is kept in any case.
       overwrite: Runs that are there are deleted.
       show_progress: What all runs will take, and a line and a bar a run.
       workers: As in `run.run`.
       targets: Accuracies to which rounds and bytes are counted in the report, beside those of an earlier call.
+      others: Returns what a method that is there already, but not among `configs`, would be run with, see `check_comparable`.
 
     Returns:
       The summaries in the order of `configs`; None for a run that diverged.
 
     Raises:
-      UserError: As `run_all`, or if two configurations are the same run.
+      UserError: As `run_all`, or if two configurations are the same run, or one that is there already has other settings.
     """
     out = pathlib.Path(out)
     check_no_run(out, "a comparison", COMPARISON, ["algorithms"], ["report.html", "table.csv", "targets.csv"])
     places = [out / config.algorithm / f"seed-{config.seed}" for config in configs]
     if len(set(places)) < len(places):
         raise UserError("a comparison needs each algorithm and each seed once")
-    some = [bool(ended(place)) for place in places]
+    check_comparable(out, configs, overwrite=overwrite, others=others)
     return run_all(
         configs,
         places,
-        adds=any(some) and not all(some),
         data_dir=data_dir,
         resume=resume,
         overwrite=overwrite,
@@ -86,7 +88,6 @@ def run_all(
     places: Sequence[pathlib.Path],
     *,
     titles: Sequence[str] = (),
-    adds: bool = False,
     data_dir: str | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -96,7 +97,7 @@ def run_all(
     begun: Callable[[], None] = lambda: None,
     after_each: Callable[[], None] = lambda: None,
 ) -> list[dict | None]:
-    """Runs every configuration into its place, one after the other.
+    """Runs every configuration into its place, one after the other; those that have ended, with the same settings, are kept.
 
     A run that diverges leaves `failed.json` with the reason, and the others go on; it is not met again when the runs are
     resumed.
@@ -105,9 +106,8 @@ def run_all(
       configs: What to run.
       places: A directory for each.
       titles: What progress calls each, by default algorithm and seed.
-      adds: Whether finished runs are kept, and must be of the same settings, though a started one may not go on.
       data_dir: As in `run.run`.
-      resume: Finished runs are kept, a started one goes on.
+      resume: A started run goes on.
       overwrite: Runs that are there are deleted.
       show_progress: With several runs a line on what all will take, and one before each; a bar a run.
       workers: As in `run.run`.
@@ -123,8 +123,8 @@ def run_all(
         otherwise than by diverging; what is finished stays.
     """
     for config, place in zip(configs, places, strict=True):  # after hours of work would be too late
-        goes_on = resume or (adds and bool(ended(place)))
-        check_claim(place, config.as_dict(), resume=goes_on and not (adds and overwrite), overwrite=overwrite)
+        kept = bool(ended(place)) and not overwrite
+        check_claim(place, config.as_dict(), resume=resume or kept, overwrite=overwrite)
     titles = titles or [f"{config.algorithm}, seed {config.seed}" for config in configs]
     jobs = [Job(*each) for each in zip(titles, configs, places, strict=True)]
     options = {
@@ -136,13 +136,16 @@ def run_all(
     }
     with hold or contextlib.nullcontext():
         begun()
-        return _run_each(jobs, after_each, (resume or adds) and not overwrite, options)
+        return _run_each(jobs, after_each, not overwrite, options)
 
 
 def _run_each(jobs: Sequence[Job], after_each: Callable[[], None], keeps: bool, options: Mapping) -> list[dict | None]:
     """The runs of `run_all`, where all places are free; those that have ended are kept if `keeps`."""
     clock = None
-    if len(jobs) > 1 and options["show_progress"]:
+    if keeps and all(ended(job.place) for job in jobs):
+        if options["show_progress"]:
+            print(f"nothing to do: all {len(jobs)} runs are there; --overwrite runs them anew", file=sys.stderr)
+    elif len(jobs) > 1 and options["show_progress"]:
         clock = started(jobs, options["data_dir"], anew=not keeps, trial=not options["workers"])
     summaries, ran = [], False
     for job in jobs:

@@ -92,7 +92,8 @@ def compare(options) -> int:
     from tffcl.experiments import compare  # which imports TensorFlow: a mistake is told before
 
     out = options.out or f"runs/{shared.task_name(options.task)}"
-    how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite}
-    summaries = compare.compare(configs, out, **how, workers=shared.workers(options), targets=wanted)
+    how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite, "targets": wanted}
+    how |= {"others": lambda name: config.resolve(options.task, name, overrides=overrides)}
+    summaries = compare.compare(configs, out, **how, workers=shared.workers(options))
     shared.print_report(out, options)
     return 1 if None in summaries else 0

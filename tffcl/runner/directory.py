@@ -86,14 +86,18 @@ def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: 
         if foreign:
             raise UserError(f"{out / foreign[0]} is no run's, and a run would write over it; move it, or give another --out")
         return
-    begun = any((out / name).is_file() for name in ("summary.json", FAILED)) or any((out / CHECKPOINTS).glob("round_*.npz"))
-    if overwrite or not begun:  # one that failed before its first checkpoint has left nothing
+    if overwrite or not is_begun(out):
         return
     if not resume:
         raise UserError(f"{out} holds a run already; --resume goes on with it, --overwrite starts anew, or give another --out")
     check_same(out, settings)
     check_summary(out)
     check_results(out, only=r"rounds\.csv|history/.*", missing=False)
+
+
+def is_begun(out: pathlib.Path) -> bool:
+    """Whether a run has left something in a directory; one that failed before its first checkpoint has not."""
+    return any((out / name).is_file() for name in ("summary.json", FAILED)) or any((out / CHECKPOINTS).glob("round_*.npz"))
 
 
 def _check_room_for(out: pathlib.Path):
@@ -228,7 +232,7 @@ def write_summary(out: pathlib.Path, summary: Mapping):
 
 def check_unchanged_settings(out: pathlib.Path):
     """Raises UserError if config.toml says something else than the run was started with."""
-    settings, marker = _read_settings(out / "config.toml"), read_marker(out)
+    settings, marker = read_settings(out / "config.toml"), read_marker(out)
     if marker is not None and marker.get("settings", _digest(settings)) != _digest(settings):
         raise UserError(f"{out / 'config.toml'} is not as the run has written it; its results belong to other settings")
 
@@ -274,8 +278,8 @@ def _remove(out: pathlib.Path) -> list[pathlib.Path]:
 
 def check_same(out: pathlib.Path, settings: Mapping):
     """Raises UserError if the run in `out` has other settings, naming the first that differs."""
-    old = _read_settings(out / "config.toml")
-    difference = _first_difference(_without_budget(old), _without_budget(settings))
+    old = read_settings(out / "config.toml")
+    difference = first_difference(_without_budget(old), _without_budget(settings))
     if difference:
         key, before, now = difference
         raise UserError(
@@ -290,7 +294,12 @@ def _without_budget(settings: Mapping) -> dict:
     return {**others, **({"privacy": privacy} if privacy else {})}
 
 
-def _read_settings(file: pathlib.Path) -> dict:
+def read_settings(file: pathlib.Path) -> dict:
+    """Reads the settings in a config.toml, as they stand there.
+
+    Raises:
+      UserError: If there is none, or it is damaged.
+    """
     try:
         settings = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -307,11 +316,12 @@ def shown(path: pathlib.Path) -> str:
     return text if len(text) <= 150 else f"{text[:70]}...{text[-70:]}"
 
 
-def _first_difference(old: Mapping, new: Mapping, prefix=""):
+def first_difference(old: Mapping, new: Mapping, prefix: str = "") -> tuple[str, object, object] | None:
+    """Returns the first key in which nested tables differ, with the value in each, None where it has none; None if none does."""
     for key in sorted({*old, *new}):
         before, now = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(now, Mapping):
-            inner = _first_difference(before, now, f"{prefix}{key}.")
+            inner = first_difference(before, now, f"{prefix}{key}.")
             if inner:
                 return inner
         elif before != now:
