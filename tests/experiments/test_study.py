@@ -275,6 +275,36 @@ def test_the_table_of_what_nobody_ran_here_is_that_of_the_kept_results(tmp_path,
     assert "Scenario 1 (FLT" in text and "82.73" in text and "kept results: " in text
     assert "holds no results of a study" in fails(capsys, "study", "flt_table_4", "--table-only")
     assert not list(tmp_path.iterdir())
+    only = ["--only", "MNIST/FLT (Enc2)", "--seeds", "0"]
+    assert main(["study", "flt_table_1", "--table-only", *only]) == 0
+    text = capsys.readouterr().out
+    assert "Scenario 1 (FLT" in text and "variance" not in text and "FedAvg" not in text and "seed 0;" in text
+    assert "results of seed 77" in fails(capsys, "study", "flt_table_1", "--table-only", "--seeds", "77")
+    assert main(["study", "league", "--table-only", "--only", "*/pacfl"]) == 0
+    assert "FLT (UMAP)" not in capsys.readouterr().out
+
+
+def test_the_table_of_a_part_of_what_was_run(done, capsys):
+    out = done[0]
+    before = (out / "results" / "table.csv").read_bytes()
+    command = ["study", str(out.parent / "mine.toml"), "--table-only", "--out", str(out)]
+    assert main([*command, "--only", "digits/SOLO", "--seeds", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "SOLO" in text and "FedAvg" not in text and "unseen" not in text
+    assert (out / "results" / "table.csv").read_bytes() == before  # the files have all
+    assert "holds no results of seed 4, 5" in fails(capsys, *command, "--seeds", "4,5")
+    assert "unknown cell of mine 'digits/Solos'" in fails(capsys, *command, "--only", "digits/Solos")
+
+
+def test_a_table_of_other_rounds_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "studies" / "flt_table_4-rounds-2").mkdir(parents=True)
+    (tmp_path / "runs" / "studies" / "flt_table_1-rounds-0.5").mkdir()
+    told = fails(capsys, "study", "flt_table_4", "--table-only")
+    assert "; there is runs/studies/flt_table_4-rounds-2: name it with --out" in told
+    assert main(["study", "flt_table_1", "--table-only"]) == 0
+    assert "run here, with other rounds: runs/studies/flt_table_1-rounds-0.5" in capsys.readouterr().out
+    assert "flt_table_1-rounds-2 holds no results" in fails(capsys, "study", "flt_table_1", "--table-only", "--rounds", "2")
 
 
 def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_path):
@@ -321,7 +351,9 @@ def test_a_study_is_listed_with_its_cells(capsys):
     assert "FMNIST/PACFL: megabits_to, 7.53; pacfl on pacfl_fmnist_label_skew_30" in text
     assert "CIFAR-100/LG-FedAvg: megabits_to, nothing printed; not available: the authors' formula" in text
     assert main(["list", "studies"]) == 0
-    assert "pacfl_table_8" in capsys.readouterr().out
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert re.search(r"\(\d+ cells: \d+ can be run, results of none are kept\)$", lines["pacfl_table_8"])
+    assert re.search(r"\((\d+) cells: \1 can be run, results of \1 are kept\)$", lines["demo_digits"])
     assert "unknown study" in fails(capsys, "list", "studies", "pacfl_table_88")
 
 

@@ -1,7 +1,9 @@
 """`tffcl study` and `tffcl results`: their options and what they print."""
 
 import pathlib
+from collections.abc import Mapping
 
+from tffcl.errors import UserError
 from tffcl.experiments.sweep_command import parse_seeds
 
 
@@ -16,7 +18,7 @@ def add_study(parser):
     parser.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
     parser.add_argument("--overwrite", action="store_true", help="run anew what has been run; default: go on")
     parser.add_argument("--keep-checkpoints", action="store_true", help="of finished runs, for `tffcl export`")
-    parser.add_argument("--table-only", action="store_true", help="run nothing: the table of what has been run")
+    parser.add_argument("--table-only", action="store_true", help="run nothing: the table of what has been run, of --only and --seeds if given")
 
 
 def add_results(parser):
@@ -31,49 +33,62 @@ def study(options, overrides: dict, workers) -> int:
 
     found = study_files.load_study(options.name)
     out = pathlib.Path(options.out or _default_out(found.name, options.rounds))
-    failed = 0
-    if options.table_only and options.out is None and not out.exists() and _show_kept(found.name):
+    seeds = () if options.seeds is None else parse_seeds(options.seeds)
+    if options.table_only:
+        names = [(cell.column, cell.row) for cell in study_files.chosen(found, options.only)] if options.only else None
+        _show_table(found.name, out, options, {"cells": names, "seeds": seeds})
         return 0
-    if not options.table_only:
-        from tffcl.experiments import config, tasks
+    from tffcl.experiments import config, tasks
 
-        cells = [cell for cell in study_files.chosen(found, options.only) if not cell.missing]
-        for cell in cells:
-            config.check_before_imports(cell.task, cell.method, overrides=tasks.merged(cell.overrides, overrides))
-        seeds = () if options.seeds is None else parse_seeds(options.seeds)
-        from tffcl.experiments import study as studies  # which imports TensorFlow: a mistake is told before
+    cells = [cell for cell in study_files.chosen(found, options.only) if not cell.missing]
+    for cell in cells:
+        config.check_before_imports(cell.task, cell.method, overrides=tasks.merged(cell.overrides, overrides))
+    from tffcl.experiments import study as studies  # which imports TensorFlow: a mistake is told before
 
-        planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)
-        failed = studies.run_study(
-            planned,
-            out,
-            data_dir=options.data_dir,
-            overwrite=options.overwrite,
-            keep_checkpoints=options.keep_checkpoints,
-            workers=workers(options),
-        )
+    planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)
+    failed = studies.run_study(
+        planned,
+        out,
+        data_dir=options.data_dir,
+        overwrite=options.overwrite,
+        keep_checkpoints=options.keep_checkpoints,
+        workers=workers(options),
+    )
     write_tables(out)
     return 1 if failed else 0
 
 
-def _show_kept(name: str) -> bool:
-    """Prints the table of a study of which nothing has been run here, from the results that are kept, if there are any."""
+def _show_table(name: str, out: pathlib.Path, options, asked: Mapping):
+    """Prints the table of what has been run; of a study of which nothing has been run here, that of the kept results.
+
+    Args:
+      name: Of the study.
+      out: Where it is, or would be by default.
+      options: Of the command.
+      asked: Which cells and seeds, as `read_study` takes them.
+    """
     from tffcl.experiments.tasks import task_directory
     from tffcl.reporting import study_table
 
+    if options.out is not None or out.exists():
+        write_tables(out, asked)
+        return
+    ran = ", ".join(map(str, sorted([*out.parent.glob(name), *out.parent.glob(f"{name}-rounds-*")])))
     directory = task_directory() / "results" / name
-    if not (directory / study_table.CONTENTS).is_file():
-        return False
-    print(f"{study_table.to_text(study_table.read_study(directory))}\n\nkept results: {directory}")
-    return True
+    if options.rounds == 1 and (directory / study_table.CONTENTS).is_file():
+        print(f"{study_table.to_text(study_table.read_study(directory, **asked))}\n\nkept results: {directory}")
+        if ran:
+            print(f"run here, with other rounds: {ran}; --out DIR shows the table of one")
+    else:
+        raise UserError(f"{out} holds no results of a study{f'; there is {ran}: name it with --out' if ran else ''}")
 
 
 def _default_out(name: str, rounds: float) -> str:
     return f"runs/studies/{name}" + ("" if rounds == 1 else f"-rounds-{rounds:g}")
 
 
-def write_tables(out: pathlib.Path):
-    """Writes the table of a study as CSV and Markdown, and prints it."""
+def write_tables(out: pathlib.Path, asked: Mapping | None = None):
+    """Writes the table of a study as CSV and Markdown, and prints it, or the part of it that is asked for (see `read_study`)."""
     from tffcl.reporting import study_table
 
     results = out if (out / study_table.CONTENTS).is_file() else out / "results"
@@ -84,7 +99,7 @@ def write_tables(out: pathlib.Path):
         figures.save(figures.privacy_figure(read), results / study_table.PICTURE)
     (results / "table.csv").write_text(study_table.to_csv(read), encoding="utf-8")
     (results / "table.md").write_text(study_table.to_markdown(read), encoding="utf-8")
-    print(study_table.to_text(read))
+    print(study_table.to_text(study_table.read_study(results, **asked) if asked else read))
     print(f"\nresults: {results}")
 
 

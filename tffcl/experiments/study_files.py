@@ -14,6 +14,7 @@ import msgspec
 from tffcl.errors import UserError, unknown
 from tffcl.experiments.plain_toml import read_toml
 from tffcl.experiments.tasks import merged, task_directory, task_names
+from tffcl.reporting.json_files import read_json
 from tffcl.validation import Whole, check_value, types_of
 
 # What a cell compares with the published number, and what it means.
@@ -154,13 +155,24 @@ def study_names() -> list[str]:
 
 
 def study_titles() -> dict[str, str]:
-    """The title of every study, with how many of its cells can be run, by name."""
+    """The title of every study, with how many of its cells can be run and how many have kept results, by name."""
     titles = {}
     for name in study_names():
         study = load_study(name)
         able = sum(not cell.missing for cell in study.cells)
-        titles[name] = f"{study.title} ({able} of {len(study.cells)} cells)"
+        kept = _kept_cells(task_directory() / "results" / name) & {(cell.column, cell.row) for cell in study.cells}
+        titles[name] = f"{study.title} ({len(study.cells)} cells: {able} can be run, results of {len(kept) or 'none'} are kept)"
     return titles
+
+
+def _kept_cells(results: pathlib.Path) -> set[tuple[str, str]]:
+    """The columns and rows of which a study's kept results have a finished run; what is damaged counts as none."""
+    finished = {place.parent.parent for place in results.glob("*/*/seed-*/summary.json")}
+    try:
+        cells = read_json(results / "study.json")["cells"] if finished else []
+        return {(cell["column"], cell["row"]) for cell in cells if cell["directory"] and results / cell["directory"] in finished}
+    except (UserError, KeyError, TypeError):
+        return set()
 
 
 def load_study(name: str | pathlib.Path) -> Study:

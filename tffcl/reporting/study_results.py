@@ -139,20 +139,30 @@ class StudyResults:
         return run if self.league else f"{run} {here}"
 
 
-def read_study(path: str | pathlib.Path) -> StudyResults:
+def read_study(
+    path: str | pathlib.Path, *, cells: Sequence[tuple[str, str]] | None = None, seeds: Sequence[int] = ()
+) -> StudyResults:
     """Reads the results of a study, as far as its runs have ended.
 
     Args:
       path: `OUT/results` of a study, or a copy.
+      cells: Columns and rows of those that are read; default all.
+      seeds: Those that are read; default all.
 
     Raises:
-      UserError: If there is no `study.json`, or a file is damaged.
+      UserError: If there is no `study.json`, nothing of what is asked for, or a file is damaged.
     """
     path = pathlib.Path(path)
     file = path / CONTENTS
     if not file.is_file():
         raise UserError(f"{path} holds no results of a study: there is no {CONTENTS} in it")
     noted = read_json(file)
+    with telling_damage(file):
+        chosen = [cell for cell in noted["cells"] if cells is None or (cell["column"], cell["row"]) in cells]
+        noted = {**noted, "cells": chosen, "seeds": [seed for seed in noted["seeds"] if not seeds or seed in seeds]}
+    if not (noted["cells"] and noted["seeds"]):
+        asked = "these cells" if noted["seeds"] else f"seed {', '.join(map(str, seeds))}"
+        raise UserError(f"{path} holds no results of {asked}; the study has to be run with them first")
     with telling_damage(file):
         return StudyResults(path, noted, [_read_cell(path, cell, noted["seeds"]) for cell in noted["cells"]])
 
