@@ -87,6 +87,17 @@ def test_a_wrong_target_is_one_line(capsys, tmp_path, text):
     assert "is not ACCURACY=PERCENT" in fails(capsys, *COMMAND, "--target", text, "--out", str(tmp_path / "out"))
 
 
+@pytest.mark.parametrize("share, percent", [("0.75", "75"), ("1", "100"), (".005", "0.5")])
+def test_a_share_is_no_percentage(capsys, tmp_path, share, percent):
+    told = fails(capsys, *COMMAND, "--target", f"local={share}", "--out", str(tmp_path / "out"))
+    assert f"--target 'local={share}' is " in told and f"did you mean local={percent}?" in told
+
+
+def test_a_target_that_was_noted_earlier_is_read_still(tmp_path):
+    (tmp_path / "comparison.toml").write_text('algorithms = ["pacfl"]\ntargets = ["local=0.75"]\n')
+    assert targets.read_targets(tmp_path) == [targets.Target("local", 0.75)]
+
+
 def test_a_run_without_an_accuracy_reaches_nothing(compared):
     pacfl = next(run for run in files.find_runs(compared) if run.method == "pacfl")
     (row,) = targets.reached([pacfl], [targets.Target("global", 1)])

@@ -73,8 +73,17 @@ def parse_target(text: str) -> Target:
     """Turns "local=75" into a target.
 
     Raises:
-      UserError: If it is of another form, another accuracy, or not from 0 to 100.
+      UserError: If it is of another form, another accuracy, or not from 0 to 100; or at most 1, as a share would be.
     """
+    target = _written(text)
+    if target.percent <= 1:
+        meant = f"{target.accuracy}={100 * target.percent:g}"
+        raise UserError(f"--target {text!r} is {target.percent:g} %, and it must be above 1; did you mean {meant}?")
+    return target
+
+
+def _written(text: str) -> Target:
+    """A target as an earlier command has written it."""
     accuracy, _, percent = (part.strip() for part in text.partition("="))
     try:
         value = float(percent)
@@ -95,7 +104,7 @@ def read_targets(path: str | pathlib.Path) -> list[Target]:
     if not file.is_file():
         return []
     try:
-        return [parse_target(each) for each in tomllib.loads(columns.read_text(file)).get("targets", [])]
+        return [_written(each) for each in tomllib.loads(columns.read_text(file)).get("targets", [])]
     except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
         raise columns.damaged(file, error) from error
 
