@@ -309,6 +309,7 @@ def test_another_service_is_no_worker(capsys, tmp_path, worker):
         ("localhost", "2", "worker 'localhost' is not HOST:PORT"),
         ("localhost:99999", "2", "is not HOST:PORT"),
         ("a:1,a:1", "2", "are not distinct"),
+        ("localhost:7,127.0.0.1:7", "2", "the workers localhost:7, 127.0.0.1:7 are not distinct"),
         ("a:1", "0", "the workers' timeout is 0 s; it must be above 0"),
         ("a:1", "1e300", "it must be above 0 and at most 1,000,000"),
         ("a..b:1", "2", "no TFF worker answers at a..b:1"),

@@ -1,7 +1,9 @@
 """Which workers of other machines share a round's clients."""
 
+import contextlib
 import dataclasses
 import re
+import socket
 
 from tffcl.errors import UserError
 
@@ -17,6 +19,7 @@ class Address:
         return f"{self.host}:{self.port}"
 
 
+_THIS_MACHINE = ("127.0.0.1", "::1", "0.0.0.0", "::", "localhost")  # which a connection takes for one
 _LONGEST_SILENCE = 1_000_000  # seconds; what sockets wait for has a limit not far above
 
 
@@ -35,7 +38,7 @@ class RemoteWorkers:
     def __post_init__(self):
         if not 0 < self.silence <= _LONGEST_SILENCE:
             raise UserError(f"the workers' timeout is {self.silence:g} s; it must be above 0 and at most {_LONGEST_SILENCE:,}")
-        if len(set(self.addresses)) < len(self.addresses):
+        if len({_known_as(each) for each in self.addresses}) < len(self.addresses):
             raise UserError(f"the workers {', '.join(map(str, self.addresses))} are not distinct; each takes part once")
 
     @classmethod
@@ -52,3 +55,12 @@ class RemoteWorkers:
                 raise UserError(f"worker {part[:100]!r} is not HOST:PORT; several are written 10.0.0.5:10000,10.0.0.6:10000")
             found.append(Address(host, int(port)))
         return cls(tuple(found), silence)
+
+
+def _known_as(address: Address) -> tuple[str, int]:
+    """What two ways to write one address have in common, as far as that is known without asking the network for a name."""
+    host = address.host.strip("[]").casefold().rstrip(".")
+    with contextlib.suppress(OSError, UnicodeError):  # of a name, which only the network knows
+        host = str(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)[0][4][0])
+    host = host.removeprefix("::ffff:")
+    return ("localhost" if host in _THIS_MACHINE else host), address.port
