@@ -33,7 +33,7 @@ class _Parser(argparse.ArgumentParser):
 
     def _check_value(self, action, value):
         if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(None, str(unknown(action.dest, value, action.choices)))
+            raise argparse.ArgumentError(None, str(unknown("kind" if action.dest == "what" else action.dest, value, action.choices)))
 
 
 def _command(commands, name, function, description):

@@ -126,6 +126,13 @@ def test_directories_are_safe():
             ["--over", "threshold=210"],
             "--over algorithms.pacfl.threshold has 1 value; a sweep needs two or more",
         ),
+        (
+            ["--over", "learning_rate=0.01..0.1"],
+            "--over train.learning_rate: a range, 0.01..0.1, stands alone and needs --samples N and --select cluster or global",
+        ),
+        (["--over", "learning_rate=1e-3..1,2"], "a range, 1e-3..1, stands alone"),
+        (["--over", "PACFL.threshold=1,2"], "unknown section 'PACFL'; did you mean algorithms.pacfl.threshold?"),
+        (["--over", "pacfl.threshold=1,2"], "did you mean algorithms.pacfl.threshold?"),
         (["--over", "threshold=1,2,1.0"], "--over algorithms.pacfl.threshold names 1 twice"),
         (["--over", "threshold=1,,2"], "has an empty value"),
         (["--over", "threshold=1,2,"], "has an empty value"),

@@ -19,6 +19,7 @@ from tffcl.runner.directory import check_no_run
 from tffcl.runner.lock import locked
 from tffcl.validation import with_todays_keys
 
+_RANGE = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?\.\.[-+]?[\d.]+(e[-+]?\d+)?")  # from which `search` draws values
 _LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
 
 
@@ -122,6 +123,9 @@ def make_axis(key: str, values: Sequence, algorithm: str | MethodSource, option:
     for place, value in enumerate(values):
         if value in values[:place]:
             raise UserError(f"{option} {key} names {show_value(value)} twice; give each value once")
+    ranges = [value for value in values if isinstance(value, str) and _RANGE.fullmatch(value)]
+    if ranges:
+        raise UserError(f"{option} {key}: a range, {ranges[0]}, stands alone and needs --samples N and --select cluster or global")
     if len(values) < 2:
         raise UserError(f"{option} {key} has {len(values)} value{'s' * (len(values) != 1)}; a sweep needs two or more")
     return Axis(key, tuple(values))
