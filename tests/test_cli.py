@@ -32,9 +32,19 @@ def fails(capsys, *arguments):
     "arguments, message",
     [
         (["rnu"], "unknown command 'rnu'; did you mean 'run'"),
-        (["list", "task"], "unknown what 'task'; did you mean 'tasks'"),
+        (["list", "task"], "unknown kind 'task'; did you mean 'tasks'"),
         (["run", "demo_digit", "--algorithm", "pacfl"], "unknown task 'demo_digit'; did you mean 'demo_digits'"),
         (["run", "demo_digits"], "the following arguments are required: --algorithm"),
+        (["run", "demo_digits", "--algorithm", "PACFL"], "unknown algorithm 'PACFL'; did you mean 'pacfl'"),
+        (["compare", "demo_digits", "--algorithms", "Fedavg , solo"], "unknown algorithm 'Fedavg'; did you mean 'fedavg'"),
+        (["run", "Demo_Digits ", "--algorithm", "pacfl"], "did you mean 'demo_digits'"),
+        (["run", "demo_digits.toml", "--algorithm", "pacfl"], "there is no task file demo_digits.toml; did you mean demo_digits,"),
+        (["study", "x/flt_table_1.toml"], "there is no study file x/flt_table_1.toml; did you mean flt_table_1,"),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "pacfl.num_clusters=3"],
+            "unknown section 'pacfl'; did you mean algorithms.pacfl.num_clusters?",
+        ),
+        (["run", "demo_digits", "--algorithm", "pacfl,fedavg"], "tffcl compare --algorithms pacfl,fedavg runs several"),
         (["run", "demo_digits", "--algorithm", "pacf"], "unknown algorithm 'pacf'; did you mean 'pacfl'"),
         (["run", "nowhere/my.toml", "--algorithm", "pacfl"], "there is no task file nowhere/my.toml"),
         (
@@ -81,6 +91,29 @@ def fails(capsys, *arguments):
 def test_one_line_says_what_is_wrong(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert message in fails(capsys, *arguments)
+
+
+def test_the_file_that_was_meant_is_named(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_task.toml").write_text('extends = "demo_digits"')
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "further.toml").write_text('extends = "base"')
+    (tmp_path / "mine" / "base.toml").write_text('extends = "demo_digits"')
+    told = "unknown task 'my_task'; did you mean the file my_task.toml?"
+    assert told in fails(capsys, "run", "my_task", "--algorithm", "pacfl")
+    assert "unknown study 'my_task'; did you mean the file my_task.toml?" in fails(capsys, "study", "my_task")
+    assert "did you mean the file base.toml?" in fails(capsys, "run", "mine/further.toml", "--algorithm", "pacfl")
+
+
+def test_runs_further_down_are_named(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed in range(5):
+        (tmp_path / "runs" / "x" / "pacfl" / f"seed-{seed}").mkdir(parents=True)
+        (tmp_path / "runs" / "x" / "pacfl" / f"seed-{seed}" / "config.toml").touch()
+    told = "; further down are runs/x/pacfl/seed-0, runs/x/pacfl/seed-1, runs/x/pacfl/seed-2 and 2 more"
+    assert told in fails(capsys, "export", "runs/x", "--to", "new")
+    assert told in fails(capsys, "report", "runs/x/pacfl")
+    assert told in fails(capsys, "report", "runs")
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,21 @@ def unknown(
     """
     names = sorted(str(each) for each in allowed)
     asked = str(name)[:_LONGEST]
-    near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
+    near = _nearest(asked, names, 1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     allowed = f"allowed: {', '.join(names)}"
     if len(names) > _MOST_LISTED or len(allowed) > _LONGEST_LIST:
-        nearest = difflib.get_close_matches(asked, names, n=5, cutoff=0)
+        nearest = _nearest(asked, names, 5, cutoff=0)
         others = f"; `tffcl list {_LISTED[kind]}` has all" if kind in _LISTED else ""
         allowed = f"the nearest of {len(names)}: {', '.join(nearest)}{others}"
     shown = repr(name) if len(str(name)) <= _LONGEST else f"{asked!r}..."
     return UserError(f"unknown {kind} {shown}{hint} ({allowed})", table=table, key=key)
+
+
+def _nearest(asked: str, names: Iterable[str], count: int, *, cutoff: float) -> list[str]:
+    """The names that are most like what was asked for, best first; case, and blanks around it, make no difference."""
+    folded: dict[str, list[str]] = {}
+    for name in names:
+        folded.setdefault(name.casefold(), []).append(name)
+    found = difflib.get_close_matches(asked.strip().casefold(), folded, n=count, cutoff=cutoff)
+    return [name for each in found for name in folded[each]][:count]

@@ -12,7 +12,7 @@ from tffcl.datasets.federated import check_settings
 from tffcl.errors import UserError, unknown
 from tffcl.experiments import tasks
 from tffcl.experiments.attacks import AttackSettings
-from tffcl.experiments.catalog import GIVEN_TO_MODELS, MODELS, find_model
+from tffcl.experiments.catalog import ALGORITHMS, GIVEN_TO_MODELS, MODELS, find_model
 from tffcl.experiments.declared import declared, declared_builder
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
 from tffcl.experiments.own_builders import check_aggregation_keys, check_model_keys, load_own_data
@@ -26,6 +26,7 @@ from tffcl.experiments.run_settings import (
     TrainSettings,
 )
 from tffcl.references import registered
+from tffcl.reporting.files import runs_below
 from tffcl.runner.privacy import PrivacySettings
 from tffcl.validation import (
     Parameters,
@@ -115,12 +116,20 @@ def check_before_imports(
     check_plain(overrides, "on the command line")
     for section in overrides:
         if section not in tasks.SECTIONS:
-            raise unknown("section", section, tasks.SECTIONS)
+            raise _unknown_section(section, overrides[section], loaded)
     tasks.check_tables(overrides, "on the command line")
     with loaded.locating(overrides):
         source = _find(algorithm, tasks.merged(loaded.contents, overrides), str(loaded.path.parent))
         _check_at_once(loaded, source, seed, overrides)
     return loaded, source
+
+
+def _unknown_section(section: str, table: object, loaded: tasks.Task) -> UserError:
+    labels = {name.casefold(): name for name in (*ALGORITHMS, *loaded.contents.get("algorithms", {}))}
+    if label := labels.get(section.casefold()):
+        key = next(iter(table), "KEY") if isinstance(table, Mapping) else "KEY"
+        return UserError(f"unknown section {section!r}; did you mean algorithms.{label}.{key}?")
+    return unknown("section", section, tasks.SECTIONS)
 
 
 def _check_at_once(loaded: tasks.Task, source: MethodSource, seed: int, overrides: Mapping):
@@ -293,7 +302,7 @@ def load_run_config(out: str | pathlib.Path) -> RunConfig:
     if not out.is_dir():
         raise UserError(f"{out} is not a directory; give the output directory of a run")
     if not file.is_file():
-        raise UserError(f"{out} holds no run: there is no config.toml in it")
+        raise UserError(f"{out} holds no run: there is no config.toml in it{runs_below(out)}")
     try:
         values = read_toml(file.read_text(encoding="utf-8"), file.name)
         tasks.check_tables({name: values.get(name, {}) for name in ("dataset", "partition", "model", "aggregation")}, file.name)

@@ -2,6 +2,7 @@
 
 import pathlib
 
+from tffcl.errors import UserError
 from tffcl.experiments import command_options as shared
 from tffcl.experiments.sweep_command import parse_seeds
 
@@ -58,8 +59,12 @@ def demo(options):
 
 def run(options):
     """Runs one method."""
-    from tffcl.experiments import config
+    from tffcl.experiments import config, tasks
 
+    if "," in options.algorithm and options.algorithm not in tasks.load_task(options.task).contents.get("algorithms", {}):
+        raise UserError(
+            f"--algorithm {options.algorithm[:100]!r} is not one method; tffcl compare --algorithms {options.algorithm[:100]} runs several"
+        )
     resolved = config.resolve(options.task, options.algorithm, seed=options.seed, overrides=shared.overrides(options))
     from tffcl.experiments import clock  # which imports TensorFlow: a mistake is told before
     from tffcl.experiments.run import run
@@ -86,7 +91,7 @@ def compare(options) -> int:
     overrides = shared.overrides(options)
     if wanted:
         overrides = tasks.merged({"evaluation": {"every": 1}}, overrides)
-    names = options.algorithms.split(",") if options.algorithms else tasks.named_algorithms(options.task)
+    names = [name.strip() for name in options.algorithms.split(",")] if options.algorithms else tasks.named_algorithms(options.task)
     seeds = parse_seeds(options.seeds)
     configs = [config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
     from tffcl.experiments import compare  # which imports TensorFlow: a mistake is told before

@@ -13,7 +13,7 @@ import msgspec
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments.plain_toml import read_toml
-from tffcl.experiments.tasks import merged, task_directory, task_names
+from tffcl.experiments.tasks import is_file, merged, task_directory, task_names
 from tffcl.reporting.json_files import read_json
 from tffcl.validation import Whole, check_value, types_of
 
@@ -187,12 +187,15 @@ def load_study(name: str | pathlib.Path) -> Study:
     path = pathlib.Path(name)
     if path.suffix != ".toml":
         path = study_directory() / f"{name}.toml"
-        if not path.is_file():
+        if not is_file(path):
+            if name and is_file(pathlib.Path(f"{name}.toml")):
+                raise UserError(f"unknown study {str(name)!r}; did you mean the file {name}.toml?")
             raise unknown("study", str(name), study_names())
     try:
         contents = read_toml(path.read_text(encoding="utf-8"), path.name)
     except FileNotFoundError:
-        raise UserError(f"there is no study file {path}") from None
+        hint = f"; did you mean {path.stem}, which comes with tffcl?" if path.stem in study_names() else ""
+        raise UserError(f"there is no study file {path}{hint}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path.name} is no TOML: {error}") from None
     return _study(path, contents)

@@ -160,7 +160,7 @@ def load_task(task: str | pathlib.Path) -> Task:
     """
     path = pathlib.Path(task)
     if path.suffix != ".toml":
-        path = _by_name(str(task))
+        path = _by_name(str(task), pathlib.Path())
     contents = _read(path, ())
     for section in ("dataset", "partition", "model"):
         table = contents.get(section, {})
@@ -186,11 +186,22 @@ def check_tables(contents: Mapping, where: str):
             raise UserError(f"{where}: {name} is {contents[name]!r}; it must be text")
 
 
-def _by_name(name: str) -> pathlib.Path:
+def _by_name(name: str, beside: pathlib.Path) -> pathlib.Path:
+    """The file of a task that comes with tffcl; `beside` is where one of the user's own would be."""
     path = task_directory() / f"{name}.toml"
     if name not in task_names():
+        if name and is_file(beside / f"{name}.toml"):
+            raise UserError(f"unknown task {name!r}; did you mean the file {name}.toml?")
         raise unknown("task", name, task_names())
     return path
+
+
+def is_file(path: pathlib.Path) -> bool:
+    """Whether there is such a file; there is none of a name that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _read(path: pathlib.Path, extending: tuple) -> dict:
@@ -209,7 +220,7 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
     if "\0" in other:
         raise UserError(f"{path.name}: extends is {other[:100]!r}; no file has such a name")
     beside = path.parent / str(other)
-    base = _read(beside if beside.suffix == ".toml" else _by_name(str(other)), (*extending, path.absolute()))
+    base = _read(beside if beside.suffix == ".toml" else _by_name(str(other), path.parent), (*extending, path.absolute()))
     for section in ("dataset", "partition", "model"):
         # Another set's options mean nothing to this one.
         tables = own.get(section, {}), base.get(section, {})
@@ -229,12 +240,10 @@ def _parsed(path: pathlib.Path, modified: float) -> dict:
 
 
 def _parse(path: pathlib.Path) -> dict:
-    try:
-        there = path.is_file()
-    except (OSError, ValueError):  # a name that no file can have
-        there = False
-    if not there:
+    if not is_file(path):
         if len(str(path)) > _LONGEST_PATH:
             raise UserError(f"there is no task file {str(path)[:100]}...; its name is too long for a file")
+        if path.stem in task_names():
+            raise UserError(f"there is no task file {path}; did you mean {path.stem}, which comes with tffcl?")
         raise UserError(f"there is no task file {path}; `tffcl list tasks` names those that come with tffcl")
     return _parsed(path, path.stat().st_mtime)

@@ -37,6 +37,7 @@ CLIENT_COLUMNS = (
     "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",
     "local_accuracy",
 )  # fmt: skip
+_MOST_NAMED = 3  # runs in a message
 SPLIT_COLUMNS = ("round", "cluster", "founded")
 NO_CLUSTER = -1
 
@@ -159,7 +160,7 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
     seeds = [(each, re.fullmatch(r"seed-(\d+)", each.name)) for each in path.glob("*/seed-*") if each.is_dir()]
     found = [(each.parent.name, int(match[1]), each) for each, match in seeds if match]
     if not found:
-        raise UserError(f"{path} holds no run: there is neither config.toml nor <algorithm>/seed-<n>/ in it")
+        raise UserError(f"{path} holds no run: there is neither config.toml nor <algorithm>/seed-<n>/ in it{runs_below(path)}")
     methods = comparisons.in_order(path, [method for method, _, _ in found])
     found.sort(key=lambda each: (methods.index(each[0]), *each[1:]))
     unfinished = unfinished_runs(path)
@@ -170,6 +171,16 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
             raise UserError(f"no run in {path} is finished: {failures[0]}")
         raise UserError(f"no run in {path} is finished: summary.json is missing in {unfinished[0]}; --resume goes on with it")
     return [read_run(each, method=method) for method, each in finished]
+
+
+def runs_below(path: pathlib.Path) -> str:
+    """Returns for a message which runs lie further down, "" if none does."""
+    for depth in ("seed-*", "*/seed-*", "*/*/seed-*"):
+        found = sorted(str(file.parent) for file in path.glob(f"{depth}/config.toml"))
+        if found:
+            more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+            return f"; further down {'are' if len(found) > 1 else 'is'} {', '.join(found[:_MOST_NAMED])}{more}"
+    return ""
 
 
 def unfinished_runs(path: str | pathlib.Path) -> list[pathlib.Path]:
