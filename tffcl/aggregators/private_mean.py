@@ -32,8 +32,6 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     the number of rounds; `measurements=<clients=float32[K],clip=float32>`, the noisy counts.
     """
 
-    hides_uploads = True
-
     def __init__(self, how: DPParameters = DPParameters(), *, num_clusters: int | None = None, seed: int | None = None):
         """Makes the factory.
 
@@ -45,6 +43,11 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         """
         super().__init__(num_clusters, how, seed=seed)
         self._how, self._seed = how, seed
+
+    @property
+    def hides_uploads(self) -> bool:
+        """Whether noise or secure sums hide what a single client has uploaded."""
+        return bool(self._how.noise_multiplier) or self._how.secure
 
     @property
     def noise_multiplier(self) -> float:
