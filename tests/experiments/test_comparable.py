@@ -87,8 +87,7 @@ def test_what_run_left_there_counts(out, task, capsys, monkeypatch):
     compare.run_or_note(resolved, out / "pacfl" / "seed-0")
     told = refused(capsys, task, out, "--algorithms", "fedavg")
     assert f"{out}/pacfl/seed-0 was run with train.rounds 1, not 2" in told
-    assert "say that this is pacfl's own (--set algorithms.pacfl.train" not in told
-    assert "(--set algorithms.pacfl.rounds=1)" in told
+    assert "own" not in told.split(" was run with ")[1]
 
 
 def test_what_a_method_has_of_its_own_may_differ(out, task, no_runs, capsys):

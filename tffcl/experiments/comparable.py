@@ -85,7 +85,8 @@ def _shared(there: Mapping, configs: Sequence[RunConfig], others: Callable[[str]
 def _told(label: str, key: str, before: object, now: object, *, own: bool) -> str:
     """What a run was made with otherwise, and what can be done about it but running it anew."""
     given = f", say that this is {label}'s own (--set algorithms.{label}.{key.removeprefix('train.')}={before})"
-    own = own and key.startswith("train.") and before is not None
+    # A method seldom has rounds of its own: rather a run that was made shorter to try it out.
+    own = own and key.startswith("train.") and key != "train.rounds" and before is not None
     return (
         f"was run with {key} {_said(before)}, not {_said(now)}; a table has runs of the same settings: give another --out"
         f"{given if own else ''}"
