@@ -62,9 +62,8 @@ def run(options):
     from tffcl.experiments import config, tasks
 
     if "," in options.algorithm and options.algorithm not in tasks.load_task(options.task).contents.get("algorithms", {}):
-        raise UserError(
-            f"--algorithm {options.algorithm[:100]!r} is not one method; tffcl compare --algorithms {options.algorithm[:100]} runs several"
-        )
+        names = options.algorithm[:100]
+        raise UserError(f"--algorithm {names!r} is not one method; tffcl compare --algorithms {names} runs several")
     resolved = config.resolve(options.task, options.algorithm, seed=options.seed, overrides=shared.overrides(options))
     from tffcl.experiments import clock  # which imports TensorFlow: a mistake is told before
     from tffcl.experiments.run import run
@@ -91,9 +90,9 @@ def compare(options) -> int:
     overrides = shared.overrides(options)
     if wanted:
         overrides = tasks.merged({"evaluation": {"every": 1}}, overrides)
-    names = [name.strip() for name in options.algorithms.split(",")] if options.algorithms else tasks.named_algorithms(options.task)
+    names = options.algorithms.split(",") if options.algorithms else tasks.named_algorithms(options.task)
     seeds = parse_seeds(options.seeds)
-    configs = [config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in names]
+    configs = [config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in map(str.strip, names)]
     from tffcl.experiments import compare  # which imports TensorFlow: a mistake is told before
 
     out = options.out or f"runs/{shared.task_name(options.task)}"

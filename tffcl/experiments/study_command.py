@@ -18,7 +18,8 @@ def add_study(parser):
     parser.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
     parser.add_argument("--overwrite", action="store_true", help="run anew what has been run; default: go on")
     parser.add_argument("--keep-checkpoints", action="store_true", help="of finished runs, for `tffcl export`")
-    parser.add_argument("--table-only", action="store_true", help="run nothing: the table of what has been run, of --only and --seeds if given")
+    only = "run nothing: the table of what has been run, of --only and --seeds if given"
+    parser.add_argument("--table-only", action="store_true", help=only)
 
 
 def add_results(parser):

@@ -125,7 +125,8 @@ def make_axis(key: str, values: Sequence, algorithm: str | MethodSource, option:
             raise UserError(f"{option} {key} names {show_value(value)} twice; give each value once")
     ranges = [value for value in values if isinstance(value, str) and _RANGE.fullmatch(value)]
     if ranges:
-        raise UserError(f"{option} {key}: a range, {ranges[0]}, stands alone and needs --samples N and --select cluster or global")
+        needed = "stands alone and needs --samples N and --select cluster or global"
+        raise UserError(f"{option} {key}: a range, {ranges[0]}, {needed}")
     if len(values) < 2:
         raise UserError(f"{option} {key} has {len(values)} value{'s' * (len(values) != 1)}; a sweep needs two or more")
     return Axis(key, tuple(values))
