@@ -6,10 +6,13 @@ import functools
 import numpy as np
 import pytest
 
+import tffcl
 from tests.short_runs import TRAINING, cohort_of, models_of, split
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.clients import sampling
 from tffcl.clients.population import as_examples, population_of
 from tffcl.errors import UserError
+from tffcl.rounds.traffic import Traffic
 from tffcl.runner.state_arrays import pack, unpack
 
 HOW = PACFLParameters(num_vectors=5, metric="angle_sum", num_clusters=2)
@@ -160,3 +163,30 @@ def test_a_first_cohort_with_fewer_clients_than_clusters(tff_worker, model, digi
     population = digit_clients([60] * 4)
     with pytest.raises(UserError, match="num_clusters is 3; it must be from 1 to the number of clients, 2"):
         method.next(method.initialize(population), cohort_of(population, [0, 1], 1))
+
+
+@pytest.mark.parametrize("how, enough", [({}, 3), ({"num_clusters": 2}, 2), ({"threshold": 5.0}, 1)], ids=str)
+def test_a_poisson_cohort_that_is_too_small_for_the_first_clusters_is_left_out(tff_worker, model, digit_clients, how, enough):
+    """A run does not end by chance, and does not form clusters of too few."""
+    population = digit_clients([60] * 4)
+    method = pacfl(model, PACFLParameters(num_vectors=3, when="as_they_join", **how))
+    state = start = method.initialize(population)
+    for number in range(1, enough):
+        state, metrics = method.next(state, cohort_of(population, range(number), number, rate=0.5))
+        assert state is start and not len(metrics.client_ids) and metrics.traffic == Traffic()
+    state, metrics = method.next(state, cohort_of(population, range(enough), 5, rate=0.5))
+    assert method.views(state).known.tolist() == [client < enough for client in range(4)] and len(metrics.client_ids) == enough
+
+
+def test_a_run_whose_first_cohorts_are_too_small_for_clusters_goes_on(tff_worker, model, digit_clients, tmp_path):
+    population = digit_clients([60] * 4)
+
+    def drawn(seed):
+        return [len(sampling.sample_cohort(population.client_ids, 2, seed, number, "poisson")) for number in (1, 2)]
+
+    seed = next(seed for seed in range(99) if drawn(seed) in ([1, 3], [2, 3], [2, 4]))
+    method = pacfl(model, PACFLParameters(num_vectors=3, num_clusters=3, when="as_they_join"))
+    how = {"rounds": 2, "clients_per_round": 2, "sample": "poisson", "evaluate_every": 1, "show_progress": False}
+    run = tffcl.train(method, population, seed=seed, out=tmp_path / "run", **how)
+    assert np.isnan(run.rounds["train_loss"]).tolist() == [True, False] and run.rounds["up_bytes"][0] == 0
+    assert run.client_columns["rounds_trained"].sum() == drawn(seed)[1]

@@ -14,6 +14,7 @@ from tffcl.clients.arrivals import check_newcomers
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, index_of
 from tffcl.errors import UserError
+from tffcl.rounds.traffic import RoundMetrics
 
 ARRIVALS = {
     "before_training": "all clients are clustered before the first round (the authors' code)",
@@ -41,6 +42,7 @@ class OneShotArrivals(Method):
     """A method that clusters by signatures, and asks a client for its own when it first takes part.
 
     A client that has not taken part is in a cluster of its own and has the initial model; so has a cluster that newcomers found.
+    Where Poisson sampling draws fewer clients than the first clusters need, nobody is asked for anything: the next round is the first.
     """
 
     state_class = ArrivingState
@@ -52,6 +54,8 @@ class OneShotArrivals(Method):
         return ArrivingState(population.client_ids)
 
     def next(self, state: ArrivingState, cohort: Cohort):
+        if state.met is None and cohort.rate is not None and self._too_few(len(cohort.client_ids)):
+            return state, RoundMetrics.of_nobody()
         state, fresh = self._met(state, cohort.population, cohort.client_ids)
         # Who sends a signature in this round takes part in it, and the server sees that.
         met, metrics = self._inner.next(state.met, dataclasses.replace(cohort, seen=fresh > 0))
@@ -63,7 +67,7 @@ class OneShotArrivals(Method):
         if not len(fresh):
             return state, 0
         how = self._inner.clustering
-        if state.met is None and how.threshold is how.num_clusters is None and len(fresh) < _FEWEST:
+        if state.met is None and how.num_clusters is None and self._too_few(len(fresh)):
             raise UserError(
                 f"when is 'as_they_join' and the first round has {len(fresh)} clients, among which no gap tells clusters apart; it needs "
                 f"{_FEWEST} clients or more, a threshold or num_clusters"
@@ -71,6 +75,12 @@ class OneShotArrivals(Method):
         arrivals = population.restricted(fresh)
         met = self._inner.initialize(arrivals) if state.met is None else self._inner.admit(state.met, arrivals)
         return dataclasses.replace(state, met=met), len(fresh)
+
+    def _too_few(self, clients: int) -> bool:
+        """Whether so many clients are fewer than the first clusters can be formed of."""
+        how = self._inner.clustering
+        by_gap = how.threshold is how.num_clusters is None
+        return clients < (_FEWEST if by_gap else how.num_clusters or 1)
 
     def hides_empty_rounds(self, state: ArrivingState) -> bool:
         return state.met is not None and self._inner.hides_empty_rounds(state.met)

@@ -107,6 +107,12 @@ class RoundMetrics:
     scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
     changed: np.ndarray | None = None
 
+    @classmethod
+    def of_nobody(cls) -> "RoundMetrics":
+        """Returns what a round tells in which no client is asked for anything."""
+        nothing = np.zeros(0, np.int32)
+        return cls(nothing, nothing, nothing, np.zeros(0, np.float32), nothing, nothing)
+
     def with_signatures(self, exchanged: Traffic) -> "RoundMetrics":
         """Adds what clients exchanged before they trained."""
         return dataclasses.replace(self, traffic=self.traffic + exchanged, signatures=self.signatures + exchanged)

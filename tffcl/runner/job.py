@@ -224,7 +224,7 @@ def _round(job: Job, state, number: int) -> tuple[object, dict]:
     clusters = dict.fromkeys(("clusters", "ari")) if job.method.clients_choose else _cluster_row(job, state)
     return state, {
         "seconds": 0.0,
-        "train_loss": float(weights @ metrics.losses) if len(cohort.client_ids) else None,
+        "train_loss": float(weights @ metrics.losses) if len(metrics.client_ids) else None,
         **clusters,
         **({} if metrics.relatedness is None else {"clustering_error": clustering_error(population, metrics)}),
         **metrics.scalars,
