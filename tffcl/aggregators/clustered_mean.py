@@ -101,9 +101,10 @@ class UniformClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
     Attributes:
       is_keyed: That it takes keyed uploads.
+      is_uniform: That clients count the same.
     """
 
-    is_keyed = True
+    is_keyed = is_uniform = True
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""

@@ -46,7 +46,7 @@ class PerClusterFactory(tff.aggregators.WeightedAggregationFactory):
         """Returns what aggregates another keyed upload of the same clients.
 
         Args:
-          plain: What does it where nothing is to be hidden; an unweighted one if all clients count the same.
+          plain: What does it where nothing is to be hidden; one with a true attribute `is_uniform` if all clients count the same.
           bound: The largest coordinate of that upload; None: as of the updates.
         """
         del bound

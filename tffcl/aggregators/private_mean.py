@@ -65,7 +65,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         It is another release: its noise multiplier composes with that of the updates. Numbers of another size than the clip's, of
         which `bound` tells, stay as `plain` has them.
         """
-        if bound is not None or isinstance(plain, tff.aggregators.WeightedAggregationFactory):
+        if bound is not None or not getattr(plain, "is_uniform", False):
             return plain
         seed = None if self._seed is None else self._seed + 1
         return PrivateClusteredMeanFactory(self._how, num_clusters=self.num_clusters, seed=seed)

@@ -44,9 +44,8 @@ class SecureClusteredMeanFactory(PerClusterFactory):
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
         """Returns secure sums for another keyed upload; see `PerClusterFactory.beside`."""
         how = self._how if bound is None else dataclasses.replace(self._how, bound=bound)
-        if isinstance(plain, tff.aggregators.WeightedAggregationFactory):
-            return SecureClusteredMeanFactory(how, num_clusters=self.num_clusters)
-        return UniformSecureClusteredMeanFactory(how, num_clusters=self.num_clusters)
+        kind = UniformSecureClusteredMeanFactory if getattr(plain, "is_uniform", False) else SecureClusteredMeanFactory
+        return kind(how, num_clusters=self.num_clusters)
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
