@@ -133,3 +133,22 @@ def client_data(examples):
     return tff.simulation.datasets.TestClientData(
         {client: collections.OrderedDict(x=x, y=y) for client, (x, y) in examples.items()}
     )
+
+
+def series(count=6, length=8):
+    """Short series of two values, and which of three kinds each is: the kind decides the slope."""
+    rng = np.random.default_rng(4)
+
+    def some(n):
+        y = rng.integers(0, 3, n)
+        slopes = (y - 1)[:, None, None] * np.linspace(-1, 1, length)[:, None]
+        return (slopes + rng.normal(0, 0.3, (n, length, 2))).astype(np.float32), y
+
+    return tuple({f"sensor {each}": some(n) for each in range(count)} for n in (20, 6))
+
+
+def recurrent(layer=layers.LSTM):
+    """A classifier of series by a recurrent layer's last state."""
+    return tffcl.FlatModel.from_keras(
+        sequential(layer(4, input_shape=(8, 2)), layers.Dense(3)), CROSS_ENTROPY, spec([8, 2], tf.float32)
+    )

@@ -204,6 +204,24 @@ def regression():
     return own_data.regression()
 
 
+@pytest.mark.parametrize(
+    "layer, method",
+    [
+        ("LSTM", "fedavg"),
+        ("GRU", "ifca"),
+        pytest.param("SimpleRNN", "fedavg", marks=pytest.mark.slow),
+        pytest.param("LSTM", "pacfl", marks=pytest.mark.slow),
+    ],
+)
+def test_recurrent_models_are_trained(layer, method, tmp_path):
+    """Their layers lose the shape of what they give, and in a round without an evaluation there are no test examples."""
+    model = own_data.recurrent(getattr(own_data.layers, layer))
+    train, test = own_data.series()
+    result = run(METHODS[method](model), Population.from_arrays(train, test), tmp_path / "run", evaluate_every=2)
+    assert np.isfinite(result.rounds["train_loss"]).all() and result.summary["accuracy"]["cluster"]["mean"] > 0
+    assert result.predict("sensor 1", test["sensor 1"][0]).shape == (6,)
+
+
 def test_without_test_examples_a_run_has_no_accuracy(regression, clinics, tmp_path, recwarn):
     result = run(build_fedavg(regression, TRAINING), Population.from_arrays(clinics[0]), tmp_path / "run")
     assert result.summary["accuracy"]["cluster"]["mean"] is None and result.summary["accuracy"]["global"]["mean"] is None

@@ -1,7 +1,5 @@
 """Local evaluation: what a model that is one vector answers on a client's examples."""
 
-import functools
-
 import tensorflow as tf
 
 from tffcl.models.flat import FlatModel
@@ -22,7 +20,11 @@ def _build_inference(model: FlatModel, finish, dtype, shape=(), few=False):
         batches = (n + _BATCH - 1) // _BATCH
         padded = tf.pad(x, [[0, batches * _BATCH - n]] + [[0, 0]] * len(model.input_shape))
         padded = tf.reshape(padded, [batches, _BATCH, *model.input_shape])
-        one = functools.partial(of_batch, tensors)
+
+        def one(batch):
+            # Recurrent layers lose the shape, which the loop needs where there is no batch at all.
+            return tf.ensure_shape(of_batch(tensors, batch), [_BATCH, *shape])
+
         answers = tf.map_fn(one, padded, fn_output_signature=dtype, parallel_iterations=1)
         return tf.reshape(answers, [-1, *shape])[:n]
 

@@ -48,7 +48,8 @@ def from_functional(
     def losses(predicted, labels):
         def of_one(example):
             output, label = example
-            return loss(output[tf.newaxis], label[tf.newaxis])  # the mean over a batch of one
+            # The mean over a batch of one; of no example at all the loop needs its shape.
+            return tf.ensure_shape(loss(output[tf.newaxis], label[tf.newaxis]), [])
 
         return tf.map_fn(of_one, (predicted, labels), fn_output_signature=tf.float32)
 
