@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
+import re
+import tomllib
 import types
 
 import numpy as np
 import pytest
+import tomli_w
 
 import tffcl
 from tests.runner.finished_runs import check_files_agree, rows_of, unfinished_copy
@@ -138,6 +141,41 @@ def test_what_holds_a_run_is_left_alone(finished, method, population):
         train(method, population, finished.out, resume=True, seed=4)
     with pytest.raises(UserError, match="its train.rounds is 4, not 5"):
         train(method, population, finished.out, resume=True, rounds=5)
+
+
+def built(model, rate=0.1, clusters=2, **more):
+    """The method as users build it, so that it knows of what."""
+    training, parameters = LocalTraining(epochs=3, learning_rate=rate), PACFLParameters(num_vectors=5, num_clusters=clusters)
+    return tffcl.algorithms.build_pacfl(model, training, parameters, **more)
+
+
+def test_a_run_is_resumed_with_the_method_that_it_had(model, population, tmp_path):
+    out = tmp_path / "run"
+    assert train(built(model), population, out, until=1) is None
+    noted = tomllib.loads((out / "config.toml").read_text())["built_from"]
+    assert noted["training"]["learning_rate"] == 0.1 and noted["parameters"]["num_clusters"] == 2
+    assert noted["model"]["hidden"] == "20" and noted["aggregation"] == "none"
+    other = build_mlp((8, 8, 1), 10, hidden=30, normalization=(0.3, 0.4))
+    for method, message in (
+        (built(model, rate=0.2), "its built_from.training.learning_rate is 0.1, not 0.2"),
+        (built(model, clusters=3), "its built_from.parameters.num_clusters is 2, not 3"),
+        (built(other), "its built_from.model.hidden is '20', not '30'"),
+        (built(model, aggregation=tffcl.aggregation("robust")), "its built_from.aggregation is 'none', not {'kind': 'Robust"),
+    ):
+        with pytest.raises(UserError, match=f"holds another run: {re.escape(message)}"):
+            train(method, population, out, resume=True)
+    assert train(built(model), population, out, resume=True).summary["rounds"] == 4
+
+
+def test_a_run_that_has_not_noted_its_method_is_resumed(model, method, population, tmp_path):
+    """One of an earlier version; and a method that cannot tell what it was built from."""
+    out = tmp_path / "run"
+    train(built(model), population, out, until=1)
+    config = tomllib.loads((out / "config.toml").read_text())
+    assert train(method, population, out, resume=True, until=2) is None
+    del config["built_from"]
+    (out / "config.toml").write_text(tomli_w.dumps(config))
+    assert train(built(model), population, out, resume=True).summary["rounds"] == 4
 
 
 @pytest.mark.parametrize(

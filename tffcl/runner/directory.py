@@ -22,6 +22,7 @@ from tffcl.reporting.marker import MARKER, check_results, check_summary, digest_
 from tffcl.runner.lock import LOCK, check_unlocked
 
 CHECKPOINTS, KEPT = "checkpoints", "kept"
+BUILT_FROM = "built_from"  # the table of what the method of a run from Python was built from, as far as it can tell
 FAILED = "failed.json"  # why a run of a comparison has none of the files of a finished one
 _PICTURES = (
     "accuracy|progress|merging|clients|sizes|sweep|(labels|splits|representations|proximity|dendrogram|relatedness|centres).*"
@@ -278,8 +279,13 @@ def _remove(out: pathlib.Path) -> list[pathlib.Path]:
 
 def check_same(out: pathlib.Path, settings: Mapping):
     """Raises UserError if the run in `out` has other settings, naming the first that differs."""
-    old = read_settings(out / "config.toml")
-    difference = first_difference(_without_budget(old), _without_budget(settings))
+    old, new = _without_budget(read_settings(out / "config.toml")), _without_budget(settings)
+    # A run of an earlier version has not noted it, and not every method can tell all of it.
+    before, now = (each.pop(BUILT_FROM, {}) for each in (old, new))
+    both = [key for key in before if key in now]
+    difference = first_difference(old, new) or first_difference(
+        *({key: each[key] for key in both} for each in (before, now)), f"{BUILT_FROM}."
+    )
     if difference:
         key, before, now = difference
         raise UserError(

@@ -24,6 +24,7 @@ from tffcl.runner.progress import go_on_from, progress_bar, say_once, show_clien
 from tffcl.runner.result import Result
 from tffcl.runner.round_metrics import Metrics
 from tffcl.runner.stages import Stages
+from tffcl.runner.told import told_of
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.runtime.memory import budget, budget_bytes, parse_bytes
 
@@ -66,7 +67,7 @@ def train(
       keep_checkpoints: How many of the newest checkpoints are kept.
       later: Round to the population from then on, where newcomers join or data change in the middle, see `stages.Stages`.
       settings: What was set, nested tables for config.toml; `task` and `algorithm` name the run in tables. A run is resumed
-        with the same settings only. Default: what is given here.
+        with the same settings only. Default: what is given here, and what a builder of `tffcl.algorithms` was given.
       resume: Go on from the newest checkpoint in `out`; from the start if there is none.
       overwrite: Delete the run that is in `out`.
       show_progress: A progress bar with an ETA on standard error.
@@ -166,4 +167,5 @@ def _trained(job: Job, out: pathlib.Path, checkpoints: Checkpoints, taking_part,
 
 def _default_settings(method, protocol: Protocol, place_unseen: bool) -> dict:
     values = dataclasses.asdict(protocol) | ({"place_unseen": True} if place_unseen else {})
-    return {"task": "train", "algorithm": method.name, "seed": values.pop("seed"), "train": values}
+    named = {"task": "train", "algorithm": method.name, "seed": values.pop("seed"), "train": values}
+    return {**named, directory.BUILT_FROM: told_of(method)}
