@@ -95,3 +95,35 @@ def test_federated_names_the_client_without_examples():
     split = Partition((np.array([0]), np.zeros(0, np.int64)), (np.array([0]),) * 2)
     with pytest.raises(UserError, match="client 1 has no training examples under partition by hand of toy"):
         federated(labelled([0, 1]), split, "by hand")
+
+
+HALVES = (np.array([0, 1]), np.array([2, 3]))
+
+
+@pytest.mark.parametrize(
+    "parts, message",
+    [
+        ({"train": (HALVES[0], np.array([2, 4]))}, "the training indices of client 1 have 4; there are 4 examples, from 0 to 3"),
+        ({"test": (HALVES[0], np.array([2, 4]))}, "the test indices of client 1 have 4; there are 4 examples, from 0 to 3"),
+        ({"train": (np.array([-1, 0]), HALVES[1])}, "the training indices of client 0 have -1; there are 4 examples"),
+        ({"train": (HALVES[0], np.array([2.0, 3.0]))}, "the training indices of client 1 are float64 of rank 1; they must be integers"),
+        ({"train": (HALVES[0][:, np.newaxis], HALVES[1])}, "the training indices of client 0 are int64 of rank 2; they must be integers of"),
+        ({"train": (HALVES[0], np.array([True, False]))}, "of client 1 are bool of rank 1; they must be integers of rank 1, or a mask of 4"),
+        ({"train": (HALVES[0], [[0], [1, 2]])}, "the training indices of client 1 are object of rank 2; they must be integers"),
+        ({"train": (HALVES[0], 3)}, "the training indices of client 1 are int64 of rank 0; they must be integers"),
+        ({"groups": np.array(["a", "b"])}, "the groups are <U1 of rank 1; they must be integers, one a client"),
+        ({"groups": [0.5, 1.5]}, "the groups are float64 of rank 1; they must be integers"),
+    ],
+)  # fmt: skip
+def test_indices_that_are_none_are_refused_by_client(parts, message):
+    split = Partition(**{"train": HALVES, "test": HALVES, **parts})
+    with pytest.raises(UserError, match=f"partition by hand of toy: .*{message}") as said:
+        federated(labelled([0, 1, 0, 1]), split, "by hand")
+    assert "\n" not in str(said.value)
+
+
+def test_masks_lists_and_repeated_indices_are_taken():
+    split = Partition((np.array([True, False, False, True]), [1, 1, 2]), (HALVES[0], []), [3, 5])
+    data = federated(labelled([0, 1, 2, 0], num_classes=3), split, "by hand")
+    assert data.label_counts().tolist() == [[2, 0, 0], [0, 2, 1]]
+    assert list(map(len, data.test_indices)) == [2, 0] and data.true_groups.tolist() == [3, 5]

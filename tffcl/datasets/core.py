@@ -238,7 +238,7 @@ class Partition(Shown):
     """Who holds which examples of a data set, N clients.
 
     Attributes:
-      train: One int64 array of indices into the training images per client.
+      train: One int64 array of indices into the training images per client; an index may be there several times.
       test: One int64 array of indices into the test images per client; clients may share an array.
       groups: int32 [N], the group each client was made in, or None where there are no true groups.
       transforms: What happens to each client's examples, or None for nothing.

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tffcl.datasets import registry as catalog
 from tffcl.datasets.core import Dataset, FederatedDataset, Images, Partition
+from tffcl.datasets.held import checked_groups, checked_indices
 from tffcl.datasets.mixture import mixture
 from tffcl.datasets.normalization import normalized
 from tffcl.datasets.pools import pool
@@ -148,13 +149,17 @@ def federated(dataset: Dataset, partition: Partition, name: str, server: Images 
       server: The server's own images, or None.
 
     Raises:
-      UserError: If a client has no training examples.
+      UserError: If a client has no training examples, or the partition has examples that are not there.
     """
-    for client, index in enumerate(partition.train):
+    where = f"partition {name} of {dataset.name}"
+    groups = checked_groups(partition.groups, where)
+    for_training = checked_indices(partition.train, len(dataset.train), "training", where)
+    for_tests = checked_indices(partition.test, len(dataset.test), "test", where)
+    for client, index in enumerate(for_training):
         if not len(index):
-            raise UserError(f"client {client} has no training examples under partition {name} of {dataset.name}")
-    train, train_indices = pool(dataset.train, partition.train, partition.transforms, dataset.num_classes)
-    test, test_indices = pool(dataset.test, partition.test, partition.transforms, dataset.num_classes)
+            raise UserError(f"client {client} has no training examples under {where}")
+    train, train_indices = pool(dataset.train, for_training, partition.transforms, dataset.num_classes)
+    test, test_indices = pool(dataset.test, for_tests, partition.transforms, dataset.num_classes)
     return FederatedDataset(
         name=f"{dataset.name}/{name}",
         train=train,
@@ -164,7 +169,7 @@ def federated(dataset: Dataset, partition: Partition, name: str, server: Images 
         std=dataset.std,
         train_indices=train_indices,
         test_indices=test_indices,
-        true_groups=partition.groups,
+        true_groups=groups,
         class_names=dataset.class_names,
         note=dataset.note,
         server=server,
