@@ -1,4 +1,4 @@
-"""Ctrl-C at places where Python loses a KeyboardInterrupt."""
+"""Ctrl-C at places where Python loses a KeyboardInterrupt, and the other signals that ask a run to end."""
 
 import gc
 import os
@@ -69,6 +69,39 @@ def test_one_that_a_destructor_loses_is_found_and_nothing_is_printed(pythons_own
         with pytest.raises(KeyboardInterrupt):
             watched.check()
     assert sys.unraisablehook is sys.__unraisablehook__
+
+
+@pytest.fixture(params=[signal.SIGTERM, signal.SIGHUP])
+def ending(request):
+    """A signal that ends a process by default."""
+    before = signal.signal(request.param, signal.SIG_DFL)
+    yield request.param
+    signal.signal(request.param, before)
+
+
+def test_other_signals_that_ask_for_the_end_are_as_ctrl_c(pythons_own_handler, ending):
+    with interrupts.watch_for_interrupts() as watched:
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), ending)
+        assert watched.asked
+        os.kill(os.getpid(), ending)  # as `timeout` does: what is being saved goes on
+        with pytest.raises(KeyboardInterrupt):
+            send()  # who has no patience
+    assert signal.getsignal(ending) is signal.SIG_DFL
+
+
+def test_they_stay_ignored_and_are_heard_where_ctrl_c_is_ignored(pythons_own_handler, ending):
+    """Under nohup, and in the background of a script."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interrupts.watch_for_interrupts() as watched:
+        send()
+        assert not watched.asked and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), ending)
+    signal.signal(ending, signal.SIG_IGN)
+    with interrupts.watch_for_interrupts() as watched:
+        os.kill(os.getpid(), ending)
+        assert not watched.asked and signal.getsignal(ending) is signal.SIG_IGN
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "own"])

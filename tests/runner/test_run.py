@@ -133,14 +133,15 @@ def started(target):
     return subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_ctrl_c_saves_and_leaves_no_worker(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_who_asks_for_the_end_saves_and_leaves_no_worker(tmp_path, number):
     target = tmp_path / "stopped"
     process = started(target)
     wait_for(lambda: rows_of(target) >= 2, process)
     workers = children(process.pid)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=240)
-    assert process.returncode == 130
+    assert process.returncode == 130 and [*(target / "checkpoints").glob("round_*.npz")]
     assert "the same command with --resume goes on" in errors
     assert "Traceback" not in errors
     assert workers and not any(alive(pid) for pid in workers)

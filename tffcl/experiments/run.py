@@ -40,7 +40,7 @@ def run(
 
     Raises:
       UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
-      Interrupted: After Ctrl-C.
+      Interrupted: After Ctrl-C, SIGTERM or SIGHUP.
     """
     settings, protocol = config.as_dict(), config.train
     if workers:

@@ -86,7 +86,7 @@ def train(
 
     Raises:
       UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
-      Interrupted: After Ctrl-C.
+      Interrupted: After Ctrl-C, SIGTERM or SIGHUP.
     """
     checks.check_method(method)
     most = None if memory is None else parse_bytes(memory)
