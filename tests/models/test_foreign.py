@@ -16,6 +16,7 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_evaluation import build_count_correct, build_mean_loss, build_predict
 from tffcl.client_work.training import build_train_and_report
 from tffcl.errors import UserError
+from tffcl.models.foreign import keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.models.saved_model import save_models
 
@@ -25,6 +26,12 @@ KERAS = {
     "cnn": (own_data.keras_cnn, own_data.cnn, own_data.cameras),
     "letters": (own_data.keras_letters, own_data.letters, own_data.writers),
 }
+
+
+def in_graph_of(vector, model, x):
+    """The labels that a model's vector gives."""
+    specs = tf.TensorSpec(vector.shape), tf.TensorSpec(x.shape, x.dtype)
+    return graph_function(build_predict(model), *specs)(tf.constant(vector), tf.constant(x)).numpy()
 
 
 @pytest.fixture(scope="module", params=KERAS)
@@ -61,6 +68,15 @@ def test_a_vector_has_the_weights_of_keras_under_their_names(pair):
         assert weight.name.split("/")[-1] == theirs.name.split("/")[-1].split(":")[0]
     assert list(model.layer_slices().values())[-1].stop == model.size
     assert sum(layer.stop - layer.start for layer in model.layer_slices().values()) == model.size
+
+
+def test_a_vector_becomes_the_keras_model_that_it_is(pair):
+    keras, model, x, _ = pair
+    vector = model.draw(5)
+    copy = keras_with(model, vector)
+    assert copy is not model.keras and np.any(copy(x) != keras(x))
+    np.testing.assert_array_equal(model.ravel([variable.numpy() for variable in copy.trainable_variables]), vector)
+    np.testing.assert_array_equal(np.argmax(copy(x), axis=-1), in_graph_of(vector, model, x))
 
 
 def test_layers_of_branches_have_their_names():

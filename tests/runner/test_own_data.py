@@ -194,6 +194,24 @@ def test_saved_models_answer_as_the_result(own, finished, tmp_path):
     np.testing.assert_allclose(np.sum(answers["probabilities"], axis=-1), 1, rtol=1e-5)
 
 
+def test_a_clients_model_is_a_keras_model_again(own, finished):
+    if own.model.keras is None:
+        with pytest.raises(UserError, match="regression was not made by FlatModel.from_keras; model_of gives its weights"):
+            finished.keras_model_of(own.population.names[0])
+        return
+    before = [variable.numpy() for variable in own.model.keras.trainable_variables]
+    for name in own.population.names[:2]:
+        x, _ = own.arrays[1][name]
+        keras = finished.keras_model_of(name)
+        outputs = keras(x).numpy()
+        np.testing.assert_array_equal(np.argmax(outputs, axis=-1), finished.predict(name, x))
+        found = finished.predict(name, x, probabilities=True)
+        np.testing.assert_allclose(found, tf.nn.softmax(outputs), atol=1e-5)
+        assert found.dtype == np.float32 and found.shape == outputs.shape
+    for kept, variable in zip(before, own.model.keras.trainable_variables, strict=True):
+        np.testing.assert_array_equal(kept, variable)  # the user's own is left alone
+
+
 @pytest.fixture(scope="module")
 def clinics():
     return own_data.clinics()

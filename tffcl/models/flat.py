@@ -199,6 +199,7 @@ class FlatModel(FlatWeights, Shown):
       initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn; None for a model of another origin.
       key: Equal for models of one architecture, whatever their initial weights: what is traced for one serves the other. None
         for a model that is like no other.
+      keras: The Keras model that it was made of; None for all others. Its weights are not those of the vectors.
     """
 
     functional: tff.learning.models.FunctionalModel
@@ -211,6 +212,7 @@ class FlatModel(FlatWeights, Shown):
     probabilities: Callable = tf.nn.softmax
     initialization: str | None = None
     key: tuple | None = None
+    keras: tf.keras.Model | None = None
 
     def facts(self):
         """How large it is, and from what to what it goes."""

@@ -1,6 +1,7 @@
 """Models of another origin as `FlatModel`: any `tff.learning` FunctionalModel, any Keras model that TFF can make one of."""
 
 import collections
+import dataclasses
 import re
 from collections.abc import Mapping
 
@@ -92,7 +93,22 @@ def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_sp
         raise UserError(f"the Keras model {name} has weights that are not trained, e.g. {fixed}; TFF needs all to be trainable")
     names = [_weight_name(variable) for variable in keras_model.trainable_variables]
     from_logits = loss.get_config().get("from_logits", True)
-    return from_functional(functional, name, weight_names=names, probabilities=None if from_logits else tf.identity)
+    made = from_functional(functional, name, weight_names=names, probabilities=None if from_logits else tf.identity)
+    return dataclasses.replace(made, keras=keras_model)
+
+
+def keras_with(model: FlatModel, vector: np.ndarray) -> tf.keras.Model:
+    """Returns a copy of the Keras model that a `FlatModel` was made of, with the weights of a vector `float32 [P]`.
+
+    Raises:
+      UserError: If it was made of no Keras model.
+    """
+    if model.keras is None:
+        raise UserError(f"{model.name} was not made by FlatModel.from_keras; model_of gives its weights, predict its answers")
+    copy = tf.keras.models.clone_model(model.keras)  # which TFF has done, too
+    for variable, tensor in zip(copy.trainable_variables, model.unravel(tf.constant(vector)), strict=True):
+        variable.assign(tensor)
+    return copy
 
 
 def _keras_in_graphs(keras_model, loss, input_spec) -> tff.learning.models.FunctionalModel:

@@ -9,11 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.algorithms.method import Method
-from tffcl.client_work.local_evaluation import build_predict
+from tffcl.client_work.local_evaluation import build_predict, build_probabilities
 from tffcl.clients.population import Population, index_of
 from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
+from tffcl.models.foreign import keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.shown import Shown, percent
 
@@ -55,15 +56,24 @@ class Trained(Shown):
         models, rows = self.method.models_for(self.state, own)
         return models[rows[0]]
 
-    def predict(self, client, x: np.ndarray) -> np.ndarray:
+    def keras_model_of(self, client) -> tf.keras.Model:
+        """Returns the model that a client uses as a Keras model of one's own, to go on with, to save or to serve.
+
+        Raises:
+          UserError: If the client did not take part, or the method's model was not made by `FlatModel.from_keras`.
+        """
+        return keras_with(self.method.model, self.model_of(client))
+
+    def predict(self, client, x: np.ndarray, *, probabilities: bool = False) -> np.ndarray:
         """Returns what a client's model answers.
 
         Args:
           client: Whose model.
           x: Examples `[n, ...]` as the model takes them.
+          probabilities: Whether it answers with the probability of each class.
 
         Returns:
-          Labels `int32 [n]`.
+          Labels `int32 [n]`, or probabilities `float32 [n, classes]`; with an axis more for sequences of labels.
 
         Raises:
           UserError: If the client did not take part, or the examples' type or shape is not the data's.
@@ -74,14 +84,15 @@ class Trained(Shown):
         if x.dtype != spec.dtype.as_numpy_dtype or x.shape[1:] != tuple(spec.shape):
             wanted = f"{spec.dtype.name} of shape [n, {', '.join(map(str, spec.shape))}]"
             raise UserError(f"images are {x.dtype} of shape {list(x.shape)}; they must be {wanted}")
-        return _predictor(self.method.model)(self.model_of(client), x).numpy()
+        return _predictor(self.method.model, probabilities)(self.model_of(client), x).numpy()
 
 
 @built_once
-def _predictor(model: FlatModel):
+def _predictor(model: FlatModel, probabilities: bool):
     spec = model.example_spec["x"]
     x = tf.TensorSpec([None, *spec.shape], spec.dtype)
-    return graph_function(build_predict(model), tf.TensorSpec([model.size]), x)
+    answers = build_probabilities(model) if probabilities else build_predict(model)
+    return graph_function(answers, tf.TensorSpec([model.size]), x)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,9 +127,13 @@ class Result(Shown):
         """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""
         return self.trained.model_of(client)
 
-    def predict(self, client, x: np.ndarray) -> np.ndarray:
+    def keras_model_of(self, client) -> tf.keras.Model:
+        """Returns the model that a client uses as a Keras model, see `Trained.keras_model_of`."""
+        return self.trained.keras_model_of(client)
+
+    def predict(self, client, x: np.ndarray, *, probabilities: bool = False) -> np.ndarray:
         """Returns what a client's model answers, see `Trained.predict`."""
-        return self.trained.predict(client, x)
+        return self.trained.predict(client, x, probabilities=probabilities)
 
     def facts(self):
         """What came of the run."""
