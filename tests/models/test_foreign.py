@@ -214,6 +214,15 @@ def test_saved_models_answer_as_keras(pair, tmp_path):
     np.testing.assert_array_equal(answers["labels"], np.argmax(expected, axis=-1))
 
 
+@pytest.mark.parametrize("cluster", [-1, 2])
+def test_saved_models_refuse_a_cluster_that_is_not_there(tmp_path, cluster):
+    model = own_data.perceptron()
+    save_models(tmp_path, model, np.stack([model.initial, model.initial]))
+    served = tf.saved_model.load(str(tmp_path)).signatures["serving_default"]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"cluster must be from 0 to 1, but is.*\n?.*{cluster}"):
+        served(images=tf.constant(own_data.patients()[0][:2]), cluster=tf.constant(cluster))
+
+
 @pytest.mark.slow
 def test_saved_models_need_nothing_but_tensorflow(tmp_path):
     model, (x, _) = own_data.letters(), own_data.writers(1)[0]["writer 0"]

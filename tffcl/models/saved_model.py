@@ -13,8 +13,8 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
     """Writes models of one architecture as a TensorFlow SavedModel.
 
     Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them, and `cluster int32`, the row of
-    `models`, and gives `probabilities float32[n, classes]` and `labels int32[n]`. The loaded object has the
-    parameters as the variable `models`.
+    `models`, and gives `probabilities float32[n, classes]` and `labels int32[n]`; for a row that is not there TensorFlow raises
+    InvalidArgumentError and says which there are. The loaded object has the parameters as the variable `models`.
 
     Args:
       directory: Of the SavedModel.
@@ -35,6 +35,8 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
 
     @tf.function(autograph=False, input_signature=[images_spec, tf.TensorSpec([], tf.int32, "cluster")])
     def predict(images, cluster):
+        there = tf.logical_and(cluster >= 0, cluster < len(models))  # -1 would be the last
+        tf.debugging.Assert(there, [f"cluster must be from 0 to {len(models) - 1}, but is", cluster])
         return run(served.models[cluster], images)
 
     served.predict = predict
