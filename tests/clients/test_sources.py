@@ -70,6 +70,22 @@ def test_whole_numbers_stay_as_they_are():
         population.index(["anna"])
 
 
+def test_a_user_names_clients_as_files_do(named):
+    """A number where there are names would silently be a row."""
+    assert named.id_of("mia") == 1 and named.id_of(named.names[2]) == 2
+    whole = Population.from_arrays({40: (X, Y), 7: (X[:1], Y[:1])})
+    assert whole.id_of(40) == 40 and whole.id_of(np.int64(7)) == 7
+    for population, client, message in (
+        (named, 0, "client 0 is not known; client IDs are text, e.g. 'bo'"),
+        (named, np.int32(0), "is not known; client IDs are text, e.g. 'bo'"),
+        (named, "mio", "unknown client 'mio'; did you mean 'mia'"),
+        (whole, "40", "client '40' is not known; client IDs are whole numbers, e.g. 7"),
+        (whole, 8, "client 8 is not known; there are 2 clients, 7 to 40"),
+    ):
+        with pytest.raises(UserError, match=message):
+            population.id_of(client)
+
+
 def test_newcomers_get_numbers_after_those_of_the_clients_that_are_known(named):
     """In alphabetical order they would take the numbers of others."""
     new = Population.from_arrays({"ann": (X, Y), "carl": (X, Y)}, known=named)

@@ -115,6 +115,9 @@ def test_a_run_on_own_data_tells_clients_by_their_names(own, finished):
         finished.clients["client_id"].tolist() == names == [row["client_id"] for row in rows_of(finished.out / "clients.csv")]
     )
     assert finished.clients["examples"].tolist() == [len(own.arrays[0][name][1]) for name in names]
+    for wrong in (finished.model_of, finished.trained.cluster_of):
+        with pytest.raises(UserError, match="client 0 is not known; client IDs are text, e.g. '"):
+            wrong(0)
     assert sum(finished.clients["rounds_trained"]) == 2 * 3 and np.isfinite(finished.rounds["train_loss"]).all()
     start, vectors = own.model.initial, [finished.model_of(name) for name in names]
     assert all(vector.shape == start.shape for vector in vectors) and any(np.any(vector != start) for vector in vectors)

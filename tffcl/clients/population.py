@@ -112,6 +112,17 @@ class Population(Shown):
                 raise UserError(f"client {error.args[0]} is not known; {said}") from None
             raise unknown("client", error.args[0], rows) from None
 
+    def id_of(self, client) -> int:
+        """Returns the ID of a client that a user names, as it is called in files: by its name where there are names, else by its ID.
+
+        Raises:
+          UserError: If it is not of this population, or is named in the other way: a number where there are names would be a row.
+        """
+        if isinstance(client, str) == (self.names is None):
+            called = "whole numbers" if self.names is None else "text"
+            raise UserError(f"client {client!r} is not known; client IDs are {called}, e.g. {self.shown_ids.tolist()[0]!r}")
+        return int(self.client_ids[self.index([client])[0]])
+
     def name_of(self, client_id: int) -> str:
         """Returns what a client is called in files and messages."""
         return str(client_id) if self.names is None else str(self.names[self.index([client_id])[0]])

@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -47,12 +48,12 @@ class Trained(Shown):
 
     def cluster_of(self, client) -> int:
         """Returns the client's cluster; UserError if it did not take part."""
-        own, views = self.population.client_ids[self.population.index([client])], self.method.views(self.state)
+        own, views = self.population.id_of(client), self.method.views(self.state)
         return int(views.clusters[index_of(views.client_ids, own)[0]])  # the state may know more clients than the population
 
     def model_of(self, client) -> np.ndarray:
         """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""
-        own = self.population.client_ids[self.population.index([client])]
+        own: Any = np.array([self.population.id_of(client)], np.int32)
         models, rows = self.method.models_for(self.state, own)
         return models[rows[0]]
 
