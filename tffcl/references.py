@@ -9,6 +9,7 @@ import inspect
 import pathlib
 import re
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 
 from tffcl.errors import UserError, unknown
@@ -109,7 +110,8 @@ def made_by(kind: str, name: str, function: Callable, wanted: type | None, *args
     except (Exception, SystemExit) as error:  # whatever a user's own function raises
         if not is_reference(name) and name not in registered(kind):
             raise
-        raise UserError(f"{kind} {name} failed: {_in_a_line(error)}", table=kind, key="builder") from error
+        said = _in_a_line(error, getattr(sys.modules.get(function.__module__), "__file__", None))
+        raise UserError(f"{kind} {name} failed: {said}", table=kind, key="builder") from error
     if wanted is not None and not isinstance(made, wanted):
         raise UserError(
             f"{kind} {name} gave {type(made).__name__}; it must give a tffcl.{wanted.__name__}", table=kind, key="builder"
@@ -147,12 +149,24 @@ def load_reference(reference: str, directory: str | pathlib.Path | None = None, 
     return found
 
 
-def _in_a_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+def _in_a_line(error: BaseException, file: object) -> str:
+    """What was raised, and the last line of the user's that led to it: in the file that was called, or one beside it."""
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    if not isinstance(file, str):
+        return said
+    home, installed = pathlib.Path(file).resolve().parent, "site-packages" in file
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = pathlib.Path(frame.filename).resolve()
+        if path.is_relative_to(home) and ("site-packages" in path.parts) == installed:
+            return f"{said} ({path.name}:{frame.lineno})"
+    return said
 
 
 def _module(name: str, directory, where: str):
     path = pathlib.Path(directory or ".", *name.split(".")).with_suffix(".py").resolve()
+    if path.is_file() and name in sys.stdlib_module_names:  # whoever imports Python's own would get this one from now on
+        another = f"Python has one of that name itself; call {path.name} something else"
+        raise UserError(f"{where} names the module {name}, but {another}")
     try:
         if not path.is_file():
             return importlib.import_module(name)
@@ -176,4 +190,5 @@ def _module(name: str, directory, where: str):
             ) from None
         raise UserError(f"{where} names the module {name}, which cannot be imported: {error}") from None
     except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
-        raise UserError(f"{where} names the module {name}, which cannot be imported: {_in_a_line(error)}") from None
+        said = _in_a_line(error, str(path))
+        raise UserError(f"{where} names the module {name}, which cannot be imported: {said}") from None

@@ -135,14 +135,15 @@ BAD_BUILDERS = {
     'builder = "nowhere_to_be_found:build"': "neither a file nowhere_to_be_found.py beside the task file nor on Python's path",
     'builder = "bad_one:build_it"': "unknown function in bad_one 'build_it'; did you mean 'build_ti'",
     'builder = "bad_one"': 'it must be "module:function"',
-    'builder = "bad_two:build"': "cannot be imported: ZeroDivisionError",
+    'builder = "bad_two:build"': "cannot be imported: ZeroDivisionError: division by zero (bad_two.py:1)",
+    'builder = "random:build"': "names the module random, but Python has one of that name itself; call random.py something else",
     'builder = "bad_one:takes_one"': "it must take (model, training, ...)",
     'builder = "bad_one:build_ti"\nrat = 3': "unknown key in [algorithms.own] 'rat'; did you mean 'rate'?",
     'builder = "bad_one:build_ti"\nrate = "much"': "algorithms.own.rate is 'much'; it must be a number",
     'builder = "bad_one:build_ti"\nmethod = "pacfl"': "has method and builder; give one of the two",
     'builder = "bad_one:build_rounds"\nrounds = 2': "has a parameter 'rounds', which as a key means something else",
     'builder = "bad_one:build_check"': "has a parameter 'check', which as a key means something else",
-    'builder = "bad_three:build"': "cannot be imported: SystemExit: 3",
+    'builder = "bad_three:build"': "cannot be imported: SystemExit: 3 (bad_three.py:3)",
     'builder = "builtins:dict"': "whose parameters cannot be read",
     'method = "pacfll"': "unknown method 'pacfll'; did you mean 'pacfl'?",
     'method = "composed"\nsignature = "subspac"': "unknown algorithms.own.signature 'subspac'; did you mean 'subspace'?",
@@ -164,12 +165,16 @@ def build_check(model, training, *, check=3):
 
 def build_failing(model, training, *, rate: "Rate" = 0.1, of: list[int] = []):
     raise ValueError("no\\nrate")
+
+def build_unread(model, training):
+    import json
+    json.loads("no JSON")
 """
 
 
 @pytest.mark.parametrize("text", BAD_BUILDERS)
 def test_bad_builders_get_one_line(text, tmp_path):
-    path = own_task(tmp_path, text, bad_one=BAD_ONE, bad_two="1 / 0\n", bad_three="import sys\n\nsys.exit(3)\n")
+    path = own_task(tmp_path, text, bad_one=BAD_ONE, bad_two="1 / 0\n", bad_three="import sys\n\nsys.exit(3)\n", random=BAD_ONE)
     with pytest.raises(UserError) as told:
         config.resolve(path, "own")
     assert BAD_BUILDERS[text] in str(told.value) and "\n" not in str(told.value)
@@ -178,7 +183,13 @@ def test_bad_builders_get_one_line(text, tmp_path):
 def test_a_builder_that_fails_is_told_in_one_line(tmp_path):
     """Its types are known to type checkers only, and one of its defaults is a list."""
     path = own_task(tmp_path, 'builder = "bad_one:build_failing"\nof = [3]', bad_one=BAD_ONE)
-    with pytest.raises(UserError, match="^algorithm bad_one:build_failing failed: ValueError: no rate$"):
+    with pytest.raises(UserError, match=r"^algorithm bad_one:build_failing failed: ValueError: no rate \(bad_one.py:15\)$"):
+        run(config.resolve(path, "own"), tmp_path / "out", show_progress=False)
+
+
+def test_what_fails_elsewhere_is_told_by_the_users_line(tmp_path):
+    path = own_task(tmp_path, 'builder = "bad_one:build_unread"', bad_one=BAD_ONE)
+    with pytest.raises(UserError, match=r"build_unread failed: JSONDecodeError: .* \(bad_one.py:19\)$"):
         run(config.resolve(path, "own"), tmp_path / "out", show_progress=False)
 
 
