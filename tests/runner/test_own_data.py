@@ -256,8 +256,32 @@ def test_double_precision_is_taken_where_the_model_takes_floats(regression, clin
     result = run(build_fedavg(regression, TRAINING), Population.from_arrays(train, test), tmp_path / "run", rounds=1)
     x = test["clinic_3"][0]
     np.testing.assert_array_equal(result.predict("clinic_3", x), result.predict("clinic_3", x.astype(np.float32)))
-    with pytest.raises(UserError, match=r"are int64 of shape \[10, 30\]; they must be float32 of shape \[n, 30\]"):
-        result.predict("clinic_3", x.astype(int))
+    whole = np.rint(x)
+    np.testing.assert_array_equal(result.predict("clinic_3", whole.astype(int)), result.predict("clinic_3", whole))
+    with pytest.raises(UserError, match=r"are float64 of shape \[10, 29\]; they must be float32 of shape \[n, 30\]"):
+        result.predict("clinic_3", x[:, :29])
+
+
+def test_whole_numbers_are_taken_as_the_models_type(tmp_path):
+    """NumPy's default for texts, and images for a model of floats: the same run as with the model's own type."""
+    for make, examples, dtype in ((own_data.letters, own_data.writers(), np.int64), (small_images, own_data.cameras(), np.uint8)):
+        model = make()
+        own = model.example_spec["x"].dtype.as_numpy_dtype
+        results = []
+        for kind in (dtype, own):
+            train, test = ({name: (x.astype(kind), y) for name, (x, y) in arrays.items()} for arrays in examples)
+            clients = Population.from_arrays(train, test)
+            results.append(run(build_fedavg(model, TRAINING), clients, tmp_path / f"{make.__name__} {kind}", rounds=1))
+        for name, (x, _) in examples[1].items():
+            np.testing.assert_array_equal(*(each.model_of(name) for each in results))
+            np.testing.assert_array_equal(results[0].predict(name, x.astype(dtype)), results[1].predict(name, x.astype(own)))
+        assert results[0].summary["accuracy"] == results[1].summary["accuracy"]
+
+
+def small_images():
+    layers = own_data.layers
+    keras = own_data.sequential(layers.Flatten(input_shape=(8, 8, 1)), layers.Dense(10))
+    return tffcl.FlatModel.from_keras(keras, own_data.CROSS_ENTROPY, own_data.spec([8, 8, 1], tf.float32))
 
 
 def test_flis_compares_models_on_floats(regression, clinics, tmp_path):

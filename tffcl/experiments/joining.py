@@ -12,6 +12,7 @@ from tffcl.algorithms.method import Views
 from tffcl.algorithms.solo import build_own_round
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.fitting import fitted
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -105,10 +106,12 @@ def join_all(out: str | pathlib.Path, *, data_dir: str | None = None, show_progr
 def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     config, federated, method = trained.config, trained.federated, trained.method
     _, ids = held_out(config, federated)
-    arrivals = build_population(federated, ids)
+    arrivals, everyone = (
+        fitted(build_population(federated, clients), method.model.example_spec) for clients in (ids, None)
+    )
     admitted = method.admit(trained.state, arrivals)
     models, rows = method.models_for(admitted, ids)
-    everyone, views = build_population(federated), method.views(admitted)
+    views = method.views(admitted)
     clusters = views.clusters[everyone.index(ids)]
     local = np.full(len(ids), np.nan)
     if config.newcomers.epochs:

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.algorithms.method import Method
 from tffcl.client_work.local_evaluation import build_probabilities
+from tffcl.clients.fitting import as_type
 from tffcl.errors import UserError
 from tffcl.experiments import prepare
 from tffcl.experiments.config import load_run_config
@@ -52,7 +53,7 @@ def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None) 
         return [*lines, f"the data of task {manifest['task']} are not there: not compared on real clients"]
     federated, method, state = found
     lines += _check_on_task(directory, manifest, method, state, federated)
-    lines.append(_check_saved_model(directory, method.model, federated.test.x[:_TRIED_IMAGES]))
+    lines.append(_check_saved_model(directory, method.model, _as_taken(method.model, federated.test.x[:_TRIED_IMAGES])))
     return lines
 
 
@@ -128,7 +129,7 @@ def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, stat
     def examples(client: int) -> tf.data.Dataset:
         if client not in sets:
             some = federated.train.take(federated.train_indices[client][:_MOST_EXAMPLES])
-            sets[client] = tf.data.Dataset.from_tensor_slices({"x": some.x, "y": some.y})
+            sets[client] = tf.data.Dataset.from_tensor_slices({"x": _as_taken(method.model, some.x), "y": some.y})
         return sets[client]
 
     context = tff.framework.get_context_stack().current
@@ -138,6 +139,11 @@ def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, stat
         run = functools.partial(forms.run, forms.read_computation(path), *arguments)
         compared = _compared_noise if forms.draws_noise(computations[name]) else _compared
         yield compared(path, run, forms.run(computations[name], *arguments), "the library on clients of the task")
+
+
+def _as_taken(model: FlatModel, x: np.ndarray) -> np.ndarray:
+    """Examples of the type that the model takes, as a run has them."""
+    return as_type(x, model.example_spec["x"].dtype.as_numpy_dtype, "the task's examples")
 
 
 def _check_saved_model(directory: pathlib.Path, model: FlatModel, images: np.ndarray):

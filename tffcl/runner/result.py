@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tffcl.algorithms.method import Method
 from tffcl.client_work.local_evaluation import build_predict, build_probabilities
+from tffcl.clients.fitting import as_type
 from tffcl.clients.population import Population, index_of
 from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
@@ -80,11 +81,10 @@ class Trained(Shown):
           UserError: If the client did not take part, or the examples' type or shape is not the data's.
         """
         x, spec = np.asarray(x), self.method.model.example_spec["x"]
-        if x.dtype == np.float64 and spec.dtype == tf.float32:  # as in populations of arrays
-            x = x.astype(np.float32)
-        if x.dtype != spec.dtype.as_numpy_dtype or x.shape[1:] != tuple(spec.shape):
+        if x.shape[1:] != tuple(spec.shape) or x.dtype.kind not in "biuf":
             wanted = f"{spec.dtype.name} of shape [n, {', '.join(map(str, spec.shape))}]"
             raise UserError(f"images are {x.dtype} of shape {list(x.shape)}; they must be {wanted}")
+        x = as_type(x, spec.dtype.as_numpy_dtype, "the examples")
         return _predictor(self.method.model, probabilities)(self.model_of(client), x).numpy()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from tffcl import runtime
 from tffcl.clients import kept, sampling
+from tffcl.clients.fitting import fitted
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
 from tffcl.reporting.marker import read_marker
@@ -57,7 +58,7 @@ def train(
 
     Args:
       method: A method, see `tffcl.algorithms`; or an object of your own with the attributes of `algorithms.method.Method`.
-      population: The clients, with their examples.
+      population: The clients, with their examples; numbers of another type than the model takes become it where none of them changes.
       rounds: Communication rounds.
       clients_per_round: Cohort size, sampled uniformly without replacement.
       seed: Decides sampling and shuffling.
@@ -95,12 +96,15 @@ def train(
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
     directory.check_claim(out, settings, resume=resume, overwrite=overwrite)
-    job = _prepared(method, protocol, population, later, settings, place_unseen, privacy)
+    given = {0: population, **(later or {})}
+    fits = {start: fitted(each, method.model.example_spec) for start, each in given.items()}
+    population = fits.pop(0)
+    job = _prepared(method, protocol, population, fits or None, settings, place_unseen, privacy)
     taking_part = needs.who_takes_part(job.stages, protocol)
     needs.check_before(method, len(job.stages.populations[-1]), len(taking_part), out, most or budget_bytes())
     if not workers:
         runtime.use_local_worker()
-    data = fingerprint.of_populations({0: population, **(later or {})}) if data is None else data
+    data = fingerprint.of_populations(given) if data is None else data
     checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints)
     try:
         # All that a user may have got wrong is known by now.

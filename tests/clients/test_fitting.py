@@ -1,0 +1,55 @@
+"""Examples of another type than the model takes: what becomes it, and what is refused."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tffcl.clients.fitting import as_type, fitted
+from tffcl.clients.population import Population
+from tffcl.errors import UserError
+
+WHOLE = np.array([[0, 1], [200, 255]])
+
+
+@pytest.mark.parametrize(
+    "given, wanted",
+    [
+        (np.int64, np.int32), (np.int64, np.float32), (np.uint8, np.float32), (np.uint8, np.int32), (np.int32, np.uint8),
+        (np.float64, np.float32), (np.float32, np.float64), (np.uint16, np.float32),
+    ],
+)  # fmt: skip
+def test_numbers_that_do_not_change_become_the_models(given, wanted):
+    x = as_type(WHOLE.astype(given), wanted, "they")
+    assert x.dtype == wanted
+    np.testing.assert_array_equal(x, WHOLE)
+
+
+@pytest.mark.parametrize(
+    "x, wanted, message",
+    [
+        (np.array([[0.5, 1]]), np.uint8, r"they are float64\[2\]; the model takes uint8\[2\]: round them, x.astype\(np.uint8\), or build"),
+        (np.array([[0.0, 1]], np.float32), np.int32, r"they are float32\[2\]; the model takes int32\[2\]: round them"),
+        (np.array([3, 2**31]), np.int32, r"they are int64\[\]; the model takes int32\[\], which does not hold 2147483648: scale them"),
+        (np.array([-1, 3]), np.uint8, "which does not hold -1: scale them, or build the model with an input of int64"),
+        (np.array([2**24 + 1]), np.float32, "which does not hold 16777217"),
+        (np.array([1e300]), np.float32, r"which does not hold 1e\+300"),
+        (np.array(["one"]), np.float32, r"they are <U3\[\]; the model takes float32"),
+    ],
+)  # fmt: skip
+def test_numbers_that_would_change_are_refused_in_one_line(x, wanted, message):
+    with pytest.raises(UserError, match=message) as said:
+        as_type(x, wanted, "they")
+    assert "\n" not in str(said.value)
+
+
+def test_a_population_has_the_types_of_the_model():
+    y = np.array([0, 1])
+    population = Population.from_arrays({"mia": (WHOLE, y), "bo": (WHOLE + 1, y)}, {"mia": (WHOLE, y)})
+    found = fitted(population, {"x": tf.TensorSpec([2], tf.float32)})
+    assert found.examples(0).element_spec["x"].dtype == found.test_examples(0).element_spec["x"].dtype == tf.float32
+    assert found.stacked(0)["x"].dtype == found.stacked_tests(1)["x"].dtype == found.pooled_tests.x.dtype == np.float32
+    np.testing.assert_array_equal(found.stacked(0)["x"], WHOLE + 1)
+    assert found.examples(0) is found.examples(0), "data sets made anew in every round leak"
+    assert fitted(population, {"x": tf.TensorSpec([2], tf.int64)}) is population
+    with pytest.raises(UserError, match=r"the examples of client bo are int64\[2\]; the model takes uint8\[2\], which does not hold 256"):
+        fitted(population, {"x": tf.TensorSpec([2], tf.uint8)})
