@@ -36,8 +36,9 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
     @tf.function(autograph=False, input_signature=[images_spec, tf.TensorSpec([], tf.int32, "cluster")])
     def predict(images, cluster):
         there = tf.logical_and(cluster >= 0, cluster < len(models))  # -1 would be the last
-        tf.debugging.Assert(there, [f"cluster must be from 0 to {len(models) - 1}, but is", cluster])
-        return run(served.models[cluster], images)
+        told = tf.debugging.Assert(there, [f"cluster must be from 0 to {len(models) - 1}, but is", cluster])
+        with tf.control_dependencies([told]):
+            return run(served.models[cluster], images)
 
     served.predict = predict
     tf.saved_model.save(served, str(directory), signatures={"serving_default": predict})

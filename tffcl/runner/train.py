@@ -96,15 +96,12 @@ def train(
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
     directory.check_claim(out, settings, resume=resume, overwrite=overwrite)
-    given = {0: population, **(later or {})}
-    fits = {start: fitted(each, method.model.example_spec) for start, each in given.items()}
-    population = fits.pop(0)
-    job = _prepared(method, protocol, population, fits or None, settings, place_unseen, privacy)
+    job = _prepared(method, protocol, population, later, settings, place_unseen, privacy)
     taking_part = needs.who_takes_part(job.stages, protocol)
     needs.check_before(method, len(job.stages.populations[-1]), len(taking_part), out, most or budget_bytes())
     if not workers:
         runtime.use_local_worker()
-    data = fingerprint.of_populations(given) if data is None else data
+    data = fingerprint.of_populations({0: population, **(later or {})}) if data is None else data
     checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints)
     try:
         # All that a user may have got wrong is known by now.
@@ -123,8 +120,10 @@ def train(
 
 def _prepared(method, protocol: Protocol, population: Population, later, settings: Mapping, place_unseen: bool, privacy) -> Job:
     """The job of a run whose clients fit the model and the cohort; nothing has been computed."""
-    for each in (population, *(later or {}).values()):
-        check_examples(each, method.model.example_spec, method.model.num_classes)
+    spec = method.model.example_spec
+    population, later = fitted(population, spec), {start: fitted(each, spec) for start, each in (later or {}).items()}
+    for each in (population, *later.values()):
+        check_examples(each, spec, method.model.num_classes)
     stages = Stages(method.model, population, later)
     sampling.sample_cohort(
         population.client_ids, protocol.clients_per_round, protocol.seed, 1
