@@ -229,7 +229,7 @@ def regression():
     "layer, method",
     [
         ("LSTM", "fedavg"),
-        ("GRU", "ifca"),
+        pytest.param("GRU", "ifca", marks=pytest.mark.slow),
         pytest.param("SimpleRNN", "fedavg", marks=pytest.mark.slow),
         pytest.param("LSTM", "pacfl", marks=pytest.mark.slow),
     ],
@@ -262,20 +262,22 @@ def test_double_precision_is_taken_where_the_model_takes_floats(regression, clin
         result.predict("clinic_3", x[:, :29])
 
 
-def test_whole_numbers_are_taken_as_the_models_type(tmp_path):
+@pytest.mark.parametrize("kind", ["images", pytest.param("texts", marks=pytest.mark.slow)])
+def test_whole_numbers_are_taken_as_the_models_type(tmp_path, kind):
     """NumPy's default for texts, and images for a model of floats: the same run as with the model's own type."""
-    for make, examples, dtype in ((own_data.letters, own_data.writers(), np.int64), (small_images, own_data.cameras(), np.uint8)):
-        model = make()
-        own = model.example_spec["x"].dtype.as_numpy_dtype
-        results = []
-        for kind in (dtype, own):
-            train, test = ({name: (x.astype(kind), y) for name, (x, y) in arrays.items()} for arrays in examples)
-            clients = Population.from_arrays(train, test)
-            results.append(run(build_fedavg(model, TRAINING), clients, tmp_path / f"{make.__name__} {kind}", rounds=1))
-        for name, (x, _) in examples[1].items():
-            np.testing.assert_array_equal(*(each.model_of(name) for each in results))
-            np.testing.assert_array_equal(results[0].predict(name, x.astype(dtype)), results[1].predict(name, x.astype(own)))
-        assert results[0].summary["accuracy"] == results[1].summary["accuracy"]
+    model, examples, dtype = {
+        "images": lambda: (small_images(), own_data.cameras(), np.uint8),
+        "texts": lambda: (own_data.letters(), own_data.writers(), np.int64),
+    }[kind]()
+    own, results = model.example_spec["x"].dtype.as_numpy_dtype, []
+    for each in (dtype, own):
+        train, test = ({name: (x.astype(each), y) for name, (x, y) in arrays.items()} for arrays in examples)
+        clients = Population.from_arrays(train, test)
+        results.append(run(build_fedavg(model, TRAINING), clients, tmp_path / np.dtype(each).name, rounds=1))
+    for name, (x, _) in examples[1].items():
+        np.testing.assert_array_equal(*(each.model_of(name) for each in results))
+        np.testing.assert_array_equal(results[0].predict(name, x.astype(dtype)), results[1].predict(name, x.astype(own)))
+    assert results[0].summary["accuracy"] == results[1].summary["accuracy"]
 
 
 def small_images():

@@ -133,7 +133,7 @@ def started(target):
     return subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_who_asks_for_the_end_saves_and_leaves_no_worker(tmp_path, number):
     target = tmp_path / "stopped"
     process = started(target)
