@@ -144,9 +144,9 @@ def test_what_holds_a_run_is_left_alone(finished, method, population):
 
 
 def built(model, rate=0.1, clusters=2, **more):
-    """The method as users build it, so that it knows of what."""
+    """A method, which knows of what it was built however its builder was imported."""
     training, parameters = LocalTraining(epochs=3, learning_rate=rate), PACFLParameters(num_vectors=5, num_clusters=clusters)
-    return tffcl.algorithms.build_pacfl(model, training, parameters, **more)
+    return build_pacfl(model, training, parameters, **more)
 
 
 def test_a_run_is_resumed_with_the_method_that_it_had(model, population, tmp_path):

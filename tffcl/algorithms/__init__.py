@@ -3,8 +3,6 @@
 tffcl.algorithms.build_pacfl(model, training, tffcl.algorithms.PACFLParameters(num_clusters=4))
 """
 
-import sys
-
 from tffcl.public_names import lazily
 
 # Of each file: its builder and its parameters, the contract of methods, and what methods of one's own are made of.
@@ -38,16 +36,5 @@ _SHOWN = {
 }
 
 _PLACES = {name: f"{__name__}.{module}" for module, names in _SHOWN.items() for name in names}
-_METHODS = {f"build_{module}" for module in _SHOWN}  # of the builders those that give methods
 
-_find, __dir__, __all__ = lazily(__name__, _PLACES)
-
-
-def __getattr__(name: str):
-    found = _find(name)
-    if name not in _METHODS:
-        return found
-
-    from tffcl.algorithms.built_from import remembered_in
-
-    return remembered_in(sys.modules[_PLACES[name]], name)
+__getattr__, __dir__, __all__ = lazily(__name__, _PLACES)

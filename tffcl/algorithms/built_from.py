@@ -3,11 +3,14 @@
 import functools
 import inspect
 from collections.abc import Callable
+from typing import TypeVar
 
 from tffcl.algorithms.method import Method
 
+Build = TypeVar("Build", bound=Callable)
 
-def remembering(build: Callable) -> Callable:
+
+def remembering(build: Build) -> Build:
     """Makes a builder of methods leave on each method, as `built_from`, what it was given by name, defaults included."""
     signature = inspect.signature(build)
 
@@ -19,14 +22,4 @@ def remembering(build: Callable) -> Callable:
             method.built_from = dict(bound.arguments)
         return method
 
-    remembered.remembers = True
-    return remembered
-
-
-def remembered_in(module, name: str):
-    """Returns a name of a module; a builder there remembers from now on, whoever calls it by the module."""
-    found = getattr(module, name)
-    if not inspect.isfunction(found) or hasattr(found, "remembers"):
-        return found
-    setattr(module, name, remembering(found))
-    return getattr(module, name)
+    return remembered  # type: ignore[return-value]

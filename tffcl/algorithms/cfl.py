@@ -7,6 +7,7 @@ import dataclasses
 
 import numpy as np
 
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.collected_training import CollectedTraining
 from tffcl.algorithms.method import ClusteredState, Views
 from tffcl.client_work.local_sgd import LocalTraining
@@ -135,6 +136,7 @@ class CFL(CollectedTraining):
         return Views(state.client_ids, state.assignment, splits=state.splits)
 
 
+@remembering
 def build_cfl(model: FlatModel, training: LocalTraining, parameters: CFLParameters = CFLParameters()) -> CFL:
     """Builds CFL; as long as no cluster splits it is FedAvg.
 

@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 import tensorflow_federated as tff
 
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.choosing import build_trying
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Exports, Method
@@ -101,6 +102,7 @@ class CLoVE(EngineMethod):
         return self.engine.exports(build=lambda: {"losses": build_trying(self.model, clusters)} if clusters > 1 else {})
 
 
+@remembering
 def build_clove(
     model: FlatModel,
     training: LocalTraining,

@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow_federated as tff
 
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShot, OneShotClustering, check_cut
 from tffcl.algorithms.pacfl import PACFLParameters, build_data_signature
@@ -239,6 +240,7 @@ def build_clustering(
     )  # fmt: skip
 
 
+@remembering
 def build_composed(
     model: FlatModel,
     training: LocalTraining,

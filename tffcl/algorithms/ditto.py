@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import tensorflow_federated as tff
 
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_round, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
@@ -91,6 +92,7 @@ def build_personal_training(
     return build_engine(model, lambda factory: build_clustered_round(model, training, aggregation=factory), aggregation, **own)
 
 
+@remembering
 def build_ditto(
     model: FlatModel,
     training: LocalTraining,

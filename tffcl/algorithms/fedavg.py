@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import tensorflow_federated as tff
 
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Method
 from tffcl.client_work.local_sgd import LocalTraining
@@ -24,6 +25,7 @@ class OneModel(EngineMethod):
         return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
 
 
+@remembering
 def build_fedavg(
     model: FlatModel,
     training: LocalTraining,

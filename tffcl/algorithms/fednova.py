@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, aggregated_beside, keyed_factory, pad_rows
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method
@@ -69,6 +70,7 @@ def build_normalized_training(
     return build_engine(model, lambda factory: build_normalized_round(model, proximal, aggregation=factory), aggregation)
 
 
+@remembering
 def build_fednova(
     model: FlatModel,
     training: LocalTraining,

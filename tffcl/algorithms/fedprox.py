@@ -4,6 +4,7 @@ import dataclasses
 
 import tensorflow_federated as tff
 
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method
@@ -35,6 +36,7 @@ def build_proximal_training(
     return build_clustered_training(model, proximal, aggregation=aggregation)
 
 
+@remembering
 def build_fedprox(
     model: FlatModel,
     training: LocalTraining,

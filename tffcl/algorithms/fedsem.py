@@ -8,6 +8,7 @@ import dataclasses
 
 import numpy as np
 
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.collected_training import CollectedTraining, build_collected_round
 from tffcl.algorithms.method import ClusteredState, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
@@ -136,6 +137,7 @@ class FedSEM(CollectedTraining):
         return Views(state.client_ids, state.assignment, known=state.known)
 
 
+@remembering
 def build_fedsem(
     model: FlatModel, training: LocalTraining, parameters: FedSEMParameters = FedSEMParameters(), *, seed: int = 0
 ) -> Method:

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.relatedness_mean import RelatednessMeanFactory
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.choosing import WAYS, Choosing, build_chooser
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
@@ -206,6 +207,7 @@ class FLISDC(Choosing):
         )
 
 
+@remembering
 def build_flis_dc(
     model: FlatModel,
     training: LocalTraining,

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow_federated as tff
 
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, check_cut
 from tffcl.client_work.local_sgd import LocalTraining
@@ -87,6 +88,7 @@ def build_clustering(
     )
 
 
+@remembering
 def build_flis_hc(
     model: FlatModel,
     training: LocalTraining,

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar
 import msgspec
 import numpy as np
 
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.dynamic_clustering import (
     ChangeFlags,
@@ -334,6 +335,7 @@ class FLT(Method):
         return self._rounds.exports(build=lambda: {"signature": build_collection(self._signature)}, clustering=clustering)
 
 
+@remembering
 def build_flt(
     model: FlatModel,
     training: LocalTraining,

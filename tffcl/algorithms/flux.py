@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow_federated as tff
 from scipy.spatial import distance
 
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView, Views
 from tffcl.client_work.local_sgd import LocalTraining
@@ -115,6 +116,7 @@ class FLUX(EngineMethod):
         return self.engine.exports(build=lambda: {"signature": self._collection})
 
 
+@remembering
 def build_flux(
     model: FlatModel,
     training: LocalTraining,

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.choosing import WAYS, Choosing, build_chooser
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method
@@ -279,6 +280,7 @@ class IFCA(Choosing):
         )
 
 
+@remembering
 def build_ifca(
     model: FlatModel,
     training: LocalTraining,

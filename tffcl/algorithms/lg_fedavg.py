@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method
@@ -95,6 +96,7 @@ def build_partly_shared_training(
     )  # fmt: skip
 
 
+@remembering
 def build_lg_fedavg(
     model: FlatModel,
     training: LocalTraining,

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import tensorflow_federated as tff
 
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.algorithms.one_shot_arrivals import ARRIVALS, OneShotArrivals
@@ -113,6 +114,7 @@ def build_clustering(
     return grouped_as(how, signature, subspace_angles, "degrees", device_signature=on_device)
 
 
+@remembering
 def build_pacfl(
     model: FlatModel,
     training: LocalTraining,

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import tensorflow_federated as tff
 
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.client_work.local_sgd import LocalTraining
@@ -75,6 +76,7 @@ def build_clustering(
     return grouped_as(how, signature, centre_distances, "distance of centres")
 
 
+@remembering
 def build_pca_km_hc(
     model: FlatModel,
     training: LocalTraining,

@@ -6,6 +6,7 @@ import functools
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method
@@ -70,6 +71,7 @@ def build_meta_training(
     return build_engine(model, functools.partial(build_meta_round, model, training, parameters), aggregation)
 
 
+@remembering
 def build_per_fedavg(
     model: FlatModel,
     training: LocalTraining,

@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory, aggregated_beside, keyed_factory, pad_rows
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method
@@ -99,6 +100,7 @@ def build_controlled_training(
     return build_engine(model, build_round, aggregation, rows=rows, kept=nothing, counts_members=True)
 
 
+@remembering
 def build_scaffold(
     model: FlatModel,
     training: LocalTraining,

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.bilevel_training import build_bilevel_round
+from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.algorithms.one_shot import OneShotClustering
@@ -339,6 +340,7 @@ class StoCFL(Method):
         )
 
 
+@remembering
 def build_stocfl(
     model: FlatModel,
     training: LocalTraining,
