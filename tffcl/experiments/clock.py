@@ -60,6 +60,7 @@ class Clock:
         self._paces: dict[str, study_pace.Pace | None] = {}
         self._ratios: list[float] = []
         self._left: dict[Job, float] = {}  # of runs that have not ended, what they take from their first round on
+        self._shares: dict[Job, float] = {}  # of these, what is left of their rounds: looked up once, not before every run
 
     def try_unknown(self, data_dir: str | None, keep: pathlib.Path | None = None, *, patient: bool = False):
         """Tries each task out of which no earlier run is known.
@@ -118,6 +119,7 @@ class Clock:
         """Says what all runs will take; `order` is that in which they will run, default the one that was given."""
         self._jobs = list(order or self._jobs)
         self._left = {job: 0.0 if self._done(job) else self.estimate(job) for job in self._jobs}
+        self._shares = {job: self._share_left(job) for job in self._jobs if not self._done(job)}
         to_do = sum(not self._done(job) for job in self._jobs)
         seconds = self._seconds_left()
         about = f": about {human_time(seconds)}{self._going_by}" if seconds else ""
@@ -127,7 +129,7 @@ class Clock:
 
     def announce(self, job: Job, state: str):
         """Says which run is next and what is left."""
-        seconds, left = self._left[job] * self._share_left(job) * self._ratio, self._seconds_left() * self._ratio
+        seconds, left = self._left[job] * self._shares.get(job, 1.0) * self._ratio, self._seconds_left() * self._ratio
         said = f": {state} before" if state else f": about {human_time(seconds)}" if seconds else ""
         remaining = f"; all that is left: {human_time(left)}" if left else ""
         self.say(f"[{self._jobs.index(job) + 1}/{len(self._jobs)}] {job.title}{said}{remaining}")
@@ -148,7 +150,7 @@ class Clock:
                 self._left[other] = summary["seconds"]["total"] / rounds * other.config.train.rounds / self._ratio
 
     def _seconds_left(self) -> float:
-        return sum(seconds * self._share_left(job) for job, seconds in self._left.items())
+        return sum(seconds * self._shares.get(job, 1.0) for job, seconds in self._left.items())
 
     def _share_left(self, job: Job) -> float:
         """The share of a run's rounds that come after its newest checkpoint."""

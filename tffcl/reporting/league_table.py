@@ -97,10 +97,10 @@ def _accuracies(study: StudyResults, result: Result) -> dict[int, float]:
 
 
 def _row(study: StudyResults, result: Result, baseline: Mapping[int, float]) -> LeagueRow:
-    noted, places = result.noted, list(_places(study, result).values())
-    found = [_numbers(place, read_json(place / "summary.json"), noted.get("target")) for place in places]
-    own = _accuracies(study, result) if noted["method"] != BASELINE else {}
-    above = Stat.of(own[seed] - baseline[seed] for seed in own if seed in baseline)
+    noted, places = result.noted, _places(study, result)
+    found = [_numbers(place, read_json(place / "summary.json"), noted.get("target")) for place in places.values()]
+    compared = zip(places, found) if noted["method"] != BASELINE else ()
+    above = Stat.of(each["cluster"] - baseline[seed] for seed, each in compared if seed in baseline)
     stats = {name: Stat.of(each[name] for each in found) for name in _NAMES}
     stats["seconds"] = Stat.of(sorted(each["seconds"] for each in found)[:1])
     return LeagueRow(result=result, chosen=_chosen(noted), above_baseline=above, seeds=len(places), **stats)
@@ -122,6 +122,7 @@ def _numbers(place: pathlib.Path, summary: Mapping, target: float | None) -> dic
     total = float(traffic["down_bytes"] + traffic["up_bytes"])
     rounds, sent = _to_target(place / "rounds.csv", target, total)
     return {
+        "cluster": 100 * cluster["mean"],
         "decile": math.nan if cluster["worst_decile"] is None else 100 * cluster["worst_decile"],
         "gap": math.nan if gap is None else 100 * gap,
         "clusters": float(summary["clusters"]["count"]),
