@@ -141,18 +141,31 @@ def graphs_as_traced(request):
     if request.config.getoption("markexpr") != "not slow":
         yield
         return
-    from tensorflow.python.grappler import tf_optimizer
+    from tensorflow_federated.python.core.environments.tensorflow_backend import graph_optimizations
 
-    rewrite = tf_optimizer.OptimizeGraph
+    rewrite = graph_optimizations.optimize_graph_spec
 
-    def rewrite_some(config, graph, *others, **named):
+    def rewrite_some(graph, config):
         functions = graph.graph_def.library.function
-        if any(node.op == "Placeholder" for function in functions for node in function.node_def):
-            return rewrite(config, graph, *others, **named)
-        raise ValueError("left as traced")
+        return rewrite(graph, config) if any(node.op == "Placeholder" for each in functions for node in each.node_def) else graph
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tf_optimizer, "OptimizeGraph", rewrite_some)
+        patch.setattr(graph_optimizations, "optimize_graph_spec", rewrite_some)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def operations_without_history(request):
+    """TensorFlow keeps with every operation of a graph the Python lines that made it, for a twentieth of the suite's time, as stacks are
+    deep below pytest. In the suite's own processes all operations have the same lines; `-m slow` keeps them as users do."""
+    if request.config.getoption("markexpr") != "not slow":
+        yield
+        return
+    from tensorflow.python.util import tf_stack
+
+    lines = tf_stack.extract_stack()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf_stack, "extract_stack", lambda stacklevel=1: lines)
         yield
 
 

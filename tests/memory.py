@@ -27,7 +27,7 @@ def give_back():
     runtime.renew_local_worker()
     for kept in gc.get_objects():
         # TFF keeps the last 128 computations that contexts have compiled, those of contexts that are gone among them.
-        if isinstance(kept, functools._lru_cache_wrapper) and str(kept.__module__).startswith("tensorflow_federated."):
+        if type(kept) is functools._lru_cache_wrapper and str(kept.__module__).startswith("tensorflow_federated."):
             kept.cache_clear()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # without it the allocator keeps the pages

@@ -50,7 +50,7 @@ def test_trials_that_are_damaged_are_made_again(tmp_path, damage):
 
 @pytest.fixture
 def nothing_known(monkeypatch):
-    monkeypatch.setattr(study_pace, "earlier_runs", lambda _: {})
+    monkeypatch.setattr(study_pace, "earlier_runs", lambda *_: {})
 
 
 def test_seeds_are_added_to_those_that_are_there(tmp_path, ran, capsys):
@@ -133,10 +133,21 @@ def test_of_a_run_that_was_ended_only_the_rounds_after_its_checkpoint_are_left(t
     assert capsys.readouterr().err.startswith("1 run: about 2 s")
 
 
+def test_runs_of_other_settings_are_not_parsed(tmp_path, ran, nothing_known, monkeypatch):
+    """A thousand kept runs took more than a second of every command's start."""
+    compare.compare(configs([0]), tmp_path)
+    monkeypatch.undo()
+    (fedavg, _) = configs([1])
+    parsed, loads = [], study_pace.tomllib.loads
+    monkeypatch.setattr(study_pace.tomllib, "loads", lambda text: parsed.append(text) or loads(text))
+    assert set(study_pace.earlier_runs([tmp_path], [fedavg.as_dict()])) == {study_pace.fingerprint(fedavg.as_dict())}
+    assert len(parsed) == 1 and 'algorithm = "fedavg"' in parsed[0]
+
+
 def test_a_run_of_its_own_does_not_look_through_what_is_around_it(tmp_path, ran, monkeypatch):
     """Two directories above `--out ~/mine` are the homes of all users."""
     looked = []
-    monkeypatch.setattr(study_pace, "earlier_runs", lambda roots: looked.extend(roots) or {})
+    monkeypatch.setattr(study_pace, "earlier_runs", lambda roots, _: looked.extend(roots) or {})
     (config, _) = configs([1])
     clock.started([clock.Job("mine", config, tmp_path / "mine")], None, anew=False)
     assert looked and not [root for root in looked if tmp_path.is_relative_to(root.resolve())]

@@ -56,7 +56,7 @@ class Clock:
           show: Whether anything is said, on standard error.
         """
         self._jobs, self._anew, self._show = list(jobs), anew, show
-        self._known = study_pace.earlier_runs(known)
+        self._known = study_pace.earlier_runs(known, [job.config.as_dict() for job in self._jobs])
         self._paces: dict[str, study_pace.Pace | None] = {}
         self._ratios: list[float] = []
         self._left: dict[Job, float] = {}  # of runs that have not ended, what they take from their first round on

@@ -8,6 +8,8 @@ import tempfile
 import tomllib
 from collections.abc import Iterable, Mapping
 
+import tomli_w
+
 from tffcl.experiments import config as configs
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.run import run
@@ -99,15 +101,30 @@ def fingerprint(settings: Mapping) -> str:
     return json.dumps({**kept, "train": train}, sort_keys=True, default=str)
 
 
-def earlier_runs(roots: Iterable[pathlib.Path]) -> dict[str, float]:
-    """Reads the seconds a round of finished runs below some directories, by `fingerprint`; later directories win."""
+def earlier_runs(roots: Iterable[pathlib.Path], settings: Iterable[Mapping]) -> dict[str, float]:
+    """Reads the seconds a round of finished runs of some settings.
+
+    Args:
+      roots: Directories below which runs are; later ones win.
+      settings: Those that are asked about; runs of other tasks and methods are not parsed, since there are a thousand kept ones.
+
+    Returns:
+      Seconds a round by `fingerprint`, of those settings of which a run was found.
+    """
+    settings = list(settings)
+    wanted = {fingerprint(each) for each in settings}
+    named = {(tomli_w.dumps({"task": each["task"]}), tomli_w.dumps({"algorithm": each["algorithm"]})) for each in settings}
     found = {}
     for root in roots:
         for file in sorted(root.glob("**/seed-*/summary.json")):
             try:
-                settings = tomllib.loads((file.parent / "config.toml").read_text(encoding="utf-8"))
-                summary = json.loads(file.read_text(encoding="utf-8"))
-                found[fingerprint(settings)] = summary["seconds"]["total"] / max(summary["rounds"], 1)
+                text = (file.parent / "config.toml").read_text(encoding="utf-8")
+                if not any(task in text and algorithm in text for task, algorithm in named):
+                    continue
+                key = fingerprint(tomllib.loads(text))
+                if key in wanted:
+                    summary = json.loads(file.read_text(encoding="utf-8"))
+                    found[key] = summary["seconds"]["total"] / max(summary["rounds"], 1)
             except (OSError, ValueError, KeyError, TypeError):  # a run of another version tells nothing
                 continue
     return found
