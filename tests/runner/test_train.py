@@ -139,8 +139,26 @@ def test_what_holds_a_run_is_left_alone(finished, method, population):
         train(method, population, finished.out)
     with pytest.raises(UserError, match="holds another run: its seed is 3, not 4; resume with its own settings"):
         train(method, population, finished.out, resume=True, seed=4)
-    with pytest.raises(UserError, match="its train.rounds is 4, not 5"):
-        train(method, population, finished.out, resume=True, rounds=5)
+    with pytest.raises(UserError, match="its train.rounds is 4, not 3"):
+        train(method, population, finished.out, resume=True, rounds=3)
+
+
+@pytest.mark.parametrize("until", [None, 1], ids=["finished", "interrupted"])
+def test_a_run_that_is_resumed_for_more_rounds_is_the_longer_one(finished, method, population, tmp_path, until):
+    """Three rounds are evaluated at their end, between two evaluations of the longer run, which its clients must not notice."""
+    out = tmp_path / "run"
+    shorter = train(method, population, out, rounds=3, until=until)
+    assert (shorter is None) == (until == 1)
+    (out / "newcomers.json").write_text("{}")  # of clients that joined after the third round
+    longer = train(method, population, out, resume=True)
+    assert without_times(longer.summary) == without_times(finished.summary) and not (out / "newcomers.json").exists()
+    check_files_agree(out, longer.summary)
+    for client in range(CLIENTS):
+        np.testing.assert_array_equal(longer.model_of(client), finished.model_of(client))
+    for name in ("client_id", "cluster", "rounds_trained", "cluster_accuracy", "local_accuracy"):
+        np.testing.assert_array_equal(longer.clients[name], finished.clients[name])
+    np.testing.assert_array_equal(longer.rounds["train_loss"], finished.rounds["train_loss"])
+    assert np.isfinite(longer.rounds["cluster_accuracy"]).tolist() == [False, True, until is None, True]
 
 
 def built(model, rate=0.1, clusters=2, **more):

@@ -32,7 +32,7 @@ def run(
       config: What to run, see `config.resolve`.
       out: Directory of the run's files.
       data_dir: Where data sets are, or are put; default as in `datasets`.
-      resume: Go on from the newest checkpoint in `out`; from the start if there is none.
+      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run of fewer rounds goes on to those of `config`.
       overwrite: Delete the run that is in `out`.
       show_progress: A progress bar with an ETA on standard error.
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
@@ -45,7 +45,7 @@ def run(
     settings, protocol = config.as_dict(), config.train
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before the data are read
-    directory.check_claim(pathlib.Path(out), settings, resume=resume, overwrite=overwrite)
+    directory.check_claim(pathlib.Path(out), settings, resume=resume, overwrite=overwrite, longer=True)
     federated = prepare.load_data(config, data_dir)
     population, later = build_populations(config, federated)
     attack = config.attack

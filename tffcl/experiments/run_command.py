@@ -72,7 +72,7 @@ def run(options):
     out = options.out or f"runs/{shared.task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
     how = {"resume": options.resume, "overwrite": options.overwrite}
     workers = shared.workers(options)
-    check_claim(pathlib.Path(out), resolved.as_dict(), **how)
+    check_claim(pathlib.Path(out), resolved.as_dict(), **how, longer=True)
     if not options.resume:
         clock.started(
             [clock.Job(options.algorithm, resolved, pathlib.Path(out))], options.data_dir, anew=True, trial=not workers

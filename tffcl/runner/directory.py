@@ -40,6 +40,8 @@ _FILES = (
     "newcomers.json", "representations.npz", "samples.npz", "published.json", "splits.csv", FAILED,
 )  # fmt: skip
 _RESULTS = ("config.toml", "rounds.csv", "clients.csv", "clustering.npz", "representations.npz", "splits.csv")
+# Of clients that joined a run that had ended: they have not joined one that goes on.
+_OF_THE_END = ("newcomers.csv", "newcomers.json")
 # What other commands make of a directory; `run` there would put its own report in the place of theirs.
 _OTHERS = {
     "comparison.toml": "a comparison", "sweep.toml": "a sweep", "search.json": "a search", "results/study.json": "a study",
@@ -47,7 +49,9 @@ _OTHERS = {
 }  # fmt: skip
 
 
-def check_claim(out: pathlib.Path, settings: Mapping, *, resume: bool, overwrite: bool, held: bool = False):
+def check_claim(
+    out: pathlib.Path, settings: Mapping, *, resume: bool, overwrite: bool, held: bool = False, longer: bool = False
+):
     """Checks that `out` may become this run's.
 
     Args:
@@ -56,17 +60,18 @@ def check_claim(out: pathlib.Path, settings: Mapping, *, resume: bool, overwrite
       resume: Whether a run that is there may be gone on with.
       overwrite: Whether a run that is there may be deleted.
       held: Whether this run holds the directory's lock already.
+      longer: Whether a run that is there may be gone on with for more rounds than it was asked for.
 
     Raises:
       UserError: If it is a file, holds a run that may not be touched, is another one or runs, or holds files that are no run's.
     """
     try:
-        _check_claim(out, settings, resume, overwrite, held)
+        _check_claim(out, settings, resume, overwrite, held, longer)
     except OSError as error:
         raise UserError(f"--out {shown(out)} cannot be used: {error.strerror or error}") from None
 
 
-def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: bool, held: bool):
+def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: bool, held: bool, longer: bool):
     if resume and overwrite:
         raise UserError("resume goes on with the run that is there, overwrite deletes it; give one of the two")
     if "\0" in str(out):
@@ -91,7 +96,7 @@ def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: 
         return
     if not resume:
         raise UserError(f"{out} holds a run already; --resume goes on with it, --overwrite starts anew, or give another --out")
-    check_same(out, settings)
+    check_same(out, settings, longer=longer)
     check_summary(out)
     check_results(out, only=r"rounds\.csv|history/.*", missing=False)
 
@@ -199,6 +204,9 @@ def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew
     """
     if anew:
         clear(out)
+    elif _rounds_of(read_settings(out / "config.toml")) < _rounds_of(settings):
+        for name in _OF_THE_END:
+            (out / name).unlink(missing_ok=True)
     marker = read_marker(out) or {}
     marker.pop("files", None)  # those of a result that is made anew
     begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
@@ -277,9 +285,11 @@ def _remove(out: pathlib.Path) -> list[pathlib.Path]:
     return left
 
 
-def check_same(out: pathlib.Path, settings: Mapping):
-    """Raises UserError if the run in `out` has other settings, naming the first that differs."""
+def check_same(out: pathlib.Path, settings: Mapping, *, longer: bool = False):
+    """Raises UserError if the run in `out` has other settings, naming the first that differs; it may have fewer rounds if `longer`."""
     old, new = _without_budget(read_settings(out / "config.toml")), _without_budget(settings)
+    if longer and _rounds_of(old) < _rounds_of(new):
+        old = {**old, "train": {**old["train"], "rounds": _rounds_of(new)}}
     # A run of an earlier version has not noted it, and not every method can tell all of it.
     before, now = (each.pop(BUILT_FROM, {}) for each in (old, new))
     both = [key for key in before if key in now]
@@ -291,6 +301,13 @@ def check_same(out: pathlib.Path, settings: Mapping):
         raise UserError(
             f"{out} holds another run: its {key} is {before!r}, not {now!r}; resume with its own settings, or give another --out"
         )
+
+
+def _rounds_of(settings: Mapping) -> int:
+    """How many rounds a run was asked for; 0 where its settings are damaged."""
+    train = settings.get("train")
+    rounds = train.get("rounds") if isinstance(train, Mapping) else 0
+    return rounds if isinstance(rounds, int) else 0
 
 
 def _without_budget(settings: Mapping) -> dict:

@@ -69,7 +69,8 @@ def train(
       later: Round to the population from then on, where newcomers join or data change in the middle, see `stages.Stages`.
       settings: What was set, nested tables for config.toml; `task` and `algorithm` name the run in tables. A run is resumed
         with the same settings only. Default: what is given here, and what a builder of `tffcl.algorithms` was given.
-      resume: Go on from the newest checkpoint in `out`; from the start if there is none.
+      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run that was asked for fewer rounds, finished
+        or not, goes on to `rounds`.
       overwrite: Delete the run that is in `out`.
       show_progress: A progress bar with an ETA on standard error.
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
@@ -95,7 +96,7 @@ def train(
     settings, out = settings or _default_settings(method, protocol, place_unseen), pathlib.Path(out)
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
-    directory.check_claim(out, settings, resume=resume, overwrite=overwrite)
+    directory.check_claim(out, settings, resume=resume, overwrite=overwrite, longer=True)
     job = _prepared(method, protocol, population, later, settings, place_unseen, privacy)
     taking_part = needs.who_takes_part(job.stages, protocol)
     needs.check_before(method, len(job.stages.populations[-1]), len(taking_part), out, most or budget_bytes())
@@ -139,7 +140,7 @@ def _claimed(
     out: pathlib.Path, settings: Mapping, data: Mapping, checkpoints: Checkpoints, *, resume: bool, overwrite: bool
 ) -> str:
     """Takes the directory, whose lock is held, for a run that begins or goes on; returns the run's name."""
-    directory.check_claim(out, settings, resume=resume, overwrite=overwrite, held=True)
+    directory.check_claim(out, settings, resume=resume, overwrite=overwrite, held=True, longer=True)
     anew = not resume or checkpoints.latest() is None
     if not anew:
         fingerprint.check_same_data(out, (read_marker(out) or {}).get("data"), data)
