@@ -288,7 +288,7 @@ def _remove(out: pathlib.Path) -> list[pathlib.Path]:
 def check_same(out: pathlib.Path, settings: Mapping, *, longer: bool = False):
     """Raises UserError if the run in `out` has other settings, naming the first that differs; it may have fewer rounds if `longer`."""
     old, new = _without_budget(read_settings(out / "config.toml")), _without_budget(settings)
-    if longer and _rounds_of(old) < _rounds_of(new):
+    if longer and 0 < _rounds_of(old) < _rounds_of(new):
         old = {**old, "train": {**old["train"], "rounds": _rounds_of(new)}}
     # A run of an earlier version has not noted it, and not every method can tell all of it.
     before, now = (each.pop(BUILT_FROM, {}) for each in (old, new))
