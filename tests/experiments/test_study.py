@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -327,13 +328,21 @@ def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_
 @pytest.mark.parametrize("damage", ["{", "[]", "3", "{}", 5000 * "[", '{"accuracy": 3}'])
 @pytest.mark.parametrize("name", ["summary.json", "failed.json"])
 def test_the_damaged_file_of_a_run_is_named(done, tmp_path, name, damage):
-    import shutil
-
     results = shutil.copytree(done[0] / "results", tmp_path / "results")
     (place,) = [file.parent for file in results.glob(f"*/{'wild' if name == 'failed.json' else 'fedavg'}/seed-3/{name}")]
     (place / name).write_text(damage)
     with pytest.raises(UserError, match=rf"{place / name} is damaged: [^\n]*$"):
         study_table.read_study(results)
+
+
+def test_runs_with_fewer_rounds_are_told_beside_those_with_all(tmp_path):
+    from tffcl.experiments.tasks import task_directory
+
+    results = shutil.copytree(task_directory() / "results" / "demo_digits", tmp_path / "results")
+    assert study_table.read_study(results).share == "all rounds"
+    summary = results / "digits" / "fedavg" / "seed-0" / "summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "rounds": 7}))
+    assert study_table.read_study(results).share == "all rounds, 1 of 4 numbers with fewer"
 
 
 def test_the_page_of_results_is_that_of_the_kept_files():
