@@ -141,16 +141,18 @@ def graphs_as_traced(request):
     if request.config.getoption("markexpr") != "not slow":
         yield
         return
-    from tensorflow_federated.python.core.environments.tensorflow_backend import graph_optimizations
+    from tensorflow.python.grappler import tf_optimizer
 
-    rewrite = graph_optimizations.optimize_graph_spec
+    rewrite = tf_optimizer.OptimizeGraph
 
-    def rewrite_some(graph, config):
+    def rewrite_some(config, graph, *others, **named):
         functions = graph.graph_def.library.function
-        return rewrite(graph, config) if any(node.op == "Placeholder" for each in functions for node in each.node_def) else graph
+        if any(node.op == "Placeholder" for function in functions for node in function.node_def):
+            return rewrite(config, graph, *others, **named)
+        raise ValueError("left as traced")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph_optimizations, "optimize_graph_spec", rewrite_some)
+        patch.setattr(tf_optimizer, "OptimizeGraph", rewrite_some)
         yield
 
 

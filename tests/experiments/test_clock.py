@@ -134,7 +134,7 @@ def test_of_a_run_that_was_ended_only_the_rounds_after_its_checkpoint_are_left(t
 
 
 def test_runs_of_other_settings_are_not_parsed(tmp_path, ran, nothing_known, monkeypatch):
-    """A thousand kept runs took more than a second of every command's start."""
+    """There are a thousand kept runs, and every command that begins a run looks them up."""
     compare.compare(configs([0]), tmp_path)
     monkeypatch.undo()
     (fedavg, _) = configs([1])
