@@ -40,8 +40,8 @@ def recording(method):
     """Lets the method note the updates of every round."""
     seen, updates = [], method.updates
 
-    def noted(models, keys, cohort):
-        found, result = updates(models, keys, cohort)
+    def noted(models, keys, cohort, composed=None):
+        found, result = updates(models, keys, cohort, composed)
         seen.append((cohort.seed[1], dict(zip(cohort.client_ids.tolist(), found)), result.reports["examples"]))
         return found, result
 
@@ -152,16 +152,17 @@ def test_what_newcomers_exchange_on_their_way_down_the_tree_is_counted(tff_worke
     assert method.joined_traffic(start, method.admit(start, turned.restricted([6, 7]))) == Traffic()  # there is no split yet
     state = train(method, few, 5)
     assert len(state.splits) >= 2
-    updates, exchanged = method.updates, []
+    updates, asked, exchanged = method.updates, [], []
 
-    def noted(*given):
-        found, result = updates(*given)
+    def noted(models, keys, cohort, composed):
+        found, result = updates(models, keys, cohort, composed)
+        asked.append(len(cohort.client_ids))
         exchanged.append(result.traffic)
         return found, result
 
     method.updates = noted
     joined = method.admit(state, turned.restricted([6, 7]))
-    assert len(exchanged) > 2
+    assert sum(asked) > 2 and len(asked) <= len(state.splits), "one round for all newcomers at a split"
     assert method.joined_traffic(state, joined) == sum(exchanged, Traffic())
 
 

@@ -60,7 +60,9 @@ def test_it_finds_the_groups_and_how_many_there_are(flux, found):
     assert same_groups(state.assignment) and len(state.models) == 3
     vector = 4 * flux.model.size
     assert signatures == [(0, 0), (0, 0), (9 * vector, 9 * 4 * (20 + 10 * 20))]  # asked once, all clients
-    assert flux.views(state).metric.proximity.shape == (9, 9)
+    metric = flux.views(state).metric
+    assert metric.proximity.shape == (9, 9)
+    assert flux.views(state).metric is metric, "all pairs are compared once, and not in every round"
 
 
 def test_newcomers_are_placed_without_their_labels(flux, found, digits, tff_worker):

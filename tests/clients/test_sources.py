@@ -1,6 +1,7 @@
 """Populations of arrays and of TFF's ClientData: who the clients are, what they hold, and what is refused."""
 
 import collections
+import dataclasses
 import types
 
 import numpy as np
@@ -53,6 +54,16 @@ def test_a_client_without_test_examples_has_an_empty_set_of_them(named):
     assert named.test_examples(0).element_spec == named.test_examples(1).element_spec
     assert_holds(named.test_examples(1), X[:4], Y[:4])
     assert [len(places) for places in named.pooled_tests.indices] == [0, 4, 0]
+
+
+def test_test_examples_that_are_not_asked_for_are_not_read(named):
+    unreadable = dataclasses.replace(named, test_arrays=lambda client: pytest.fail("its test set was read"))
+    for client in named.client_ids:
+        none, some = unreadable.stacked_tests(client, nothing=True), named.stacked_tests(client)
+        assert {name: (each.dtype, each.shape[1:]) for name, each in none.items()} == {
+            name: (each.dtype, each.shape[1:]) for name, each in some.items()
+        }
+        assert len(none["x"]) == len(none["y"]) == 0
 
 
 def test_a_part_of_the_clients_keeps_names_and_data(named):

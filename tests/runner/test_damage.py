@@ -105,6 +105,14 @@ def test_a_lost_marker_is_written_again(stopped, runs):
     assert tffcl.load_run(stopped).round_number == 4
 
 
+def test_a_lost_marker_is_written_again_where_more_rounds_are_asked_for(stopped, runs, tmp_path):
+    (stopped / "run.json").unlink()
+    found = run(resolved(rounds=5), stopped, show_progress=False, resume=True)
+    whole = run(resolved(rounds=5), tmp_path / "whole", show_progress=False)
+    assert_same_result(found.summary, whole.summary)
+    assert tffcl.load_run(stopped).round_number == 5
+
+
 def test_a_run_of_an_earlier_version_goes_on(stopped, runs):
     """It has neither a marker nor checkpoints that bear a name."""
     (stopped / "run.json").unlink()

@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 
 from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.collected_training import CollectedTraining
+from tffcl.algorithms.collected_training import BYTES_AT_A_TIME, CollectedTraining
 from tffcl.algorithms.method import ClusteredState, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.arrivals import check_newcomers, extended
@@ -100,9 +100,10 @@ class CFL(CollectedTraining):
         halves, founded = (updates[~second], updates[second]), len(state.models)
         absent = np.setdiff1d(state.client_ids[state.assignment == cluster], ids)
         absent = absent[state.updates.has(absent)]
-        moved = [client for client, update in zip(absent, state.updates.of(absent)) if nearer_second(update, halves)]
+        parts = np.array_split(absent, 1 + len(absent) * model.nbytes // BYTES_AT_A_TIME) if len(absent) else []
+        moved = [few[nearer_second(np.stack(state.updates.of(few)), halves)] for few in parts]
         assignment = state.assignment.copy()
-        assignment[state.index([*ids[second], *moved])] = founded
+        assignment[state.index(np.concatenate([ids[second], *moved]))] = founded
         models = np.concatenate([state.models, state.models[[cluster]]])
         splits = np.concatenate([state.splits, np.array([[number, cluster, founded]], np.int32)])
         tree = (*state.tree, (model, *halves))
@@ -116,10 +117,10 @@ class CFL(CollectedTraining):
         check_newcomers(state, newcomers)
         joined = np.zeros(len(newcomers), np.int32)
         for (number, cluster, founded), (model, *halves) in zip(state.splits, state.tree, strict=True):
-            for here in np.flatnonzero(joined == cluster):
-                one = Cohort(newcomers, newcomers.client_ids[[here]], (0, int(number)))  # at that round's learning rate
-                (update,), _ = self.updates(model[np.newaxis], [0], one)
-                joined[here] = founded if nearer_second(update, halves) else cluster
+            here = np.flatnonzero(joined == cluster)
+            cohort = Cohort(newcomers, newcomers.client_ids[here], (0, int(number)))  # at that round's learning rate
+            for part, updates in self.updates_in_parts(model, cohort):
+                joined[here[part]] = np.where(nearer_second(updates, halves), founded, cluster)
         return dataclasses.replace(state, **extended(state, newcomers, joined))
 
     def joined_traffic(self, before: CFLState | None, after: CFLState) -> Traffic:

@@ -1,5 +1,7 @@
 """Rounds whose server sees each client's update: what FedSEM and CFL share."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from tffcl.aggregators.collect import CollectFactory
@@ -12,6 +14,8 @@ from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import models_type, own_row
 from tffcl.rounds.simulation import RoundResult, run_round
+
+BYTES_AT_A_TIME = 2**29  # of clients' updates that are compared at a time
 
 
 @built_once
@@ -48,6 +52,23 @@ class CollectedTraining(Method):
         """
         result = run_round(composed or self.round, cohort, {"models": models}, key=np.asarray(keys, np.int32))
         return result.collected["difference"], result
+
+    def updates_in_parts(
+        self, model: np.ndarray, cohort: Cohort, composed: Round | None = None
+    ) -> Iterator[tuple[slice, np.ndarray]]:
+        """Lets all clients of a cohort train one model `[P]`, as many at a time as memory holds the updates of.
+
+        Args:
+          model: `float32 [P]`.
+          cohort: The clients.
+          composed: Another round of `build_collected_round` than the method's own.
+
+        Yields:
+          `(part of the cohort, its updates float32 [n, P])`.
+        """
+        for part, few in cohort.parts(max(1, BYTES_AT_A_TIME // model.nbytes)):
+            updates, _ = self.updates(model[np.newaxis], np.zeros(len(few.client_ids), np.int32), few, composed)
+            yield part, updates
 
     def models_for(self, state: ClusteredState, client_ids):
         return state.models, state.clusters(client_ids)

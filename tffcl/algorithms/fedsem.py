@@ -21,8 +21,6 @@ from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.validation import Count, Parameters
 
-_BYTES_AT_A_TIME = 2**29  # of the clients' models that are on their way when newcomers meet the first centres
-
 
 @dataclasses.dataclass(frozen=True)
 class FedSEMParameters(Parameters):
@@ -110,12 +108,8 @@ class FedSEM(CollectedTraining):
         """Which of the first centres the clients' models are nearest to that they train from the initial one, `int32 [n]`."""
         if self._clusters == 1:
             return np.zeros(len(cohort.client_ids), np.int32)
-        found = []
-        for _, few in cohort.parts(max(1, _BYTES_AT_A_TIME // self._initial.nbytes)):
-            keys = np.zeros(len(few.client_ids), np.int32)
-            moves, _ = self.updates(self._initial[np.newaxis], keys, few, self._first_round)
-            found.append(nearest_centres(moves + self._initial, state.first_centres))
-        return np.concatenate(found)
+        moves = self.updates_in_parts(self._initial, cohort, self._first_round)
+        return np.concatenate([nearest_centres(few + self._initial, state.first_centres) for _, few in moves])
 
     def _train(self, models: np.ndarray, keys: np.ndarray, cohort: Cohort) -> tuple[np.ndarray, RoundMetrics]:
         """Every client of the cohort trains its row of the models; returns theirs `float32 [m, P]`, and the metrics."""

@@ -63,6 +63,7 @@ class FLUX(EngineMethod):
         signature = build_descriptors(engine.model)
         self._how, self._collection, self._asked = parameters, build_collection(signature), build_stacked_collection(signature)
         self.joining = Traffic.of(signature_transfer(signature))
+        self._shown = None, None  # descriptors, and the metric view of them
 
     def initialize(self, population: Population) -> FLUXState:
         return FLUXState(**self.engine.start(population, np.zeros(len(population), np.int32)))
@@ -107,9 +108,12 @@ class FLUX(EngineMethod):
     def views(self, state: FLUXState) -> Views:
         if state.descriptors is None:
             return super().views(state)
-        apart = distance.squareform(distance.pdist(density.scaled(state.descriptors, state.spreads)[0])).astype(np.float32)
-        merges = hierarchical.build_dendrogram(apart, "single").merges
-        metric = MetricView(apart, "scaled descriptors", "euclidean", merges, float(state.eps), "single")
+        of, metric = self._shown
+        if of is not state.descriptors:  # many rounds are of the same descriptors, and all pairs take seconds
+            apart = distance.squareform(distance.pdist(density.scaled(state.descriptors, state.spreads)[0])).astype(np.float32)
+            merges = hierarchical.build_dendrogram(apart, "single").merges
+            metric = MetricView(apart, "scaled descriptors", "euclidean", merges, float(state.eps), "single")
+            self._shown = state.descriptors, metric
         return Views(state.client_ids, state.assignment, metric=metric)
 
     def exports(self) -> Exports:

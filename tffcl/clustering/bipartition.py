@@ -25,7 +25,7 @@ def bipartition(updates: np.ndarray, linkage: str = "single", gate: float | None
     return second
 
 
-def nearer_second(update: np.ndarray, halves: tuple[np.ndarray, np.ndarray]) -> bool:
-    """Returns whether the update `[P]` is most like one of the second half's `[m, P]`."""
-    first, second = (cosine_distances(update[np.newaxis], half).min() for half in halves)
-    return bool(second < first)
+def nearer_second(updates: np.ndarray, halves: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Returns `bool [n]`: which of the updates `[n, P]` are most like one of the second half's, of halves `[m1, P]` and `[m2, P]`."""
+    first, second = (cosine_distances(updates, half).min(axis=1) for half in halves)
+    return second < first

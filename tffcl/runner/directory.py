@@ -205,8 +205,8 @@ def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew
     if anew:
         clear(out)
     elif _rounds_of(read_settings(out / "config.toml")) < _rounds_of(settings):
-        for name in _OF_THE_END:
-            (out / name).unlink(missing_ok=True)
+        for stale in _OF_THE_END:
+            (out / stale).unlink(missing_ok=True)
     marker = read_marker(out) or {}
     marker.pop("files", None)  # those of a result that is made anew
     begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
