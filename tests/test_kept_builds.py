@@ -7,7 +7,6 @@ import numpy as np
 
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.kept_builds import built_once, forget_all
-from tffcl.models import flat
 from tffcl.models.mlp import build_mlp
 
 
@@ -43,7 +42,6 @@ def test_models_without_a_key_are_like_no_other():
     one, other = (dataclasses.replace(build_mlp((8, 8, 1), 10, hidden=4), key=None) for _ in range(2))
     assert build(one) is build(one)
     assert build(one) is not build(other)
-    assert isinstance(one, flat.FlatModel)
 
 
 def test_the_least_recently_used_are_dropped(monkeypatch):

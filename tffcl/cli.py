@@ -151,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except UserError as error:
         print(f"tffcl: {error}", file=sys.stderr)
-        return 130 if type(error).__name__ == "Interrupted" else 2
+        return error.exit_code
     except KeyboardInterrupt:
         print("tffcl: stopped", file=sys.stderr)
         return 130

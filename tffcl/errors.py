@@ -20,7 +20,10 @@ class UserError(ValueError):
     Attributes:
       table: The table of a task file that the error is about, e.g. "algorithms.pacfl"; None if it is about none.
       key: The key that the error is about, as the user wrote it; None if it is about none.
+      exit_code: What the command line ends with.
     """
+
+    exit_code = 2
 
     def __init__(self, message: str, *, table: str | None = None, key: str | None = None):
         super().__init__(message)

@@ -15,9 +15,7 @@ from tffcl.clustering.client_relatedness import (
     DISTANCES,
     assign_to_nearest,
     client_distances,
-    closest_pair,
     flatten,
-    optimal_matching,
     relate,
 )
 from tffcl.errors import UserError
@@ -79,7 +77,7 @@ def test_distances_are_those_of_plain_loops(seed, name, centres, other_centres, 
 @pytest.mark.parametrize("centres", [1, 2, 5, 8, 9, 12])
 def test_matching_is_the_linear_assignment(centres):
     ours, theirs = random_clients(centres, 12, centres), random_clients(99, 9, 7)
-    np.testing.assert_allclose(optimal_matching(*ours, *theirs), by_loop(*ours, *theirs, best_assignment), rtol=1e-6)
+    np.testing.assert_allclose(client_distances(*ours, *theirs, distance="matching"), by_loop(*ours, *theirs, best_assignment), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", DISTANCES)
@@ -105,14 +103,14 @@ def test_order_of_clients_and_centres_does_not_matter(seed, name):
 def test_matching_divides_by_the_number_and_not_its_root():
     one, two = np.zeros((1, 4, 1), np.float32), np.full((1, 4, 1), 3, np.float32)
     every = np.ones((1, 4), bool)
-    assert optimal_matching(one, every, two, every) == 1.5  # sqrt(4 * 9) / 4
-    assert closest_pair(one, every, two, every) == 3
+    assert client_distances(one, every, two, every, distance="matching") == 1.5  # sqrt(4 * 9) / 4
+    assert client_distances(one, every, two, every) == 3
 
 
 def test_no_clients():
     points, mask = random_clients(0, 3)
-    assert closest_pair(points[:0], mask[:0]).shape == (0, 0)
-    assert optimal_matching(points[:0], mask[:0], points, mask).shape == (0, 3)
+    assert client_distances(points[:0], mask[:0]).shape == (0, 0)
+    assert client_distances(points[:0], mask[:0], points, mask, distance="matching").shape == (0, 3)
 
 
 def test_near_clients_are_related_and_far_ones_not():
@@ -242,14 +240,14 @@ def test_groups_come_out_of_the_map(centres, fitted):
     _, mask, groups = centres
     assert fitted.points.shape == (30, 2, 2) and fitted.points.dtype == np.float32
     assert not fitted.points[~mask].any()
-    related = relate(closest_pair(fitted.points, mask), 2.0)
+    related = relate(client_distances(fitted.points, mask), 2.0)
     np.testing.assert_array_equal(flatten(related, 3)[0], groups)
 
 
 def test_the_same_centres_and_seed_make_the_same_map(centres, fitted):
     made, mask, _ = centres
-    np.testing.assert_array_equal(centre_map.embed(made, mask, **OPTIONS), fitted.points)
-    other = centre_map.embed(made, mask, **{**OPTIONS, "seed": 6})
+    np.testing.assert_array_equal(centre_map.fit_map(made, mask, **OPTIONS).points, fitted.points)
+    other = centre_map.fit_map(made, mask, **{**OPTIONS, "seed": 6}).points
     assert not np.array_equal(other, fitted.points)
 
 
@@ -257,7 +255,7 @@ def test_the_map_does_not_depend_on_order_or_on_what_is_masked(centres, fitted):
     made, mask, _ = centres
     order = np.random.default_rng(1).permutation(30)
     garbage = np.where(mask[..., None], made, np.nan)
-    mixed = centre_map.embed(garbage[order][:, ::-1], mask[order][:, ::-1], **OPTIONS)
+    mixed = centre_map.fit_map(garbage[order][:, ::-1], mask[order][:, ::-1], **OPTIONS).points
     np.testing.assert_array_equal(mixed, fitted.points[order][:, ::-1])
 
 
@@ -279,7 +277,7 @@ def test_newcomers_are_placed_one_by_one_beside_their_like(centres, fitted):
 def test_few_centres_and_equal_ones(count):
     made = np.random.default_rng(0).normal(size=(count, 1, 5)).astype(np.float32)
     copies = np.concatenate([made, made])
-    points = centre_map.embed(copies, np.ones((2 * count, 1), bool), seed=0, num_components=3)
+    points = centre_map.fit_map(copies, np.ones((2 * count, 1), bool), seed=0, num_components=3).points
     assert points.shape == (2 * count, 1, 3) and np.isfinite(points).all()
     np.testing.assert_array_equal(points[:count], points[count:])
 
@@ -297,12 +295,12 @@ ONE = np.ones((3, 1), bool)
         (lambda: centre_map.embed(np.zeros((3, 1, 2)), ONE, seed=0, num_neighbors=1), "num_neighbors 1 .* at least 2"),
         (lambda: centre_map.embed(np.zeros((3, 1, 2)), ONE, seed=0, min_dist=1.5), "min_dist 1.5; .* from 0 to 1"),
         (lambda: client_distances(np.zeros((3, 1, 2)), ONE, distance="match"), "did you mean 'matching'"),
-        (lambda: closest_pair(np.zeros((3, 1)), ONE), r"centres of the clients are float64 of shape \(3, 1\)"),
-        (lambda: closest_pair(np.zeros((3, 1, 2)), ONE[:2]), r"mask of the clients is bool of shape \(2, 1\)"),
-        (lambda: closest_pair(np.zeros((3, 1, 2)), ~ONE), "client 0 has no centre"),
-        (lambda: closest_pair(np.full((3, 1, 2), np.nan), ONE), "centres of client 0 have NaN"),
-        (lambda: closest_pair(np.zeros((3, 1, 2)), ONE, None, ONE), "others_mask is given without others"),
-        (lambda: closest_pair(np.zeros((3, 1, 2)), ONE, np.zeros((3, 1, 3)), ONE), "have 2 features and those of others 3"),
+        (lambda: client_distances(np.zeros((3, 1)), ONE), r"centres of the clients are float64 of shape \(3, 1\)"),
+        (lambda: client_distances(np.zeros((3, 1, 2)), ONE[:2]), r"mask of the clients is bool of shape \(2, 1\)"),
+        (lambda: client_distances(np.zeros((3, 1, 2)), ~ONE), "client 0 has no centre"),
+        (lambda: client_distances(np.full((3, 1, 2), np.nan), ONE), "centres of client 0 have NaN"),
+        (lambda: client_distances(np.zeros((3, 1, 2)), ONE, None, ONE), "others_mask is given without others"),
+        (lambda: client_distances(np.zeros((3, 1, 2)), ONE, np.zeros((3, 1, 3)), ONE), "have 2 features and those of others 3"),
         (lambda: relate(np.zeros((2, 2)), 0), "gamma is 0; it must be positive"),
         (lambda: relate(np.zeros((2, 2)), float("nan")), "gamma is nan; it must be positive"),
         (lambda: relate(np.zeros((2, 3)), 1), "must be a square matrix"),

@@ -5,7 +5,6 @@ from sklearn.metrics.pairwise import cosine_distances, cosine_similarity
 
 from tests.oracles import stocfl_clustering as oracle
 from tffcl.clustering import stochastic
-from tffcl.errors import UserError
 
 NOBODY = stochastic.Partition(np.zeros(0, np.int32), np.zeros([0, 6], np.float32), np.zeros(0, np.int32), np.zeros(0, bool))
 
@@ -222,10 +221,3 @@ def test_cosine_distances_are_scikit_learns():
     first, second = rng.normal(size=[9, 20]).astype(np.float32), rng.normal(size=[4, 20]).astype(np.float32)
     np.testing.assert_allclose(stochastic.cosine_distances(first), cosine_distances(first), atol=1e-6)
     np.testing.assert_allclose(stochastic.cosine_distances(first, second), cosine_distances(first, second), atol=1e-6)
-
-
-def test_a_threshold_is_a_cosine():
-    assert stochastic.check_threshold(-1) == -1
-    for wrong in (1.1, -1.1, float("nan")):
-        with pytest.raises(UserError, match="it must be a cosine, from -1"):
-            stochastic.check_threshold(wrong)

@@ -304,7 +304,8 @@ class TestForms:
     def test_sums_inside_the_clusters_have_tffs_other_form_too(self, model):
         inside = ClusteredMeanFactory(2, tff.aggregators.MeanFactory())
         process = build_clustered_fed_avg(model, 2, WHOLE, model_aggregator=inside)
-        tff.backends.mapreduce.get_distribute_aggregate_form_for_computation(process.next)
+        form = tff.backends.mapreduce.get_distribute_aggregate_form_for_computation(process.next)
+        assert b"federated_sum" in tff.framework.serialize_computation(form.client_to_server_aggregation).SerializeToString()
 
 
 class Clients(tff.program.FederatedDataSource, tff.program.FederatedDataSourceIterator):

@@ -47,7 +47,7 @@ def test_a_sweep_with_a_directory_outside(tmp_path, directory):
 def test_flipped_bits_end_in_a_line_or_in_a_run(run_path):
     rng = random.Random(0)
     for name in ("config.toml", "summary.json", "rounds.csv", "clients.csv", "clustering.npz"):
-        whole = (run_path / name).read_bytes()
+        whole, refusals = (run_path / name).read_bytes(), 0
         for _ in range(40):
             flipped = bytearray(whole)
             flipped[rng.randrange(min(len(whole), rng.choice([200, len(whole)])))] ^= 1 << rng.randrange(8)
@@ -56,6 +56,8 @@ def test_flipped_bits_end_in_a_line_or_in_a_run(run_path):
                 files.read_run(run_path)
             except UserError as error:
                 assert "\n" not in str(error)
+                refusals += 1
+        assert refusals, f"no damage of {name} was found"
         (run_path / name).write_bytes(whole)
 
 

@@ -18,6 +18,7 @@ from tffcl.errors import UserError
 from tffcl.experiments.run import run
 from tffcl.export.export_run import export_run
 from tffcl.reporting.files import read_run
+from tffcl.reporting.marker import check_summary
 from tffcl.runner.round_metrics import Metrics
 
 # --- What a resumed run finds, and survives ---
@@ -225,19 +226,16 @@ def test_a_checkpoint_after_the_last_round(stopped):
 
 def test_a_foreign_result_is_nobodys(finished, runs, tmp_path):
     """It is not reported, nor is a comparison content with it."""
-    from tffcl.experiments import compare
-    from tffcl.reporting.files import read_run
-
     summary = json.loads((finished / "summary.json").read_text())
     summary["accuracy"]["cluster"]["mean"] = 0.999
     (finished / "summary.json").write_text(json.dumps(summary))
-    for read in (read_run, compare.read_summary):
+    for read in (read_run, check_summary):
         with pytest.raises(UserError, match="is not the result of the run in this directory"):
             read(finished)
     (finished / "run.json").unlink()  # a run of an earlier version
     (finished / "summary.json").write_text(json.dumps({**summary, "seed": 5}))
     with pytest.raises(UserError, match="of another run: its seed is 5, not 0"):
-        compare.read_summary(finished)
+        check_summary(finished)
 
 
 def test_other_settings_than_the_run_was_started_with(finished):

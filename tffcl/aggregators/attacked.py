@@ -80,7 +80,7 @@ class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
         return type(self)(inner, self._kind, self._malicious, self._strength)
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
-        """Returns what what is attacked sends of the upload."""
+        """Returns the type that the attacked factory sends of the upload."""
         told = value_type["upload"]
         return self._inner.uploaded_type(told) if hasattr(self._inner, "uploaded_type") else told
 

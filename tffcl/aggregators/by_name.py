@@ -29,7 +29,9 @@ class UniformMeanParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class SecureSumParameters(Parameters):
-    """Of means whose sums are secure: the server learns sums, and no client's update. A signature that it asks for it sees.
+    """Of means whose sums are secure: the server learns sums, and no client's update.
+
+    The server still sees the signatures that it asks for.
 
     Attributes:
       bound: Every coordinate of an update is clipped to this absolute value before it becomes a whole number.

@@ -112,17 +112,21 @@ class UniformClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
         return segment_process(value_type, weight_type, None, uniform=True)
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-        """Returns what aggregates another keyed upload of the same clients, who count the same there, too; see `PerClusterFactory.beside`."""
+        """Returns what aggregates another keyed upload of the same clients, who count the same there.
+
+        See `PerClusterFactory.beside`.
+        """
         del plain, bound
         return self
 
 
 def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_clusters: int | None = None):
-    """Returns the factory over keyed uploads that a factory of the user's stands for.
+    """Turns a user's choice of aggregation into a factory over keyed uploads.
 
     Args:
-      aggregation: None for the plain mean; a name of `by_name.aggregation`; a `ClusteredMeanFactory` or another factory with a true attribute `is_keyed` as it is;
-        any other factory of `tff.aggregators` or `tff.learning` aggregates inside each cluster.
+      aggregation: None for the plain mean, or a name of `by_name.aggregation`. A `ClusteredMeanFactory`, or another factory with a
+        true attribute `is_keyed`, is taken as it is. Any other factory of `tff.aggregators` or `tff.learning` aggregates inside
+        each cluster.
       num_clusters: K, where the method knows it beforehand.
 
     Raises:
@@ -182,9 +186,10 @@ _SLOTS = 8
 
 @functools.lru_cache(maxsize=16)  # building takes half a second, and a sweep builds the same again and again
 def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clusters: int | None, *, uniform: bool = False):
-    """Builds the process of plain means: one upload a client: it is added to the row of its key, cluster k has row k // slots of slot k % slots.
+    """Builds the process of plain means: each client's upload is added to the row of its cluster.
 
-    Without a type of weights every client counts 1; of a uniform one those with a weight above 0 do, and the others count nowhere.
+    Cluster k has row k // slots of slot k % slots. Without a type of weights every client counts 1. If the mean is uniform, every
+    client with a weight above 0 counts 1, and the others do not count.
     """
     slots = _SLOTS if num_clusters is None else min(_SLOTS, num_clusters)
     totals_type = tff.to_type(

@@ -1,4 +1,4 @@
-"""What a method was built from, kept on the method: whoever resumes its run is held to it, and config.toml tells it."""
+"""Records what a method was built from, so that a resumed run is checked against it and config.toml lists it."""
 
 import functools
 import inspect

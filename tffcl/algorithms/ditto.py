@@ -61,7 +61,7 @@ class PersonalTraining(ClusteredTraining):
         return dataclasses.replace(after, kept=result.kept), metrics
 
     def models_for(self, state: ClusteredState, client_ids):
-        """The client's own model, or that of its cluster for who has not trained yet."""
+        """The client's own model, or that of its cluster if it has not trained yet."""
         own = state.kept.has(client_ids)
         rows = np.where(own, len(state.models) - 1 + np.cumsum(own), state.clusters(client_ids)).astype(np.int32)
         kept = state.kept.of(np.asarray(client_ids)[own])

@@ -81,7 +81,7 @@ class Views(Shown):
       moves: Who moved when.
       splits: Rows of the tree of splits, each `(round, cluster that was split, cluster that was founded)`.
       notes: What a reader of the results should know of how they came about.
-      nowhere: `() -> int [n]`, IDs of clients whose data told nothing by which they could be grouped, see `nowhere_note`.
+      nowhere: `() -> int [n]`, IDs of clients whose data have no direction, so that nothing tells their group; see `nowhere_note`.
     """
 
     client_ids: np.ndarray
@@ -238,7 +238,7 @@ class Method(abc.ABC):
 
 
 def joined_traffic(method, before, after) -> Traffic:
-    """Returns the same of any method, also where its class does not derive from `Method` and says nothing of it."""
+    """Returns `Method.joined_traffic` of any method, also of one whose class does not define it."""
     own = getattr(method, "joined_traffic", None)
     return own(before, after) if own else Method.joined_traffic(method, before, after)
 

@@ -100,7 +100,7 @@ class PartlySharedTraining(ClusteredTraining):
         return {"models": state.models}
 
     def brought_by(self, state: ClusteredState, client_ids) -> list:
-        """The client's own local part, or that of its cluster for who has none."""
+        """The client's own local part, or that of its cluster if it has none."""
         own, starts = state.kept.has(client_ids), state.server["local"][state.clusters(client_ids)]
         kept = iter(state.kept.of(np.asarray(client_ids)[own]))
         return [next(kept) if has else start for has, start in zip(own, starts)]

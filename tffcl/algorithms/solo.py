@@ -46,7 +46,7 @@ class Solo(Method):
         return Exports(lambda: {"training_with_kept": self._round.deployed_with_kept})
 
     def models_for(self, state: ClusteredState, client_ids):
-        """Row 0 for who has no model of its own, and a row for each of the others."""
+        """Row 0 for all clients without a model of their own, and a row for each of the others."""
         state.index(client_ids)  # refuses whom it does not know
         own = state.kept.has(client_ids)
         rows = np.where(own, np.cumsum(own), 0).astype(np.int32)

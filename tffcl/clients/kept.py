@@ -166,7 +166,7 @@ class KeptStates:
         return np.array([int(client) in self._entries for client in client_ids], bool)
 
     def of(self, client_ids) -> "KeptValues":
-        """Returns the value of each client, the initial one for who has none."""
+        """Returns the value of each client, the initial one for clients that have none."""
         return KeptValues(self, client_ids)
 
     def value(self, client: int):

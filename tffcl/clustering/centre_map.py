@@ -58,24 +58,6 @@ class CentreMap:
         return points
 
 
-def embed(
-    centres: np.ndarray,
-    mask: np.ndarray,
-    *,
-    seed: int,
-    num_components: int = 2,
-    num_neighbors: int = 15,
-    min_dist: float = 0.1,
-) -> np.ndarray:
-    """Lays the centres of all clients out by UMAP (FLT Alg. 2 line 14); `fit_map` without the reducer.
-
-    Returns:
-      Float32 [N, k, u]; masked entries are zero.
-    """
-    options = {"num_components": num_components, "num_neighbors": num_neighbors, "min_dist": min_dist}
-    return fit_map(centres, mask, seed=seed, **options).points
-
-
 def fit_map(
     centres: np.ndarray,
     mask: np.ndarray,

@@ -3,7 +3,7 @@
 Source: Jamali-Rad, Abdizadeh and Singh, "Federated Learning With Taskonomy for Non-IID Data" (FLT), IEEE TNNLS 2022,
 Alg. 2 (FCR) lines 12 to 19 and section III. The authors' code: https://github.com/hjraad/FLT, src/utils/cluster.py.
 
-The steps, in the order of the paper: `centre_map.embed` (line 14), `client_distances` (line 16), `relate` (line 17),
+The steps, in the order of the paper: `centre_map.fit_map` (line 14), `client_distances` (line 16), `relate` (line 17),
 `flatten` (lines 18 and 19); `assign_to_nearest` for clients that come later (section III-B4).
 """
 
@@ -45,7 +45,10 @@ def client_distances(
       mask: Bool [N, k], which of them exist.
       others: Float [M, l, u], a second set of clients; default the same ones.
       others_mask: Bool [M, l].
-      distance: One of `DISTANCES`.
+      distance: One of `DISTANCES`. "closest_pair" is `min over r, s of |u_ir - u_js|`. With "matching", each of the n centres of the
+        client with fewer of them is matched to another one of the other client, so that the sum of squared distances is least;
+        the result is the root of that sum over n (cluster.py:37-58). It is not a root mean square: the same distances between more
+        centres come out smaller, by the root of n.
 
     Returns:
       Float32 [N, M], in the unit of the points. Without `others` symmetric with a diagonal of exactly 0.
@@ -56,21 +59,6 @@ def client_distances(
     if distance not in DISTANCES:
         raise unknown("distance", distance, DISTANCES)
     return _all_pairs(points, mask, others, others_mask, _KERNELS[distance])
-
-
-def closest_pair(points, mask, others=None, others_mask=None) -> np.ndarray:
-    """Computes `min over r, s of |u_ir - u_js|` (FLT Alg. 2 line 16); see `client_distances`."""
-    return client_distances(points, mask, others, others_mask, distance="closest_pair")
-
-
-def optimal_matching(points, mask, others=None, others_mask=None) -> np.ndarray:
-    """Computes the distance of the authors' code (cluster.py:37-58); see `client_distances`.
-
-    The client with fewer centres, n, has each of them matched to another one of the other client, so that the sum of
-    squared distances is least; the result is the root of that sum over n. It is not a root mean square: the same
-    distances between more centres come out smaller, by the root of n.
-    """
-    return client_distances(points, mask, others, others_mask, distance="matching")
 
 
 def relate(distances: np.ndarray, gamma: float) -> np.ndarray:

@@ -4,13 +4,10 @@ Source: StoCFL (arXiv:2303.00897), Alg. 1 lines 3 to 17, Eq. 2, section 3.3.
 """
 
 import dataclasses
-import math
 
 import numpy as np
 from scipy import sparse
 from scipy.sparse import csgraph
-
-from tffcl.errors import UserError
 
 REPRESENTATIONS = {
     "members": "the mean over all members that are known (paper, Eq. 2)",
@@ -69,17 +66,6 @@ class Merging:
     def merges(self) -> int:
         """By how many clusters there are fewer."""
         return len(self.places) - len(self.partition)
-
-
-def check_threshold(threshold: float) -> float:
-    """Returns τ if it is a cosine.
-
-    Raises:
-      UserError: If it is no number from -1 to 1.
-    """
-    if not (math.isfinite(threshold) and -1 <= threshold <= 1):
-        raise UserError(f"threshold is {threshold}; it must be a cosine, from -1 (all clients in one cluster) to 1 (no merges)")
-    return float(threshold)
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:

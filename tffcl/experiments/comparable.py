@@ -1,7 +1,6 @@
 """Which runs one table may have: what a comparison's directory holds must be of the settings of what is asked for."""
 
 import pathlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 from tffcl.errors import UserError

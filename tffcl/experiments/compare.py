@@ -160,13 +160,8 @@ def _run_each(jobs: Sequence[Job], after_each: Callable[[], None], keeps: bool, 
             after_each()
         if clock:
             clock.finished(job)
-        summaries.append(read_summary(job.place))
+        summaries.append(check_summary(job.place))
     return summaries
-
-
-def read_summary(place: pathlib.Path) -> dict | None:
-    """Reads the summary of the run in a directory; None if it has none; UserError if it is damaged or of another run."""
-    return check_summary(place)
 
 
 def run_or_note(config: RunConfig, place: pathlib.Path, **options):

@@ -18,6 +18,7 @@ from tffcl.experiments.clock import ended
 from tffcl.experiments.methods import MethodSource
 from tffcl.experiments.sweep import Axis, Plan, Point
 from tffcl.reporting.json_files import write_json
+from tffcl.reporting.marker import check_summary
 from tffcl.reporting.search_table import CONTENTS
 from tffcl.runner.directory import FAILED, check_claim, check_no_run, clear
 from tffcl.runner.lock import locked
@@ -252,7 +253,7 @@ class _Search:
         if not ended(place):
             self._say(f"picked: {sweep.describe(self.planned.axes, point.values)}, fresh seed {seed}")
             self._run(config, place, config.train.rounds)
-        return compare.read_summary(place)
+        return check_summary(place)
 
     def _run(self, config, place: pathlib.Path, until: int):
         if self.ran:

@@ -11,10 +11,11 @@ import shutil
 from collections.abc import Callable, Mapping
 
 from tffcl.errors import UserError
-from tffcl.experiments import compare, sweep, tasks
+from tffcl.experiments import sweep, tasks
 from tffcl.experiments.study_files import Cell, Tuning, slug
 from tffcl.experiments.study_plan import RESULTS, RUNS, StudyPlan, StudyRun, plan, resolve, settings_of
 from tffcl.reporting.json_files import read_json, telling_damage, write_json
+from tffcl.reporting.marker import check_summary
 
 TUNED = "tuned.json"
 _TRIALS = "trials"
@@ -107,7 +108,7 @@ def _mark(trials: list[_Trial]) -> str:
 def _points(trials: list[_Trial], tuning: Tuning, out: pathlib.Path) -> list[dict]:
     points = []
     for trial in trials:
-        summary = compare.read_summary(out / RUNS / trial.run.directory)
+        summary = check_summary(out / RUNS / trial.run.directory)
         score = summary["validation"][tuning.select] if summary else {}
         points.append({"values": dict(trial.values), "validation": score.get("mean")})
     return points

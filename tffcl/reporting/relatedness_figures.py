@@ -74,17 +74,14 @@ def centres_figure(
     mask: np.ndarray,
     labels: Sequence,
     true_groups: Sequence | None = None,
-    *,
-    gamma: float | None = None,
 ) -> ReportFigure:
     """Draws the centres of all clients in UMAP's map, in the colours of their clients' clusters.
 
     Args:
-      points: [N, k, u], see `clustering.centre_map.embed`; of more than two dimensions the first two are drawn.
+      points: [N, k, u], see `clustering.centre_map.fit_map`; of more than two dimensions the first two are drawn.
       mask: Bool [N, k], which centres exist.
       labels: [N], the cluster of each client.
       true_groups: [N], the group that each client really belongs to, for a second panel; None if unknown.
-      gamma: Threshold of the relatedness, drawn as a scale.
     """
     points, mask = np.asarray(points, float), np.asarray(mask, bool)
     plane = np.zeros((mask.sum(), 2))
@@ -101,10 +98,8 @@ def centres_figure(
         number = len(np.unique(names))
         title = f"{number:,} {kind}{'s' * (number != 1)}"
         axes.set_title(title if kind == "cluster" else f"{title} that clients really belong to", fontsize=11)
-        # A square of one scale: gamma has a meaning in the map.
+        # A square of one scale: distances have a meaning in the map.
         axes.set(xlim=limits[0], ylim=limits[1], xticks=[], yticks=[], aspect="equal")
-    if gamma is not None and np.isfinite(gamma):
-        _draw_scale(all_axes[0], gamma)
     figure.suptitle(f"{len(plane):,} centres of {len(points):,} clients in UMAP's map", fontsize=12)
     return figure
 
@@ -218,11 +213,3 @@ def _square(plane: np.ndarray) -> list[tuple[float, float]]:
     low, high = (plane.min(axis=0), plane.max(axis=0)) if len(plane) else (np.zeros(2), np.zeros(2))
     half = 0.56 * float((high - low).max()) or 1.0
     return [(middle - half, middle + half) for middle in (low + high) / 2]
-
-
-def _draw_scale(axes: Axes, gamma: float) -> None:
-    """Draws a bar as long as gamma in the lower left corner."""
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    x, y = left + 0.03 * (right - left), bottom + 0.03 * (top - bottom)
-    axes.plot([x, x + gamma], [y, y], color="black", linewidth=2.5, solid_capstyle="butt")
-    axes.annotate(f"γ = {gamma:g}", (x, y), xytext=(0, 4), textcoords="offset points", fontsize=9)

@@ -29,7 +29,7 @@ LEGEND = (
      "(adjusted Rand index: 1 is perfect, about 0 is chance)."),
     ("NMI", "Normalised mutual information of the clusters and the true groups: 1 is perfect; many small clusters have some by chance."),
     ("those that took part", "The cluster accuracy over the clients that trained in at least one round, which is what the papers test, and "
-     "by how much it is above that of the others: a client that never took part has the model that the method gives to those of whom it knows nothing."),
+     "by how much it is above that of the others: a client that never took part has the model that the method gives to unknown clients."),
     ("never trained counted", "Local accuracy over all clients, those that never trained with the untrained model, as the authors of PACFL "
      "and FLIS count."),
     ("down, up, signatures", "Bytes from the server to all clients, from all clients to the server, and what the "
@@ -234,12 +234,6 @@ def to_text(
     text = ["\n".join(line.rstrip() for line in block) for block in blocks]
     failures = [textwrap.fill(str(each), width, subsequent_indent="  ") for row in rows for each in row.failures]
     return "\n\n".join([*text, *(["\n".join(failures)] if failures else [])])
-
-
-def legend_text(width: int = 120) -> str:
-    """Returns the legend in words, for a terminal."""
-    lines = [f"{name}: {words}" for name, words in LEGEND]
-    return "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in [*lines, CAUTION])
 
 
 def to_csv(

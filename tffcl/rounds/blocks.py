@@ -252,7 +252,7 @@ class BlockForm:
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """What a round told, as the composed round hands it out.
+    """The output of a round, in the form that the composed round returns.
 
     Attributes:
       values: The server's next values by name.

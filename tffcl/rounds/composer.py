@@ -111,7 +111,7 @@ class Round:
 
     @functools.cached_property
     def as_promised(self) -> "Round":
-        """The round as it is deployed: without clients' reports where their uploads are hidden, which reports would give away."""
+        """The round as it is deployed: without the clients' reports if uploads are hidden, since reports would reveal them."""
         hidden = any(getattr(factory, "hides_uploads", False) for factory in self.uploads.values())
         return Round(self.work, self.uploads, self.server, self.weighting, reports=False) if hidden else self
 

@@ -42,7 +42,7 @@ class Ledger(Protocol):
     """Who accounts for releases."""
 
     def spend(self, release: Release):
-        """Is told of a release before it happens; raises an error if it must not."""
+        """Records a release before it happens; raises UserError if it is not allowed."""
 
 
 _LEDGER: contextvars.ContextVar[Ledger | None] = contextvars.ContextVar("ledger", default=None)

@@ -11,7 +11,6 @@ import threading
 
 from tffcl.errors import UserError
 
-
 # What asks a process to end, and what Python does then by itself. Whatever else is set is another's wish: `nohup` ignores SIGHUP, a
 # script's background ignores SIGINT, a program may have handlers of its own.
 _ASKING = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
@@ -19,6 +18,8 @@ _ASKING = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG
 
 class Interrupted(UserError):
     """The user stopped the run; what there is has been saved."""
+
+    exit_code = 130  # as shells have it for a process that Ctrl-C has ended
 
 
 class Interrupts:
@@ -39,7 +40,7 @@ class Interrupts:
     def handle(self, number, frame):
         """A signal handler: remembers, then raises KeyboardInterrupt as Python's own does.
 
-        Only Ctrl-C is pressed again by who has no patience; `timeout` sends its signal twice, and must not break what is being saved.
+        A second Ctrl-C comes from an impatient user; `timeout` sends its signal twice, and must not break what is being saved.
         """
         if self.asked and number != signal.SIGINT:
             return

@@ -68,12 +68,14 @@ class Job:
 
     @contextlib.contextmanager
     def timed(self, which: int):
+        """Adds the seconds that its block takes to those of training, evaluation or clustering."""
         start = time.monotonic()
         yield
         self.progress["seconds"][which] += time.monotonic() - start
 
 
 def no_progress(clients: int) -> dict:
+    """Returns what a run has counted before its first round: nothing yet, for so many clients."""
     counts = {key: np.zeros(clients, np.int64) for key in _BY_CLIENT}
     totals = {key: np.int64(0) for key in ("down_bytes", "up_bytes", "signature_bytes")}
     return {**counts, **totals, "seconds": np.zeros(3), "releases": NOTHING, "written": "{}"}
@@ -239,9 +241,9 @@ def _row_of_nobody(job: Job, state) -> dict:
     """The row of a round that no client was drawn for, and that need not be hidden: nothing is released, and nothing moves."""
     job.progress["releases"] = job.ledger.as_array()  # newcomers may have told something when they joined
     clusters = dict.fromkeys(("clusters", "ari")) if job.method.clients_choose else _cluster_row(job, state)
-    accuracies = dict.fromkeys(("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy"))
+    measured = dict.fromkeys(accuracies.names(job.stage))
     epsilon = {"epsilon": job.ledger.epsilon} if job.ledger.is_private else {}
-    return {"seconds": 0.0, "train_loss": None, **clusters, **accuracies, "down_bytes": 0, "up_bytes": 0, **epsilon}
+    return {"seconds": 0.0, "train_loss": None, **clusters, **measured, "down_bytes": 0, "up_bytes": 0, **epsilon}
 
 
 def _evaluate(job: Job, state) -> tuple[object, dict]:

@@ -34,7 +34,7 @@ class Stage:
 
     @functools.cached_property
     def untrained(self) -> np.ndarray:
-        """The initial model's accuracy on each client's test examples, `float64 [N]`: that of who never trained."""
+        """The initial model's accuracy on each client's test examples, `float64 [N]`: that of a client that never trained."""
         own = Evaluator(self.evaluator.model, self.population)
         return own.cluster_accuracy(self.initial[np.newaxis], np.zeros(len(self.population), int))
 

@@ -45,7 +45,7 @@ def spread(values: np.ndarray) -> dict[str, float | None]:
 def local_accuracies(progress: dict) -> np.ndarray:
     """Accuracy of each client's own model after its last local training, `float64 [N]`.
 
-    NaN for who never trained, or not since its data changed, and for who has no test examples.
+    NaN for clients that never trained, that have not trained since their data changed, or that have no test examples.
     """
     total = progress["local_total"]
     return np.divide(progress["local_correct"], total, out=np.full(len(total), np.nan), where=total > 0)

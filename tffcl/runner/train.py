@@ -81,7 +81,7 @@ def train(
       privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
       place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
       until: Stop after this round with a checkpoint, to go on later with `resume`.
-      data: What the data are told by, see `runner.fingerprint`: a run is resumed with the same only. Default: the populations.
+      data: The fingerprint of the data, see `runner.fingerprint`; a run is resumed with the same data only. Default: the populations.
 
     Returns:
       What the run gave; None if it has stopped by `until` before its end.
