@@ -44,8 +44,8 @@ MAPPING = (
     "clustering/test_client_relatedness.py",
     "clustering/test_projection.py",
 )
-# Those that take longest come first, so that no process begins one of them when the other is about to end; before them those of whole data
-# sets, which take a gigabyte for a moment, while a process holds little else.
+# Those that take longest come first, so that no process begins one of them when the other is about to end; before them those of
+# whole data sets, which take a gigabyte for a moment, while a process holds little else.
 LONGEST = (
     *MAPPING,
     "datasets/test_datasets_real.py",
@@ -134,10 +134,11 @@ def no_trials():
 
 @pytest.fixture(scope="session", autouse=True)
 def graphs_as_traced(request):
-    """TFF's compiler lets TensorFlow rewrite each graph before it is sent to a worker, for a fifth of the suite's time. No result
-    depends on it but of Keras models, whose inputs are placeholders inside functions that the rewriting takes away. In the suite's
-    own processes it is left out of the others, as TFF does with a graph that cannot be rewritten. Commands that tests start in
-    processes of their own, and all tests of `-m slow`, compile as users do."""
+    """TFF's compiler lets TensorFlow rewrite each graph before it is sent to a worker, for a fifth of the suite's time.
+
+    No result depends on it but of Keras models, whose inputs are placeholders inside functions that the rewriting takes away.
+    In the suite's own processes it is left out of the others, as TFF does with a graph that cannot be rewritten. Commands that
+    tests start in processes of their own, and all tests of `-m slow`, compile as users do."""
     if request.config.getoption("markexpr") != "not slow":
         yield
         return

@@ -38,7 +38,10 @@ def fails(capsys, *arguments):
         (["run", "demo_digits", "--algorithm", "PACFL"], "unknown algorithm 'PACFL'; did you mean 'pacfl'"),
         (["compare", "demo_digits", "--algorithms", "Fedavg , solo"], "unknown algorithm 'Fedavg'; did you mean 'fedavg'"),
         (["run", "Demo_Digits ", "--algorithm", "pacfl"], "did you mean 'demo_digits'"),
-        (["run", "demo_digits.toml", "--algorithm", "pacfl"], "there is no task file demo_digits.toml; did you mean demo_digits,"),
+        (
+            ["run", "demo_digits.toml", "--algorithm", "pacfl"],
+            "there is no task file demo_digits.toml; did you mean demo_digits,",
+        ),
         (["study", "x/flt_table_1.toml"], "there is no study file x/flt_table_1.toml; did you mean flt_table_1,"),
         (
             ["run", "demo_digits", "--algorithm", "pacfl", "--set", "pacfl.num_clusters=3"],

@@ -277,8 +277,12 @@ def test_nothing_heavy_is_imported():
 
 
 def test_a_parameter_that_there_is_not_is_told_with_the_nearest():
-    with pytest.raises(UserError, match=r"^unknown parameter of LocalTraining 'epoch'; did you mean 'epochs'\? \(allowed: batch_size, "):
+    with pytest.raises(
+        UserError, match=r"^unknown parameter of LocalTraining 'epoch'; did you mean 'epochs'\? \(allowed: batch_size, "
+    ):
         LocalTraining(epoch=2)
     with pytest.raises(UserError, match="unknown parameter of Settings"):
         dataclasses.replace(Settings(), nothing=1)
-    assert pickle.loads(pickle.dumps(LocalTraining(epochs=2))) == copy.deepcopy(LocalTraining(epochs=2)) == LocalTraining(epochs=2)
+    assert (
+        pickle.loads(pickle.dumps(LocalTraining(epochs=2))) == copy.deepcopy(LocalTraining(epochs=2)) == LocalTraining(epochs=2)
+    )

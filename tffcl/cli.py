@@ -33,7 +33,9 @@ class _Parser(argparse.ArgumentParser):
 
     def _check_value(self, action, value):
         if action.choices is not None and value not in action.choices:
-            raise argparse.ArgumentError(None, str(unknown("kind" if action.dest == "what" else action.dest, value, action.choices)))
+            raise argparse.ArgumentError(
+                None, str(unknown("kind" if action.dest == "what" else action.dest, value, action.choices))
+            )
 
 
 def _command(commands, name, function, description):
@@ -130,7 +132,8 @@ def main(arguments: list[str] | None = None) -> int:
       arguments: Of the command line; default `sys.argv[1:]`.
 
     Returns:
-      0; 1 if a run of a comparison failed; 2 for what the user can mend, said in one line; 130 after Ctrl-C, and after SIGTERM or SIGHUP in a run.
+      0; 1 if a run of a comparison failed; 2 for what the user can mend, said in one line; 130 after Ctrl-C, and after SIGTERM
+      or SIGHUP in a run.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for stream in (sys.stdout, sys.stderr):

@@ -64,7 +64,8 @@ def find_function(kind: str, table: Mapping, known: Mapping[str, Callable[[], Ca
 
     Args:
       kind: As in `registered`; also the table's name.
-      table: Its `name` is known or registered, or its `builder` is "module:function"; the other keys are the function's options.
+      table: Its `name` is known or registered, or its `builder` is "module:function"; the other keys are the function's
+        options.
       known: The library's own names, and how the function of each is imported.
 
     Returns:

@@ -103,8 +103,8 @@ def keys_of(function: Callable) -> dict[str, object]:
 def types_of(declared: Callable) -> Mapping[str, Any]:
     """Returns the types that a dataclass declares for its fields, or a function for its parameters, by name.
 
-    What a function declares may be its author's: where names are known to type checkers only it has no types, and one that no value
-    can be checked against is `object`.
+    What a function declares may be its author's: where names are known to type checkers only it has no types, and one that no
+    value can be checked against is `object`.
     """
     try:
         hints = typing.get_type_hints(declared, include_extras=True)

@@ -160,7 +160,8 @@ def test_clients_choose_by_the_loss_on_what_was_held_out(tff_worker, convex, dig
     method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, choose_by="validation_loss"))
     with pytest.raises(UserError, match="client 0 has no validation examples; dataset.validation = 0.1"):
         method.initialize(population)
-    # Held out are the five examples that the better one of two models is worst at, so that the other examples choose another way.
+    # Held out are the five examples that the better one of two models is worst at, so that the other examples choose another
+    # way.
     data = [population.stacked(client) for client in (0, 1)]
     stacked = np.stack([convex.initial, -convex.initial])
     models = [tuple(tensor.numpy() for tensor in convex.unravel(row)) for row in stacked]

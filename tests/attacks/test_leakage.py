@@ -1,7 +1,7 @@
 """What the server can find out from what it sees, without defence and with it, each held against a bound that is stated.
 
-The attacks are those of a server that follows the protocol and is curious. Without noise they succeed; with it none gets beyond what
-the Gaussian mechanism allows, whatever the attack.
+The attacks are those of a server that follows the protocol and is curious. Without noise they succeed; with it none gets beyond
+what the Gaussian mechanism allows, whatever the attack.
 """
 
 import collections
@@ -59,7 +59,10 @@ def membership(bases, pixels):
 
 
 def test_a_subspace_tells_who_is_a_member_and_a_noised_one_no_more_than_it_may(tff_worker, model, clients, pixels):
-    """Of six digits three vectors hold most. One example moves the mean of x x' by √2 / n at most: its mechanism has that sensitivity."""
+    """Of six digits three vectors hold most.
+
+    One example moves the mean of x x' by √2 / n at most: its mechanism has that sensitivity.
+    """
     found, _ = membership(subspaces(model, clients), pixels)
     assert found > 0.75
     for noise in (0.3, 0.05):
@@ -75,7 +78,8 @@ def test_a_subspace_shows_what_a_client_holds_and_a_noised_one_does_not(tff_work
     assert np.mean(seen) > 0.9
     private = subspaces(model, clients, noise_multiplier=1.0, noise_seed=1)
     hidden = [abs(correlation(basis[:, 0], mean)) for basis, mean in zip(private, means)]
-    # The least change that noise makes is a rotation at random: of d pixels, E|r| = √(2 / πd); the signal has norm 1 in noise of 2 z √d.
+    # The least change that noise makes is a rotation at random: of d pixels, E|r| = √(2 / πd); the signal has norm 1 in noise
+    # of 2 z √d.
     d = pixels.shape[1]
     assert np.mean(hidden) < np.sqrt(2 / (np.pi * d)) + 1 / (2 * np.sqrt(d)) + 3 * np.sqrt(1 / (d * CLIENTS))
 
@@ -132,7 +136,8 @@ def test_a_label_histogram_gives_every_label_away_and_a_noised_one_none_beyond_i
     noise = 0.5
     private = build_signing(build_label_histogram(model, noise_multiplier=noise, noise_seed=1))(clients)
     right = np.mean(np.round(private * HELD) == counts)
-    # A count is read right where its noise is below one half of an example, that of rounding; where it is 0, also anywhere below.
+    # A count is read right where its noise is below one half of an example, that of rounding; where it is 0, also anywhere
+    # below.
     by_chance = 2 * stats.norm.cdf(0.5 / HELD / noise) - 1
     assert right < by_chance + 3 * np.sqrt(by_chance * (1 - by_chance) / counts.size)
     # Whether a client holds a class: its share is 1 / n at least. The bound is of the largest share that there is.
@@ -148,7 +153,8 @@ SIZE, ROUNDS, COPIES = 5, 4, 100
 def shown_sums(factory, values, keys, rounds):
     """What the server sees of `rounds * COPIES` rounds: the sums of the first cluster and its number of members.
 
-    Clusters are private each for itself, so that a round in which everyone is there `COPIES` times, in clusters apart, is as many rounds.
+    Clusters are private each for itself, so that a round in which everyone is there `COPIES` times, in clusters apart, is as
+    many rounds.
     """
     value_type = tff.to_type(collections.OrderedDict(key=np.int32, value=tff.TensorType(np.float32, [SIZE])))
     process = factory.create(value_type, tff.TensorType(np.float32))

@@ -2,9 +2,9 @@
 
     PYTHON flower_round.py CLIENTS.npz PROCESSES EPOCHS BATCH_SIZE LEARNING_RATE MOMENTUM ROUNDS
 
-PYTHON needs `flwr[simulation]` and torch. As many clients train at a time as there are processes, each with one core and one thread.
-A round lasts from the server's choice of its clients to the end of its aggregation; the first, in which Ray's actors start, is left
-out. Actors keep the clients' examples after they have read them.
+PYTHON needs `flwr[simulation]` and torch. As many clients train at a time as there are processes, each with one core and one
+thread. A round lasts from the server's choice of its clients to the end of its aggregation; the first, in which Ray's actors
+start, is left out. Actors keep the clients' examples after they have read them.
 """
 
 import os

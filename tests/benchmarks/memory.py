@@ -2,8 +2,8 @@
 
     uv run python tests/benchmarks/memory.py [TASK] [METHOD] [--rounds 50] [--memory 1GB] [--set KEY=VALUE ...] [--data-dir D]
 
-Without arguments FedAvg on FLT's scenario 4 on EMNIST letters: 2,400 clients, 480 a round, MLP-200. One local epoch instead of the
-task's: what stays in memory does not depend on it.
+Without arguments FedAvg on FLT's scenario 4 on EMNIST letters: 2,400 clients, 480 a round, MLP-200. One local epoch instead of
+the task's: what stays in memory does not depend on it.
 """
 
 import argparse

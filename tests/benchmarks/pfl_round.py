@@ -2,9 +2,9 @@
 
     PYTHON pfl_round.py CLIENTS.npz PROCESSES EPOCHS BATCH_SIZE LEARNING_RATE MOMENTUM ROUNDS
 
-PYTHON needs `pfl[pytorch]`. The processes are what pfl gets from torchrun, joined by torch.distributed's gloo on loopback; each has
-one thread. Central evaluation is off. As pfl does by itself, examples stay tensors and batches stay as they were cut: there is no
-shuffling. Clients are weighted by their examples, as in tffcl.
+PYTHON needs `pfl[pytorch]`. The processes are what pfl gets from torchrun, joined by torch.distributed's gloo on loopback; each
+has one thread. Central evaluation is off. As pfl does by itself, examples stay tensors and batches stay as they were cut: there
+is no shuffling. Clients are weighted by their examples, as in tffcl.
 """
 
 import json

@@ -4,8 +4,8 @@
         [--flower-python PYTHON] [--pfl-python PYTHON]
 
 The task is `pacfl_fmnist_label_skew_20`: 10 clients a round, 10 local epochs, batch 10, LeNet-5. Machines are noisy, so
-contestants take turns and the ratio of medians is what counts. Peers on PyTorch run by the Python of an environment of their own,
-in as many processes of one thread as there are cores; their start is not counted. `torch_round.py`, `flower_round.py` and
+contestants take turns and the ratio of medians is what counts. Peers on PyTorch run by the Python of an environment of their
+own, in as many processes of one thread as there are cores; their start is not counted. `torch_round.py`, `flower_round.py` and
 `pfl_round.py` say which packages it needs.
 """
 

@@ -2,8 +2,9 @@
 
     uv run python tests/benchmarks/signatures.py [--sizes 100x600 500x30] [--many 10000] [--repeats 3]
 
-Clients have images of Fashion-MNIST at random (noise would take a subspace ten times as long); the model is LeNet-5. A signature's first time traces and is not counted; its CPU seconds are those of
-the process and its worker. Proximity is PACFL's smallest angle of three vectors of 784.
+Clients have images of Fashion-MNIST at random (noise would take a subspace ten times as long); the model is LeNet-5. A
+signature's first time traces and is not counted; its CPU seconds are those of the process and its worker. Proximity is PACFL's
+smallest angle of three vectors of 784.
 """
 
 import argparse

@@ -5,11 +5,11 @@
     uv run python tests/benchmarks/small_clients.py --pfl-python PYTHON
     uv run python tests/benchmarks/small_clients.py --against OTHER_CHECKOUT
 
-Prints the medians of seconds, of CPU seconds (the process and its worker together) and of milliseconds a client; the methods take
-turns. With `--pfl-python`, the Python of an environment with `pfl[pytorch]`, pfl-research's FedAvg takes its turn too, in as many
-processes as cores, and ratios to it are printed. With `--against`, this checkout and another one, each by the Python of its own
-`.venv`, take turns, and the ratios of the least CPU seconds are printed. LeNet-5, one epoch of batches of 10, SGD of rate 0.01 and
-momentum 0.5, as in Fashion-MNIST's label skew; examples are random numbers.
+Prints the medians of seconds, of CPU seconds (the process and its worker together) and of milliseconds a client; the methods
+take turns. With `--pfl-python`, the Python of an environment with `pfl[pytorch]`, pfl-research's FedAvg takes its turn too, in
+as many processes as cores, and ratios to it are printed. With `--against`, this checkout and another one, each by the Python of
+its own `.venv`, take turns, and the ratios of the least CPU seconds are printed. LeNet-5, one epoch of batches of 10, SGD of
+rate 0.01 and momentum 0.5, as in Fashion-MNIST's label skew; examples are random numbers.
 """
 
 import argparse

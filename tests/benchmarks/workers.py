@@ -2,8 +2,9 @@
 
     uv run python tests/benchmarks/workers.py [--repeats 3] [--clients 10 20 40] [--hidden 50 200 1000] [--epochs 1]
 
-A round is FedAvg's: clients of 200 random 28x28 images, batch 10, a perceptron with one hidden layer. Bytes are those of the gRPC messages between the
-coordinator and its workers, the clients' examples included, since in a simulation the coordinator holds them.
+A round is FedAvg's: clients of 200 random 28x28 images, batch 10, a perceptron with one hidden layer. Bytes are those of the
+gRPC messages between the coordinator and its workers, the clients' examples included, since in a simulation the coordinator
+holds them.
 """
 
 import argparse

@@ -51,5 +51,7 @@ def test_a_population_has_the_types_of_the_model():
     np.testing.assert_array_equal(found.stacked(0)["x"], WHOLE + 1)
     assert found.examples(0) is found.examples(0), "data sets made anew in every round leak"
     assert fitted(population, {"x": tf.TensorSpec([2], tf.int64)}) is population
-    with pytest.raises(UserError, match=r"the examples of client bo are int64\[2\]; the model takes uint8\[2\], which does not hold 256"):
+    with pytest.raises(
+        UserError, match=r"the examples of client bo are int64\[2\]; the model takes uint8\[2\], which does not hold 256"
+    ):
         fitted(population, {"x": tf.TensorSpec([2], tf.uint8)})

@@ -77,7 +77,9 @@ def test_distances_are_those_of_plain_loops(seed, name, centres, other_centres, 
 @pytest.mark.parametrize("centres", [1, 2, 5, 8, 9, 12])
 def test_matching_is_the_linear_assignment(centres):
     ours, theirs = random_clients(centres, 12, centres), random_clients(99, 9, 7)
-    np.testing.assert_allclose(client_distances(*ours, *theirs, distance="matching"), by_loop(*ours, *theirs, best_assignment), rtol=1e-6)
+    np.testing.assert_allclose(
+        client_distances(*ours, *theirs, distance="matching"), by_loop(*ours, *theirs, best_assignment), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize("name", DISTANCES)
@@ -289,11 +291,11 @@ ONE = np.ones((3, 1), bool)
     "call, message",
     [
         (
-            lambda: centre_map.embed(np.zeros((9, 1, 2)), np.ones((9, 1), bool), seed=0),
+            lambda: centre_map.fit_map(np.zeros((9, 1, 2)), np.ones((9, 1), bool), seed=0),
             "at least 4 different ones; there are 1",
         ),
-        (lambda: centre_map.embed(np.zeros((3, 1, 2)), ONE, seed=0, num_neighbors=1), "num_neighbors 1 .* at least 2"),
-        (lambda: centre_map.embed(np.zeros((3, 1, 2)), ONE, seed=0, min_dist=1.5), "min_dist 1.5; .* from 0 to 1"),
+        (lambda: centre_map.fit_map(np.zeros((3, 1, 2)), ONE, seed=0, num_neighbors=1), "num_neighbors 1 .* at least 2"),
+        (lambda: centre_map.fit_map(np.zeros((3, 1, 2)), ONE, seed=0, min_dist=1.5), "min_dist 1.5; .* from 0 to 1"),
         (lambda: client_distances(np.zeros((3, 1, 2)), ONE, distance="match"), "did you mean 'matching'"),
         (lambda: client_distances(np.zeros((3, 1)), ONE), r"centres of the clients are float64 of shape \(3, 1\)"),
         (lambda: client_distances(np.zeros((3, 1, 2)), ONE[:2]), r"mask of the clients is bool of shape \(2, 1\)"),

@@ -37,7 +37,9 @@ def test_no_distances():
         project(np.zeros((5, 3)), seed=0)
 
 
-@pytest.mark.parametrize("vectors", [np.ones((4, 8)), np.ones((5, 8)) * [[1], [2], [3], [4], [9]], np.zeros((12, 8)), np.ones((40, 1))])
+@pytest.mark.parametrize(
+    "vectors", [np.ones((4, 8)), np.ones((5, 8)) * [[1], [2], [3], [4], [9]], np.zeros((12, 8)), np.ones((40, 1))]
+)
 def test_clients_of_one_direction_are_at_one_point(vectors):
     """t-SNE would divide by their deviation, and end the process."""
     np.testing.assert_array_equal(project_directions(vectors, seed=0), np.zeros((len(vectors), 2)))

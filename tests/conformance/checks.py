@@ -1,7 +1,7 @@
 """What every method must hold to, whoever wrote it: each check takes a `subject.Subject`.
 
-A check returns None; it raises AssertionError where the method does not conform, and DoesNotApply where it has not what the check
-is about. `check_method_conforms` runs them all on a method of one's own.
+A check returns None; it raises AssertionError where the method does not conform, and DoesNotApply where it has not what the
+check is about. `check_method_conforms` runs them all on a method of one's own.
 """
 
 import contextlib

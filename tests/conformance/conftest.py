@@ -24,8 +24,8 @@ from tffcl.export.export_run import export_run
 TWO_WORKERS = {"pacfl", "flis_dc", "stocfl", "ditto"}
 # The same of rounds whose clients compute in blocks: by the coordinator's mixes, two uploads, kept values, and choices.
 IN_BLOCKS = {"flt", "stocfl", "scaffold", "ifca"}
-# Methods whose exported round, or signature, is that of another method here, but for what is checked without an export; their exports
-# are checked with `-m slow`.
+# Methods whose exported round, or signature, is that of another method here, but for what is checked without an export; their
+# exports are checked with `-m slow`.
 LIKE_OTHERS = {
     "fedprox", "composed", "flis_hc", "pca_km_hc", "flt", "fedclust", "clove", "flux", "fednova", "per_fedavg", "lg_fedavg",
 }  # fmt: skip

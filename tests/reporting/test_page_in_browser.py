@@ -186,7 +186,8 @@ def test_a_matrix_says_its_entries(browser, pages, population):
 def test_without_scripts_the_page_is_there(browser, pages):
     browser.open(pages["comparison"], width=768, scripts=False)
     keep(browser, "without-scripts")
-    # The script takes the titles of marks for its own box, and makes buttons of heads; without it there are titles and no buttons.
+    # The script takes the titles of marks for its own box, and makes buttons of heads; without it there are titles and no
+    # buttons.
     assert browser.run("document.querySelectorAll('.panel svg title').length") > 100
     assert browser.run("document.querySelectorAll('button, [aria-sort]').length") == 0
     assert browser.run("document.documentElement.scrollWidth") <= 768

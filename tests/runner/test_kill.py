@@ -46,7 +46,8 @@ WORK = {
 }
 MOMENTS = {"pacfl": 4, "stocfl": 4, "ditto": 4, "flt": 2, "sweep": 3, "study": 3}
 
-# Ends itself as `kill -9` would, some milliseconds after it has touched a file below its OUT for the n-th time; tells how often it did.
+# Ends itself as `kill -9` would, some milliseconds after it has touched a file below its OUT for the n-th time; tells how often
+# it did.
 KILLED = """
 import os, signal, sys, threading
 place, moment, delay, *command = sys.argv[1:]

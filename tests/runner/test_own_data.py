@@ -58,8 +58,8 @@ DATA = {
 }
 
 
-# In the suite every method has one kind of data, and every kind of data one method; the other combinations are slow. The functional
-# model is the one of the clients of TFF.
+# In the suite every method has one kind of data, and every kind of data one method; the other combinations are slow. The
+# functional model is the one of the clients of TFF.
 QUICK = {
     ("perceptron", "fedavg"), ("cnn", "pacfl"), ("letters", "stocfl"), ("client_data", "ifca"),
 }  # fmt: skip

@@ -360,7 +360,9 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
     assert ledger_of([signatures, Release("a round", 0, 3, 5)]).notes == []  # where nothing is hidden nobody is misled
 
 
-@pytest.mark.parametrize(("how", "hides"), [({"noise_multiplier": 0.0}, False), ({"noise_multiplier": 0.0, "secure": True}, True), ({}, True)])
+@pytest.mark.parametrize(
+    ("how", "hides"), [({"noise_multiplier": 0.0}, False), ({"noise_multiplier": 0.0, "secure": True}, True), ({}, True)]
+)
 def test_a_private_mean_hides_uploads_by_noise_or_secure_sums(how, hides):
     """Without either the server has all updates as they are, and no note may say that secure sums hide them."""
     factory = tffcl.aggregation("dp", **how)

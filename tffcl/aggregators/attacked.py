@@ -24,13 +24,13 @@ class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
 
     * "sign_flip": -s u;
     * "gaussian": noise of s times the root mean square of u in every coordinate;
-    * "lie": mean - s · standard deviation of the honest uploads of its cluster's members, a little is enough (Baruch et al. 2019, Alg. 3,
-      by attackers who know everybody's upload);
+    * "lie": mean - s · standard deviation of the honest uploads of its cluster's members, a little is enough (Baruch et al.
+      2019, Alg. 3, by attackers who know everybody's upload);
     * "label_flip": u, of a client that trains on wrong labels;
     * "model_replacement": s u of such a client (Bagdasaryan et al. 2020, Eq. 3).
 
-    For simulations only: the round tells it the clients' IDs. "lie" must know all honest uploads before it changes one: of a cohort that
-    computes in parts they are collected, and aggregated together (`by_parts`).
+    For simulations only: the round tells it the clients' IDs. "lie" must know all honest uploads before it changes one: of a
+    cohort that computes in parts they are collected, and aggregated together (`by_parts`).
     """
 
     is_keyed = True

@@ -48,8 +48,8 @@ class ClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
 
         Args:
           num_clusters: K, or None for "as many as the keys ask for".
-          inner_factory: Aggregates inside one cluster. Without `num_clusters` the method that it is given to says K when it knows it,
-            see `with_clusters`.
+          inner_factory: Aggregates inside one cluster. Without `num_clusters` the method that it is given to says K when it
+            knows it, see `with_clusters`.
 
         Raises:
           UserError: If `num_clusters` is below 1.
@@ -96,8 +96,8 @@ class ClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
 class UniformClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """The plain mean per cluster in which every client with a weight above 0 counts the same, whatever its weight.
 
-    The result and the measurements are those of `ClusteredMeanFactory` for these clients alone, with weights of 1. Those with a weight of
-    0, as where training was not finite, count nowhere.
+    The result and the measurements are those of `ClusteredMeanFactory` for these clients alone, with weights of 1. Those with a
+    weight of 0, as where training was not finite, count nowhere.
 
     Attributes:
       is_keyed: That it takes keyed uploads.
@@ -124,9 +124,9 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
     """Turns a user's choice of aggregation into a factory over keyed uploads.
 
     Args:
-      aggregation: None for the plain mean, or a name of `by_name.aggregation`. A `ClusteredMeanFactory`, or another factory with a
-        true attribute `is_keyed`, is taken as it is. Any other factory of `tff.aggregators` or `tff.learning` aggregates inside
-        each cluster.
+      aggregation: None for the plain mean, or a name of `by_name.aggregation`. A `ClusteredMeanFactory`, or another factory
+        with a true attribute `is_keyed`, is taken as it is. Any other factory of `tff.aggregators` or `tff.learning` aggregates
+        inside each cluster.
       num_clusters: K, where the method knows it beforehand.
 
     Raises:
@@ -188,8 +188,8 @@ _SLOTS = 8
 def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clusters: int | None, *, uniform: bool = False):
     """Builds the process of plain means: each client's upload is added to the row of its cluster.
 
-    Cluster k has row k // slots of slot k % slots. Without a type of weights every client counts 1. If the mean is uniform, every
-    client with a weight above 0 counts 1, and the others do not count.
+    Cluster k has row k // slots of slot k % slots. Without a type of weights every client counts 1. If the mean is uniform,
+    every client with a weight above 0 counts 1, and the others do not count.
     """
     slots = _SLOTS if num_clusters is None else min(_SLOTS, num_clusters)
     totals_type = tff.to_type(

@@ -98,7 +98,8 @@ def _row_aggregation(row_type: tff.Type):
 class _Packing:
     """A row as few tensors: those of few numbers become one of bytes.
 
-    A round has some numbers to report beside each upload, and every operation of the accumulator would be there once for each of
+    A round has some numbers to report beside each upload, and every operation of the accumulator would be there once for each
+    of
     them: it is built, and runs, the slower the more there are.
     """
 
@@ -173,11 +174,12 @@ class CollectFactory(tff.aggregators.UnweightedAggregationFactory):
 
     The created `tff.templates.AggregationProcess` has
         `next`: `(<state=<>@SERVER, value={T}@CLIENTS> -> <state=<>@SERVER, result=T[?,...]@SERVER, measurements=<>@SERVER>)`,
-    one row for each client, in no promised order. Nothing is hidden from the server: this is no secure aggregation. In a round that is
-    composed by `rounds.composer.compose` the rows stand beside the clients' reports, whose IDs order them.
+    one row for each client, in no promised order. Nothing is hidden from the server: this is no secure aggregation. In a round
+    that is composed by `rounds.composer.compose` the rows stand beside the clients' reports, whose IDs order them.
 
     Attributes:
-      noise_multiplier: z of the Gaussian mechanism that a client's value is, where clients noise it themselves; 0: it is as it is.
+      noise_multiplier: z of the Gaussian mechanism that a client's value is, where clients noise it themselves; 0: it is as it
+        is.
     """
 
     def __init__(self, noise_multiplier: float = 0.0):

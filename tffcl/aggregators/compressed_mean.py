@@ -13,10 +13,11 @@ from tffcl.aggregators.clustered_mean import check_types, segment_process
 class CompressedClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of updates in few bits.
 
-    A client sends for each layer its smallest value and a step, and each coordinate as a whole number of steps, rounded up or down
-    at random so that its expectation is the value (QSGD, Alistarh et al. 2017, section 3, with the range as the norm). It sends its own
-    row only. A coordinate of a mean is off by less than the largest step of the members: (largest - smallest value of the layer) /
-    (2^bits - 1). The created process is that of `ClusteredMeanFactory`, with the number of rounds as its state.
+    A client sends for each layer its smallest value and a step, and each coordinate as a whole number of steps, rounded up or
+    down at random so that its expectation is the value (QSGD, Alistarh et al. 2017, section 3, with the range as the norm). It
+    sends its own row only. A coordinate of a mean is off by less than the largest step of the members: (largest - smallest
+    value of the layer) / (2^bits - 1). The created process is that of `ClusteredMeanFactory`, with the number of rounds as its
+    state.
     """
 
     is_keyed = True

@@ -19,7 +19,8 @@ class PerClusterFactory(tff.aggregators.WeightedAggregationFactory):
       is_keyed: That it takes keyed uploads.
       noise_multiplier: Of the Gaussian mechanism that one aggregation is, a client being added or removed; None where it hides
         nothing. A client is in one cluster, so that the sums of all clusters together are one Gaussian mechanism.
-      hides_uploads: Whether it keeps single uploads from the server: then nothing that clients upload beside may travel in the open.
+      hides_uploads: Whether it keeps single uploads from the server: then nothing that clients upload beside may travel in the
+        open.
     """
 
     is_keyed = True
@@ -46,7 +47,8 @@ class PerClusterFactory(tff.aggregators.WeightedAggregationFactory):
         """Returns what aggregates another keyed upload of the same clients.
 
         Args:
-          plain: What does it where nothing is to be hidden; one with a true attribute `is_uniform` if all clients count the same.
+          plain: What does it where nothing is to be hidden; one with a true attribute `is_uniform` if all clients count the
+            same.
           bound: The largest coordinate of that upload; None: as of the updates.
         """
         del bound

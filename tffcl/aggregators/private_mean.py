@@ -17,16 +17,17 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     """`tff.aggregators.WeightedAggregationFactory` for private means keyed by cluster ID.
 
     A member's update x is scaled to at most the clip C. For cluster k the server releases the noisy number of members
-    n̂ = n + N(0, (z / √s)²) and the noisy sum Σ x + N(0, (z C / √(1 - s))² I), s being `count_share`; the row of the result is their
-    quotient, or zero where n̂ is below `min_cluster_size`. So the noise of a result has the standard deviation
-    `z C / (√(1 - s) n̂)` in every coordinate, by the members of *this* cluster. Every member counts the same, whatever its weight,
-    which would be private, too; a member of weight 0 counts as an update of zero.
+    n̂ = n + N(0, (z / √s)²) and the noisy sum Σ x + N(0, (z C / √(1 - s))² I), s being `count_share`; the row of the result is
+    their quotient, or zero where n̂ is below `min_cluster_size`. So the noise of a result has the standard deviation
+    `z C / (√(1 - s) n̂)` in every coordinate, by the members of *this* cluster. Every member counts the same, whatever its
+    weight, which would be private, too; a member of weight 0 counts as an update of zero.
 
-    Privacy (client level): adding or removing a client changes one row, the sum by at most C and the count by at most 1. Scaled by
-    their noises that is √((1 - s) / z² + s / z²) = 1 / z: all clusters together are **one** Gaussian mechanism of noise
-    multiplier z. Replacing one client by another, as fixed-size cohorts have it, changes at most twice as much: its multiplier is
-    z / 2. An adaptive clip (Andrew et al. 2021, Alg. 1) adds the noisy number of updates that are not clipped, which pays with
-    `quantile_share` of 1 / z²; sum and count share the rest. The clip is one for all clusters, and only members vote on it.
+    Privacy (client level): adding or removing a client changes one row, the sum by at most C and the count by at most 1. Scaled
+    by their noises that is √((1 - s) / z² + s / z²) = 1 / z: all clusters together are **one** Gaussian mechanism of noise
+    multiplier z. Replacing one client by another, as fixed-size cohorts have it, changes at most twice as much: its multiplier
+    is z / 2. An adaptive clip (Andrew et al. 2021, Alg. 1) adds the noisy number of updates that are not clipped, which pays
+    with `quantile_share` of 1 / z²; sum and count share the rest. The clip is one for all clusters, and only members vote on
+    it.
 
     The aggregator sees uploads, unless the sums are `secure`; the server is told results and noisy counts. State: the clip and
     the number of rounds; `measurements=<clients=float32[K],clip=float32>`, the noisy counts.
@@ -38,8 +39,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         Args:
           how: Clip, noise and the shares.
           num_clusters: K; without, the method that it is given to says it when it knows it.
-          seed: Of the noise, for simulations that are to be repeated. Whoever knows it can take the noise away: deployments have
-            none, and draw anew in every round.
+          seed: Of the noise, for simulations that are to be repeated. Whoever knows it can take the noise away: deployments
+            have none, and draw anew in every round.
         """
         super().__init__(num_clusters, how, seed=seed)
         self._how, self._seed = how, seed
@@ -62,8 +63,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
         """Returns the private mean of another upload in which all clients count the same, with clip and noise as of the updates.
 
-        It is another release: its noise multiplier composes with that of the updates. Numbers of another size than the clip's, of
-        which `bound` tells, stay as `plain` has them.
+        It is another release: its noise multiplier composes with that of the updates. Numbers of another size than the clip's,
+        of which `bound` tells, stay as `plain` has them.
         """
         if bound is not None or not getattr(plain, "is_uniform", False):
             return plain

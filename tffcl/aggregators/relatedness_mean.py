@@ -31,8 +31,9 @@ class RelatednessMeanFactory(tff.aggregators.WeightedAggregationFactory):
     it). A row whose weights sum to 0 is zero. Most often r = m, one mix for each client; clients with the same relations
     can share one.
 
-    FLT Alg. 3 (case I) is `by_matrix`, the default, with the relatedness matrix in the state, a column for each key; FLIS (DC) Alg. 1 lines 11
-    and 12 relate the clients by what they upload beside their models. All-ones R gives everyone the mean of all.
+    FLT Alg. 3 (case I) is `by_matrix`, the default, with the relatedness matrix in the state, a column for each key; FLIS (DC)
+    Alg. 1 lines 11 and 12 relate the clients by what they upload beside their models. All-ones R gives everyone the mean of
+    all.
 
     The sum cannot be taken before all clients of the cohort have answered, since R may depend on all of them: the
     aggregator holds the cohort's values, m times the size of T, and sees each of them. There is no inner factory

@@ -15,9 +15,9 @@ from tffcl.aggregators.per_cluster import PerClusterFactory, global_norm
 class ClippedClusteredMeanFactory(PerClusterFactory):
     """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of updates that are clipped.
 
-    Every cluster has a clip C of its own, which follows a quantile of the L2 norms of *its members'* updates (the geometric rule of
-    Andrew et al. 2021 without noise); a cluster without members in a round keeps its clip. Longer updates are scaled down to C; with
-    `zeroing` those that are so many times longer count as zero. Without attackers a result is within
+    Every cluster has a clip C of its own, which follows a quantile of the L2 norms of *its members'* updates (the geometric
+    rule of Andrew et al. 2021 without noise); a cluster without members in a round keeps its clip. Longer updates are scaled
+    down to C; with `zeroing` those that are so many times longer count as zero. Without attackers a result is within
     `Σ w max(0, ‖x‖ - C) / Σ w` of the plain mean in L2 norm.
 
     State: `<clip=float32[K]>`; results and measurements as in `ClusteredMeanFactory`.
@@ -87,13 +87,14 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
 class RobustClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """`tff.aggregators.WeightedAggregationFactory` for robust means keyed by cluster ID, of uploads that the server sees.
 
-    For the n members of a cluster, in which every member of positive weight counts the same (a weight would be another way to attack):
+    For the n members of a cluster, in which every member of positive weight counts the same (a weight would be another way to
+    attack):
 
     * "median": the median of each coordinate. Within σ of the mean, σ² being the coordinate's variance among the members.
-    * "trimmed_mean": of each coordinate, without the b = ⌊attackers · n⌉ largest and smallest, where that leaves one or more (Yin et
-      al. 2018). Within σ √(2b / (n - 2b)) of the mean.
-    * "multi_krum": the mean of the n - f updates whose sum of squared distances to their n - f - 2 nearest others (at least one) is
-      least, f = ⌊attackers · n⌉ (Blanchard et al. 2017, section 4 and multi-Krum). Within √(f / (n - f)) times the L2
+    * "trimmed_mean": of each coordinate, without the b = ⌊attackers · n⌉ largest and smallest, where that leaves one or more
+      (Yin et al. 2018). Within σ √(2b / (n - 2b)) of the mean.
+    * "multi_krum": the mean of the n - f updates whose sum of squared distances to their n - f - 2 nearest others (at least
+      one) is least, f = ⌊attackers · n⌉ (Blanchard et al. 2017, section 4 and multi-Krum). Within √(f / (n - f)) times the L2
       deviation √(Σ σ²) of the mean.
 
     The server collects every upload: this hides nothing from it, and a round has no DistributeAggregateForm. Results as in

@@ -16,13 +16,13 @@ class SecureClusteredMeanFactory(PerClusterFactory):
     """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of which the server sees sums only.
 
     The created process takes and gives what that of `ClusteredMeanFactory` does, with `measurements=<weight=float32[K]>`. Every
-    client uploads a row for each cluster, in whole numbers, so that its cluster is hidden, too: K times the bytes of a plain mean.
-    A mean is off by less than `bound · 2⁻³⁰ · largest_weight / (mean weight of the members)` in every coordinate, for each
-    client of the cohort's members, and clipped to `bound`. The row of a cluster without members is exactly zero.
+    client uploads a row for each cluster, in whole numbers, so that its cluster is hidden, too: K times the bytes of a plain
+    mean. A mean is off by less than `bound · 2⁻³⁰ · largest_weight / (mean weight of the members)` in every coordinate, for
+    each client of the cohort's members, and clipped to `bound`. The row of a cluster without members is exactly zero.
 
     The only aggregation is `tff.federated_secure_sum_bitwidth`: a round has a MapReduceForm, and without clients' reports
-    (`rounds.composer.compose`) a DistributeAggregateForm. What a method uploads beside its updates (SCAFFOLD's control variates, FedNova's
-    steps) is summed securely, too, see `beside`.
+    (`rounds.composer.compose`) a DistributeAggregateForm. What a method uploads beside its updates (SCAFFOLD's control
+    variates, FedNova's steps) is summed securely, too, see `beside`.
     """
 
     hides_uploads = True

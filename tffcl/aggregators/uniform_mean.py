@@ -8,8 +8,8 @@ import tensorflow_federated as tff
 class UniformMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """TFF's mean with a weight of 1 for every client whose weight is above 0, and of 0 for the others.
 
-    `tff.aggregators.UnweightedMeanFactory` counts also those whose training was not finite, which clients tell by a weight of 0. Where
-    nobody has any weight the mean is zero.
+    `tff.aggregators.UnweightedMeanFactory` counts also those whose training was not finite, which clients tell by a weight of
+    0. Where nobody has any weight the mean is zero.
     """
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:

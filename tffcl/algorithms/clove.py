@@ -1,6 +1,7 @@
 """CLoVE: clustering of loss vector embeddings (Bhatia et al. 2025, arXiv:2506.22427): k-means on losses in every round.
 
-Clients try all K models and send their losses; the server clusters these by k-means, gives each cluster a model, and they train it.
+Clients try all K models and send their losses; the server clusters these by k-means, gives each cluster a model, and they train
+it.
 """
 
 import dataclasses
@@ -30,8 +31,8 @@ class CLoVEParameters(Parameters):
 
     Attributes:
       num_clusters: K, the number of models.
-      square_root: Whether the roots of the losses are clustered, which gives large losses less weight (an option of the authors'
-        code).
+      square_root: Whether the roots of the losses are clustered, which gives large losses less weight (an option of the
+        authors' code).
     """
 
     num_clusters: Count = 2
@@ -113,12 +114,12 @@ def build_clove(
 ) -> Method:
     """Builds CLoVE.
 
-    From the paper: vectors of losses on training data under all models, k-means at the server, a matching of clusters to models by
-    least total loss, models averaged by examples. Ours: the K models are drawn independently, as IFCA's; an evaluation clusters
-    everyone by the losses of then; a newcomer takes the model of least loss. With one model it is FedAvg.
+    From the paper: vectors of losses on training data under all models, k-means at the server, a matching of clusters to models
+    by least total loss, models averaged by examples. Ours: the K models are drawn independently, as IFCA's; an evaluation
+    clusters everyone by the losses of then; a newcomer takes the model of least loss. With one model it is FedAvg.
 
-    The losses of a round are counted as signature traffic: each client receives all models and sends K numbers. Then it receives the
-    model of its cluster, which a device that kept all of them would not need again.
+    The losses of a round are counted as signature traffic: each client receives all models and sends K numbers. Then it
+    receives the model of its cluster, which a device that kept all of them would not need again.
 
     Args:
       model: What is trained.

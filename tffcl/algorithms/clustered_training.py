@@ -60,8 +60,8 @@ class ClusteredTraining:
 
     Attributes:
       model: What is trained; every cluster starts from its initial weights.
-      round: The composed round; its server has `models`, and what else it has stands in rows by model. None where an aggregation
-        runs once per cluster, so that the number of clusters decides the round.
+      round: The composed round; its server has `models`, and what else it has stands in rows by model. None where an
+        aggregation runs once per cluster, so that the number of clusters decides the round.
       compact: Whether only the rows that the cohort trains are sent to the runtime; not with aggregations that have a
         fixed number of clusters.
       rows: `(count) -> {name: rows}`, what else the server has for so many new models.

@@ -41,8 +41,8 @@ class ComposedParameters(Parameters):
     """What a composed method is made of.
 
     Attributes:
-      signature: A name in `SIGNATURES`, one that a package has registered, a builder "module:function" `(model, *, ...) -> Signature`, or a table of one of them with its
-        parameters: {name = "subspace", num_vectors = 5}.
+      signature: A name in `SIGNATURES`, one that a package has registered, a builder "module:function" `(model, *, ...) ->
+        Signature`, or a table of one of them with its parameters: {name = "subspace", num_vectors = 5}.
       metric: How far two clients are apart: one of the signature's own, "euclidean" or "cosine"; default the signature's first.
       linkage: A name in `hierarchical.WITH_WARD`.
       threshold: Merges up to this distance are made.
@@ -100,8 +100,8 @@ def _subspace(
       num_vectors: p, singular vectors that a client sends; with `energy` at most so many.
       per_class: p vectors for each of the client's classes instead of p over all its data.
       max_classes: With `per_class`, room for so many classes a client; default all.
-      preprocess: What the vectors are of: "raw" pixels, "normalized" ones as the model takes them, or "centred", less the mean of the
-        client's examples.
+      preprocess: What the vectors are of: "raw" pixels, "normalized" ones as the model takes them, or "centred", less the mean
+        of the client's examples.
       samples: A signature is of only so many of a client's examples, at random; default all.
       energy: A client sends only as many as hold this share of its data's energy, the sum of squares; 1: all p.
       noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
@@ -151,7 +151,8 @@ def _embedding(
     """FLT's signature.
 
     Args:
-      encoder: What the server pre-trains the autoencoder on: a name of `tffcl list encoders`, a data set, or a file of a pre-trained one.
+      encoder: What the server pre-trains the autoencoder on: a name of `tffcl list encoders`, a data set, or a file of a
+        pre-trained one.
       encoder_epochs: Passes of the pre-training over its data.
       encoder_examples: Only so many of its images; default all.
       num_centres: k-means centres of the codes that a client sends.

@@ -73,8 +73,9 @@ def build_fedclust(
 ) -> Method:
     """Builds FedClust.
 
-    From the paper are the signature, the Euclidean distance, hierarchical clustering with a threshold and newcomers that are placed
-    by their own warm-up (here as PACFL's Alg. 2 and 3 do); the linkage and the gap that decides without a threshold are ours.
+    From the paper are the signature, the Euclidean distance, hierarchical clustering with a threshold and newcomers that are
+    placed by their own warm-up (here as PACFL's Alg. 2 and 3 do); the linkage and the gap that decides without a threshold are
+    ours.
 
     Args:
       model: What is trained.

@@ -49,8 +49,8 @@ def build_normalized_round(
     Args:
       model: What is trained.
       training: Local hyper-parameters.
-      aggregation: Of the directions, see `keyed_factory`; the numbers of steps take what stands beside it (`aggregated_beside`): secure
-        sums, a robust rule or equal weights where these do, else the mean weighted by examples.
+      aggregation: Of the directions, see `keyed_factory`; the numbers of steps take what stands beside it
+        (`aggregated_beside`): secure sums, a robust rule or equal weights where these do, else the mean weighted by examples.
     """
     steps = aggregated_beside(aggregation, ClusteredMeanFactory(), _MOST_STEPS)
     uploads = {"update": keyed_factory(aggregation), "steps": steps}
@@ -80,8 +80,8 @@ def build_fednova(
 ) -> Method:
     """Builds FedNova.
 
-    The model moves by Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4), pᵢ the share of a client's examples
-    among the cohort's. Where all clients take as many steps it is FedAvg.
+    The model moves by Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4), pᵢ the share of a client's
+    examples among the cohort's. Where all clients take as many steps it is FedAvg.
 
     Args:
       model: What is trained.

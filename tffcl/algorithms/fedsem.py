@@ -143,10 +143,10 @@ def build_fedsem(
 
     The paper lets everyone take part, so that all models are of the same number of rounds. Here a client that takes part for
     the first time after the first round trains the initial model first, at the first round's learning rate, and belongs to the
-    centre of the first round that this is nearest to; then it trains that cluster's present model, as the others do. Where Poisson
-    sampling draws fewer clients than centres for the first round, the centres that are left over start from the initial model. (A model
-    that was trained from anybody's centre is near to that one: clients without a model, all in one cluster, would stay there.)
-    That training is counted as signature traffic, and newcomers are placed in the same way.
+    centre of the first round that this is nearest to; then it trains that cluster's present model, as the others do. Where
+    Poisson sampling draws fewer clients than centres for the first round, the centres that are left over start from the initial
+    model. (A model that was trained from anybody's centre is near to that one: clients without a model, all in one cluster,
+    would stay there.) That training is counted as signature traffic, and newcomers are placed in the same way.
 
     Args:
       model: What is trained.

@@ -47,9 +47,9 @@ class FLISDCParameters(Parameters):
       soft: Whether models answer with probabilities instead of their most likely class.
       answered_by: "clients": they answer the server's images themselves and upload the answers; "server": the aggregator
         answers with the uploaded models. The same clusters; the first costs upload, the second work at the server.
-      choose_by: How clients choose a model: by "train_loss", on their training examples, by "validation_loss", on examples held out of
-        these, or by "test_accuracy", on their test examples (the authors' code; a leak). The paper prints a loss on the test examples (Alg. 1 line 9) and one on the
-        server's images (its text), which have no labels.
+      choose_by: How clients choose a model: by "train_loss", on their training examples, by "validation_loss", on examples held
+        out of these, or by "test_accuracy", on their test examples (the authors' code; a leak). The paper prints a loss on the
+        test examples (Alg. 1 line 9) and one on the server's images (its text), which have no labels.
     """
 
     renamed: ClassVar = {"beta": "threshold", "similarity": "metric", "protocol": "choose_by"}
@@ -76,8 +76,8 @@ def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images: np
     """Builds the aggregation of FLIS (DC): inference similarity clustering and one mean per cluster (Alg. 1 lines 11, 12).
 
     Returns:
-      A factory over `<key=int32,descriptor=answers,value=float32[P]>`, or without descriptor if the server answers. Its state is
-      `aggregation_context`: β is no part of the computation.
+      A factory over `<key=int32,descriptor=answers,value=float32[P]>`, or without descriptor if the server answers. Its state
+      is `aggregation_context`: β is no part of the computation.
     """
     form, classes = parameters.metric, model.num_classes
     context, context_type = aggregation_context(parameters, images), tff.TensorType(np.float64)

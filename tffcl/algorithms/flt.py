@@ -62,8 +62,8 @@ class FLTParameters(Parameters):
         paper for an encoder of other data than the clients' (Enc2), 0, the normal mode of Alg. 2, for one whose data cover
         them (Enc1).
       refine_epochs: The same each time clients are related anew in the middle of training (Alg. 3 line 25, always the
-        fine-tune mode): each client goes on from its latest encoder. 0: nobody trains; a client encodes with the one that it has, its own if it fine-tuned
-        one before the first round, else the pre-trained one.
+        fine-tune mode): each client goes on from its latest encoder. 0: nobody trains; a client encodes with the one that it
+        has, its own if it fine-tuned one before the first round, else the pre-trained one.
       fine_tune_optimizer: "sgd" (paper) or "adam" (the authors' code).
       fine_tune_rate: Its step size; default 0.01 for SGD, the paper's for all training, and 0.001 for Adam, as in the code.
       metric: A name in `client_relatedness.DISTANCES`: "closest_pair" (paper) or "matching" (the authors' code).
@@ -82,8 +82,8 @@ class FLTParameters(Parameters):
       change_flags: λ of Alg. 3 line 23: clients tell when their data have changed, and when more than so many have, all
         send centres again and are related anew; default: flags are not asked for.
       period: τ: the same in every round that is a multiple of it, or the next in which someone takes part; default never.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see `private_noise.noised_centres`; 0 is none,
-        and no clip.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see
+        `private_noise.noised_centres`; 0 is none, and no clip.
       signature_clip: The largest norm of a centre with it.
     """
 

@@ -130,9 +130,10 @@ def build_flux(
 ) -> Method:
     """Builds FLUX.
 
-    From the paper: descriptors of P(X) and of each class under a warmed-up global model, DBSCAN with a distance of its own finding, points
-    near to nobody as clusters of their own, cluster models that start from the global one, label-free newcomers. Ours: the model's
-    outputs in the place of its latent layer, a fixed number of warm-up rounds, and no noise on the descriptors.
+    From the paper: descriptors of P(X) and of each class under a warmed-up global model, DBSCAN with a distance of its own
+    finding, points near to nobody as clusters of their own, cluster models that start from the global one, label-free
+    newcomers. Ours: the model's outputs in the place of its latent layer, a fixed number of warm-up rounds, and no noise on the
+    descriptors.
 
     Args:
       model: What is trained.

@@ -48,19 +48,21 @@ class IFCAParameters(Parameters):
 
     Attributes:
       num_clusters: K, the number of models.
-      start: How the first models differ: "independent", drawn so; "attracting", drawn again until each is chosen by `least_share` of the
-        clients (the authors' finder); "warm_up", `warm_up_rounds` rounds with clients in random equal groups; "fedavg", `fedavg_rounds`
-        rounds of FedAvg, whose model all share then but for their last layers.
+      start: How the first models differ: "independent", drawn so; "attracting", drawn again until each is chosen by
+        `least_share` of the clients (the authors' finder); "warm_up", `warm_up_rounds` rounds with clients in random equal
+        groups; "fedavg", `fedavg_rounds` rounds of FedAvg, whose model all share then but for their last layers.
       initialization: How the K models are drawn, one of `models.flat.INITIALIZATIONS`; default as the model's own.
         PACFL's code draws them by "ifca_reference".
       least_share: With "attracting": the least share of the clients that every model must attract, at most 1 / K (authors:
         0.35 with 2 models, 0.1 with 4); default 0.4 / K.
       warm_up_rounds: With "warm_up": how many (authors: 20 on FEMNIST).
-      fedavg_rounds: With "fedavg": how many, the first of the run (FLT's Table III: 500 before 1,000 of IFCA; the authors: 2,000).
+      fedavg_rounds: With "fedavg": how many, the first of the run (FLT's Table III: 500 before 1,000 of IFCA; the authors:
+        2,000).
       share_representation: Whether all layers but the last are common to all clusters and averaged over the whole cohort
         (paper, section 5, FEMNIST).
-      choose_by: How clients choose a model: by "train_loss", on their training examples (paper), by "validation_loss", on examples
-        held out of these, or by "test_accuracy", on their test examples, as the PACFL and FLIS authors' code does (a leak).
+      choose_by: How clients choose a model: by "train_loss", on their training examples (paper), by "validation_loss", on
+        examples held out of these, or by "test_accuracy", on their test examples, as the PACFL and FLIS authors' code does (a
+        leak).
     """
 
     renamed: ClassVar = {"protocol": "choose_by"}

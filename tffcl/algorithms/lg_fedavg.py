@@ -34,12 +34,12 @@ class LGFedAvgParameters(Parameters):
     """What clients keep, and how the rest is averaged.
 
     Attributes:
-      local_layers: The layers that a client keeps, by name (a single weight is "block6b/kernel"), or so many from the first on, or
-        all_but_four_tensors, as the code of PACFL and FLIS has it. Default: all but the last two, and the first of two; that is
-        3 of LeNet-5's 5 layers and 7 of ResNet-9's 9, as in PACFL's Table 13.
+      local_layers: The layers that a client keeps, by name (a single weight is "block6b/kernel"), or so many from the first on,
+        or all_but_four_tensors, as the code of PACFL and FLIS has it. Default: all but the last two, and the first of two; that
+        is 3 of LeNet-5's 5 layers and 7 of ResNet-9's 9, as in PACFL's Table 13.
       weighting: Of clients in the mean: by examples as in the paper, or uniform as in its authors' code.
-      fedavg_rounds: In so many first rounds all layers are shared, by FedAvg weighted by examples; its authors' code starts from a
-        model that was trained so, the paper and PACFL from the initial one.
+      fedavg_rounds: In so many first rounds all layers are shared, by FedAvg weighted by examples; its authors' code starts
+        from a model that was trained so, the paper and PACFL from the initial one.
     """
 
     local_layers: LocalLayers = None

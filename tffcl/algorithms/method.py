@@ -81,7 +81,8 @@ class Views(Shown):
       moves: Who moved when.
       splits: Rows of the tree of splits, each `(round, cluster that was split, cluster that was founded)`.
       notes: What a reader of the results should know of how they came about.
-      nowhere: `() -> int [n]`, IDs of clients whose data have no direction, so that nothing tells their group; see `nowhere_note`.
+      nowhere: `() -> int [n]`, IDs of clients whose data have no direction, so that nothing tells their group; see
+        `nowhere_note`.
     """
 
     client_ids: np.ndarray
@@ -150,14 +151,15 @@ class Exports:
 class Method(abc.ABC):
     """A method of federated learning. Its state is a frozen dataclass of arrays, all of it in the checkpoint.
 
-    A method need not derive from this class: an object that has its methods and, of the attributes, `name`, `model`, `state_class`,
-    `clients_choose` and `joining`, will do.
+    A method need not derive from this class: an object that has its methods and, of the attributes, `name`, `model`,
+    `state_class`, `clients_choose` and `joining`, will do.
 
     Attributes:
       name: For titles and files.
       model: What is trained.
       state_class: The dataclass of its state.
-      clients_choose: Whether clients choose their model themselves, so that `choose` must be asked before clusters mean anything.
+      clients_choose: Whether clients choose their model themselves, so that `choose` must be asked before clusters mean
+        anything.
       joining: Bytes that one client exchanges once: when training begins, when it joins, or for methods that meet clients
         during training (`Views.known`) when the server first meets it; see `joined_traffic` for others.
       kept_bytes: What the coordinator of a simulation keeps for each client that has taken part.

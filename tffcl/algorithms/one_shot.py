@@ -165,7 +165,10 @@ class OneShot(EngineMethod):
         return OneShotState(**self.engine.start(population, labels), signatures=signatures, **grouped)
 
     def admit(self, state: OneShotState, newcomers: Population) -> OneShotState:
-        """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model. With `num_clusters` 1 they found none."""
+        """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model.
+
+        With `num_clusters` 1 they found none.
+        """
         check_newcomers(state, newcomers)
         how, known, signed = self.clustering, state.signatures, self._sign(newcomers)
         _tell_nowhere(newcomers, signed)

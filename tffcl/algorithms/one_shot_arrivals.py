@@ -41,8 +41,9 @@ class ArrivingState:
 class OneShotArrivals(Method):
     """A method that clusters by signatures, and asks a client for its own when it first takes part.
 
-    A client that has not taken part is in a cluster of its own and has the initial model; so has a cluster that newcomers found.
-    Where Poisson sampling draws fewer clients than the first clusters need, nobody is asked for anything: the next round is the first.
+    A client that has not taken part is in a cluster of its own and has the initial model; so has a cluster that newcomers
+    found. Where Poisson sampling draws fewer clients than the first clusters need, nobody is asked for anything: the next round
+    is the first.
     """
 
     state_class = ArrivingState

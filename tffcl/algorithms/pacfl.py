@@ -30,8 +30,8 @@ class PACFLParameters(Parameters):
       num_vectors: p, singular vectors a client sends (paper: 3 to 5); with `energy` at most so many.
       energy: A client sends only as many as hold this share of its data's energy, the sum of squares; 1: all p.
       samples: A signature is of only so many of a client's examples, at random; default all.
-      preprocess: What the vectors are of: "raw" pixels (the authors' code), "normalized" ones as the model takes them (their code
-        for MIX-4), or "centred", less the mean of the client's examples.
+      preprocess: What the vectors are of: "raw" pixels (the authors' code), "normalized" ones as the model takes them (their
+        code for MIX-4), or "centred", less the mean of the client's examples.
       per_class: p vectors for each of the client's classes (the authors' code) instead of p over all its data (paper).
       max_classes: With `per_class`, room for so many classes a client; default all.
       metric: A name in `proximity.METRICS`: "smallest_angle" (Eq. 2), "trace" (Eq. 3), "angle_sum", "smallest_entry".
@@ -41,8 +41,8 @@ class PACFLParameters(Parameters):
       when: "before_training": all clients are clustered before the first round (the authors' code, and the paper's "one-shot");
         "as_they_join": those of the first round are, with their threshold or number of clusters, and others are placed when
         they first take part (Alg. 1 lines 7 to 16).
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's vectors private, see `build_subspace`; 0 is none,
-        and no clip.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's vectors private, see `build_subspace`; 0 is
+        none, and no clip.
       signature_clip: The largest norm of an example with it.
     """
 
@@ -125,7 +125,8 @@ def build_pacfl(
 ) -> Method:
     """Builds PACFL.
 
-    All clients are clustered before the first round, or as they join, see `PACFLParameters.when`. All cluster models start from the same initial model (Alg. 1 line 12).
+    All clients are clustered before the first round, or as they join, see `PACFLParameters.when`. All cluster models start from
+    the same initial model (Alg. 1 line 12).
 
     Args:
       model: What is trained.

@@ -35,8 +35,8 @@ class PCAKMHCParameters(Parameters):
       linkage: A name in `hierarchical.WITH_WARD` (paper: "ward").
       threshold: Merges up to this distance are made.
       num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see `private_noise.noised_centres`; 0 is none,
-        and no clip.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see
+        `private_noise.noised_centres`; 0 is none, and no clip.
       signature_clip: The largest norm of a centre with it.
     """
 

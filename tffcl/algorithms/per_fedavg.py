@@ -29,13 +29,13 @@ class PerFedAvgParameters(Parameters):
     Attributes:
       alpha: α, rate of the step that adapts, in training and before the local test.
       beta: β, rate of the step that is kept, in the place of the task's learning_rate.
-      gradient: How the gradient through the adaptation is taken: first_order leaves its Hessian out, hessian_free takes a difference
-        of gradients for it, with a third batch a step.
+      gradient: How the gradient through the adaptation is taken: first_order leaves its Hessian out, hessian_free takes a
+        difference of gradients for it, with a third batch a step.
       delta: δ of that difference.
-      velocity: What the task's momentum is of: outer, the steps that are kept; shared, both steps through one velocity, as in the
-        code of PACFL and FLIS. The paper has no momentum.
-      adaptation_steps: Steps with α, over all training examples of a client, before its own model is tested: 1 in the paper; 0 in
-        the code of PACFL and FLIS.
+      velocity: What the task's momentum is of: outer, the steps that are kept; shared, both steps through one velocity, as in
+        the code of PACFL and FLIS. The paper has no momentum.
+      adaptation_steps: Steps with α, over all training examples of a client, before its own model is tested: 1 in the paper; 0
+        in the code of PACFL and FLIS.
       weighting: Of clients in the mean: uniform as in the paper, or by examples as in the code of PACFL and FLIS.
     """
 

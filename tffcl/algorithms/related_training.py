@@ -32,9 +32,9 @@ MIXES = {
 def build_related_round(model: FlatModel, training: LocalTraining, *, flags: bool = False) -> Round:
     """Builds one round of training with a relatedness matrix.
 
-    The server has different models `float32[?,P]`; the aggregator's state is the relatedness `float32[?,?]` of this round, a row
-    for each mix that is asked for and a column for each client of the cohort. The fields of a client are `row`, of its model,
-    and `key`, its column. The mixes replace the models.
+    The server has different models `float32[?,P]`; the aggregator's state is the relatedness `float32[?,?]` of this round, a
+    row for each mix that is asked for and a column for each client of the cohort. The fields of a client are `row`, of its
+    model, and `key`, its column. The mixes replace the models.
 
     Args:
       model: What is trained.

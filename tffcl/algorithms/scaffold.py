@@ -29,7 +29,8 @@ class ScaffoldParameters(Parameters):
     Attributes:
       option: How a client renews its control variate c_i: "difference" (Option II, which the paper's experiments take) or
         "gradient" (Option I: a pass more over the local data).
-      weighting: Of the clients' updates: "uniform" (the paper) or by "examples". Control variates are always averaged uniformly.
+      weighting: Of the clients' updates: "uniform" (the paper) or by "examples". Control variates are always averaged
+        uniformly.
       server_learning_rate: η_g (the paper's experiments: 1).
     """
 
@@ -60,8 +61,8 @@ def build_controlled_round(
       model: What is trained.
       training: Local hyper-parameters.
       parameters: Options.
-      aggregation: Of the models' updates, see `keyed_factory`; control variates take what stands beside it (`aggregated_beside`):
-        secure sums or a robust rule where these do, else the mean in which all count the same.
+      aggregation: Of the models' updates, see `keyed_factory`; control variates take what stands beside it
+        (`aggregated_beside`): secure sums or a robust rule where these do, else the mean in which all count the same.
     """
 
     def step(state, results, measurements):

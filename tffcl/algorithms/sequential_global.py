@@ -1,8 +1,8 @@
 """A global model that goes through the clients of a round one after the other, as in the trainers of StoCFL's authors.
 
-The paper's Eq. 3 and Alg. 1 let every client start from the broadcast global model. In the authors' code a client starts from what
-the client before has made of it, so that the model takes as many times more steps a round as there are clients; the mean of
-all models on the way is the next global model. That is no federated round: clients wait for each other.
+The paper's Eq. 3 and Alg. 1 let every client start from the broadcast global model. In the authors' code a client starts from
+what the client before has made of it, so that the model takes as many times more steps a round as there are clients; the mean
+of all models on the way is the next global model. That is no federated round: clients wait for each other.
 """
 
 import collections
@@ -56,8 +56,8 @@ class SequentialGlobal:
           cohort: Who; a client of it shuffles as in the round's other training.
 
         Returns:
-          The plain mean of the models that the clients made, `float32 [P]`, and what was sent: to each client and back, the model as in
-          a round of one cluster.
+          The plain mean of the models that the clients made, `float32 [P]`, and what was sent: to each client and back, the
+          model as in a round of one cluster.
 
         Raises:
           Diverged: If a client's model is not finite.

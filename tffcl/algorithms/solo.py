@@ -26,7 +26,10 @@ def build_own_round(model: FlatModel, training: LocalTraining) -> Round:
 
 
 class Solo(Method):
-    """SOLO, see `build_solo`; a client's cluster is itself. Row 0 of the state's models is that of clients which have not trained yet."""
+    """SOLO, see `build_solo`; a client's cluster is itself.
+
+    Row 0 of the state's models is that of clients which have not trained yet.
+    """
 
     name, state_class = "solo", ClusteredState
 

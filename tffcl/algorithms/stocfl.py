@@ -70,8 +70,8 @@ class StoCFLParameters(Parameters):
       anchor_batch_size: With it: examples a step; 0 is all local data.
       anchor_learning_rate: With it: step size; default that of training.
       projection: Dimensions that each client projects its signature to; 0, or as many as the model has parameters, is none.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's signature private, see `build_anchor_gradient`; 0 is none,
-        and no clip.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's signature private, see `build_anchor_gradient`;
+        0 is none, and no clip.
       signature_clip: The largest norm of a signature with it.
     """
 

@@ -21,8 +21,8 @@ def build_controlled_work(model: FlatModel, training: LocalTraining, option: str
     """Builds local training with control variates (SCAFFOLD, Alg. 1 lines 7 to 14).
 
     Every step goes against g - c_i + c; the correction is part of the gradient, so that momentum gathers it too. Option II is
-    c_i+ = c_i - c + (x - y) / (K η); with momentum K, the number of steps, is ‖a‖₁ (see `step_weights`), without which c_i would
-    be larger by about 1 / (1 - ρ). A client whose training is not finite keeps what it had.
+    c_i+ = c_i - c + (x - y) / (K η); with momentum K, the number of steps, is ‖a‖₁ (see `step_weights`), without which c_i
+    would be larger by about 1 / (1 - ρ). A client whose training is not finite keeps what it had.
 
     Args:
       model: What is trained.
@@ -30,8 +30,8 @@ def build_controlled_work(model: FlatModel, training: LocalTraining, option: str
       option: A name in `OPTIONS`.
 
     Returns:
-      Work that receives `<model=float32[P],control=float32[P]>` and keeps `float32[P]`, c_i, with the field `key` and the uploads
-      `update` and `control`, both `<key=int32,value=float32[P]>`: y - x and c_i+ - c_i.
+      Work that receives `<model=float32[P],control=float32[P]>` and keeps `float32[P]`, c_i, with the field `key` and the
+      uploads `update` and `control`, both `<key=int32,value=float32[P]>`: y - x and c_i+ - c_i.
     """
     train_and_report, step_weight = build_train_and_report(model, training), build_step_weight(training)
     full_gradient = build_full_gradient(model, training)

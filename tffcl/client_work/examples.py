@@ -5,8 +5,8 @@ import collections
 import tensorflow as tf
 import tensorflow_federated as tff
 
-# Examples that are put together at a time. Not larger than any client could be: TensorFlow makes one operation of a `map` and the
-# `batch` behind it, and that one reserves memory for a whole batch, also for what does not come.
+# Examples that are put together at a time. Not larger than any client could be: TensorFlow makes one operation of a `map` and
+# the `batch` behind it, and that one reserves memory for a whole batch, also for what does not come.
 _AT_A_TIME = 1024
 
 
@@ -27,7 +27,8 @@ def stack(examples):
     """Stacks a sequence of single examples into one structure of tensors `[n, ...]`.
 
     Args:
-      examples: A finite data set of unbatched examples, may be empty; or tensors that are stacked already, which come back as they are.
+      examples: A finite data set of unbatched examples, may be empty; or tensors that are stacked already, which come back as
+        they are.
 
     Returns:
       The same structure with a leading dimension n (0 if there are none).

@@ -13,7 +13,8 @@ ROUND = "round"  # the field of a client that says in which round it trains
 
 # Parameters a tensor, on average, above which training goes on with the weights' own tensors: splitting and joining the
 # vector in every step then costs more than the operations that a tensor each takes. Measured: LeNet-5 (4,443) takes 0.74 ms
-# a step as one vector and 0.96 as tensors, the MLPs with 200 and 2,048 hidden units (39,753, 407,050) 0.32 and 0.23, 3.2 and 1.6.
+# a step as one vector and 0.96 as tensors, the MLPs with 200 and 2,048 hidden units (39,753, 407,050) 0.32 and 0.23, 3.2 and
+# 1.6.
 _WORTH_SPLITTING = 20_000
 
 
@@ -65,7 +66,8 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
       rate_scale float32)` to
       `(vector float32[P], loss float32)`: the trained parameters and the mean training loss over the last epoch, without
       the terms of `weight_decay` and `proximal_weight`. The centre of the proximal term is the vector as it came in unless
-      another is given. A correction is added to every gradient. The step size is multiplied by the rate scale. With n = 0 the vector comes back as it went in, with loss 0.
+      another is given. A correction is added to every gradient. The step size is multiplied by the rate scale. With n = 0 the
+      vector comes back as it went in, with loss 0.
     """
     build_step = _build_momentum_step if training.momentum else _build_plain_step
     as_tensors = model.size >= _WORTH_SPLITTING * len(model.weights)
@@ -134,8 +136,8 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
     """Builds the gradient of a client's whole loss, with its weight decay, as a tf.function.
 
     Returns:
-      A tf.function `(vector float32[P], x [n, ...], y int32[n]) -> float32[P]`; zero with n = 0. It goes through the examples in
-      batches of `training.batch_size`.
+      A tf.function `(vector float32[P], x [n, ...], y int32[n]) -> float32[P]`; zero with n = 0. It goes through the examples
+      in batches of `training.batch_size`.
     """
 
     @tf.function(autograph=False)

@@ -16,7 +16,8 @@ class ClientResult(NamedTuple):
     Attributes:
       uploads: What goes to the server's aggregators, by name.
       report: What it tells of the round: at least `examples=int32`, training examples; `loss=float32`; and `finite=bool`,
-        whether all that it trained is finite. The fields `LOCAL_TEST`, and no others, come where the client brings test examples.
+        whether all that it trained is finite. The fields `LOCAL_TEST`, and no others, come where the client brings test
+        examples.
       kept: What the client keeps for its next round; None where it keeps nothing.
     """
 
@@ -32,8 +33,8 @@ class ClientWork:
     Attributes:
       example_spec: `tf.TensorSpec` structure of a single example.
       compute: `(received, client) -> ClientResult` in TensorFlow. `received` has by name what the server sends to this client.
-        `client` has `examples` (deployed, a data set of single examples; in simulation the same as stacked tensors: `examples.stack`
-        makes tensors of either), `client_id`, `seed int32 [2]`, `test_examples` if the
+        `client` has `examples` (deployed, a data set of single examples; in simulation the same as stacked tensors:
+        `examples.stack` makes tensors of either), `client_id`, `seed int32 [2]`, `test_examples` if the
         client is to test its own model, the `fields`, and `kept` if the client keeps something.
       fields: What else a client knows of itself, or is told by the coordinator: name to TFF type.
       kept: TFF type of what a client keeps between rounds; None for nothing.

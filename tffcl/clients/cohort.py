@@ -19,8 +19,8 @@ class Cohort:
       seed: `(run seed, round)`; decides each client's shuffling.
       local_test: `bool [m]` or None: whose model is tested right after its local training (the `local` accuracy).
       rate: The probability with which each client of the population was drawn, independently; None for a fixed size.
-      seen: Whether the server sees that some of them take part, each of them in one round of a run: they tell it something under
-        their IDs before they train.
+      seen: Whether the server sees that some of them take part, each of them in one round of a run: they tell it something
+        under their IDs before they train.
     """
 
     population: Population
@@ -55,7 +55,8 @@ class Cohort:
         """Makes the clients' inputs of a round, largest client first, so that no core waits at the end for a large one.
 
         Args:
-          stacked: Whether examples are arrays `<x, y>` of all of a client's, as in simulations, and not data sets of single ones.
+          stacked: Whether examples are arrays `<x, y>` of all of a client's, as in simulations, and not data sets of single
+            ones.
           **fields: What a client knows of itself beside its examples: name to a value for each client, in the cohort's order.
 
         Returns:

@@ -195,8 +195,8 @@ class KeptStates:
         """Writes what is in memory only.
 
         Returns:
-          What a checkpoint names: clients `int32 [M]`, versions `int64 [M]` and checksums `int64 [M]`, -1 where there is none (of
-          runs of earlier versions).
+          What a checkpoint names: clients `int32 [M]`, versions `int64 [M]` and checksums `int64 [M]`, -1 where there is none
+          (of runs of earlier versions).
         """
         for client, entry in self._entries.items():
             if entry.version is None:

@@ -116,7 +116,8 @@ class Population(Shown):
         """Returns the ID of a client that a user names, as it is called in files: by its name where there are names, else by its ID.
 
         Raises:
-          UserError: If it is not of this population, or is named in the other way: a number where there are names would be a row.
+          UserError: If it is not of this population, or is named in the other way: a number where there are names would be a
+            row.
         """
         if isinstance(client, str) == (self.names is None):
             called = "whole numbers" if self.names is None else "text"
@@ -170,8 +171,8 @@ class Population(Shown):
         """Makes a population of arrays.
 
         Args:
-          examples: Client ID, text or a whole number from 0, to its training examples `(x [n, ...], y)`: x any numbers, y whole numbers,
-            `[n]` or sequences `[n, L]`. All clients alike but for n.
+          examples: Client ID, text or a whole number from 0, to its training examples `(x [n, ...], y)`: x any numbers, y whole
+            numbers, `[n]` or sequences `[n, L]`. All clients alike but for n.
           test: The same for test examples; none for a client that is not named.
           known: All clients so far, where those of `examples` join them or are all of a later round; they keep their numbers.
 
@@ -187,7 +188,8 @@ class Population(Shown):
         """Makes a population of `tff.simulation.datasets.ClientData`.
 
         Args:
-          train: Training examples by client, unbatched `(x, y)` or `{"x": ..., "y": ...}`; `train.preprocess(...)` puts others in this form.
+          train: Training examples by client, unbatched `(x, y)` or `{"x": ..., "y": ...}`; `train.preprocess(...)` puts others
+            in this form.
           test: Test examples by client; None for none.
           known: As of `from_arrays`.
 

@@ -22,8 +22,8 @@ def from_arrays(
     """Makes a population of arrays.
 
     Args:
-      examples: Client ID, text or a whole number from 0, to its training examples `(x, y)`: x of any numbers and shape `[n, ...]`,
-        y integers, `[n]` or sequences `[n, L]`. All clients alike but for n.
+      examples: Client ID, text or a whole number from 0, to its training examples `(x, y)`: x of any numbers and shape `[n,
+        ...]`, y integers, `[n]` or sequences `[n, L]`. All clients alike but for n.
       test: The same for test examples; none for a client that is not named.
       known: All clients so far, where those of `examples` join them or are all of a later round. Text IDs stand for numbers;
         clients that are known keep theirs, others follow.

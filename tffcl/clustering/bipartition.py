@@ -11,8 +11,8 @@ def bipartition(updates: np.ndarray, linkage: str = "single", gate: float | None
 
     Args:
       updates: `float32 [m, P]`, m from 2.
-      linkage: "single" makes the largest cosine across the halves as small as it can be: single linkage cut at two is that min-max
-        bipartition. "complete" is what the authors' notebook does.
+      linkage: "single" makes the largest cosine across the halves as small as it can be: single linkage cut at two is that
+        min-max bipartition. "complete" is what the authors' notebook does.
       gate: γ; split only if sqrt((1 - α) / 2) is above it, α the largest cosine across the halves. None: always.
 
     Returns:

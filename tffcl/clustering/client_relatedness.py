@@ -45,10 +45,10 @@ def client_distances(
       mask: Bool [N, k], which of them exist.
       others: Float [M, l, u], a second set of clients; default the same ones.
       others_mask: Bool [M, l].
-      distance: One of `DISTANCES`. "closest_pair" is `min over r, s of |u_ir - u_js|`. With "matching", each of the n centres of the
-        client with fewer of them is matched to another one of the other client, so that the sum of squared distances is least;
-        the result is the root of that sum over n (cluster.py:37-58). It is not a root mean square: the same distances between more
-        centres come out smaller, by the root of n.
+      distance: One of `DISTANCES`. "closest_pair" is `min over r, s of |u_ir - u_js|`. With "matching", each of the n centres
+        of the client with fewer of them is matched to another one of the other client, so that the sum of squared distances is
+        least; the result is the root of that sum over n (cluster.py:37-58). It is not a root mean square: the same distances
+        between more centres come out smaller, by the root of n.
 
     Returns:
       Float32 [N, M], in the unit of the points. Without `others` symmetric with a diagonal of exactly 0.

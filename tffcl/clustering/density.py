@@ -30,7 +30,8 @@ def scaled(descriptors: Mapping[str, np.ndarray], spreads: Mapping[str, float] |
 def knee_distance(apart: np.ndarray) -> float:
     """Returns the distance to the nearest neighbour at which the clients' sorted distances bend upwards most.
 
-    The knee is where the convex curve, scaled to the unit square, lies farthest below the diagonal (Kneedle: Satopää et al. 2011).
+    The knee is where the convex curve, scaled to the unit square, lies farthest below the diagonal (Kneedle: Satopää et al.
+    2011).
 
     Args:
       apart: `float [N, N]`, N from 2, zero on the diagonal.

@@ -37,8 +37,9 @@ _HEIGHT_FLOOR = 0.1
 # merges, at least, one in this many clients away.
 _CLIENTS_PER_MERGE = 3
 
-# Below the first ratio the reason says that no gap stands out, below the second that the clients look alike. Between them are, too, trees in
-# which groups are parts of larger groups, as images turned by 0 and 180 degrees are nearer to each other than to those turned by 90.
+# Below the first ratio the reason says that no gap stands out, below the second that the clients look alike. Between them are,
+# too, trees in which groups are parts of larger groups, as images turned by 0 and 180 degrees are nearer to each other than to
+# those turned by 90.
 _CLEAR_RATIO, _ALIKE_RATIO = 1.5, 1.2
 
 # Heights whose ratio is within this of 1 are equal up to float32 rounding.

@@ -61,8 +61,8 @@ def inference_similarity(answers: np.ndarray, others: np.ndarray | None = None, 
 
     Args:
       answers: `int32 [N, n]`, the most likely class of each of the server's n images (one-hot answers), or
-        `float32 [N, n, C]`, soft answers. With several labels an example, as of sequences, `[N, n, L]` or `[N, n, L, C]`: each label
-        is an answer.
+        `float32 [N, n, C]`, soft answers. With several labels an example, as of sequences, `[N, n, L]` or `[N, n, L, C]`: each
+        label is an answer.
       others: The same of other clients `[M, ...]`; default the same clients.
       form: A name in `FORMS`.
 

@@ -38,8 +38,8 @@ def distances_to_clusters(proximity: np.ndarray, labels: np.ndarray, *, linkage:
     """Computes how far each newcomer is from each existing cluster.
 
     The distance follows the linkage: the least ("single"), the largest ("complete") or the mean ("average",
-    "weighted") proximity to the cluster's members, or the height at which the newcomer alone would merge with it ("ward"). For "weighted" (WPGMA) that is a choice: its distance
-    depends on the order in which the members merged, which is not kept.
+    "weighted") proximity to the cluster's members, or the height at which the newcomer alone would merge with it ("ward"). For
+    "weighted" (WPGMA) that is a choice: its distance depends on the order in which the members merged, which is not kept.
 
     Args:
       proximity: Numbers [M + B, M + B], from `extend_proximity`.

@@ -52,8 +52,8 @@ def project(distances: np.ndarray, *, seed: int, neighbors: int = 15) -> np.ndar
 def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30.0) -> np.ndarray:
     """Lays clients out by t-SNE (van der Maaten and Hinton 2008), so that vectors of a like direction are near each other.
 
-    As StoCFL's Fig. 6 shows representations. The rows are scaled to length 1 and reduced to 50 principal components first. Where
-    all directions are one there is nothing to lay out: all clients are at one point.
+    As StoCFL's Fig. 6 shows representations. The rows are scaled to length 1 and reduced to 50 principal components first.
+    Where all directions are one there is nothing to lay out: all clients are at one point.
 
     Args:
       vectors: Numbers [N, d].

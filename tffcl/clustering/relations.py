@@ -14,8 +14,8 @@ GAP = "gap"  # a γ that the distances themselves suggest
 def suggested_gamma(apart: np.ndarray, unit: str = "") -> hierarchical.Suggestion:
     """Suggests γ: where the tree of average linkage has its largest relative gap.
 
-    Nothing is known of the groups. FLT says only that γ "can be tuned"; the rule, `hierarchical.suggest_threshold`, is ours. Single
-    linkage has no gap where groups form a ring in which each shares a class with the next, as in FLT's scenario 2.
+    Nothing is known of the groups. FLT says only that γ "can be tuned"; the rule, `hierarchical.suggest_threshold`, is ours.
+    Single linkage has no gap where groups form a ring in which each shares a class with the next, as in FLT's scenario 2.
 
     Args:
       apart: `float [N, N]`, distances of clients in the map.

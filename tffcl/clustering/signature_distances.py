@@ -14,8 +14,8 @@ _SUMS = ("angle_sum", "trace")  # metrics that add angles up
 def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.ndarray:
     """Returns principal angles in degrees (PACFL Eq. 2 and 3).
 
-    A client whose data span no direction, as all-zero images do, is as far from all others as clients can be, 90 degrees an angle,
-    and at 0 from others like it: the paper's angles say nothing of it, and it must not stop the others.
+    A client whose data span no direction, as all-zero images do, is as far from all others as clients can be, 90 degrees an
+    angle, and at 0 from others like it: the paper's angles say nothing of it, and it must not stop the others.
 
     Args:
       metric: A name in `proximity.METRICS`.

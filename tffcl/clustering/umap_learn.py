@@ -1,7 +1,7 @@
 """umap-learn, whose compiled loops are kept on disk.
 
-It compiles some of its loops anew in every process, which takes ten seconds and more before the first point is laid out; those of
-its other loops that it keeps show that they can be kept. Kept loops are the same machine code, so the points are the same.
+It compiles some of its loops anew in every process, which takes ten seconds and more before the first point is laid out; those
+of its other loops that it keeps show that they can be kept. Kept loops are the same machine code, so the points are the same.
 """
 
 import contextlib

@@ -211,7 +211,8 @@ class Dataset(Shown):
 
         Args:
           name: For titles.
-          train: `(x [n, ...], y [n])`; uint8 of rank 4 are images, other numbers reach the model as they are. Labels count from 0.
+          train: `(x [n, ...], y [n])`; uint8 of rank 4 are images, other numbers reach the model as they are. Labels count from
+            0.
           test: The same for the test examples.
           clients: For natural clients `(train [n], test [n])`, who holds each example, names or whole numbers.
           num_classes: How many labels there are; None: one more than the largest.
@@ -281,8 +282,8 @@ class FederatedDataset(Shown):
       server: The server's own images, as they are before any client's transform, or None. Methods may look at
         the pictures only; the labels are for those who check the balance.
       transforms: What has been done to each client's examples, to be told to readers; None for nothing.
-      validation_indices: One int64 array of indices into `train` per client, which are not in `train_indices`: examples to choose
-        hyper-parameters by. None where none are held out.
+      validation_indices: One int64 array of indices into `train` per client, which are not in `train_indices`: examples to
+        choose hyper-parameters by. None where none are held out.
     """
 
     name: str

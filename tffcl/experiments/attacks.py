@@ -30,8 +30,8 @@ class AttackSettings(Parameters):
       share: Of the clients that are malicious, drawn by the seed; 0 is none.
       strength: How strong; not set: 3 times the update for "sign_flip", noise of 10 times its size for "gaussian", 1.5 standard
         deviations for "lie", 10 times the update for "model_replacement".
-      imitates: The true group that malicious clients pretend to be of: those of other groups sign the examples of a benign client of it.
-        Not set: they sign their own; of the kind "imitation" 0.
+      imitates: The true group that malicious clients pretend to be of: those of other groups sign the examples of a benign
+        client of it. Not set: they sign their own; of the kind "imitation" 0.
     """
 
     kind: one_of(KINDS) = "sign_flip"
@@ -117,9 +117,9 @@ def told_of(
       groups: Their true groups, where there are such.
 
     Returns:
-      `kind`, `share`, `malicious` (IDs) and `benign_accuracy`: mean of the cluster accuracy over the others, and by cluster, with
-      `members`, how many `benign` and `malicious` ones each has; `ended`, the `cluster`, and the true `group`, of each malicious one; and
-      with an imitated group `imitates`.
+      `kind`, `share`, `malicious` (IDs) and `benign_accuracy`: mean of the cluster accuracy over the others, and by cluster,
+      with `members`, how many `benign` and `malicious` ones each has; `ended`, the `cluster`, and the true `group`, of each
+      malicious one; and with an imitated group `imitates`.
     """
     bad = np.isin(ids, malicious)
     accuracy, clusters = np.asarray(clients["cluster_accuracy"], float), np.asarray(clients["cluster"])

@@ -24,7 +24,9 @@ def add_out_options(parser):
     """Adds where the results go, and what happens to those that are there."""
     parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/)")
     there = parser.add_mutually_exclusive_group()
-    there.add_argument("--resume", action="store_true", help="go on from the newest checkpoint; tffcl run also with more --rounds")
+    there.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint; tffcl run also with more --rounds"
+    )
     there.add_argument("--overwrite", action="store_true", help="delete what is in OUT first")
     add_format(parser)
 

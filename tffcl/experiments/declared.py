@@ -1,8 +1,8 @@
 """What parameters of methods and models may be, read from their files without running them, so that a mistake is told before
 TensorFlow loads.
 
-Only what the text alone tells is checked: the keys, and the types that `validation` and `clustering` name. The class itself checks all
-values, and the rules between them, when it is imported for the run.
+Only what the text alone tells is checked: the keys, and the types that `validation` and `clustering` name. The class itself
+checks all values, and the rules between them, when it is imported for the run.
 """
 
 import ast

@@ -38,8 +38,8 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None) -> Trained
       data_dir: Where data sets are; default as in `datasets`.
 
     Raises:
-      UserError: If `out` holds no run, or one without a checkpoint or whose newest is damaged or gone, or the data or the settings
-        have changed since. An older checkpoint is not taken: its models are not those that the run's results are of.
+      UserError: If `out` holds no run, or one without a checkpoint or whose newest is damaged or gone, or the data or the
+        settings have changed since. An older checkpoint is not taken: its models are not those that the run's results are of.
     """
     out = pathlib.Path(out)
     config = load_run_config(out)

@@ -106,9 +106,7 @@ def join_all(out: str | pathlib.Path, *, data_dir: str | None = None, show_progr
 def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     config, federated, method = trained.config, trained.federated, trained.method
     _, ids = held_out(config, federated)
-    arrivals, everyone = (
-        fitted(build_population(federated, clients), method.model.example_spec) for clients in (ids, None)
-    )
+    arrivals, everyone = (fitted(build_population(federated, clients), method.model.example_spec) for clients in (ids, None))
     admitted = method.admit(trained.state, arrivals)
     models, rows = method.models_for(admitted, ids)
     views = method.views(admitted)

@@ -134,7 +134,9 @@ def build_method(
 
 
 def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simulated: bool = False):
-    """Builds the factory that [aggregation] means; None for the method's own mean. In simulations its noise repeats with the seed.
+    """Builds the factory that [aggregation] means; None for the method's own mean.
+
+    In simulations its noise repeats with the seed.
 
     Raises:
       UserError: If a builder of the user's gives no aggregation factory.

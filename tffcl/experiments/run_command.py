@@ -92,7 +92,9 @@ def compare(options) -> int:
         overrides = tasks.merged({"evaluation": {"every": 1}}, overrides)
     names = options.algorithms.split(",") if options.algorithms else tasks.named_algorithms(options.task)
     seeds = parse_seeds(options.seeds)
-    configs = [config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in map(str.strip, names)]
+    configs = [
+        config.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in map(str.strip, names)
+    ]
     from tffcl.experiments import compare  # which imports TensorFlow: a mistake is told before
 
     out = options.out or f"runs/{shared.task_name(options.task)}"

@@ -34,8 +34,8 @@ class SearchOptions:
 
     Attributes:
       select: Which accuracy on validation examples decides, one of `SELECTABLE`.
-      halving: η of successive halving: after a share of the rounds the best 1/η of the points go on, and so on up to all rounds;
-        0 runs all points to their end.
+      halving: η of successive halving: after a share of the rounds the best 1/η of the points go on, and so on up to all
+        rounds; 0 runs all points to their end.
       fresh_seeds: How many seeds, none of them used in choosing, the picked point is tested with.
     """
 
@@ -58,8 +58,8 @@ def random_axes(texts: Sequence[tuple[str, str]], algorithm: str | MethodSource,
     """Draws points at random.
 
     Args:
-      texts: `(option, KEY=V1,V2,...)` for each setting; KEY=LOW..HIGH is a range, drawn from evenly, or evenly in its logarithm if
-        it is positive and spans a factor of ten or more; whole numbers at both ends give whole numbers.
+      texts: `(option, KEY=V1,V2,...)` for each setting; KEY=LOW..HIGH is a range, drawn from evenly, or evenly in its logarithm
+        if it is positive and spans a factor of ten or more; whole numbers at both ends give whole numbers.
       algorithm: As in `sweep.parse_axis`.
       samples: How many points.
       seed: Decides them.

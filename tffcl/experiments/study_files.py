@@ -126,7 +126,8 @@ class Study:
       seeds: Of the runs, where the command names none.
       cells: Column by column.
       tuning: How settings are chosen.
-      layout: How its tables look: "published" beside a paper's numbers, or "league", all methods by all that they are compared by.
+      layout: How its tables look: "published" beside a paper's numbers, or "league", all methods by all that they are compared
+        by.
       about: What a column is, in words, by its heading.
     """
 
@@ -170,7 +171,9 @@ def _kept_cells(results: pathlib.Path) -> set[tuple[str, str]]:
     finished = {place.parent.parent for place in results.glob("*/*/seed-*/summary.json")}
     try:
         cells = read_json(results / "study.json")["cells"] if finished else []
-        return {(cell["column"], cell["row"]) for cell in cells if cell["directory"] and results / cell["directory"] in finished}
+        return {
+            (cell["column"], cell["row"]) for cell in cells if cell["directory"] and results / cell["directory"] in finished
+        }
     except (UserError, KeyError, TypeError):
         return set()
 
@@ -272,7 +275,10 @@ def _check_keys(table: Mapping, known: Mapping[str, Any], where: str):
 
 
 def _cell(where: str, directory: pathlib.Path, base: Mapping, names: tuple[str, str], tables: Sequence[Mapping]) -> Cell | None:
-    """The cell of a column and a row by the tables of the column, the row and the cell; later ones win. None: the paper has none."""
+    """The cell of a column and a row by the tables of the column, the row and the cell; later ones win.
+
+    None: the paper has none.
+    """
     (column, row), (of_column, of_row, own) = names, tables
     missing = _first(own.get("missing"), _of_cell(of_row.get("missing"), column), _of_cell(of_column.get("missing"), row)) or ""
     published = _first(

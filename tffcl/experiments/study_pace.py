@@ -106,7 +106,8 @@ def earlier_runs(roots: Iterable[pathlib.Path], settings: Iterable[Mapping]) -> 
 
     Args:
       roots: Directories below which runs are; later ones win.
-      settings: Those that are asked about; runs of other tasks and methods are not parsed, since there are a thousand kept ones.
+      settings: Those that are asked about; runs of other tasks and methods are not parsed, since there are a thousand kept
+        ones.
 
     Returns:
       Seconds a round by `fingerprint`, of those settings of which a run was found.

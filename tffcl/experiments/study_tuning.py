@@ -32,9 +32,9 @@ class _Trial:
 def tuned(planned: StudyPlan, out: pathlib.Path, run_trials: Callable[[StudyPlan], int]) -> StudyPlan:
     """Chooses the settings of the cells that say over which values.
 
-    Each point of a cell is run once, with the seed and the share of the rounds of `Study.tuning`; the best accuracy on validation
-    examples wins, the first of equal ones. Test examples decide nothing. What was chosen, and every point's accuracy, is kept in
-    `OUT/results/tuned.json`, so that nothing is run twice, also where another machine goes on.
+    Each point of a cell is run once, with the seed and the share of the rounds of `Study.tuning`; the best accuracy on
+    validation examples wins, the first of equal ones. Test examples decide nothing. What was chosen, and every point's
+    accuracy, is kept in `OUT/results/tuned.json`, so that nothing is run twice, also where another machine goes on.
 
     Args:
       planned: The study.

@@ -56,9 +56,9 @@ def build_clustered_fed_avg(
     uploads the difference under the model's number. Each model moves by the mean of the differences of those that chose it; one
     that nobody chose stays as it is. With K = 1 this is federated averaging.
 
-    **Client data.** A client's data set holds its examples once: `training` says in how many epochs and in batches of which size
-    they are visited, in an order that is drawn anew in every epoch. Examples may come one by one or in batches of any size,
-    which are taken apart; by default in the batches that `tff.learning` takes for the same model.
+    **Client data.** A client's data set holds its examples once: `training` says in how many epochs and in batches of which
+    size they are visited, in an order that is drawn anew in every epoch. Examples may come one by one or in batches of any
+    size, which are taken apart; by default in the batches that `tff.learning` takes for the same model.
 
     **Randomness.** What a client draws follows from the seed and the round's number, both in the state, and from the number
     and labels of its examples, so that clients draw differently. A state, the same clients and the same data give the same next
@@ -74,13 +74,13 @@ def build_clustered_fed_avg(
       training: Local hyper-parameters.
       server_optimizer_fn: Optional optimizer of the server for each model, as in `tff.learning`; default adds the mean.
       client_weighting: Whether clients count in the means by their examples or all alike.
-      model_aggregator: Optional factory over `<key=int32,value=float32[P]>`: `ClusteredMeanFactory(num_clusters, inner)` takes any
-        factory of TFF inside a cluster, e.g. `tff.learning.robust_aggregator()`. What it says of itself are its docstring's terms,
-        above all for differential privacy.
-      metrics_aggregator: Optional factory that sums structures of float32 over clients, e.g. a `tff.aggregators.SecureSumFactory`;
-        default `tff.aggregators.SumFactory()`.
-      element_spec: Of the clients' data sets: `dataset.element_spec`, `(x, y)` or `{"x": ..., "y": ...}`, batched or not; default
-        `model.functional.input_spec`, with labels of any integer type.
+      model_aggregator: Optional factory over `<key=int32,value=float32[P]>`: `ClusteredMeanFactory(num_clusters, inner)` takes
+        any factory of TFF inside a cluster, e.g. `tff.learning.robust_aggregator()`. What it says of itself are its docstring's
+        terms, above all for differential privacy.
+      metrics_aggregator: Optional factory that sums structures of float32 over clients, e.g. a
+        `tff.aggregators.SecureSumFactory`; default `tff.aggregators.SumFactory()`.
+      element_spec: Of the clients' data sets: `dataset.element_spec`, `(x, y)` or `{"x": ..., "y": ...}`, batched or not;
+        default `model.functional.input_spec`, with labels of any integer type.
       seed: Decides the initial models, as in `tffcl.algorithms.build_ifca`, and what clients draw.
 
     Returns:
@@ -90,14 +90,14 @@ def build_clustered_fed_avg(
         `get_model_weights`: `(S -> W)`, `set_model_weights`: `(<S, W> -> S)`,
         `get_hparams`: `(S -> <client_work=<>, finalizer=F>)`, `set_hparams`: `(<S, <client_work=<>, finalizer=F>> -> S)`.
       S is a `LearningAlgorithmState` with `global_model_weights=float32[K,P]`, a row a model;
-      `client_work=<seed=int32,round_num=int32>`; `aggregator`, the states of both aggregators; `finalizer`, the state of the server's
-      optimizer for each model. W is a tuple of K `tff.learning.models.ModelWeights`; weights that are not trained are the model's
-      own, whatever is set. F are the hyper-parameters of the server's optimizer, the same for all models; those of `training` are
-      part of the computation. M is `<distributor=<>, client_work=<train=T>, aggregator=A, finalizer=<>>`, A the measurements of
-      `model_aggregator` and T is
+      `client_work=<seed=int32,round_num=int32>`; `aggregator`, the states of both aggregators; `finalizer`, the state of the
+      server's optimizer for each model. W is a tuple of K `tff.learning.models.ModelWeights`; weights that are not trained are
+      the model's own, whatever is set. F are the hyper-parameters of the server's optimizer, the same for all models; those of
+      `training` are part of the computation. M is `<distributor=<>, client_work=<train=T>, aggregator=A, finalizer=<>>`, A the
+      measurements of `model_aggregator` and T is
         `<loss=float32,num_examples=int64,clients_per_cluster=int32[K],clients_not_finite=int32>`:
-      the mean loss in the last local epoch and the number of examples, over the clients whose trained models are finite; how many
-      chose which model; and how many of them were left out of the means since what they trained is not finite.
+      the mean loss in the last local epoch and the number of examples, over the clients whose trained models are finite; how
+      many chose which model; and how many of them were left out of the means since what they trained is not finite.
 
     Raises:
       UserError: If an argument is not what it must be.

@@ -183,7 +183,9 @@ def architecture(build: Callable) -> Callable:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlatModel(FlatWeights, Shown):
-    """A classifier whose parameters are one float32 vector `[P]`. Make one of your own model by `from_functional` or `from_keras`.
+    """A classifier whose parameters are one float32 vector `[P]`.
+
+    Make one of your own model by `from_functional` or `from_keras`.
 
     Attributes:
       functional: The same model as `tff.learning.models.FunctionalModel` over raw examples.
@@ -249,8 +251,8 @@ class FlatModel(FlatWeights, Shown):
 
         Args:
           seed: Decides the values.
-          initialization: A name in `INITIALIZATIONS`; default as for `initial`. Of a model of another origin the entries of each
-            initial tensor change their places at random, so that they keep their distribution.
+          initialization: A name in `INITIALIZATIONS`; default as for `initial`. Of a model of another origin the entries of
+            each initial tensor change their places at random, so that they keep their distribution.
 
         Raises:
           UserError: If an initialization is named for a model of another origin.
@@ -270,7 +272,8 @@ class FlatModel(FlatWeights, Shown):
         """Makes one of a `tff.learning.models.FunctionalModel`, whose trainable weights become the vector.
 
         Args:
-          functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}` with whole numbers y; gives an output for each class and label.
+          functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}` with whole numbers y; gives an output for each class and
+            label.
           name: For titles.
           weight_names: "layer/weight" of each trainable weight, so that layers can be named; default numbers.
           probabilities: Outputs to probabilities; default softmax, for outputs that are logits.
@@ -287,8 +290,10 @@ class FlatModel(FlatWeights, Shown):
         """Makes one of a Keras model.
 
         Args:
-          keras_model: Built, with an output for each class; all weights trained (no batch normalization, no frozen layers), no regularizers.
-          loss: Of whole-number labels, a mean over the batch, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
+          keras_model: Built, with an output for each class; all weights trained (no batch normalization, no frozen layers), no
+            regularizers.
+          loss: Of whole-number labels, a mean over the batch, e.g.
+            `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
           input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension.
           name: For titles; default the Keras model's.
 

@@ -22,14 +22,15 @@ def from_functional(
     Its trainable weights become the vector; weights that are not trained stay as they are. Its loss is that of training.
 
     Args:
-      functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}`, x of any type and shape, y integers, one label or a sequence of
-        labels an example; gives an output of floats for each class and label.
+      functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}`, x of any type and shape, y integers, one label or a sequence
+        of labels an example; gives an output of floats for each class and label.
       name: For titles.
       weight_names: "layer/weight" of each trainable weight, so that layers can be named; default numbers.
       probabilities: Outputs to probabilities; default softmax, for outputs that are logits.
 
     Raises:
-      UserError: If the input is no such batch, the output is not floats for two or more classes, or the loss is no mean over them.
+      UserError: If the input is no such batch, the output is not floats for two or more classes, or the loss is no mean over
+        them.
     """
     if not isinstance(functional, tff.learning.models.FunctionalModel):
         kind = type(functional).__name__
@@ -64,9 +65,9 @@ def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_sp
     """Makes a `FlatModel` of a Keras model, through `tff.learning.models.functional_model_from_keras`.
 
     Args:
-      keras_model: Built, with an output for each class; without batch normalization, frozen layers or other weights that are not
-        trained, which TFF cannot make a function of, and without regularizers, which it would leave out. What a dropout layer
-        draws is TensorFlow's matter: with one, two runs of the same seed differ.
+      keras_model: Built, with an output for each class; without batch normalization, frozen layers or other weights that are
+        not trained, which TFF cannot make a function of, and without regularizers, which it would leave out. What a dropout
+        layer draws is TensorFlow's matter: with one, two runs of the same seed differ.
       loss: Of integer labels, a mean over the batch, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
       input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension, as in `tff.learning`.
       name: For titles; default the Keras model's.
@@ -114,8 +115,8 @@ def keras_with(model: FlatModel, vector: np.ndarray) -> tf.keras.Model:
 def _keras_in_graphs(keras_model, loss, input_spec) -> tff.learning.models.FunctionalModel:
     """TFF's functional model of a Keras model, which stays usable beside it.
 
-    Keras makes the classes of layers serve graphs when a layer is made in a graph, as TFF does whenever it predicts; the user's own
-    model would then refuse to be called. Making an object of each class in eager mode turns them back.
+    Keras makes the classes of layers serve graphs when a layer is made in a graph, as TFF does whenever it predicts; the user's
+    own model would then refuse to be called. Making an object of each class in eager mode turns them back.
     """
     kinds = {type(each) for each in (keras_model, *keras_model.submodules)}
 

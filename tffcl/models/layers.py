@@ -27,8 +27,9 @@ def convolve_transposed(x, kernel, bias, *, stride: int):
     return tf.nn.bias_add(tf.nn.conv2d_transpose(x, kernel, shape, stride, "SAME"), bias)
 
 
-# Channels from which 2x2 pooling is made of maxima of neighbours. Measured, ms a step, with TensorFlow's pooling and so: StoCFL's CNN 49.9
-# and 44.2, LEAF's with batches of 50 62.2 and 55.0, ResNet-9 241.8 and 238.8; but LeNet-5, with 6 and 16 channels, 0.68 and 0.82.
+# Channels from which 2x2 pooling is made of maxima of neighbours. Measured, ms a step, with TensorFlow's pooling and so:
+# StoCFL's CNN 49.9 and 44.2, LEAF's with batches of 50 62.2 and 55.0, ResNet-9 241.8 and 238.8; but LeNet-5, with 6 and 16
+# channels, 0.68 and 0.82.
 _WIDE = 32
 
 
@@ -43,8 +44,8 @@ def pool(x, size: int = 2):
 def _halve(x):
     """The maximum of every 2x2 patch of images of even height and width.
 
-    Value and gradient, which goes to the first of equal entries, are those of `tf.nn.max_pool2d` to the last bit, whose gradient is slow
-    within loops.
+    Value and gradient, which goes to the first of equal entries, are those of `tf.nn.max_pool2d` to the last bit, whose
+    gradient is slow within loops.
     """
     _, height, width, channels = x.shape
     # Neighbouring columns are the halves of one longer row of channels, neighbouring rows those of one longer row of columns.

@@ -12,9 +12,9 @@ from tffcl.models.graph_function import graph_function
 def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndarray):
     """Writes models of one architecture as a TensorFlow SavedModel.
 
-    Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them, and `cluster int32`, the row of
-    `models`, and gives `probabilities float32[n, classes]` and `labels int32[n]`; for a row that is not there TensorFlow raises
-    InvalidArgumentError and says which there are. The loaded object has the parameters as the variable `models`.
+    Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them, and `cluster int32`, the
+    row of `models`, and gives `probabilities float32[n, classes]` and `labels int32[n]`; for a row that is not there TensorFlow
+    raises InvalidArgumentError and says which there are. The loaded object has the parameters as the variable `models`.
 
     Args:
       directory: Of the SavedModel.

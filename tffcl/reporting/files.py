@@ -89,8 +89,8 @@ class RunFiles:
       representations: `representations.npz`; None for methods without.
       history: `history/*.npy`, int[N] by round: the clusters of the rows of `clients.csv`, where they changed;
         `NO_CLUSTER` for those who were not there yet.
-      splits: `splits.csv`, int[S, 3]: in which round which cluster was split, and the cluster that this founded; None for methods
-        that split none.
+      splits: `splits.csv`, int[S, 3]: in which round which cluster was split, and the cluster that this founded; None for
+        methods that split none.
       samples: `samples.npz`; None where examples are no images.
     """
 

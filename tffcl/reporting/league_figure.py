@@ -79,9 +79,9 @@ def league_figure(study: StudyResults, panels: Sequence[str] = tuple(PANELS)) ->
     """Draws cluster and local accuracies, a row a method and a column a setting, the best mean rank of the cluster accuracy first,
     and the adjusted Rand index where there are groups.
 
-    The number is the mean over the seeds, accuracies in percent; their colour says by how many points it is above (blue) or below
-    (red) the same accuracy of FedAvg on the same setting. Where fewer seeds have ended than the study has, as others diverged or
-    have not been run, how many is written as a superscript.
+    The number is the mean over the seeds, accuracies in percent; their colour says by how many points it is above (blue) or
+    below (red) the same accuracy of FedAvg on the same setting. Where fewer seeds have ended than the study has, as others
+    diverged or have not been run, how many is written as a superscript.
 
     Args:
       study: The league.

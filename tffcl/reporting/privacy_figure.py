@@ -15,8 +15,8 @@ _OPEN = 4.0  # how many times the largest epsilon lie to the left of "no noise"
 def privacy_figure(study: StudyResults) -> ReportFigure:
     """Draws the results of a study whose cells measure epsilon: a line for each of its columns, with means over seeds.
 
-    Where the whole run is private, the accuracy of the clusters' models stands beside the adjusted Rand index of the clusters; of
-    releases that have noise beside others without, the index alone. What has no noise at all stands at the right edge.
+    Where the whole run is private, the accuracy of the clusters' models stands beside the adjusted Rand index of the clusters;
+    of releases that have noise beside others without, the index alone. What has no noise at all stands at the right edge.
     """
     cells = [each for each in study.results if each.noted["measure"] in EPSILONS and each.here.count]
     whole = any(each.noted["measure"] == "epsilon" for each in cells)

@@ -75,7 +75,8 @@ def merging_figure(runs: Sequence[RunFiles], methods: Sequence[str] | None = Non
 
     Args:
       runs: Of methods that merge clusters.
-      methods: All of a comparison, so that these have the colours that they have in its other figures; default those of the runs.
+      methods: All of a comparison, so that these have the colours that they have in its other figures; default those of the
+        runs.
     """
     figure = _panels(runs, MERGING, share_y=False, everyone=methods)
     for axes in figure.axes[:2]:

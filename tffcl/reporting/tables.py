@@ -320,7 +320,10 @@ def to_page(
     columns: Sequence[Column] = COLUMNS,
     first: str = "method",
 ) -> PageTable:
-    """Returns the table for the page. The arguments are those of `to_text`; columns that no row has a number for are left out."""
+    """Returns the table for the page.
+
+    The arguments are those of `to_text`; columns that no row has a number for are left out.
+    """
     measured = {group: _measured(rows, group, columns) for group in groups}
     chosen = [each for own in measured.values() for each in own]
     cells = [

@@ -113,7 +113,8 @@ def _build_collection(context_type: tff.Type, computation: tff.Computation) -> t
 def build_signing(signature: Signature) -> Callable[[Population], object]:
     """Builds `sign(population, again=False) -> value structure with NumPy rows [N, ...]` in the order of the population's IDs.
 
-    `again` says that the clients may have signed before: for the ledger of privacy, another signature of a client is another release.
+    `again` says that the clients may have signed before: for the ledger of privacy, another signature of a client is another
+    release.
     """
     collection = build_collection(signature) if signature.stacked is None else build_stacked_collection(signature)
 

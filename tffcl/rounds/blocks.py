@@ -325,8 +325,9 @@ def run_in_blocks(
 
 
 def _with_rows(together, told, where: np.ndarray, clients: int):
-    """Puts a block's rows where they belong among the cohort's. Not all blocks' joined and put in order at the end: these would be
-    two copies more of what may be gigabytes."""
+    """Puts a block's rows where they belong among the cohort's.
+
+    Not all blocks' joined and put in order at the end: these would be two copies more of what may be gigabytes."""
     if together is None:
         together = tf.nest.map_structure(lambda leaf: np.empty((clients, *leaf.shape[1:]), leaf.dtype), told)
 

@@ -42,10 +42,10 @@ class Server:
         out, for a coordinator that decides in Python.
       once: Names in `received` of what never changes, so that a device receives it once and not in every round.
       private: What the server keeps and does not broadcast (the state of its optimizer), name to TFF type.
-      by_row: Values of which a client needs one row only, with the field of the client that names it; `receive` reads nothing else
-        by this field, so that a part of the cohort can be sent the rows that it needs.
-      told: Uploads whose results are handed out beside the next state, where there is a step (without one all are). They are not
-        silenced: such an upload says itself what a client counts whose training is not finite.
+      by_row: Values of which a client needs one row only, with the field of the client that names it; `receive` reads nothing
+        else by this field, so that a part of the cohort can be sent the rows that it needs.
+      told: Uploads whose results are handed out beside the next state, where there is a step (without one all are). They are
+        not silenced: such an upload says itself what a client counts whose training is not finite.
     """
 
     values: Mapping[str, tff.Type] = dataclasses.field(default_factory=dict)
@@ -130,7 +130,8 @@ class Round:
 
         Args:
           initial: The server's first values, broadcast and private, by name.
-          aggregators: First states of aggregation processes by upload name, where they are not those of the processes themselves.
+          aggregators: First states of aggregation processes by upload name, where they are not those of the processes
+            themselves.
         """
         types = {**self.server.values, **self.server.private}
         self.client_update  # what is deployed begins here, and needs no simulation's form (see `_result_type`)
@@ -352,13 +353,14 @@ def compose(
       server: What the server broadcasts and how it steps.
       weighting: `(report) -> float32`, a client's weight; `by_examples` or `uniform`. A client whose training is not finite
         always has weight 0.
-      reports: Whether every client's report comes to the server under its ID, as simulations need it. Without, the server learns
-        of the clients what the aggregators of the uploads let through, and nothing else; such a round collects no rows either,
-        and is not for `run_round`.
+      reports: Whether every client's report comes to the server under its ID, as simulations need it. Without, the server
+        learns of the clients what the aggregators of the uploads let through, and nothing else; such a round collects no rows
+        either, and is not for `run_round`.
 
     Raises:
       ValueError: If rows are to be collected without reports.
-      UserError: If some uploads are hidden from the server, by secure sums or noise, and others would travel in the open beside them.
+      UserError: If some uploads are hidden from the server, by secure sums or noise, and others would travel in the open beside
+        them.
     """
     if not reports and any(isinstance(factory, CollectFactory) for factory in uploads.values()):
         raise ValueError("the rows of a CollectFactory travel with the reports; this round has none")

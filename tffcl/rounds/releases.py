@@ -24,8 +24,8 @@ class Release:
       clients: How many take part.
       population: Out of how many.
       rate: The probability with which each of these takes part, independently; None where the cohort has a fixed size.
-      once: That each client tells this once in a run, as a signature: releases of it are then of different clients each, and cost
-        together what a single one of everybody does.
+      once: That each client tells this once in a run, as a signature: releases of it are then of different clients each, and
+        cost together what a single one of everybody does.
       hidden: Whether secure sums show the server no single client's part of it, though it has no noise.
     """
 
@@ -90,9 +90,9 @@ def of_all(what: str, population: "Population", noise_multiplier: float = 0.0, *
 def tell_of_round(uploads, cohort: "Cohort"):
     """Tells the ledger of a round; reports, which only simulations collect, are no release.
 
-    All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs. That a cohort is
-    drawn at random makes a round cheaper only where the server does not see who is in it: of each client the one round in which it
-    does (`Cohort.seen`) is counted once more, as a round of everybody.
+    All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs. That a
+    cohort is drawn at random makes a round cheaper only where the server does not see who is in it: of each client the one
+    round in which it does (`Cohort.seen`) is counted once more, as a round of everybody.
 
     Args:
       uploads: The aggregation factory of each upload, by name; one that is private has a `noise_multiplier`.

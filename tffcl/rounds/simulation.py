@@ -87,7 +87,8 @@ def run_round(
       **fields: The client work's fields: name to a value for each client, in the cohort's order.
 
     Raises:
-      UserError: If a client's trained model is not finite, a privacy budget does not allow the round, or a single client takes more than the memory budget.
+      UserError: If a client's trained model is not finite, a privacy budget does not allow the round, or a single client takes
+        more than the memory budget.
     """
     values = dict(values or {})
     if ROUND in composed.work.fields:

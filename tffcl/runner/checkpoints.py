@@ -1,7 +1,7 @@
 """Checkpoints of a run: the method's state and the run's progress, as arrays in one file a round.
 
-A file is written whole or not at all. It holds arrays and a description of how they are nested (`state_arrays`), nothing that is
-executed when it is read. What clients keep between rounds has files of its own, see `clients.kept`; a checkpoint names the
+A file is written whole or not at all. It holds arrays and a description of how they are nested (`state_arrays`), nothing that
+is executed when it is read. What clients keep between rounds has files of its own, see `clients.kept`; a checkpoint names the
 versions that belong to it.
 """
 

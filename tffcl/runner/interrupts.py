@@ -11,8 +11,8 @@ import threading
 
 from tffcl.errors import UserError
 
-# What asks a process to end, and what Python does then by itself. Whatever else is set is another's wish: `nohup` ignores SIGHUP, a
-# script's background ignores SIGINT, a program may have handlers of its own.
+# What asks a process to end, and what Python does then by itself. Whatever else is set is another's wish: `nohup` ignores
+# SIGHUP, a script's background ignores SIGINT, a program may have handlers of its own.
 _ASKING = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
 
 
@@ -52,8 +52,8 @@ class Interrupts:
 def watch_for_interrupts():
     """Yields an `Interrupts` that knows of each Ctrl-C, SIGTERM and SIGHUP inside the block.
 
-    One that Python loses in a destructor is not printed with a traceback: it is remembered, and not lost. A signal that is ignored
-    or has a handler of the program's own keeps it, and outside the main thread no handler can be set.
+    One that Python loses in a destructor is not printed with a traceback: it is remembered, and not lost. A signal that is
+    ignored or has a handler of the program's own keeps it, and outside the main thread no handler can be set.
     """
     interrupts = Interrupts()
     main = threading.current_thread() is threading.main_thread()

@@ -39,10 +39,11 @@ class BudgetSpent(UserError):
 class Ledger:
     """Counts releases and says what they cost together.
 
-    Which clients are neighbours depends on how cohorts are drawn. With Poisson sampling, and where everyone takes part, a client is
-    added or removed, and ε comes from privacy loss distributions. With cohorts of a fixed size out of more clients one client is
-    replaced by another; that changes a sum by up to twice as much, so a noise multiplier z counts as z / 2, and ε is Rényi's, with
-    the amplification of sampling without replacement (Wang et al. 2019, Theorem 27) or without, whichever is less.
+    Which clients are neighbours depends on how cohorts are drawn. With Poisson sampling, and where everyone takes part, a
+    client is added or removed, and ε comes from privacy loss distributions. With cohorts of a fixed size out of more clients
+    one client is replaced by another; that changes a sum by up to twice as much, so a noise multiplier z counts as z / 2, and ε
+    is Rényi's, with the amplification of sampling without replacement (Wang et al. 2019, Theorem 27) or without, whichever is
+    less.
     """
 
     def __init__(self, settings: PrivacySettings, clients: int, entries: np.ndarray | None = None):
@@ -95,8 +96,8 @@ class Ledger:
           BudgetSpent: If there is a budget and ε would exceed it; the release is not counted.
         """
         expected = -1.0 if release.rate is None else release.rate
-        # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once, which is
-        # known by what it is: of two kinds with as much noise both count.
+        # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once, which
+        # is known by what it is: of two kinds with as much noise both count.
         clients = 0 if release.rate is not None else release.clients
         if release.once:
             clients = zlib.crc32(release.what.encode())
@@ -147,7 +148,8 @@ class Ledger:
     def summary(self, stopped: str = "") -> dict | None:
         """Returns what summary.json says; None where nothing that was released has noise.
 
-        `epsilon` is None, which stands for infinite, where `open_releases` came without noise; `noised_epsilon` is that of the others.
+        `epsilon` is None, which stands for infinite, where `open_releases` came without noise; `noised_epsilon` is that of the
+        others.
         """
         noised = collections.Counter({key: count for key, count in self._counts.items() if key[0]})
         if not noised and self.budget is None:

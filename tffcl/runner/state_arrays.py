@@ -1,6 +1,7 @@
 """A method's state as named arrays and a description of how they are nested, and back.
 
-Arrays are named by their place, `state.assignment` or `state.signatures.basis`, so that a file of them can be read by NumPy alone.
+Arrays are named by their place, `state.assignment` or `state.signatures.basis`, so that a file of them can be read by NumPy
+alone.
 """
 
 import collections
@@ -67,8 +68,8 @@ def unpack(arrays: Mapping[str, np.ndarray], kinds: Mapping[str, type]) -> dict:
 
     Args:
       arrays: What `pack` gave, or the open file of it.
-      kinds: The dataclasses that values are of, by name. A field whose metadata say `may_lack` has its default where none was packed:
-        one that files of earlier versions do not have.
+      kinds: The dataclasses that values are of, by name. A field whose metadata say `may_lack` has its default where none was
+        packed: one that files of earlier versions do not have.
 
     Raises:
       ValueError: If a dataclass has other fields than were packed.

@@ -23,8 +23,8 @@ def spread(values: np.ndarray) -> dict[str, float | None]:
       values: One accuracy a client; NaN where there is none.
 
     Returns:
-      `mean`, `std` and `variance` (of the population of clients, ddof 0), `stderr`, the standard error of the mean (from ddof 1;
-      None for one client), `worst_decile`, the mean over the tenth of the
+      `mean`, `std` and `variance` (of the population of clients, ddof 0), `stderr`, the standard error of the mean (from ddof
+      1; None for one client), `worst_decile`, the mean over the tenth of the
       clients (rounded up) that have it worst, and `deciles`, below which 10, 20, ... 90 % of them are; None where no client has
       a value.
     """
@@ -66,7 +66,8 @@ def participation(accuracy: Mapping, progress: dict) -> dict:
     """The cluster accuracy of those that took part in a round, of the others, and by how much these are behind.
 
     Returns:
-      Statistics of the former as `spread`, with their `share` of all clients, the `others` mean and the `gap` between the means.
+      Statistics of the former as `spread`, with their `share` of all clients, the `others` mean and the `gap` between the
+      means.
     """
     took_part = progress["rounds_trained"] > 0
     found, others = spread(accuracy["cluster"][took_part]), spread(accuracy["cluster"][~took_part])["mean"]

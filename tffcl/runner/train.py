@@ -58,7 +58,8 @@ def train(
 
     Args:
       method: A method, see `tffcl.algorithms`; or an object of your own with the attributes of `algorithms.method.Method`.
-      population: The clients, with their examples; numbers of another type than the model takes become it where none of them changes.
+      population: The clients, with their examples; numbers of another type than the model takes become it where none of them
+        changes.
       rounds: Communication rounds.
       clients_per_round: Cohort size, sampled uniformly without replacement.
       seed: Decides sampling and shuffling.
@@ -69,19 +70,20 @@ def train(
       later: Round to the population from then on, where newcomers join or data change in the middle, see `stages.Stages`.
       settings: What was set, nested tables for config.toml; `task` and `algorithm` name the run in tables. A run is resumed
         with the same settings only. Default: what is given here, and what a builder of `tffcl.algorithms` was given.
-      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run that was asked for fewer rounds, finished
-        or not, goes on to `rounds`.
+      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run that was asked for fewer rounds,
+        finished or not, goes on to `rounds`.
       overwrite: Delete the run that is in `out`.
       show_progress: A progress bar with an ETA on standard error.
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
       memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A larger
         cohort computes in blocks: the same numbers up to the order of sums.
-      sample: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in a round that
-        nobody is drawn for nothing moves, but where rounds are private: then there is noise as always.
+      sample: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in a round
+        that nobody is drawn for nothing moves, but where rounds are private: then there is noise as always.
       privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
       place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
       until: Stop after this round with a checkpoint, to go on later with `resume`.
-      data: The fingerprint of the data, see `runner.fingerprint`; a run is resumed with the same data only. Default: the populations.
+      data: The fingerprint of the data, see `runner.fingerprint`; a run is resumed with the same data only. Default: the
+        populations.
 
     Returns:
       What the run gave; None if it has stopped by `until` before its end.

@@ -340,7 +340,10 @@ class WorkersContext(tff.framework.SyncContext):
 
     @property
     def lanes(self) -> list[tff.framework.SyncContext]:
-        """A context for each worker, in which a block of a round's clients computes. Lost workers that are back take part again."""
+        """A context for each worker, in which a block of a round's clients computes.
+
+        Lost workers that are back take part again.
+        """
         self._look_for_lost()
         return [_Lane(share) for share in self._shares]
 

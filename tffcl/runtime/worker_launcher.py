@@ -2,9 +2,9 @@
 
     python -I -S worker_launcher.py PARENT DOOR WORKER --port=P ...
 
-PARENT is the process that asks. Without a DOOR ("") this process becomes the worker. With one the worker is a child in a network
-of its own, in which nobody else is; the only way in is the Unix-domain socket DOOR, whose bytes this process hands on. The first line
-of standard output says what has become of it: "worker PID", after "private" or "open: why" if there is a DOOR.
+PARENT is the process that asks. Without a DOOR ("") this process becomes the worker. With one the worker is a child in a
+network of its own, in which nobody else is; the only way in is the Unix-domain socket DOOR, whose bytes this process hands on.
+The first line of standard output says what has become of it: "worker PID", after "private" or "open: why" if there is a DOOR.
 
 A fresh interpreter, because `preexec_fn` is not safe in a process that has threads, and TensorFlow has many.
 """

@@ -5,11 +5,12 @@ started with its streams detached, with TensorFlow's thread counts in its own en
 so that it ends with us even after `kill -9`; then it is spoken to as if it were a remote worker.
 
 The binary of TFF 0.87 listens without encryption or credentials on all interfaces: `--port` is its only option about that, a
-number, so that neither an address nor a Unix-domain socket can be named, and it knows no credentials, so that a token on our side
-would keep nobody out. Therefore a private worker is started in a network namespace of its own, where its port is nobody else's, and
-the one way in is a Unix-domain socket in a directory that only this user can enter (see `worker_launcher`). It costs one small
-process and a copy of each message. Where the system lets us have no namespace (some containers; systems that forbid user namespaces to
-those who are not root) the worker listens on a port that is drawn for each process, and `tffcl doctor` says so.
+number, so that neither an address nor a Unix-domain socket can be named, and it knows no credentials, so that a token on our
+side would keep nobody out. Therefore a private worker is started in a network namespace of its own, where its port is nobody
+else's, and the one way in is a Unix-domain socket in a directory that only this user can enter (see `worker_launcher`). It
+costs one small process and a copy of each message. Where the system lets us have no namespace (some containers; systems that
+forbid user namespaces to those who are not root) the worker listens on a port that is drawn for each process, and `tffcl
+doctor` says so.
 """
 
 import contextlib

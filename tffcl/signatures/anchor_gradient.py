@@ -107,8 +107,9 @@ def build_anchor_gradient(
       projection: Dimensions to which each client projects its vector, see `sketch`; 0, or as many as the model has
         parameters, is none.
       seed: Decides the projection, and with "displacement", and a client's ID, the order of its examples.
-      noise_multiplier: z: the vector, after projection, is scaled to norm `clip` at most, and in units of it gets Gaussian noise of this
-        standard deviation in every dimension: with fewer dimensions more of the direction is left. 0 is none, and no clip.
+      noise_multiplier: z: the vector, after projection, is scaled to norm `clip` at most, and in units of it gets Gaussian
+        noise of this standard deviation in every dimension: with fewer dimensions more of the direction is left. 0 is none, and
+        no clip.
       clip: See there.
       noise_seed: See `build_signature`.
 

@@ -100,7 +100,8 @@ def build_inference(
 def related(answers, beta, form: str, num_classes: int):
     """Relates clients by their answers, on the aggregator: Γ of FLIS Alg. 2 line 4.
 
-    The same similarity as `clustering.inference_similarity.inference_similarity`, in TensorFlow. A client is always related to itself.
+    The same similarity as `clustering.inference_similarity.inference_similarity`, in TensorFlow. A client is always related to
+    itself.
 
     Args:
       answers: `int32 [m, n]` or `float32 [m, n, C]`.

@@ -17,9 +17,9 @@ _BATCH = 256  # bounds the activations
 def build_descriptors(model: FlatModel, vector: np.ndarray | None = None) -> Signature:
     """Builds the signature `V = <marginal=float32[2C],conditional=float32[C,2C]>` (FLUX, Fenoglio et al. 2025, arXiv:2511.22305).
 
-    Mean and standard deviation of the model's C outputs over all of a client's examples describe P(X), and need no labels; those over
-    the examples of each class describe P(X|Y) and P(Y|X); a class that the client lacks is zero. The paper takes a latent layer of
-    the model instead of its outputs.
+    Mean and standard deviation of the model's C outputs over all of a client's examples describe P(X), and need no labels;
+    those over the examples of each class describe P(X|Y) and P(Y|X); a class that the client lacks is zero. The paper takes a
+    latent layer of the model instead of its outputs.
 
     Args:
       model: Architecture; its examples have one label each.

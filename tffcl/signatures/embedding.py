@@ -62,7 +62,8 @@ def build_embed(autoencoder: FlatAutoencoder, num_centres: int, fine_tuning: Fin
 
     Returns:
       A tf.function `(vector float32[P], x uint8[n, ...], seed int32[2]) -> (found, vector float32[P])`: `centres
-      float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning. The seed is the client's own, so that its noise is.
+      float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning. The seed is the client's own, so that
+      its noise is.
     """
     kmeans, encode = build_kmeans(num_centres), build_encode(autoencoder)
     fine_tune = build_fine_tune(

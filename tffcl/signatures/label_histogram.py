@@ -14,8 +14,8 @@ def build_label_histogram(model: FlatModel, *, noise_multiplier: NonNegative = 0
 
     Args:
       model: Decides the examples' type and C.
-      noise_multiplier: z: every share gets Gaussian noise of this standard deviation. A client's shares have norm 1 at most, so that
-        this is the noise multiplier of leaving the client out. 0 is none.
+      noise_multiplier: z: every share gets Gaussian noise of this standard deviation. A client's shares have norm 1 at most, so
+        that this is the noise multiplier of leaving the client out. 0 is none.
       noise_seed: See `build_signature`.
     """
 

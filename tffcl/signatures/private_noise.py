@@ -13,8 +13,8 @@ def noised(value: tf.Tensor, noise_multiplier: float, seed: tf.Tensor | None) ->
     Args:
       value: `float [...]`.
       noise_multiplier: z.
-      seed: `int32 [2]`, of the client, in simulations that are to be repeated: the noise then follows from it and the value, and hides
-        nothing from who knows it. None draws anew.
+      seed: `int32 [2]`, of the client, in simulations that are to be repeated: the noise then follows from it and the value,
+        and hides nothing from who knows it. None draws anew.
     """
     if seed is None:
         return value + noise_multiplier * tf.random.normal(tf.shape(value), dtype=value.dtype)
@@ -33,8 +33,8 @@ def clipped(value: tf.Tensor, bound: float) -> tf.Tensor:
 def noised_centres(centres: tf.Tensor, mask: tf.Tensor, noise_multiplier: float, clip: float, seed: tf.Tensor | None):
     """Makes the centres of a client private: each is scaled to a norm of `clip` at most, and all of them together get noise.
 
-    The k centres, divided by clip √k, have norm 1 at most; a centre that is not there counts as zero, and is sent as the noise that it
-    gets, since how many different examples a client has is no less its own.
+    The k centres, divided by clip √k, have norm 1 at most; a centre that is not there counts as zero, and is sent as the noise
+    that it gets, since how many different examples a client has is no less its own.
 
     Args:
       centres: `float32 [k, e]`.

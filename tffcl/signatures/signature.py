@@ -23,8 +23,8 @@ class Signature:
       value_type: V, tensors of fixed shape; a mask says what is padding.
       computation: `(<context=C,examples=E*> -> V)`, runs on the client.
       context: The value to broadcast.
-      stacked: `() -> (<context=C,examples=<x[?,...],y[?,...]>> -> V)`, the same of stacked examples, for simulations; None: they take
-        `computation`.
+      stacked: `() -> (<context=C,examples=<x[?,...],y[?,...]>> -> V)`, the same of stacked examples, for simulations; None:
+        they take `computation`.
       noise_multiplier: z of the Gaussian mechanism that a client's signature is, when the client is left out; 0: not private.
     """
 
@@ -98,8 +98,8 @@ def build_signature(
       key: All that `compute` depends on beside the types: signatures of one name and key are traced once. None: it is like no
         other.
       noise_multiplier: See `Signature`.
-      noise_seed: For simulations that are to be repeated: `own_noise(context)` then is the seed of each client's noise. None: it is None,
-        and noise is drawn anew.
+      noise_seed: For simulations that are to be repeated: `own_noise(context)` then is the seed of each client's noise. None:
+        it is None, and noise is drawn anew.
     """
     if noise_multiplier and noise_seed is not None:
         there = [] if context is NO_CONTEXT else list(tff.structure.iter_elements(context_type))

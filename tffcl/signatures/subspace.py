@@ -311,10 +311,10 @@ def build_subspace(
       samples: Only so many of a client's examples, at random but always the same; default all.
       energy: As in `left_singular_vectors`.
       method: A name in `METHODS`.
-      noise_multiplier: z: the vectors are those of the noised Gram matrix (Dwork et al. 2014, "Analyze Gauss"), the mean of x x' over
-        the examples, each scaled to norm `clip` at most, in units of clip². Its norm is 1 at most, and each of its coordinates gets
-        Gaussian noise of this standard deviation, symmetrically. That hides the whole client; with d features noise has singular
-        values of about 2 z √d. 0 is none, and no clip.
+      noise_multiplier: z: the vectors are those of the noised Gram matrix (Dwork et al. 2014, "Analyze Gauss"), the mean of x
+        x' over the examples, each scaled to norm `clip` at most, in units of clip². Its norm is 1 at most, and each of its
+        coordinates gets Gaussian noise of this standard deviation, symmetrically. That hides the whole client; with d features
+        noise has singular values of about 2 z √d. 0 is none, and no clip.
       clip: See there.
       noise_seed: See `build_signature`.
 
