@@ -8,16 +8,17 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import runtime
-from tffcl.aggregators.clustered_mean import aggregated_beside, check_types, keyed_factory, segment_process
+from tffcl.aggregators.clustered_mean import check_types, keyed_factory, segment_process
 from tffcl.aggregators.per_cluster import by_row
 from tffcl.aggregators.secure_sums import simulated
+from tffcl.aggregators.traits import FactoryTraits, traits
 
 # How a malicious client's upload u becomes another one, and the strength that it has by default.
 STRENGTHS = {"sign_flip": 3.0, "gaussian": 10.0, "lie": 1.5, "label_flip": 1.0, "model_replacement": 10.0}
 OF_DATA = ("label_flip", "model_replacement")  # these train on wrong labels
 
 
-class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
+class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
     """`tff.aggregators.WeightedAggregationFactory` that lets some clients attack another factory over keyed uploads.
 
     With strength s an upload u of a malicious client becomes
@@ -47,42 +48,23 @@ class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
         """
         self._inner, self._kind, self._malicious = keyed_factory(inner), kind, np.asarray(malicious, np.int32)
         self._strength = STRENGTHS[kind] if strength is None else strength
-        if kind == "lie":
-            self.by_parts = lambda state: _Collected(self._process.next, state)
-
-    @property
-    def noise_multiplier(self) -> float | None:
-        """That of what is attacked."""
-        return getattr(self._inner, "noise_multiplier", None)
-
-    @property
-    def hides_uploads(self) -> bool:
-        """Whether what is attacked hides single uploads."""
-        return getattr(self._inner, "hides_uploads", False)
+        of = traits(self._inner)  # what is attacked promises what it promised
+        self.noise_multiplier, self.hides_uploads = of.noise_multiplier, of.hides_uploads
+        self.num_clusters, self.waits_for_clusters = of.num_clusters, of.waits_for_clusters
+        self.by_parts = (lambda state: _Collected(self._process.next, state)) if kind == "lie" else None
 
     def beside(self, plain, bound: float | None = None):
-        """What aggregates another upload, which nobody attacks; see `PerClusterFactory.beside`."""
-        return aggregated_beside(self._inner, plain, bound)
-
-    @property
-    def num_clusters(self) -> int | None:
-        """K of what is attacked."""
-        return getattr(self._inner, "num_clusters", None)
-
-    @property
-    def waits_for_clusters(self) -> bool:
-        """Whether what is attacked must be told the number of clusters."""
-        return getattr(self._inner, "waits_for_clusters", False)
+        """Returns what aggregates another upload, which nobody attacks."""
+        return traits(self._inner).beside(plain, bound)
 
     def with_clusters(self, num_clusters: int) -> "AttackedFactory":
         """Returns the factory for so many clusters."""
-        inner = self._inner.with_clusters(num_clusters) if self.waits_for_clusters else self._inner
+        inner = traits(self._inner).with_clusters(num_clusters) if self.waits_for_clusters else self._inner
         return type(self)(inner, self._kind, self._malicious, self._strength)
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
         """Returns the type that the attacked factory sends of the upload."""
-        told = value_type["upload"]
-        return self._inner.uploaded_type(told) if hasattr(self._inner, "uploaded_type") else told
+        return traits(self._inner).uploaded_type(value_type["upload"])
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<client_id=int32, upload=<key=int32, value=T>>`."""
@@ -177,7 +159,7 @@ class AttackedFactory(tff.aggregators.WeightedAggregationFactory):
 
 
 class _Collected:
-    """The uploads of a cohort that come in parts, to be aggregated when all are there; see `RelatednessMeanFactory.by_parts`."""
+    """The uploads of a cohort that come in parts, to be aggregated when all are there; see `FactoryTraits.by_parts`."""
 
     def __init__(self, aggregate: tff.Computation, state):
         self._aggregate, self._state, self._uploads, self._weights = aggregate, state, [], []

@@ -9,10 +9,11 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.by_name import aggregation as named_aggregation
 from tffcl.aggregators.collect import empty, stacked
+from tffcl.aggregators.traits import FactoryTraits, traits
 from tffcl.errors import UserError
 
 
-class ClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
+class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
     """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID.
 
     The created `tff.templates.AggregationProcess` takes `value = <key=int32, value=T>` and a scalar weight, and has
@@ -36,9 +37,6 @@ class ClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
     The `state` is the tuple of the inner states (empty without an inner factory). `measurements` holds the weight sum
     and the number of clients per cluster; with an inner factory the tuple of the inner measurements instead, as the
     others would reveal what the inner process hides.
-
-    Attributes:
-      is_keyed: That it takes keyed uploads; a factory of one's own that does says so by this attribute.
     """
 
     is_keyed = True
@@ -93,15 +91,11 @@ class ClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
         return _inner_process(value_type, weight_type, self._num_clusters, self._inner_factory)
 
 
-class UniformClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
+class UniformClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
     """The plain mean per cluster in which every client with a weight above 0 counts the same, whatever its weight.
 
     The result and the measurements are those of `ClusteredMeanFactory` for these clients alone, with weights of 1. Those with a
     weight of 0, as where training was not finite, count nowhere.
-
-    Attributes:
-      is_keyed: That it takes keyed uploads.
-      is_uniform: That clients count the same.
     """
 
     is_keyed = is_uniform = True
@@ -112,10 +106,7 @@ class UniformClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
         return segment_process(value_type, weight_type, None, uniform=True)
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-        """Returns what aggregates another keyed upload of the same clients, who count the same there.
-
-        See `PerClusterFactory.beside`.
-        """
+        """Returns this factory: the same clients count the same in the other upload, too."""
         del plain, bound
         return self
 
@@ -145,15 +136,14 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
             f"aggregation is of {kind}; it must be an aggregation factory, e.g. tff.aggregators.MeanFactory(), or a name as in "
             "tffcl.aggregation(...)"
         )
-    if not getattr(aggregation, "is_keyed", False):
+    given = traits(aggregation)
+    if not given.is_keyed:
         return ClusteredMeanFactory(num_clusters, aggregation)
-    if not hasattr(aggregation, "with_clusters") or num_clusters is None:
+    if num_clusters is None:
         return aggregation
-    if aggregation.num_clusters not in (None, num_clusters):
-        raise UserError(
-            f"num_clusters is {num_clusters}, and that of aggregation {aggregation.num_clusters}; they must be the same"
-        )
-    return aggregation.with_clusters(num_clusters) if aggregation.waits_for_clusters else aggregation
+    if given.num_clusters not in (None, num_clusters):
+        raise UserError(f"num_clusters is {num_clusters}, and that of aggregation {given.num_clusters}; they must be the same")
+    return given.with_clusters(num_clusters) if given.waits_for_clusters else aggregation
 
 
 def aggregated_beside(aggregation, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
@@ -164,8 +154,7 @@ def aggregated_beside(aggregation, plain: tff.aggregators.AggregationFactory, bo
       plain: The plain factory of that upload.
       bound: The largest coordinate of that upload, for secure sums; None: as of the updates.
     """
-    factory = keyed_factory(aggregation)
-    return factory.beside(plain, bound) if hasattr(factory, "beside") else plain
+    return traits(keyed_factory(aggregation)).beside(plain, bound)
 
 
 def check_types(value_type: tff.Type, weight_type: tff.Type):

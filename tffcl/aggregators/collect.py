@@ -7,6 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.aggregators.traits import FactoryTraits
+
 
 def stacked(value_type: tff.Type) -> tff.Type:
     """Returns the type with an unknown leading dimension in every tensor: `T[s]` becomes `T[?,s]`."""
@@ -169,7 +171,7 @@ def _joined(parts: list):
     return tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *parts)
 
 
-class CollectFactory(tff.aggregators.UnweightedAggregationFactory):
+class CollectFactory(FactoryTraits, tff.aggregators.UnweightedAggregationFactory):
     """`tff.aggregators.UnweightedAggregationFactory` that brings every client's value to the server.
 
     The created `tff.templates.AggregationProcess` has

@@ -8,9 +8,10 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.by_name import CompressionParameters
 from tffcl.aggregators.clustered_mean import check_types, segment_process
+from tffcl.aggregators.traits import FactoryTraits
 
 
-class CompressedClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
+class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
     """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of updates in few bits.
 
     A client sends for each layer its smallest value and a step, and each coordinate as a whole number of steps, rounded up or

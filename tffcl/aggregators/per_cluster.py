@@ -7,25 +7,16 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.aggregators.traits import FactoryTraits
 from tffcl.errors import UserError
 
 SECURE_BOUND = 2**30  # of the whole numbers that secure sums take
 
 
-class PerClusterFactory(tff.aggregators.WeightedAggregationFactory):
-    """Base of factories that must know the number of clusters before they are created.
-
-    Attributes:
-      is_keyed: That it takes keyed uploads.
-      noise_multiplier: Of the Gaussian mechanism that one aggregation is, a client being added or removed; None where it hides
-        nothing. A client is in one cluster, so that the sums of all clusters together are one Gaussian mechanism.
-      hides_uploads: Whether it keeps single uploads from the server: then nothing that clients upload beside may travel in the
-        open.
-    """
+class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
+    """Base of factories that must know the number of clusters before they are created."""
 
     is_keyed = True
-    noise_multiplier: float | None = None
-    hides_uploads = False
 
     def __init__(self, num_clusters: int | None, *rule, **options):
         if num_clusters is not None and num_clusters < 1:
@@ -40,19 +31,6 @@ class PerClusterFactory(tff.aggregators.WeightedAggregationFactory):
     def with_clusters(self, num_clusters: int) -> "PerClusterFactory":
         """Returns the factory for so many clusters."""
         return type(self)(*self._rule, num_clusters=num_clusters, **self._options)
-
-    def beside(
-        self, plain: tff.aggregators.AggregationFactory, bound: float | None = None
-    ) -> tff.aggregators.AggregationFactory:
-        """Returns what aggregates another keyed upload of the same clients.
-
-        Args:
-          plain: What does it where nothing is to be hidden; one with a true attribute `is_uniform` if all clients count the
-            same.
-          bound: The largest coordinate of that upload; None: as of the updates.
-        """
-        del bound
-        return plain
 
     def _clusters(self) -> int:
         if self.num_clusters is None:

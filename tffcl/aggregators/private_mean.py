@@ -11,6 +11,7 @@ from tffcl.aggregators.by_name import DPParameters
 from tffcl.aggregators.clustered_mean import check_types, segment_process
 from tffcl.aggregators.per_cluster import PerClusterFactory, by_row, global_norm, secure_sums
 from tffcl.aggregators.secure_mean import integer_rows
+from tffcl.aggregators.traits import traits
 
 
 class PrivateClusteredMeanFactory(PerClusterFactory):
@@ -66,7 +67,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         It is another release: its noise multiplier composes with that of the updates. Numbers of another size than the clip's,
         of which `bound` tells, stay as `plain` has them.
         """
-        if bound is not None or not getattr(plain, "is_uniform", False):
+        if bound is not None or not traits(plain).is_uniform:
             return plain
         seed = None if self._seed is None else self._seed + 1
         return PrivateClusteredMeanFactory(self._how, num_clusters=self.num_clusters, seed=seed)

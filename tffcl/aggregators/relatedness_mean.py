@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import collect_rows, stacked
+from tffcl.aggregators.traits import FactoryTraits
 from tffcl.clients.large_rows import joined, slices
 
 RELATEDNESS_TYPE = tff.TensorType(np.float32, [None, None])
@@ -18,7 +19,7 @@ def by_matrix(matrix, uploads):
     return tf.gather(matrix, uploads["key"], axis=1)
 
 
-class RelatednessMeanFactory(tff.aggregators.WeightedAggregationFactory):
+class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
     """`tff.aggregators.WeightedAggregationFactory` for one mix of the cohort's values per client.
 
     The created `tff.templates.AggregationProcess` takes `value = <key=int32, value=T>`, or
@@ -103,8 +104,7 @@ class RelatednessMeanFactory(tff.aggregators.WeightedAggregationFactory):
         return tff.templates.AggregationProcess(initialize, next_fn)
 
     def by_parts(self, state) -> "Mixing":
-        """Returns what takes the cohort's uploads part by part outside of TFF and gives what the process gives, up to the order
-        of sums: for simulations of cohorts whose values together are too large for a message or a worker's memory."""
+        """Returns what takes the cohort's uploads part by part, see `FactoryTraits`."""
         return Mixing(self._relate, tf.nest.map_structure(_tensor, state, _specs(self._context_type)))
 
 

@@ -10,6 +10,7 @@ from tffcl.aggregators.by_name import RobustParameters
 from tffcl.aggregators.clustered_mean import check_types, segment_process
 from tffcl.aggregators.collect import collect_rows
 from tffcl.aggregators.per_cluster import PerClusterFactory, global_norm
+from tffcl.aggregators.traits import FactoryTraits
 
 
 class ClippedClusteredMeanFactory(PerClusterFactory):
@@ -84,7 +85,7 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
         return tff.templates.AggregationProcess(initialize, next_fn)
 
 
-class RobustClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
+class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
     """`tff.aggregators.WeightedAggregationFactory` for robust means keyed by cluster ID, of uploads that the server sees.
 
     For the n members of a cluster, in which every member of positive weight counts the same (a weight would be another way to
@@ -112,8 +113,7 @@ class RobustClusteredMeanFactory(tff.aggregators.WeightedAggregationFactory):
         self._how = how
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-        """Returns what aggregates another keyed upload of the same clients: this rule, since what it guards against can be told there,
-        too, and its members count the same in both; see `PerClusterFactory.beside`."""
+        """Returns this rule: what it guards against can be told in the other upload, too, and its members count the same in both."""
         del plain, bound
         return self
 

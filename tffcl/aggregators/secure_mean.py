@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.by_name import SecureSumParameters
 from tffcl.aggregators.clustered_mean import check_types
 from tffcl.aggregators.per_cluster import PerClusterFactory, by_row, secure_sums
+from tffcl.aggregators.traits import FactoryTraits, traits
 
 
 class SecureClusteredMeanFactory(PerClusterFactory):
@@ -42,9 +43,9 @@ class SecureClusteredMeanFactory(PerClusterFactory):
         return integer_rows(value_type["value"], self._clusters())
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-        """Returns secure sums for another keyed upload; see `PerClusterFactory.beside`."""
+        """Returns secure sums for another keyed upload; see `FactoryTraits.beside`."""
         how = self._how if bound is None else dataclasses.replace(self._how, bound=bound)
-        kind = UniformSecureClusteredMeanFactory if getattr(plain, "is_uniform", False) else SecureClusteredMeanFactory
+        kind = UniformSecureClusteredMeanFactory if traits(plain).is_uniform else SecureClusteredMeanFactory
         return kind(how, num_clusters=self.num_clusters)
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -88,7 +89,7 @@ class SecureClusteredMeanFactory(PerClusterFactory):
         return tff.templates.AggregationProcess(sums.initialize, next_fn)
 
 
-class UniformSecureClusteredMeanFactory(tff.aggregators.UnweightedAggregationFactory):
+class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.UnweightedAggregationFactory):
     """`SecureClusteredMeanFactory` in which every client counts the same; `measurements=<clients=float32[K]>`."""
 
     is_keyed, hides_uploads = True, True

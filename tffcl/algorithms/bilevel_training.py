@@ -13,6 +13,7 @@ from tffcl.aggregators.clustered_mean import (
     keyed_factory,
     pad_rows,
 )
+from tffcl.aggregators.traits import traits
 from tffcl.aggregators.uniform_mean import UniformMeanFactory
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_bilevel_work
@@ -73,7 +74,7 @@ def _mean_over_all(of_clusters):
 def _of_changing_clusters(aggregation):
     """The factory over keyed uploads; StoCFL's clusters come and go, so that none can run once per cluster."""
     factory = keyed_factory(aggregation)
-    if getattr(factory, "waits_for_clusters", False) or isinstance(factory, ClusteredMeanFactory) and not factory.is_plain:
+    if traits(factory).waits_for_clusters or isinstance(factory, ClusteredMeanFactory) and not factory.is_plain:
         raise UserError(
             "StoCFL's clusters come and go, so that no aggregation can run once for each of them; its cluster models take the plain "
             "mean or a factory over keyed updates, its global model any (global_aggregation)"

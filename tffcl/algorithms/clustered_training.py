@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.aggregators.per_cluster import grown_state
+from tffcl.aggregators.traits import traits
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_update_work
@@ -240,9 +241,9 @@ def build_engine(
     """
     factory = keyed_factory(aggregation)
     more["rows"] = rows or (lambda count: {})
-    if not getattr(factory, "waits_for_clusters", False):
+    if not traits(factory).waits_for_clusters:
         return kind(model, build_round(aggregation), aggregation is None, **more)
-    if getattr(factory, "hides_uploads", False):
+    if traits(factory).hides_uploads:
         build_round(factory.with_clusters(1))  # what it cannot hide is told now
 
     @functools.lru_cache(maxsize=2)

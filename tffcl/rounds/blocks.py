@@ -19,6 +19,7 @@ import tensorflow_federated as tff
 
 from tffcl import runtime
 from tffcl.aggregators.collect import by_client, collect
+from tffcl.aggregators.traits import traits
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
@@ -122,7 +123,7 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
     received = composed.transfer.down_bytes(rows) if composed.uploads else 0
     rows_sent = sum(_size(values[name][0]) for name in by_row)
     # Sums by key: a client's own slot of them is copied when it is added to.
-    summed = [name for name in composed.aggregators if not hasattr(composed.uploads[name], "by_parts")]
+    summed = [name for name in composed.aggregators if traits(composed.uploads[name]).by_parts is None]
     sums = sum(type_bytes(result["uploads"][name], rows) for name in summed)
     outputs = _SUMMED_COPIES * (sums + kept) + _COLLECTED_COPIES * (uploads - sums)
     most = _INPUT_COPIES * (held + kept + rows_sent) + outputs + received + sums * rows / 8
@@ -142,8 +143,8 @@ class BlockForm:
 
     @functools.cached_property
     def in_parts(self) -> tuple[str, ...]:
-        """Uploads that the coordinator aggregates part by part, see `RelatednessMeanFactory.by_parts`."""
-        return tuple(name for name in self._round.aggregators if hasattr(self._round.uploads[name], "by_parts"))
+        """Uploads that the coordinator aggregates part by part, see `FactoryTraits.by_parts`."""
+        return tuple(name for name in self._round.aggregators if traits(self._round.uploads[name]).by_parts is not None)
 
     @functools.cached_property
     def merged(self) -> tuple[str, ...]:
@@ -304,7 +305,7 @@ def run_in_blocks(
         for where, few in zip(places, cohorts):
             yield form.inputs(few, values, states, {name: [given[i] for i in where] for name, given in fields.items()})
 
-    mixings = {name: composed.uploads[name].by_parts(states[name]) for name in form.in_parts}
+    mixings = {name: traits(composed.uploads[name]).by_parts(states[name]) for name in form.in_parts}
     together, partials, done = None, [], 0
     for where, few, out in zip(places, cohorts, in_lanes(form.block, arguments(), chosen.in_flight)):
         told = by_client(out["rows"], few.client_ids)

@@ -20,6 +20,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import CollectFactory, collect
 from tffcl.aggregators.secure_sums import simulated
+from tffcl.aggregators.traits import traits
 from tffcl.client_work.examples import sequence_type, stacked_type
 from tffcl.client_work.work import LOCAL_TEST, ClientWork
 from tffcl.rounds.plain_containers import plain_containers
@@ -112,7 +113,7 @@ class Round:
     @functools.cached_property
     def as_promised(self) -> "Round":
         """The round as it is deployed: without the clients' reports if uploads are hidden, since reports would reveal them."""
-        hidden = any(getattr(factory, "hides_uploads", False) for factory in self.uploads.values())
+        hidden = any(traits(factory).hides_uploads for factory in self.uploads.values())
         return Round(self.work, self.uploads, self.server, self.weighting, reports=False) if hidden else self
 
     @functools.cached_property
@@ -182,7 +183,7 @@ class Round:
         weights = [result["weight"] for factory in self.uploads.values() if isinstance(factory, Weighted)]
         told = tff.StructType([(name, kind) for name, kind in _fields(result["report"]) if name not in LOCAL_TEST])
         reports = [result["client_id"], told] if self.reports else []
-        uploads = [_sent(factory, result["uploads"][name]) for name, factory in self.uploads.items()]
+        uploads = [traits(factory).uploaded_type(result["uploads"][name]) for name, factory in self.uploads.items()]
         sent = tff.StructType([*uploads, *weights, *reports])
         received = [(name, kind) for name, kind in _fields(self._received_type) if name not in self.server.once]
         return Transfer(tff.StructType(received), sent)
@@ -243,7 +244,7 @@ class Round:
                 if name not in self.server.told:
                     uploads[name] = tf.nest.map_structure(silenced, uploads[name])
             for name, factory in self.uploads.items():
-                if getattr(factory, "takes_client_ids", False):
+                if traits(factory).takes_client_ids:
                     uploads[name] = collections.OrderedDict(client_id=client["client_id"], upload=uploads[name])
             output = collections.OrderedDict(
                 uploads=uploads,
@@ -366,11 +367,6 @@ def compose(
         raise ValueError("the rows of a CollectFactory travel with the reports; this round has none")
     check_hidden(uploads)
     return Round(client_work, uploads, server, weighting, reports)
-
-
-def _sent(factory, value_type: tff.Type) -> tff.Type:
-    """What travels of an upload: the factory says so where it sends something else than the value."""
-    return factory.uploaded_type(value_type) if hasattr(factory, "uploaded_type") else value_type
 
 
 def _first(value, kind: tff.Type):

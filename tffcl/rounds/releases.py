@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from tffcl.aggregators.traits import traits
 from tffcl.errors import UserError
 
 if TYPE_CHECKING:  # at run time it would import TensorFlow
@@ -66,12 +67,12 @@ def tell(release: Release):
 
 def all_noised(uploads: Mapping) -> bool:
     """Whether each upload has an aggregation factory with a `noise_multiplier`; not so where nothing is uploaded."""
-    return bool(uploads) and all(getattr(factory, "noise_multiplier", None) for factory in uploads.values())
+    return bool(uploads) and all(traits(factory).noise_multiplier for factory in uploads.values())
 
 
 def check_hidden(uploads: Mapping):
     """Raises UserError if some uploads are hidden from the server, by secure sums or noise, and others travel in the open beside them."""
-    hidden = [name for name, factory in uploads.items() if getattr(factory, "hides_uploads", False)]
+    hidden = [name for name, factory in uploads.items() if traits(factory).hides_uploads]
     others = [name for name in uploads if name not in hidden]
     if hidden and others:
         raise UserError(
@@ -100,11 +101,11 @@ def tell_of_round(uploads, cohort: "Cohort"):
     """
     if not uploads:
         return
-    noises = {name: getattr(factory, "noise_multiplier", None) or 0.0 for name, factory in uploads.items()}
+    noises = {name: traits(factory).noise_multiplier or 0.0 for name, factory in uploads.items()}
     open_ones = [name for name, noise in noises.items() if not noise]
     noise = 0.0 if open_ones else 1 / math.sqrt(sum(noise**-2 for noise in noises.values()))
     what = f"the upload {open_ones[0]!r}" if open_ones else "a round"
-    hidden = not noise and all(getattr(factory, "hides_uploads", False) for factory in uploads.values())
+    hidden = not noise and all(traits(factory).hides_uploads for factory in uploads.values())
     clients, population = len(cohort.client_ids), len(cohort.population.client_ids)
     tell(Release(what, noise, clients, population, cohort.rate, hidden=hidden))
     if cohort.seen and noise:

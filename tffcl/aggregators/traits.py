@@ -1,0 +1,75 @@
+"""What the library asks of an aggregation factory beside TFF's own contract, with an answer for factories that say nothing."""
+
+from collections.abc import Callable
+
+import tensorflow_federated as tff
+
+
+class FactoryTraits:
+    """Base of our factories; each says what differs from this.
+
+    A factory of TFF's, or of a user's who derives from TFF's classes alone, says what differs by attributes and methods of the same
+    names. Read them with `traits`.
+
+    Attributes:
+      is_keyed: Whether it takes uploads `<key=int32, value=T>`, the key being the ID of the client's cluster.
+      is_uniform: Whether all clients count the same.
+      hides_uploads: Whether it keeps single uploads from the server: then nothing that clients upload beside may travel in the open.
+      noise_multiplier: z of the Gaussian mechanism that one aggregation is, a client being added or removed; None or 0 where no
+        noise hides anything. A client is in one cluster, so that the sums of all clusters together are one Gaussian mechanism.
+      num_clusters: K; None where the keys of a round decide it, or where it is not known yet.
+      waits_for_clusters: Whether it must be told the number of clusters before it can be created.
+      takes_client_ids: Whether an upload comes as `<client_id=int32, upload=T>`, as only simulations allow.
+      by_parts: `(state) -> mixing`, what takes a cohort's uploads part by part outside of TFF and gives what the process gives, up to
+        the order of sums: for simulations of cohorts whose values together are too large for a message or a worker's memory. None
+        where TFF merges the sums of parts.
+    """
+
+    is_keyed: bool = False
+    is_uniform: bool = False
+    hides_uploads: bool = False
+    noise_multiplier: float | None = None
+    num_clusters: int | None = None
+    waits_for_clusters: bool = False
+    takes_client_ids: bool = False
+    by_parts: Callable | None = None
+
+    def with_clusters(self, num_clusters: int) -> tff.aggregators.AggregationFactory:
+        """Returns the factory for so many clusters."""
+        del num_clusters
+        return self
+
+    def beside(
+        self, plain: tff.aggregators.AggregationFactory, bound: float | None = None
+    ) -> tff.aggregators.AggregationFactory:
+        """Returns what aggregates another keyed upload of the same clients.
+
+        Args:
+          plain: What does it where nothing is to be hidden; one that `is_uniform` if all clients count the same.
+          bound: The largest coordinate of that upload; None: as of the updates.
+        """
+        del bound
+        return plain
+
+    def uploaded_type(self, value_type: tff.Type) -> tff.Type:
+        """Returns the type of what a client sends for a value of a type."""
+        return value_type
+
+
+class _OfAnother(FactoryTraits):
+    """The traits of a factory that does not derive from `FactoryTraits`."""
+
+    def __init__(self, factory: tff.aggregators.AggregationFactory):
+        names = [name for name in vars(FactoryTraits) if not name.startswith("_")]
+        vars(self).update((name, getattr(factory, name)) for name in names if hasattr(factory, name))
+        self._factory = factory
+
+    def with_clusters(self, num_clusters: int) -> tff.aggregators.AggregationFactory:
+        """Returns the factory as it is: it knows nothing of clusters."""
+        del num_clusters
+        return self._factory
+
+
+def traits(factory: tff.aggregators.AggregationFactory) -> FactoryTraits:
+    """Returns the traits of any aggregation factory: of ours, the factory itself."""
+    return factory if isinstance(factory, FactoryTraits) else _OfAnother(factory)
