@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import types
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -164,6 +165,7 @@ class Method(abc.ABC):
         during training (`Views.known`) when the server first meets it; see `joined_traffic` for others.
       kept_bytes: What the coordinator of a simulation keeps for each client that has taken part.
       pair_bytes: What the server holds for each pair of clients.
+      built_from: What its builder was given, by name; a resumed run is checked against it.
     """
 
     name: str
@@ -173,6 +175,7 @@ class Method(abc.ABC):
     joining: Traffic = Traffic()
     kept_bytes: int = 0
     pair_bytes: int = 0
+    built_from: Mapping[str, object] = types.MappingProxyType({})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}, {self.model!r})"
@@ -239,10 +242,19 @@ class Method(abc.ABC):
         return state
 
 
-def joined_traffic(method, before, after) -> Traffic:
-    """Returns `Method.joined_traffic` of any method, also of one whose class does not define it."""
-    own = getattr(method, "joined_traffic", None)
-    return own(before, after) if own else Method.joined_traffic(method, before, after)
+class _OfAnother(Method):
+    """A method whose class does not derive from `Method`: what it has is its own, the rest is as there."""
+
+    initialize = next = models_for = admit = views = exports = None  # its own
+
+    def __init__(self, method):
+        names = {*Method.__annotations__, *(name for name in vars(Method) if not name.startswith("_"))}
+        vars(self).update((name, getattr(method, name)) for name in names if hasattr(method, name))
+
+
+def as_method(method) -> Method:
+    """Returns any object with the methods and attributes of `Method` as one that also has what it may leave out."""
+    return method if isinstance(method, Method) else _OfAnother(method)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -27,8 +27,7 @@ def measure(method: Method, stage: Stage, state, *, place_unseen: bool) -> tuple
       (of the initial model), and with validation examples `validation`, of the same two on these.
     """
     state = method.choose(state, stage.population)
-    place = getattr(method, "place", None)
-    asked = place(state, stage.population) if place_unseen and place else state
+    asked = method.place(state, stage.population) if place_unseen else state
     ids = stage.population.client_ids
     models, rows = method.models_for(asked, ids)
     checks.check_models(method.name, models, rows, len(ids), method.model.size)

@@ -8,7 +8,6 @@ import time
 
 import numpy as np
 
-from tffcl.algorithms.method import joined_traffic
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import Diverged, UserError
@@ -102,7 +101,7 @@ def first_state(job: Job, checkpoints: Checkpoints, resume: bool, bar) -> tuple[
 
 
 def _count_joining(job: Job, before, after):
-    exchanged = joined_traffic(job.method, before, after)
+    exchanged = job.method.joined_traffic(before, after)
     job.progress["down_bytes"] += exchanged.down
     job.progress["up_bytes"] += exchanged.up
     job.progress["signature_bytes"] += exchanged.up + exchanged.down  # part of the two
@@ -209,7 +208,7 @@ def _round(job: Job, state, number: int) -> tuple[object, dict]:
         tested,
         size / len(population) if how == "poisson" else None,
     )
-    if not len(cohort.client_ids) and not getattr(job.method, "hides_empty_rounds", lambda _: False)(state):
+    if not len(cohort.client_ids) and not job.method.hides_empty_rounds(state):
         return state, _row_of_nobody(job, state)
     with job.timed(TRAINING):
         state, metrics = job.method.next(state, cohort)

@@ -51,9 +51,9 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
     if _COPIES * 4 * model.size > budget:
         needed, given = memory.shown(_COPIES * 4 * model.size), memory.shown(budget)
         raise UserError(f"memory is {given}; one client that trains {_parameters(model.size)} parameters takes {needed}")
-    pairs = clients**2 * getattr(method, "pair_bytes", 0)
+    pairs = clients**2 * method.pair_bytes
     memory.check_room(pairs, f"the distances of {clients:,} × {clients:,} clients")
-    kept = taking_part * getattr(method, "kept_bytes", 0)
+    kept = taking_part * method.kept_bytes
     there = sum(path.stat().st_size for path in (out / directory.KEPT).glob("*.npz"))
     if kept > (free := _disk_room(out) + there):
         each = _parameters(method.kept_bytes / 4)
@@ -74,7 +74,7 @@ def check_state(method, state, client_ids: np.ndarray):
     Raises:
       UserError: If it cannot fit.
     """
-    held = method.models_held(state, client_ids) if hasattr(method, "models_held") else 0
+    held = method.models_held(state, client_ids)
     memory.check_room(
         4 * held * method.model.size, f"{held:,} models × {_parameters(method.model.size)} parameters that the server holds"
     )

@@ -18,7 +18,7 @@ def told_of(method) -> dict:
 
     What cannot be told, such as a function, is left out.
     """
-    given = getattr(method, "built_from", {})
+    given = method.built_from
     others = {name: value for name, value in given.items() if name != "model"} if isinstance(given, Mapping) else {}
     told = {"model": _of_model(method.model)} if isinstance(method.model, FlatModel) else {}
     # What was not given is told as well: whoever resumes with it has another method.

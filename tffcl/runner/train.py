@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Mapping
 
 from tffcl import runtime
+from tffcl.algorithms.method import as_method
 from tffcl.clients import kept, sampling
 from tffcl.clients.fitting import fitted
 from tffcl.clients.population import Population
@@ -93,6 +94,7 @@ def train(
       Interrupted: After Ctrl-C, SIGTERM or SIGHUP.
     """
     checks.check_method(method)
+    method = as_method(method)
     most = None if memory is None else parse_bytes(memory)
     protocol = Protocol(rounds, clients_per_round, seed, evaluate_every, checkpoint_every, keep_checkpoints, sample)
     settings, out = settings or _default_settings(method, protocol, place_unseen), pathlib.Path(out)
