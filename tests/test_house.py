@@ -67,11 +67,29 @@ def test_every_room_says_what_it_is():
         assert said and said.split("\n")[0].endswith((".", "sent.")), room
 
 
-def test_the_runner_and_the_reports_know_no_method():
-    """They read views; a name of a method or a private key of one's state would be a special case."""
+def attributes_of(name, tree):
+    """The names of `name.<attribute>` in a file."""
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
+    return {node.attr for node in nodes if node.value.id == name}
+
+
+def test_nobody_looks_inside_a_method():
+    """The runner, the export and the experiments ask for views; a method's name or a part of its state would be a special case."""
     for path in files():
-        if room_of(path) in ("runner", "export"):
+        if room_of(path) in ("runner", "export", "experiments", "rounds", "cli"):
             tree = ast.parse(path.read_text(encoding="utf-8"))
+            assert not attributes_of("state", tree), f"{path} looks inside a state"
+        if room_of(path) in ("runner", "export"):
             known = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
             assert not {name for name in known if name.startswith("tffcl.algorithms.")} - {"tffcl.algorithms.method"}, path
-            assert "state.extra" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_files_and_functions_are_short(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            said = node.body[0] if ast.get_docstring(node) else None
+            lines = node.end_lineno - node.lineno + 1 - (said.end_lineno - said.lineno + 1 if said else 0)
+            assert lines <= 62, f"{node.name} has {lines} lines without its docstring"

@@ -55,7 +55,15 @@ def build_parser() -> argparse.ArgumentParser:
         help='completion for bash or zsh: eval "$(tffcl --print-completion bash)"',
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    _add_first_steps(commands)
+    _add_experiments(commands)
+    _add_looks(commands)
+    _add_finished(commands)
+    return parser
 
+
+def _add_first_steps(commands):
+    """The commands of who begins: demo, list, init, doctor."""
     demo = _command(
         commands,
         "demo",
@@ -76,6 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--check", action="store_true", help="also start the worker and run a computation in it")
     doctor.add_argument("--data-dir", metavar="D")
 
+
+def _add_experiments(commands):
+    """The commands that train: run, compare, sweep, study; and results."""
     run = _command(commands, "run", run_command.run, "run one method on a task")
     run_command.add_run(run)
 
@@ -92,6 +103,9 @@ def build_parser() -> argparse.ArgumentParser:
     command_options.add_worker_options(study)
     study_command.add_results(_command(commands, "results", _results, "RESULTS.md from the kept results of studies"))
 
+
+def _add_looks(commands):
+    """The commands that look at data without training: similarity, show, angles."""
     similarity = _command(commands, "similarity", look_command.similarity, "no training: how alike the clients' data are")
     look_command.add_similarity(similarity)
     show = _command(commands, "show", look_command.show, "no training: who holds what of a task, in pictures and a few lines")
@@ -99,6 +113,9 @@ def build_parser() -> argparse.ArgumentParser:
     about = "no training: angles between whole data sets (PACFL Table 1)"
     look_command.add_angles(_command(commands, "angles", look_command.angles, about))
 
+
+def _add_finished(commands):
+    """The commands of finished runs and of deployments: newcomers, export, worker, report."""
     newcomers = _command(
         commands, "newcomers", _newcomers, "clients that a run held out join it: their clusters and accuracies"
     )
@@ -122,7 +139,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     report.add_argument("out", metavar="OUT", help="what `run`, `compare` or `sweep` wrote")
     command_options.add_format(report)
-    return parser
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -180,6 +180,34 @@ def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clus
     Cluster k has row k // slots of slot k % slots. Without a type of weights every client counts 1. If the mean is uniform,
     every client with a weight above 0 counts 1, and the others do not count.
     """
+    zero, accumulate, merge, report, divide, measure = _segment_computations(value_type, weight_type, num_clusters, uniform)
+
+    @tff.federated_computation
+    def initialize():
+        return tff.federated_value((), tff.SERVER)
+
+    def aggregated(state, **upload):
+        upload = tff.federated_zip(collections.OrderedDict(upload))
+        totals = tff.federated_aggregate(upload, zero(), accumulate, merge, report)
+        return tff.templates.MeasuredProcessOutput(state, tff.federated_map(divide, totals), tff.federated_map(measure, totals))
+
+    state_type, uploaded = initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    if weight_type is not None:
+
+        @tff.federated_computation(state_type, uploaded, tff.FederatedType(weight_type, tff.CLIENTS))
+        def next_fn(state, value, weight):
+            return aggregated(state, upload=value, weight=weight)
+    else:
+
+        @tff.federated_computation(state_type, uploaded)
+        def next_fn(state, value):
+            return aggregated(state, upload=value)
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
+
+
+def _segment_computations(value_type: tff.Type, weight_type: tff.Type | None, num_clusters: int | None, uniform: bool):
+    """Builds what `tff.federated_aggregate` takes, zero to report, and what makes the means and the measurements of its totals."""
     slots = _SLOTS if num_clusters is None else min(_SLOTS, num_clusters)
     totals_type = tff.to_type(
         collections.OrderedDict(
@@ -239,28 +267,7 @@ def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clus
     def measure(totals):
         return collections.OrderedDict(weight=totals["weight"], clients=totals["clients"])
 
-    @tff.federated_computation
-    def initialize():
-        return tff.federated_value((), tff.SERVER)
-
-    def aggregated(state, **upload):
-        upload = tff.federated_zip(collections.OrderedDict(upload))
-        totals = tff.federated_aggregate(upload, zero(), accumulate, merge, report)
-        return tff.templates.MeasuredProcessOutput(state, tff.federated_map(divide, totals), tff.federated_map(measure, totals))
-
-    state_type, uploaded = initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
-    if weights:
-
-        @tff.federated_computation(state_type, uploaded, tff.FederatedType(weight_type, tff.CLIENTS))
-        def next_fn(state, value, weight):
-            return aggregated(state, upload=value, weight=weight)
-    else:
-
-        @tff.federated_computation(state_type, uploaded)
-        def next_fn(state, value):
-            return aggregated(state, upload=value)
-
-    return tff.templates.AggregationProcess(initialize, next_fn)
+    return zero, accumulate, merge, report, divide, measure
 
 
 @tf.function(autograph=False)

@@ -79,44 +79,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         summing = (
             secure_sums(extended, None, self._clusters()) if how.secure else segment_process(extended, None, self._clusters())
         )
-        outcome = summing.next.type_signature.result
-        noises = _noises(how)
-
-        @tff.tensorflow.computation(value_type, weight_type, np.float32)
-        def clip(upload, weight, bound):
-            """The update in units of the clip, and a vote of ±½ on whether it was short enough."""
-            norm = global_norm(upload["value"])
-            counts = tf.cast(weight > 0, tf.float32) / tf.maximum(norm, bound)
-            scaled = tf.nest.map_structure(
-                lambda leaf: tf.math.multiply_no_nan(leaf, tf.cast(counts, leaf.dtype)), upload["value"]
-            )
-            vote = tf.where(norm <= bound, 0.5, -0.5)
-            return collections.OrderedDict(key=upload["key"], value=collections.OrderedDict(value=scaled, vote=vote))
-
-        @tff.tensorflow.computation(outcome.result.member, outcome.measurements.member, state_type)
-        def release(result, measured, state):
-            if how.secure:
-                sums, count = result["value"], result["weight"]
-            else:
-                count = tf.cast(measured["clients"], tf.float32)
-                sums = tf.nest.map_structure(lambda mean: mean * by_row(count, mean), result)
-            draw = _drawer(self._seed, state["round"])
-            noisy = count + noises["count"] * draw(tf.shape(count), tf.float32)
-            large = tf.cast(noisy >= how.min_cluster_size, tf.float32)
-
-            def mean(total):
-                noised = total + noises["value"] * draw(tf.shape(total), total.dtype)
-                row = noised * by_row(tf.math.divide_no_nan(large * state["clip"], noisy), total)
-                return tf.ensure_shape(row, [None, *total.shape[1:]])
-
-            means, bound = tf.nest.map_structure(mean, sums["value"]), state["clip"]
-            if how.adaptive:
-                votes = tf.reduce_sum(sums["vote"]) + noises["vote"] * draw([], tf.float32)
-                share = tf.clip_by_value(0.5 + votes / tf.maximum(tf.reduce_sum(noisy), 1.0), 0.0, 1.0)
-                bound = bound * tf.exp(-how.clip_learning_rate * (share - how.quantile))
-            moved = collections.OrderedDict(clip=bound, round=state["round"] + 1)
-            told = collections.OrderedDict(clients=tf.ensure_shape(noisy, [None]), clip=state["clip"])
-            return means, moved, told
+        clip, release = _build_clip(value_type, weight_type), self._build_release(summing, state_type)
 
         @tff.tensorflow.computation
         def first():
@@ -143,6 +106,51 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
             return tff.templates.MeasuredProcessOutput(released[1], released[0], released[2])
 
         return tff.templates.AggregationProcess(initialize, next_fn)
+
+    def _build_release(self, summing: tff.templates.AggregationProcess, state_type: tff.Type) -> tff.Computation:
+        """Builds `(<sums, counts, state> -> <noisy means, next state, what is told>)`, the one that sees sums without noise."""
+        how, outcome, noises = self._how, summing.next.type_signature.result, _noises(self._how)
+
+        @tff.tensorflow.computation(outcome.result.member, outcome.measurements.member, state_type)
+        def release(result, measured, state):
+            if how.secure:
+                sums, count = result["value"], result["weight"]
+            else:
+                count = tf.cast(measured["clients"], tf.float32)
+                sums = tf.nest.map_structure(lambda mean: mean * by_row(count, mean), result)
+            draw = _drawer(self._seed, state["round"])
+            noisy = count + noises["count"] * draw(tf.shape(count), tf.float32)
+            large = tf.cast(noisy >= how.min_cluster_size, tf.float32)
+
+            def mean(total):
+                noised = total + noises["value"] * draw(tf.shape(total), total.dtype)
+                row = noised * by_row(tf.math.divide_no_nan(large * state["clip"], noisy), total)
+                return tf.ensure_shape(row, [None, *total.shape[1:]])
+
+            means, bound = tf.nest.map_structure(mean, sums["value"]), state["clip"]
+            if how.adaptive:
+                votes = tf.reduce_sum(sums["vote"]) + noises["vote"] * draw([], tf.float32)
+                share = tf.clip_by_value(0.5 + votes / tf.maximum(tf.reduce_sum(noisy), 1.0), 0.0, 1.0)
+                bound = bound * tf.exp(-how.clip_learning_rate * (share - how.quantile))
+            moved = collections.OrderedDict(clip=bound, round=state["round"] + 1)
+            told = collections.OrderedDict(clients=tf.ensure_shape(noisy, [None]), clip=state["clip"])
+            return means, moved, told
+
+        return release
+
+
+def _build_clip(value_type: tff.Type, weight_type: tff.Type) -> tff.Computation:
+    """Builds `(<upload, weight, clip> -> upload)`: an update in units of the clip, and a vote of ±½ on whether it was short enough."""
+
+    @tff.tensorflow.computation(value_type, weight_type, np.float32)
+    def clip(upload, weight, bound):
+        norm = global_norm(upload["value"])
+        counts = tf.cast(weight > 0, tf.float32) / tf.maximum(norm, bound)
+        scaled = tf.nest.map_structure(lambda leaf: tf.math.multiply_no_nan(leaf, tf.cast(counts, leaf.dtype)), upload["value"])
+        vote = tf.where(norm <= bound, 0.5, -0.5)
+        return collections.OrderedDict(key=upload["key"], value=collections.OrderedDict(value=scaled, vote=vote))
+
+    return clip
 
 
 def _with_vote(value_type: tff.Type) -> tff.Type:

@@ -133,12 +133,16 @@ def _picture(
 
 def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
     several = len({run.seed for run in runs}) > 1
+    return [*_over_rounds(runs, several), *_over_clients(runs, several)]
+
+
+def _over_rounds(runs: Sequence[RunFiles], several: bool) -> list[Picture]:
+    """Accuracies, losses and clusters against the rounds; `several`: of several seeds."""
     band = (
         " The line is the mean over the seeds, the band is ± their sample standard deviation, the ± of the table."
         if several
         else ""
     )
-    pooled = " The clients of all seeds are put together." if several else ""
     private = any("epsilon" in run.rounds for run in runs)
     spent = " A method that released something without noise has spent an infinite ε, which is no line." if private else ""
     pictures, methods = [], list(dict.fromkeys(run.method for run in runs))
@@ -175,8 +179,13 @@ def _shared(runs: Sequence[RunFiles]) -> list[Picture]:
                 round_panels.progress_panels(merging, MERGING, methods),
             )
         )
+    return pictures
+
+
+def _over_clients(runs: Sequence[RunFiles], several: bool) -> list[Picture]:
+    """How unequal clients are in accuracy and size; `several`: of several seeds."""
+    pooled = " The clients of all seeds are put together." if several else ""
     return [
-        *pictures,
         _picture(
             "clients",
             CLIENTS,
