@@ -1,8 +1,12 @@
 """What the library asks of an aggregation factory beside TFF's own contract, with an answer for factories that say nothing."""
 
-from collections.abc import Callable
+from __future__ import annotations
 
-import tensorflow_federated as tff
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # commands that only read settings load no TensorFlow
+    import tensorflow_federated as tff
 
 
 class FactoryTraits:
