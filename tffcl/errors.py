@@ -35,6 +35,14 @@ class Diverged(UserError):
     """Training has left the finite numbers; the same run would do so again, whatever is resumed."""
 
 
+def no_server_data() -> UserError:
+    """Returns the error for a method that compares models on images which the server has not."""
+    return UserError(
+        "the server has no data to compare models on; give dataset.server_examples, e.g. --set dataset.server_examples=2500 (they are "
+        "held out before the partition)"
+    )
+
+
 def unknown(
     kind: str, name: object, allowed: Iterable[object], *, table: str | None = None, key: str | None = None
 ) -> UserError:

@@ -11,6 +11,7 @@ from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.flux import FLUXParameters, build_flux
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import population_of
+from tffcl.errors import UserError
 from tffcl.models.mlp import build_mlp
 from tffcl.signatures.descriptors import build_descriptors
 
@@ -78,3 +79,8 @@ def test_newcomers_are_placed_without_their_labels(flux, found, digits, tff_work
 def test_before_the_groups_it_is_fedavg(tff_worker, model, population, reference):
     method = build_flux(model, TRAINING, FLUXParameters(warm_up_rounds=9))
     assert_close(models_of(method, train(method, population), population), reference("fedavg")[1])
+
+
+def test_a_run_that_ended_in_its_warm_up_is_not_exported(flux, population):
+    with pytest.raises(UserError, match="rounds train one model .warm_up_rounds., and the run ended in them"):
+        flux.exports().server_values(flux.initialize(population))

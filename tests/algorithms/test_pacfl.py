@@ -128,8 +128,11 @@ def test_clients_are_clustered_as_they_join(tff_worker, model, digit_clients):
     np.testing.assert_array_equal(
         models_of(method, state, population)[:6], models_of(before, expected, population.restricted(range(6)))
     )
-    everyone = method.admit(method.initialize(alone), population.restricted([4, 5, 6, 7]))
-    assert everyone.client_ids.tolist() == list(range(8)) and everyone.met.client_ids.tolist() == [4, 5, 6, 7]
+    # Newcomers before the first clusters are as all others: the first cohort forms the clusters, and not they.
+    everyone = method.admit(method.initialize(alone), population.restricted([4]))
+    assert everyone.client_ids.tolist() == [0, 1, 2, 3, 4] and everyone.met is None
+    with pytest.raises(UserError, match="nobody has taken part in this run"):
+        method.exports().server_values(everyone)
     state, _ = method.next(state, cohort_of(population, [6, 7], 3))
     assert method.views(state).clusters.tolist() == turns and method.views(state).metric.proximity.shape == (8, 8)
     arrays, _ = pack({"state": state})

@@ -1,6 +1,7 @@
 """Populations of arrays and of TFF's ClientData: who the clients are, what they hold, and what is refused."""
 
 import collections
+import csv
 import dataclasses
 import types
 
@@ -14,6 +15,7 @@ from tests.own_data import client_data
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
 from tffcl.errors import UserError
+from tffcl.reporting.columns import read_table
 
 X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 1, 0, 2, 1])
 SPEC = {"x": tf.TensorSpec([2], tf.float32), "y": tf.TensorSpec([], tf.int32)}
@@ -64,6 +66,16 @@ def test_test_examples_that_are_not_asked_for_are_not_read(named):
             name: (each.dtype, each.shape[1:]) for name, each in some.items()
         }
         assert len(none["x"]) == len(none["y"]) == 0
+
+
+def test_names_that_no_file_holds_are_refused_and_others_come_back_as_they_are(tmp_path):
+    with pytest.raises(UserError, match="a client ID holds a NUL character"):
+        Population.from_arrays({"a": (X, Y), "a\0": (X, Y)})
+    names = [" lead", "trail ", "line\r", "a,b"]
+    with open(tmp_path / "clients.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["client_id", "examples"], *([name, " 3 "] for name in names)])
+    table = read_table(tmp_path / "clients.csv", ["client_id"])
+    assert table.texts("client_id").tolist() == names and table.integers("examples", 0).tolist() == [3] * 4
 
 
 def test_a_part_of_the_clients_keeps_names_and_data(named):

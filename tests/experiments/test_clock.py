@@ -187,3 +187,16 @@ def test_a_trial_tells_what_a_round_takes_from_what_its_clients_take(monkeypatch
     assert study_pace.try_out(two, None).seconds(two) == pytest.approx(
         7 + 100 * (0.25 + 0.006 * two.train.local_epochs) + 11 * 1.5
     )
+
+
+def test_a_trial_of_a_private_run_has_no_budget(tff_worker):
+    """Plain FedAvg, which is what is tried, has no noise: a budget would refuse it."""
+    overrides = {
+        "aggregation": {"name": "dp", "noise_multiplier": 3.0},
+        "privacy": {"epsilon": 50.0},
+        "attack": {"share": 0.2, "kind": "sign_flip"},
+        "partition": {"clients": 4},
+        "model": {"hidden": 4},
+        "train": {"clients_per_round": 2},
+    }
+    assert study_pace.try_out(config.resolve("demo_digits", "fedavg", overrides=overrides), None).clients == 4

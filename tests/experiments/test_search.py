@@ -114,3 +114,13 @@ def test_random_points():
 def test_one_line_says_what_is_wrong(capsys, tmp_path, arguments, message):
     command = ["sweep", "demo_digits", "--algorithm", "fedavg", "--over", "learning_rate=0.1,0.2"]
     assert message in fails(capsys, *command, *arguments, "--out", str(tmp_path / "out"))
+
+
+def test_a_run_whose_budget_is_spent_is_scored_by_what_it_has_come_to(tmp_path):
+    """It has fewer rounds than are compared, and no further one may run."""
+    (tmp_path / "rounds.csv").write_text("round,validation_cluster_accuracy\n1,0.3\n2,0.4\n")
+    (tmp_path / "summary.json").write_text(json.dumps({"validation": {"cluster": {"mean": 0.45}, "global": {"mean": None}}}))
+    assert search._validation(tmp_path, "cluster", 2) == 0.4
+    assert search._validation(tmp_path, "cluster", 8) == 0.45
+    with pytest.raises(UserError, match="has no global accuracy on validation examples"):
+        search._validation(tmp_path, "global", 8)

@@ -76,6 +76,12 @@ def two_seeds(tmp_path_factory):
         ("partition.clients=20,40", "partition.clients", (20, 40), "partition clients"),
         ("model.sizes=[1, 2],[3]", "model.sizes", ([1, 2], [3]), "model sizes"),
         ('dataset.path="a,b","c"', "dataset.path", ("a,b", "c"), "dataset path"),
+        (
+            'model.sizes=small,{name="a", size=[1, 2]}',
+            "model.sizes",
+            ("small", {"name": "a", "size": [1, 2]}),
+            "model sizes",
+        ),
         ("per_class=true,false", "algorithms.pacfl.per_class", (True, False), "per class"),
     ],
 )

@@ -15,6 +15,7 @@ import tffcl
 from tests.runner.finished_runs import rows_of
 from tests.runner.stopped_runs import NEWEST, assert_same_result, go, refused, resolved
 from tffcl.errors import UserError
+from tffcl.experiments.clock import ended
 from tffcl.experiments.run import run
 from tffcl.export.export_run import export_run
 from tffcl.reporting.files import read_run
@@ -112,6 +113,19 @@ def test_a_lost_marker_is_written_again_where_more_rounds_are_asked_for(stopped,
     whole = run(resolved(rounds=5), tmp_path / "whole", show_progress=False)
     assert_same_result(found.summary, whole.summary)
     assert tffcl.load_run(stopped).round_number == 5
+
+
+@pytest.mark.parametrize("until", [5, None])
+def test_a_longer_run_that_is_interrupted_has_no_result_of_the_shorter_one(finished, tmp_path, until):
+    """Else a comparison, which runs what has no result, would take the shorter run's for its own."""
+    assert ended(finished) == "finished"
+    found = run(resolved(rounds=6), finished, show_progress=False, resume=True, until=until)
+    if until:
+        assert found is None and not ended(finished) and not (finished / "clients.csv").exists()
+        found = run(resolved(rounds=6), finished, show_progress=False, resume=True)
+    whole = run(resolved(rounds=6), tmp_path / "whole", show_progress=False)
+    assert_same_result(found.summary, whole.summary)
+    assert ended(finished) == "finished" and read_run(finished).summary["rounds"] == 6
 
 
 def test_a_run_of_an_earlier_version_goes_on(stopped, runs):

@@ -1,10 +1,12 @@
 """Agreement of clusters with true groups, where they agree in part: against values worked out by hand."""
 
 import math
+import types
 
+import numpy as np
 import pytest
 
-from tffcl.runner.summary import mutual_information, rand_index
+from tffcl.runner.summary import agreement, mutual_information, rand_index
 
 # Three groups of two; one client of the second is with the first.
 GROUPS, CLUSTERS = [0, 0, 1, 1, 2, 2], [0, 0, 0, 1, 2, 2]
@@ -26,3 +28,11 @@ def test_the_normalised_mutual_information_of_a_part():
 
 def test_there_is_no_index_without_groups():
     assert rand_index(None, CLUSTERS) is None and mutual_information(None, CLUSTERS) is None
+
+
+def test_of_nobody_there_is_no_index():
+    """scikit-learn's index of nothing is 1."""
+    population = types.SimpleNamespace(groups=np.array(GROUPS), index=lambda ids: ids)
+    views = types.SimpleNamespace(client_ids=np.arange(len(GROUPS)), clusters=np.array(CLUSTERS))
+    assert agreement(population, views, np.zeros(len(GROUPS), bool)) is None
+    assert agreement(population, views) == rand_index(GROUPS, CLUSTERS)

@@ -19,6 +19,7 @@ from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering import density, hierarchical
+from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import releases
 from tffcl.rounds.asking import ask_all, build_collection, build_stacked_collection, signature_transfer
@@ -117,7 +118,17 @@ class FLUX(EngineMethod):
         return Views(state.client_ids, state.assignment, metric=metric)
 
     def exports(self) -> Exports:
-        return self.engine.exports(build=lambda: {"signature": self._collection})
+        found = self.engine.exports(build=lambda: {"signature": self._collection})
+
+        def values(state: FLUXState) -> dict:
+            if state.descriptors is None:
+                told = (
+                    f"the first {self._how.warm_up_rounds} rounds train one model (warm_up_rounds), and the run ended in them"
+                )
+                raise UserError(f"{told}; export one that trained longer")
+            return found.server_values(state)
+
+        return dataclasses.replace(found, server_values=values)
 
 
 @remembering

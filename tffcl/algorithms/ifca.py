@@ -275,9 +275,15 @@ class IFCA(Choosing):
         return releases.all_noised(self._round.uploads)
 
     def exports(self) -> Exports:
+        def values(state: IFCAState) -> dict:
+            if state.averaging >= 0:
+                told = f"the first {self._fedavg_rounds} rounds are FedAvg's (fedavg_rounds), and the run ended in them"
+                raise UserError(f"{told}; export one that trained longer")
+            return {"models": state.models}
+
         return Exports(
             lambda: round_computations(self._round, {"models": self._drawn}),
-            server_values=lambda state: {"models": state.models},
+            server_values=values,
             summed=summed_form(self._round),
         )
 

@@ -100,10 +100,11 @@ class OneShotArrivals(Method):
         return np.isin(client_ids, [] if state.met is None else state.met.client_ids)
 
     def admit(self, state: ArrivingState, newcomers: Population) -> ArrivingState:
-        """Newcomers send their signatures at once."""
+        """Newcomers send their signatures at once; before the first clusters they are as all others."""
         check_newcomers(state, newcomers)
         together = np.sort(np.concatenate([state.client_ids, newcomers.client_ids])).astype(np.int32)
-        return self._met(dataclasses.replace(state, client_ids=together), newcomers, newcomers.client_ids)[0]
+        state = dataclasses.replace(state, client_ids=together)
+        return state if state.met is None else self._met(state, newcomers, newcomers.client_ids)[0]
 
     def views(self, state: ArrivingState) -> Views:
         known = self._known(state, state.client_ids)
@@ -117,4 +118,10 @@ class OneShotArrivals(Method):
 
     def exports(self) -> Exports:
         inner = self._inner.exports()
-        return dataclasses.replace(inner, server_values=lambda state: inner.server_values(state.met))
+
+        def values(state: ArrivingState) -> dict:
+            if state.met is None:
+                raise UserError("nobody has taken part in this run, so that it has no clusters; export one that trained longer")
+            return inner.server_values(state.met)
+
+        return dataclasses.replace(inner, server_values=values)

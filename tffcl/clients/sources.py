@@ -83,6 +83,8 @@ def _numbered(examples: Mapping, known: Population | None) -> tuple[list, np.nda
     if known is not None and texts != (known.names is not None):
         kinds = ["whole numbers", "text"]
         raise UserError(f"client IDs are {kinds[texts]}, those of the known clients are {kinds[not texts]}; they must be alike")
+    if any("\0" in str(each) for each in examples):
+        raise UserError("a client ID holds a NUL character, which no file can; give it another name")
     if wholes:
         ids = np.array(sorted(map(int, examples)))
         if ids[0] < 0 or ids[-1] >= 2**31:

@@ -19,6 +19,7 @@ class Entry:
       needs: What its builder takes beside model, training and parameters, see `prepare.build_method`: "server_images",
         "seed", "noise_seed", "encoder", "find_encoder".
       clustering: Name of the builder of its grouping before training in the module, if it has one.
+      compares_on_server: Whether it cannot do without images that the server has.
     """
 
     description: str
@@ -27,6 +28,7 @@ class Entry:
     parameters: str | None = None
     needs: tuple[str, ...] = ()
     clustering: str | None = None
+    compares_on_server: bool = False
 
     def builder(self):
         return getattr(importlib.import_module(self.module), self.build)
@@ -61,6 +63,7 @@ ALGORITHMS = {
         "build_flis_dc",
         "FLISDCParameters",
         needs=("server_images",),
+        compares_on_server=True,
     ),
     "flis_hc": Entry(
         "FLIS (HC): hierarchical clusters by inference similarity on server data, after a warm-up (2022)",
@@ -69,6 +72,7 @@ ALGORITHMS = {
         "FLISHCParameters",
         needs=("server_images", "seed"),
         clustering="build_clustering",
+        compares_on_server=True,
     ),
     "ifca": Entry(
         "IFCA: K models, every client takes the one of least loss (NeurIPS 2020)",

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from tffcl.datasets.federated import check_settings
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError, no_server_data, unknown
 from tffcl.experiments import tasks
 from tffcl.experiments.attacks import AttackSettings
 from tffcl.experiments.catalog import ALGORITHMS, GIVEN_TO_MODELS, MODELS, find_model
@@ -145,6 +145,12 @@ def _check_at_once(loaded: tasks.Task, source: MethodSource, seed: int, override
     check_settings(contents["dataset"], contents["partition"])
     source.check_aggregation(contents.get("algorithms", {}).get(source.label, {}), contents.get("aggregation", {}))
     source.check_attack(contents.get("attack", {}))
+    if (
+        source.base in ALGORITHMS
+        and ALGORITHMS[source.base].compares_on_server
+        and not contents["dataset"].get("server_examples")
+    ):
+        raise no_server_data()
     if light is not None:
         overrides = _with_todays_keys(overrides, light)
         contents = tasks.merged(_without_replaced(_with_todays_keys(loaded.contents, light), overrides, light), overrides)

@@ -240,7 +240,7 @@ class _Search:
         for run in point.runs:
             place = self.out / point.directory / f"seed-{run.seed}"
             done = _rounds_done(place)
-            if done < until and not (place / FAILED).is_file():
+            if done < until and not ended(place):  # one that has ended early has spent its budget of privacy
                 self._say(f"{sweep.describe(self.planned.axes, point.values)}, seed {run.seed}: rounds {done + 1} to {until}")
                 self._run(run, place, until)
             values.append(-math.inf if (place / FAILED).is_file() else _validation(place, self.options.select, until))
@@ -285,7 +285,11 @@ def _validation(place: pathlib.Path, select: str, until: int) -> float:
     Raises:
       UserError: If the method has none, as a clustered one has no global model.
     """
-    value = _read_rounds(place)[until - 1].get(f"validation_{select}_accuracy")
+    rows = _read_rounds(place)
+    if until <= len(rows):
+        value = rows[until - 1].get(f"validation_{select}_accuracy")
+    else:  # its budget of privacy was spent before: what it has come to then
+        value = ((check_summary(place) or {}).get("validation", {}).get(select) or {}).get("mean")
     if not value:
         raise UserError(f"{place} has no {select} accuracy on validation examples; --select cluster is there for every method")
     return float(value)

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping
 import tomli_w
 
 from tffcl.experiments import config as configs
+from tffcl.experiments.attacks import AttackSettings
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.run import run
+from tffcl.runner.privacy import PrivacySettings
 
 _FEW, _SOME, _TRIAL_ROUNDS = 2, 12, 4
 
@@ -81,6 +83,8 @@ def _rounds_of(config: RunConfig, clients: int, data_dir: str | None) -> _Trial:
         base="",
         method=None,
         aggregation={},
+        privacy=PrivacySettings(),  # plain FedAvg has no noise that a budget could count
+        attack=AttackSettings(),
         train=train,
         evaluation=evaluation,
         checkpoint=checkpoint,

@@ -99,11 +99,28 @@ def parse_axis(text: str, algorithm: str | MethodSource, option: str = "--over")
     key = full_key(key, algorithm)
     # As a list of TOML a comma within quotes or brackets stays where it is.
     listed = _parsed(key, f"[{values}]")
-    if not isinstance(listed, list):
-        listed = [_parsed(key, value.strip()) for value in values.split(",")]
+    if not isinstance(listed, list):  # bare words among them
+        listed = [_parsed(key, value.strip()) for value in _split(values)]
     if values.endswith(",") or any(value == "" or value is tasks.UNSET for value in listed):
         raise UserError(f"{option} {text!r} has an empty value between two commas or at an end")
     return make_axis(key, listed, algorithm, option)
+
+
+def _split(values: str) -> list[str]:
+    """The parts between commas that are within no brackets and no quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in values:
+        if letter == "," and not depth and not quote:
+            parts.append("")
+            continue
+        parts[-1] += letter
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+    return parts
 
 
 def _parsed(key: str, value: str):

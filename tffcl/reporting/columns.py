@@ -16,14 +16,15 @@ def damaged(path: pathlib.Path, why: object) -> UserError:
     return UserError(f"{path} is damaged: {' '.join(str(why).split())}")
 
 
-def read_text(path: pathlib.Path) -> str:
-    """Returns the text of a file.
+def read_text(path: pathlib.Path, newline: str | None = None) -> str:
+    """Returns the text of a file; `newline` as of `open`.
 
     Raises:
       UserError: If there is no such file, or it is not text.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8", newline=newline) as file:
+            return file.read()
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; did the run finish?") from error
     except UnicodeDecodeError as error:
@@ -83,11 +84,11 @@ class Table:
 
     def _cells(self, name: str) -> list[str]:
         place = self.names.index(name)
-        return [row[place].strip() for row in self.rows]
+        return [row[place] for row in self.rows]
 
     def _float(self, name: str, line: int, cell: str) -> float:
         try:
-            return float(cell or "nan")
+            return float(cell.strip() or "nan")
         except ValueError as error:
             raise self._wrong(name, line, cell, "a number") from error
 
@@ -106,7 +107,7 @@ def read_table(path: pathlib.Path, required: Sequence[str]) -> Table:
       UserError: If the file is missing, lacks a column, or a line has too few or too many cells.
     """
     try:
-        rows = [row for row in csv.reader(io.StringIO(read_text(path), newline="")) if row]
+        rows = [row for row in csv.reader(io.StringIO(read_text(path, newline=""), newline="")) if row]
     except csv.Error as error:
         raise damaged(path, error) from error
     if not rows:

@@ -40,8 +40,10 @@ _FILES = (
     "newcomers.json", "representations.npz", "samples.npz", "published.json", "splits.csv", FAILED,
 )  # fmt: skip
 _RESULTS = ("config.toml", "rounds.csv", "clients.csv", "clustering.npz", "representations.npz", "splits.csv")
-# Of clients that joined a run that had ended: they have not joined one that goes on.
-_OF_THE_END = ("newcomers.csv", "newcomers.json")
+# Of a run that has ended, and of clients that joined it then: they are not those of one that goes on.
+_OF_THE_END = (
+    "clients.csv", "clustering.npz", "representations.npz", "samples.npz", "splits.csv", "newcomers.csv", "newcomers.json",
+)  # fmt: skip
 # What other commands make of a directory; `run` there would put its own report in the place of theirs.
 _OTHERS = {
     "comparison.toml": "a comparison", "sweep.toml": "a sweep", "search.json": "a search", "results/study.json": "a study",
@@ -204,11 +206,12 @@ def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew
     """
     if anew:
         clear(out)
-    elif _rounds_of(read_settings(out / "config.toml")) < _rounds_of(settings):
-        for stale in _OF_THE_END:
-            (out / stale).unlink(missing_ok=True)
     marker = read_marker(out) or {}
     marker.pop("files", None)  # those of a result that is made anew
+    if not anew and _rounds_in_summary(out) < _rounds_of(settings):  # the result is of fewer rounds: the run has not ended
+        for stale in ("summary.json", *_OF_THE_END):
+            (out / stale).unlink(missing_ok=True)
+        marker.pop("summary", None)
     begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     marker = {
         "tffcl run": name or uuid.uuid4().hex,
@@ -307,6 +310,12 @@ def _rounds_of(settings: Mapping) -> int:
     """How many rounds a run was asked for; 0 where its settings are damaged."""
     train = settings.get("train")
     rounds = train.get("rounds") if isinstance(train, Mapping) else 0
+    return rounds if isinstance(rounds, int) else 0
+
+
+def _rounds_in_summary(out: pathlib.Path) -> int:
+    """How many rounds the result in a directory is of; 0 where there is none."""
+    rounds = (check_summary(out) or {}).get("rounds")
     return rounds if isinstance(rounds, int) else 0
 
 

@@ -96,10 +96,13 @@ def mutual_information(true_groups, assignment) -> float | None:
 def agreement(
     population: Population, views: Views, among: np.ndarray | None = None, index: Callable = rand_index
 ) -> float | None:
-    """An index of the clusters against the true groups, of all clients or of those `among bool [N]`; None without groups."""
-    if population.groups is None:
-        return None
+    """An index of the clusters against the true groups, of all clients or of those `among bool [N]`.
+
+    None without groups, and of nobody: an index of nothing would be 1.
+    """
     among = np.ones(len(views.client_ids), bool) if among is None else among
+    if population.groups is None or not among.any():
+        return None
     return index(population.groups[population.index(views.client_ids[among])], views.clusters[among])
 
 

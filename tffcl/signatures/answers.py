@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 from tffcl.client_work.examples import stack
 from tffcl.client_work.local_evaluation import build_predict, build_probabilities
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
-from tffcl.errors import UserError
+from tffcl.errors import UserError, no_server_data
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
 
@@ -21,10 +21,7 @@ def check_images(model: FlatModel, images) -> np.ndarray:
       UserError: If there are none, or type or shape is another.
     """
     if images is None:
-        raise UserError(
-            "the server has no data to compare models on; give dataset.server_examples, e.g. --set "
-            "dataset.server_examples=2500 (they are held out before the partition)"
-        )
+        raise no_server_data()
     images = np.asarray(images)
     kind = model.example_spec["x"].dtype
     if images.dtype != kind.as_numpy_dtype or images.shape[1:] != model.input_shape or not len(images):
