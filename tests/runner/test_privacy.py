@@ -11,8 +11,10 @@ import tomli_w
 from dp_accounting import pld, rdp
 
 import tffcl
+from tests.experiments.own.my_methods import Histograms
 from tests.short_runs import TRAINING
 from tffcl.algorithms.clove import CLoVEParameters, build_clove
+from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.composed import ComposedParameters, build_composed
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca
@@ -75,7 +77,7 @@ def test_a_release_without_noise_costs_everything_and_no_budget_allows_it():
     assert ledger.epsilon == float("inf") and not ledger.is_private
     told, rounds = ledger.summary(), ledger_of([Release("a round", 1, 10, 100, 0.1)]).epsilon
     assert told["epsilon"] is None and told["open_releases"] == 1 and told["noised_epsilon"] == rounds
-    assert privacy_notes(told)[0].startswith("not private: 1 releases came without noise")
+    assert privacy_notes(told)[0].startswith("not private: 1 release came without noise")
     assert ledger_of([Release("the signatures", 0, 100, 100)]).summary() is None and privacy_notes(None) == []
     with pytest.raises(UserError, match="privacy.epsilon is 5, and there is no noise on the signatures"):
         ledger_of([Release("the signatures", 0, 100, 100)], epsilon=5)
@@ -369,3 +371,16 @@ def test_a_private_mean_hides_uploads_by_noise_or_secure_sums(how, hides):
     assert factory.hides_uploads is hides
     if not hides:
         releases.check_hidden({"update": factory, "steps": tffcl.aggregation("uniform_mean")})  # nothing is promised beside it
+
+
+def test_what_a_method_reads_itself_is_no_private_release(tff_worker, model, population, tmp_path):
+    """The server of this one sees each client's labels, whatever noise its updates have."""
+    noisy = tffcl.aggregation("dp", noise_multiplier=1.0, clip=1.0, min_cluster_size=1)
+    method = Histograms(build_clustered_training(model, TRAINING, aggregation=noisy), 2, seed=0)
+    plain = build_fedavg(model, TRAINING, aggregation=noisy)
+    options = {"rounds": 2, "clients_per_round": 3, "sample": "poisson", "show_progress": False}
+    told = tffcl.train(method, population, out=tmp_path / "read", **options).summary["privacy"]
+    assert told["epsilon"] is None and told["open_releases"] == 1 and told["noised_epsilon"] > 0
+    (note, *_) = privacy_notes(told)
+    assert note.startswith("not private: 1 release came without noise") and "what the method reads itself" in note
+    assert tffcl.train(plain, population, out=tmp_path / "plain", **options).summary["privacy"]["epsilon"] > 0

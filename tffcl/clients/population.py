@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tffcl.clients.reading import Noted
 from tffcl.errors import UserError, unknown
 from tffcl.shown import Shown, sizes_of
 
@@ -71,6 +72,9 @@ class Population(Shown):
     signed_as: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
+        object.__setattr__(self, "examples", Noted(self.examples))
+        if self.arrays is not None:
+            object.__setattr__(self, "arrays", Noted(self.arrays))
         if self.versions is None:
             object.__setattr__(self, "versions", np.zeros(len(self.client_ids), np.int32))
         if not len(self.client_ids):

@@ -26,6 +26,7 @@ from tffcl.reporting import (
 )  # fmt: skip
 from tffcl.reporting.files import NO_CLUSTER, RunFiles
 from tffcl.reporting.gallery import CLUSTERS, Picture
+from tffcl.reporting.notes import notes_of
 from tffcl.reporting.page import cluster_tables, panels, round_panels
 from tffcl.reporting.page.page_table import PageTable, plain
 from tffcl.reporting.sweeps import Sweep
@@ -214,17 +215,7 @@ def _facts(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
     ]
     if len(runs) == 1:
         facts.append(("clients per cluster", _cluster_sizes(runs[0])))
-    return facts + [("note", note) for note in _notes(runs)]
-
-
-def _notes(runs: Sequence[RunFiles]) -> list[str]:
-    """What the runs note; where not all have a note, with the methods that have it."""
-    notes: dict[str, dict[str, None]] = {}
-    for run in runs:
-        for note in run.summary.get("notes", []):
-            notes.setdefault(note, {})[run.method] = None
-    methods = {run.method for run in runs}
-    return [note if set(own) == methods else f"{', '.join(own)}: {note}" for note, own in notes.items()]
+    return facts + [("note", note) for note in notes_of(runs)]
 
 
 def _cluster_sizes(run: RunFiles) -> str:

@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import by_client, collect
 from tffcl.clients.population import Population
+from tffcl.clients.reading import through_a_round
 from tffcl.kept_builds import built_once
 from tffcl.rounds import releases, watching
 from tffcl.rounds.traffic import Transfer
@@ -91,7 +92,8 @@ def ask_all(
     parts, done, everyone, at_a_time = [], 0, len(population.client_ids), _FEW_CLIENTS
     while done < everyone:
         ids, begin = population.client_ids[done : done + at_a_time], time.monotonic()
-        clients = [collections.OrderedDict(examples=examples(int(client)), client_id=np.int32(client)) for client in ids]
+        with through_a_round():
+            clients = [collections.OrderedDict(examples=examples(int(client)), client_id=np.int32(client)) for client in ids]
         parts.append(by_client(asking(context, clients)[1], ids))
         done += len(ids)
         at_a_time = _FEW_CLIENTS if time.monotonic() - begin > _LONG else _CLIENTS

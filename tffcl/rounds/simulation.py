@@ -13,6 +13,7 @@ from tffcl.aggregators.collect import by_client
 from tffcl.client_work.local_sgd import ROUND
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
+from tffcl.clients.reading import through_a_round
 from tffcl.errors import Diverged
 from tffcl.rounds import blocks, releases
 from tffcl.rounds.composer import Round
@@ -95,10 +96,11 @@ def run_round(
         fields[ROUND] = np.full(len(cohort.client_ids), cohort.seed[1], np.int32)
     if kept is not None:
         fields["kept"] = kept.of(cohort.client_ids) if brought is None else brought
-    chosen = blocks.plan(composed, cohort, values)
-    releases.tell_of_round(composed.uploads, cohort)
-    run = _run_whole if chosen.blocks is None else functools.partial(_run_in_blocks, chosen=chosen)
-    told, kept = run(composed, cohort, values, aggregators, fields, kept)
+    with through_a_round():
+        chosen = blocks.plan(composed, cohort, values)
+        releases.tell_of_round(composed.uploads, cohort)
+        run = _run_whole if chosen.blocks is None else functools.partial(_run_in_blocks, chosen=chosen)
+        told, kept = run(composed, cohort, values, aggregators, fields, kept)
     rows = dict(told.rows)
     reports = rows.pop("report")
     check_finite(reports, cohort)

@@ -8,9 +8,10 @@ import time
 
 import numpy as np
 
-from tffcl.clients import sampling
+from tffcl.clients import reading, sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import Diverged, UserError
+from tffcl.rounds import releases
 from tffcl.runner import accuracies, checks, summary
 from tffcl.runner.checkpoints import Checkpoints
 from tffcl.runner.clustering_error import clustering_error
@@ -90,7 +91,7 @@ def first_state(job: Job, checkpoints: Checkpoints, resume: bool, bar) -> tuple[
         return saved, state
     bar.set_description(f"{job.title} initialises")
     population = job.stage.population
-    with job.timed(CLUSTERING):
+    with job.timed(CLUSTERING), _accounted(population):
         state = job.method.initialize(population)
     checks.check_state(job.method, state, population.client_ids, job.method.model.size)
     job.progress["releases"] = job.ledger.as_array()
@@ -98,6 +99,12 @@ def first_state(job: Job, checkpoints: Checkpoints, resume: bool, bar) -> tuple[
     _count_joining(job, None, state)
     checkpoints.save(0, state, job.progress)
     return 0, state
+
+
+def _accounted(population):
+    """A block in which a method that reads clients' examples itself, and not through a round, has released them without noise."""
+    what = "what the method reads of the clients' examples itself"
+    return reading.noticed(lambda: releases.tell(releases.of_all(what, population, once=True)))
 
 
 def _count_joining(job: Job, before, after):
@@ -121,7 +128,7 @@ def _enter_stage(job: Job, state, number: int):
     progress["local_correct"][changed] = progress["local_total"][changed] = 0
     if job.stage.arrivals is None:
         return state
-    with job.timed(CLUSTERING):
+    with job.timed(CLUSTERING), _accounted(job.stage.arrivals):
         joined = job.method.admit(state, job.stage.arrivals)
     checks.check_state(job.method, joined, population.client_ids, job.method.model.size)
     _count_joining(job, state, joined)
@@ -210,7 +217,7 @@ def _round(job: Job, state, number: int) -> tuple[object, dict]:
     )
     if not len(cohort.client_ids) and not job.method.hides_empty_rounds(state):
         return state, _row_of_nobody(job, state)
-    with job.timed(TRAINING):
+    with job.timed(TRAINING), _accounted(population):
         state, metrics = job.method.next(state, cohort)
     where, progress = population.index(metrics.client_ids), job.progress
     progress["releases"] = job.ledger.as_array()

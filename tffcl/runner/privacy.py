@@ -181,12 +181,16 @@ def privacy_notes(summary: dict | None) -> list[str]:
         return []
     if summary["epsilon"] is None:
         return [
-            f"not private: {summary['open_releases']} releases came without noise (signatures, or uploads beside the updates); those with "
-            f"noise alone cost epsilon {summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({summary['neighbours']})"
+            f"not private: {_releases(summary['open_releases'])} without noise (signatures, uploads beside the updates, or what the method "
+            f"reads itself); those with noise alone cost epsilon {summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({summary['neighbours']})"
         ]
     told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({summary['neighbours']})"
     budget = "" if summary["budget"] is None else f", of a budget of {summary['budget']:g}"
     return [f"{told}{budget}", *([summary["stopped"]] if "stopped" in summary else [])]
+
+
+def _releases(count: int) -> str:
+    return "1 release came" if count == 1 else f"{count} releases came"
 
 
 def _replaces(counts) -> bool:
