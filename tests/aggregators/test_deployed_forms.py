@@ -11,6 +11,7 @@ from tests.runtime.processes import Processes
 from tests.short_runs import TRAINING, cohort_of, deployed_inputs
 from tffcl.aggregators.attacked import AttackedFactory
 from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.experiments import config, prepare
 from tffcl.export import forms
 from tffcl.rounds import blocks
@@ -35,7 +36,9 @@ def round_of(model, label):
 @pytest.mark.parametrize("label", RULES)
 def test_each_rule_has_a_map_reduce_form_and_those_of_sums_alone_the_other(tff_worker, model, population, label):
     composed = round_of(model, label)
-    assert isinstance(forms.build_form("map_reduce", composed.deployed), tff.backends.mapreduce.MapReduceForm)
+    form = forms.build_form("map_reduce", composed.deployed)
+    assert isinstance(form, tff.backends.mapreduce.MapReduceForm)
+    assert not missing_on_devices(operations_of(form.work))
     if label in SUMS_ONLY:
         silent = composed.as_promised.deployed
         assert "loss" not in str(silent.type_signature.result) and "client_id" not in str(silent.type_signature.result)

@@ -7,6 +7,7 @@ import pytest
 
 from tffcl.cli import main
 from tffcl.errors import UserError
+from tffcl.experiments import encoders
 from tffcl.experiments.encoder_data import ENCODERS, training_sets
 from tffcl.experiments.encoders import encoder_path, find_encoder, load_encoder, pretrain_encoder
 
@@ -141,9 +142,12 @@ def test_another_version_or_vector(trained, tmp_path):
             load_encoder(changed(trained, tmp_path, **changes), SHAPE)
 
 
-def test_other_images(trained):
+def test_other_images(trained, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="takes images of 8x8x1, not 8x8x3"):
         load_encoder(trained, (8, 8, 3))
+    monkeypatch.setattr(encoders, "_train", lambda *_: pytest.fail("an encoder was trained for nothing"))
+    with pytest.raises(UserError, match="an encoder of digits takes images of 8x8x1, not 8x8x3"):
+        find_encoder("digits", (8, 8, 3), epochs=1, data_dir=str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ def grown_state(old, fresh, before: int, after: int):
 
 def global_norm(value) -> tf.Tensor:
     """The L2 norm `float32` of a structure of tensors taken together."""
-    return tf.linalg.global_norm(tf.nest.flatten(value))
+    # Not tf.linalg.global_norm, whose operation L2Loss devices lack.
+    return tf.sqrt(tf.add_n([tf.cast(tf.reduce_sum(leaf**2), tf.float32) for leaf in tf.nest.flatten(value)]))
 
 
 def by_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:

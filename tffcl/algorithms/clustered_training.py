@@ -18,6 +18,7 @@ from tffcl.client_work.training import build_update_work
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
+from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, compose
@@ -194,6 +195,11 @@ class EngineMethod(Method):
 
     def models_for(self, state: ClusteredState, client_ids):
         return self.engine.models_for(state, client_ids)
+
+    def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
+        """A method that does not say how newcomers join takes none."""
+        del state, newcomers
+        raise UserError(f"{self.name} takes no newcomers: {type(self).__name__} has no admit(state, newcomers)")
 
     def hides_empty_rounds(self, state: ClusteredState) -> bool:
         return all_noised(self.engine.round_for(len(state.models)).uploads)

@@ -46,6 +46,7 @@ def pretrain_encoder(
     data_dir: str | None = None,
     out: str | None = None,
     overwrite: bool = False,
+    input_shape: Sequence[Whole] | None = None,
     show_progress: bool = True,
 ) -> pathlib.Path:
     """Trains FLT's autoencoder for the images of a data set, by Adam on the mean squared error (FLT section IV-A2).
@@ -64,14 +65,15 @@ def pretrain_encoder(
       data_dir: Where data sets are; default as in `datasets`.
       out: The file to write; default `encoder_path` of the data set's name.
       overwrite: Whether a file that is there may be replaced.
+      input_shape: Of the images that it is for; default those of the data set.
       show_progress: A progress bar on standard error.
 
     Returns:
       The file; `load_encoder` reads it.
 
     Raises:
-      UserError: For bad numbers, a data set that cannot be had, a file that is there or cannot be written, and if the
-        training diverges.
+      UserError: For bad numbers, a data set that cannot be had or has images of another shape, a file that is there or cannot
+        be written, and if the training diverges.
     """
     several = isinstance(dataset, Mapping) and "names" in dataset
     # Before the data is read: a file that may not be replaced is reported at once.
@@ -84,6 +86,8 @@ def pretrain_encoder(
     else:
         whole = _of_classes(dataset, classes, seed, data_dir)
     x = _chosen(whole, examples, seed)
+    if input_shape is not None:  # training takes minutes, and would be of no use
+        _check_shape(f"an encoder of {_name(dataset)}", x.shape[1:], input_shape)
     autoencoder = build_autoencoder(x.shape[1:], latent=latent, seed=stream(seed, "encoder"))
     vector, loss = _train(autoencoder, x, epochs, batch_size, learning_rate, seed, show_progress)
     provenance = {
@@ -146,7 +150,8 @@ def find_encoder(
             names, classes = [name for name, _ in sets], [own for _, own in sets]
             pretrain_encoder(
                 {"names": names} if len(names) > 1 else {"name": names[0]}, classes=classes, epochs=epochs, examples=examples,
-                latent=latent, data_dir=data_dir, out=path, show_progress=show_progress,
+                latent=latent, data_dir=data_dir, out=path, input_shape=[int(size) for size in input_shape],
+                show_progress=show_progress,
             )  # fmt: skip
     return load_encoder(path, input_shape)[:2]
 
@@ -237,14 +242,18 @@ def load_encoder(path: str | os.PathLike, input_shape) -> tuple[FlatAutoencoder,
     """
     path = expanded(path)
     vector, provenance = _read(path)
-    takes, given = tuple(provenance["input_shape"]), tuple(int(size) for size in input_shape)
-    if takes != given:
-        shapes = ["x".join(map(str, shape)) for shape in (takes, given)]
-        raise UserError(f"the encoder in {path} takes images of {shapes[0]}, not {shapes[1]}; train one on such images")
+    takes = tuple(provenance["input_shape"])
+    _check_shape(f"the encoder in {path}", takes, input_shape)
     autoencoder = build_autoencoder(takes, latent=provenance["latent"])
     if autoencoder.name != provenance["autoencoder"] or vector.shape != (autoencoder.size,):
         raise UserError(f"the encoder in {path} is of another version of {autoencoder.name}; train it anew")
     return autoencoder, vector, provenance
+
+
+def _check_shape(what: str, takes: Sequence[int], given: Sequence[int]):
+    shapes = ["x".join(str(int(size)) for size in shape) for shape in (takes, given)]
+    if shapes[0] != shapes[1]:
+        raise UserError(f"{what} takes images of {shapes[0]}, not {shapes[1]}; train one on such images")
 
 
 def _read(path: pathlib.Path) -> tuple[np.ndarray, dict]:

@@ -21,6 +21,10 @@ GIVEN = (
 )  # what a run gives to a builder that takes it
 # Why a method takes no other aggregation.
 _NO_MEAN = "its server needs each client's upload, or has an aggregation of its own"
+_NO_PARAMETER = (
+    "its builder has no parameter 'aggregation'; with `aggregation=None` among its parameters it is given the factory, e.g. for "
+    "build_clustered_training(model, training, aggregation=aggregation)"
+)
 _NO_MEANS = {
     "solo": "its clients upload nothing",
     "cfl": "its server compares the clients' updates, so that it needs each of them",
@@ -131,7 +135,7 @@ class MethodSource:
             )
 
     def _takes_none(self) -> UserError:
-        why = _NO_MEANS.get(self.base, _NO_MEAN)
+        why = _NO_MEANS.get(self.base, _NO_MEAN if self.base in ALGORITHMS else _NO_PARAMETER)
         return UserError(f"{self.label} takes no [aggregation] and no [attack] on uploads: {why}", table="aggregation")
 
 

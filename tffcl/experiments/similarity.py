@@ -154,7 +154,7 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: 
     pairs = found.proximity[np.triu_indices(len(labels), 1)]
     if pairs.size:
         low, middle, high = np.percentile(pairs, [0, 50, 100])
-        measured = f"{low:.4g} to {high:.4g} {unit}, median {middle:.4g}"
+        measured = f"{low:.4g} to {high:.4g}{'' if unit == found.how.metric else f' {unit}'}, median {middle:.4g}"
         yield f"{len(labels)} clients of {config.task}, {found.how.metric}: {measured}"
     suggested = f"{suggestion.threshold:.4g} {found.how.suggested_unit}, {suggestion.num_clusters} clusters"
     yield f"{'suggested threshold' if suggestion.is_clear else 'largest gap at'} {suggested}: {suggestion.reason}"
@@ -164,7 +164,7 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: 
         ((key, as_set),) = found.how.setting.items()
         yield f"as a task says it: algorithms.{config.algorithm}.{key} = {as_set(suggestion.threshold):.4g}"
     sizes = np.unique(labels, return_counts=True)[1].tolist()
-    settings = f"with the task's settings (threshold {found.threshold:.4g})"
+    settings = f"as the method cuts the tree (at {found.threshold:.4g})"
     yield f"{settings}: {len(sizes)} clusters of sizes {sizes}"
     index = rand_index(truth, labels)
     if truth is not None and index is not None:

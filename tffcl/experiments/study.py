@@ -54,25 +54,28 @@ def run_study(
     out = pathlib.Path(out)
     how = {"data_dir": data_dir, "show_progress": show_progress, "workers": workers}
     with locked(out):
-        if not overwrite:
-            _take_over(planned, out)
         claim(planned, out, overwrite)
+        if not overwrite:
+            _take_over(planned, out, show_progress)
         if any(cell.tune for cell in planned.cells):
             planned = study_tuning.tuned(planned, out, lambda trials: _run_all(trials, out, how, keep_checkpoints))
-            _take_over(planned, out)
             claim(planned, out, overwrite=False)
+            _take_over(planned, out, show_progress)
         return _run_all(planned, out, how, keep_checkpoints)
 
 
-def _take_over(planned: StudyPlan, out: pathlib.Path):
-    """Copies what `tasks/results` has of these very runs, so that what one machine has computed another goes on from."""
+def _take_over(planned: StudyPlan, out: pathlib.Path, show: bool):
+    """Copies what `tasks/results` has of these very runs, so that what one machine has computed another goes on from, and says so."""
     known = tasks.task_directory() / "results" / planned.study.name
     if (known / study_tuning.TUNED).is_file() and not (out / RESULTS / study_tuning.TUNED).is_file():
         (out / RESULTS).mkdir(parents=True, exist_ok=True)
         shutil.copyfile(known / study_tuning.TUNED, out / RESULTS / study_tuning.TUNED)
-    for each in planned.runs:
-        if not ended(place_of(each, out)) and kept(each, known):
-            _copy(known / each.directory, out / RESULTS / each.directory)
+    taken = [each for each in planned.runs if not ended(place_of(each, out)) and kept(each, known)]
+    for each in taken:
+        _copy(known / each.directory, out / RESULTS / each.directory)
+    if taken and show:
+        told = f"{len(taken)} of {len(planned.runs)} runs come from the kept results in tasks/results/{planned.study.name}"
+        print(f"{told}, and were not made here; --overwrite makes them here", file=sys.stderr)
 
 
 def _run_all(planned: StudyPlan, out: pathlib.Path, how: Mapping, keep_checkpoints: bool) -> int:

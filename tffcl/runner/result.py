@@ -83,7 +83,8 @@ class Trained(Shown):
         x, spec = np.asarray(x), self.method.model.example_spec["x"]
         if x.shape[1:] != tuple(spec.shape) or x.dtype.kind not in "biuf":
             wanted = f"{spec.dtype.name} of shape [n, {', '.join(map(str, spec.shape))}]"
-            raise UserError(f"images are {x.dtype} of shape {list(x.shape)}; they must be {wanted}")
+            hint = "; one example alone is x[np.newaxis]" if x.shape == tuple(spec.shape) else ""
+            raise UserError(f"the examples are {x.dtype} of shape {list(x.shape)}; they must be {wanted}{hint}")
         x = as_type(x, spec.dtype.as_numpy_dtype, "the examples")
         return _predictor(self.method.model, probabilities)(self.model_of(client), x).numpy()
 
