@@ -17,7 +17,7 @@ def test_the_task_file_runs_as_written(tmp_path, monkeypatch, capsys):
     assert "{" not in contents.replace("{ name", "") and "tffcl show my_task.toml" in contents
     for name in tasks.named_algorithms("my_task.toml"):
         config.resolve("my_task.toml", name)
-    assert main(["run", "my_task.toml", "--algorithm", "angles_held_near", "--rounds", "1"]) == 0
+    assert main(["run", "my_task.toml", "--algorithm", "angles_proximal", "--rounds", "1"]) == 0
     assert "1.000" in capsys.readouterr().out, "the four groups are found"
 
 
@@ -27,7 +27,7 @@ def test_all_of_it_runs_as_written(tmp_path, monkeypatch, capsys):
     assert main(["init"]) == 0
     assert main(["compare", "my_task.toml"]) == 0
     table = capsys.readouterr().out
-    assert all(name in table for name in ("pacfl", "fedavg", "angles_held_near"))
+    assert all(name in table for name in ("pacfl", "fedavg", "angles_proximal"))
 
 
 def test_every_comment_that_is_a_setting_may_be_one(tmp_path):
@@ -49,7 +49,7 @@ def test_every_comment_that_is_a_setting_may_be_one(tmp_path):
         text = text.replace(commented, live)
     file.write_text(text)
     assert config.resolve(str(file), "pacfl").aggregation["name"] == "dp"
-    assert tasks.named_algorithms(str(file)) == ["pacfl", "fedavg", "angles_held_near"]
+    assert tasks.named_algorithms(str(file)) == ["pacfl", "fedavg", "angles_proximal"]
 
 
 @pytest.mark.parametrize("name, message", [("my_task.toml", "is there already"), ("my_task.txt", "must end in .toml")])
