@@ -12,6 +12,7 @@ from tffcl.reporting.style import ReportFigure
 
 PANELS = {"cluster": "cluster %", "local": "local %", "groups": "adjusted Rand index"}
 _RANGE = 30.0  # points at which a colour is full
+_LEAST_WIDTH = 9.7  # inches, so that the settings' names have room
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -90,14 +91,17 @@ def league_figure(study: StudyResults, panels: Sequence[str] = tuple(PANELS)) ->
     methods, settings, cluster = accuracy_grid(study, "cluster")
     order = ranked(cluster)
     grouped, index = groups_grid(study)
+    if list(panels) == ["groups"]:
+        order = order[np.isfinite(index[order]).any(axis=1)]
     seeds = seeds_grid(study)[order]
     few = np.where(seeds < len(study.noted["seeds"]), seeds, 0)
     panels = [each for each in panels if each != "groups" or grouped]
     widths = [len(grouped if each == "groups" else settings) for each in panels]
-    figure = style.new_figure(3.0 + 0.8 * len(panels) + 0.66 * sum(widths), 2.6 + 0.3 * len(methods))
+    figure = style.new_figure(max(3.0 + 0.8 * len(panels) + 0.66 * sum(widths), _LEAST_WIDTH), 2.6 + 0.3 * len(order))
     drawn = np.atleast_1d(figure.subplots(1, len(widths), sharey=True, width_ratios=widths)) if widths else []
     for axes, each in zip(drawn, panels):
-        axes.set_title(PANELS[each], fontsize=11)
+        if len(panels) > 1:  # alone on a page it has a heading there
+            axes.set_title(PANELS[each], fontsize=11)
         if each == "groups":
             image = _draw(axes, index[order], index[order], ".2f", grouped, few[:, np.isin(settings, grouped)])
             _add_scale(figure, axes, image, "1: the true groups, 0: as by chance", [-1, 0, 1], ["−1", "0", "1"])
@@ -108,7 +112,7 @@ def league_figure(study: StudyResults, panels: Sequence[str] = tuple(PANELS)) ->
         ends = [f"−{_RANGE:g}", "0", f"+{_RANGE:g}"]
         _add_scale(figure, axes, image, f"points above FedAvg's {PANELS[each].removesuffix(' %')} accuracy", [-1, 0, 1], ends)
     if widths:
-        drawn[0].set_yticks(range(len(methods)), [methods[row] for row in order], fontsize=9)
+        drawn[0].set_yticks(range(len(order)), [methods[row] for row in order], fontsize=9)
     return figure
 
 
@@ -137,6 +141,7 @@ def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, setting
 
     Returns the image.
     """
+    axes.patch.set(hatch="////", edgecolor="0.85", facecolor="white")  # where there is no number
     image = axes.imshow(strength, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
     for (row, column), value in np.ndenumerate(grid):
         if np.isfinite(value):

@@ -160,8 +160,8 @@ def cells(row: LeagueRow) -> list[str]:
         _show_difference(row.above_baseline),
         *accuracies[1:],
         show_number(row.decile, 1),
-        show_number(row.gap, 1),
-        show_number(result.ari, 2),
+        _with_minus(show_number(row.gap, 1)),
+        _with_minus(show_number(result.ari, 2)),
         show_count(row.clusters),
         rounds,
         show_bytes(row.bytes_to_target),
@@ -176,8 +176,15 @@ def _show_difference(above: Stat) -> str:
     """A difference with its sign, and a mark where it is hardly by chance."""
     if not above.count:
         return MISSING
-    shown = show_number(above, 1).replace("-", "−")
+    shown = _with_minus(show_number(above, 1))
     return f"{'+' * (above.mean > 0)}{shown}{'*' * is_marked(above)}"
+
+
+def _with_minus(shown: str) -> str:
+    """A number as it is printed: with a minus sign, and none before a zero."""
+    negative, digits = shown.startswith("-"), shown.removeprefix("-")
+    is_zero = not digits.split(" ")[0].strip("0.")
+    return f"−{digits}" if negative and not is_zero else digits
 
 
 def is_marked(above: Stat) -> bool:
