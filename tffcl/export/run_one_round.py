@@ -32,9 +32,7 @@ def main():
         moved = f" by {np.abs(trained - before).max():.4f} at most" if trained.shape == before.shape else ""
         print(f"{len(clients)} clients moved {len(trained)} models{moved}")
         if moved and np.array_equal(trained, before):
-            print(
-                "nothing moved: a private mean leaves a model as it is whose noisy number of clients is too small; these are few"
-            )
+            print("nothing moved: a private mean leaves a model as it is where the noisy number of clients is too small")
 
 
 if __name__ == "__main__":

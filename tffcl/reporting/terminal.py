@@ -26,7 +26,7 @@ def print_report(out: str | pathlib.Path, formats: str = ""):
     else:
         rows = tables.directory_rows(out)
         text, runs = tables.to_text(rows), sum(len(row.seeds) for row in rows)
-        text += "".join(f"\n\nnote: {note}" for note in notes_of(find_runs(out)) if runs)
+        text += "".join(f"\n\nnote: {note}" for note in (notes_of(find_runs(out)) if runs else ()))
     page = report.write_report(out, asked) if runs else None  # of runs that all failed there are no pictures
     print(text)
     wanted = targets.read_targets(out)
