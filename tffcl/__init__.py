@@ -24,6 +24,7 @@ _PLACES = {
     "compare": "tffcl.experiments.compare",
     "load_run": "tffcl.experiments.finished",
     "join_newcomers": "tffcl.experiments.joining",
+    "export_result": "tffcl.export.export_run",
     "find_runs": "tffcl.reporting.files",
     "write_report": "tffcl.reporting.report",
     "use_local_worker": "tffcl.runtime",

@@ -15,6 +15,7 @@ from tffcl.experiments.prepare import load_data as load_data
 from tffcl.experiments.run import run as run
 from tffcl.experiments.similarity import measure_similarity as measure_similarity
 from tffcl.experiments.tasks import load_task as load_task
+from tffcl.export.export_run import export_result as export_result
 from tffcl.models.flat import FlatModel as FlatModel
 from tffcl.reporting.files import find_runs as find_runs
 from tffcl.reporting.report import write_report as write_report

@@ -245,7 +245,7 @@ class Method(abc.ABC):
 class _OfAnother(Method):
     """A method whose class does not derive from `Method`: what it has is its own, the rest is as there."""
 
-    initialize = next = models_for = admit = views = exports = None  # its own
+    initialize = next = models_for = admit = views = exports = None  # type: ignore[assignment]  # its own
 
     def __init__(self, method):
         names = {*Method.__annotations__, *(name for name in vars(Method) if not name.startswith("_"))}

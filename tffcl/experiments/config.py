@@ -27,6 +27,7 @@ from tffcl.experiments.run_settings import (
 )
 from tffcl.references import registered
 from tffcl.reporting.files import runs_below
+from tffcl.runner.directory import BUILT_FROM
 from tffcl.runner.privacy import PrivacySettings
 from tffcl.validation import (
     Parameters,
@@ -311,6 +312,11 @@ def load_run_config(out: str | pathlib.Path) -> RunConfig:
         raise UserError(f"{out} holds no run: there is no config.toml in it{runs_below(out)}")
     try:
         values = read_toml(file.read_text(encoding="utf-8"), file.name)
+        if BUILT_FROM in values:
+            raise UserError(
+                f"{out} is of tffcl.train, whose method and data no file holds; tffcl.train(..., resume=True) with them gives its result "
+                "again, and tffcl.export_result(result, to) exports it"
+            )
         tasks.check_tables({name: values.get(name, {}) for name in ("dataset", "partition", "model", "aggregation")}, file.name)
         return _written(values)
     except KeyError as error:

@@ -21,6 +21,7 @@ from tffcl.export.rehearsal import difference, rehearse
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
 from tffcl.runner import state_arrays
+from tffcl.runner.directory import BUILT_FROM, read_settings
 
 _TRIED_IMAGES = 64
 _MOST_EXAMPLES = 20  # of a real client: the numbers are to be compared, not to be good
@@ -48,6 +49,8 @@ def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None) 
     lines = []
     for name, described in manifest["computations"].items():
         lines += _check_computation(directory, name, described)
+    if BUILT_FROM in read_settings(directory / "config.toml"):
+        return [*lines, "it is of tffcl.train, whose data no file holds: not compared on real clients"]
     found = _load_library(directory, data_dir)
     if found is None:
         return [*lines, f"the data of task {manifest['task']} are not there: not compared on real clients"]

@@ -4,21 +4,26 @@ import csv
 import importlib.metadata
 import pathlib
 import shutil
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 import tomli_w
 
-from tffcl.algorithms.method import Exports
+from tffcl import runtime
+from tffcl.algorithms.method import Exports, as_method
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
+from tffcl.clients import kept
 from tffcl.errors import UserError
-from tffcl.experiments.finished import TrainedRun, load_run
+from tffcl.experiments.finished import load_run
 from tffcl.export import forms
 from tffcl.export.manifest import read_manifest, write_manifest
 from tffcl.export.rehearsal import rehearse, synthetic_examples
 from tffcl.models.saved_model import save_models
+from tffcl.runner import directory as runs
 from tffcl.runner import state_arrays
+from tffcl.runner.result import Result, Trained
 
 SUMMED = "training_summed"
 TRAININGS = {"training", "training_with_kept"}  # forms of a round of training; the script runs the first that there is
@@ -56,15 +61,52 @@ def export_run(out: str | pathlib.Path, to: str | pathlib.Path, *, data_dir: str
       UserError: If there is no run, or `to` holds something, or `<to>.partial` exists.
     """
     to = pathlib.Path(to)
+    _check_free(to)
+    trained = load_run(out, data_dir=data_dir)
+    return _export(trained, trained.config.as_dict(), to)
+
+
+def export_result(result: Result, to: str | pathlib.Path) -> dict:
+    """Writes the method of a result and what it learned as files, also of one's own method, model and data.
+
+    The files are those of `export_run`. `tffcl export --check` runs them; where the run was one of `tffcl.train`, whose data no file
+    holds, it does not compare them on its clients.
+
+    Args:
+      result: From `tffcl.train` or `tffcl.run`.
+      to: The directory to write; it must not exist, or be empty.
+
+    Returns:
+      The contents of manifest.json.
+
+    Raises:
+      UserError: If `to` holds something, or `<to>.partial` exists.
+    """
+    to = pathlib.Path(to)
+    _check_free(to)
+    runtime.use_local_worker()
+    with kept.stored_in(result.out / runs.KEPT):
+        return _export(result.trained, runs.read_settings(result.out / "config.toml"), to)
+
+
+def _check_free(to: pathlib.Path):
     if to.is_file() or (to.is_dir() and any(to.iterdir())):
         raise UserError(f"{to} holds something already; give --to a new directory")
-    partial = to.with_name(f"{to.name}.partial")
+    partial = _partial(to)
     if partial.exists() or partial.is_symlink():
         raise UserError(f"{partial} exists, where the export would be written first; move it, or give another --to")
-    trained = load_run(out, data_dir=data_dir)
+
+
+def _partial(to: pathlib.Path) -> pathlib.Path:
+    return to.with_name(f"{to.name}.partial")
+
+
+def _export(trained: Trained, settings: Mapping, to: pathlib.Path) -> dict:
+    """Writes everything beside `to` first; a run's settings are `task`, `algorithm`, `seed` and others by table."""
+    partial = _partial(to)
     partial.mkdir(parents=True)
     try:
-        contents = _write(partial, trained)
+        contents = _write(partial, trained, settings)
         write_manifest(partial, contents)
         if to.is_dir():
             to.rmdir()
@@ -75,14 +117,14 @@ def export_run(out: str | pathlib.Path, to: str | pathlib.Path, *, data_dir: str
     return read_manifest(to)
 
 
-def _write(directory: pathlib.Path, trained: TrainedRun) -> dict:
-    config, method, state = trained.config, trained.method, trained.state
-    values = {**config.as_dict(), "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}}
+def _write(directory: pathlib.Path, trained: Trained, settings: Mapping) -> dict:
+    method, state = as_method(trained.method), trained.state
+    values = {**settings, "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}}
     (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
     context = tff.framework.get_context_stack().current
     exports = method.exports()
     computations = exports.computations(state)
-    arguments = rehearse(method, computations, state, synthetic_examples(method.model, config.seed), context)
+    arguments = rehearse(method, computations, state, synthetic_examples(method.model, settings["seed"]), context)
     if exports.summed and "training" in arguments:
         # Clients that the server meets in the rehearsal may found clusters.
         clusters = max(len(exports.server_values(state)["models"]), len(arguments["training"][0]["models"]))
@@ -98,9 +140,9 @@ def _write(directory: pathlib.Path, trained: TrainedRun) -> dict:
     if TRAININGS & computations.keys():
         shutil.copy(_SCRIPT, directory / "run_one_round.py")
     return {
-        "task": config.task,
-        "algorithm": config.algorithm,
-        "seed": config.seed,
+        "task": settings["task"],
+        "algorithm": settings["algorithm"],
+        "seed": settings["seed"],
         "rounds": trained.round_number,
         "versions": values["versions"],
         "model": _describe_model(trained),
@@ -191,7 +233,7 @@ def _is_row(leaf) -> bool:
     return np.ndim(leaf) > 1 and len(leaf) == 1
 
 
-def _write_models(directory: pathlib.Path, trained: TrainedRun):
+def _write_models(directory: pathlib.Path, trained: Trained):
     models, _ = trained.method.models_for(trained.state, trained.population.client_ids)
     models = np.asarray(models)
     save_models(directory / "saved_model", trained.method.model, models)
@@ -199,7 +241,7 @@ def _write_models(directory: pathlib.Path, trained: TrainedRun):
     np.save(directory / "state" / "models.npy", models)
 
 
-def _describe_model(trained: TrainedRun) -> dict:
+def _describe_model(trained: Trained) -> dict:
     model, start, tensors = trained.method.model, 0, []
     for weight in model.weights:
         tensors.append({"name": weight.name, "shape": list(weight.shape), "start": start})
@@ -216,7 +258,7 @@ def _describe_model(trained: TrainedRun) -> dict:
     }
 
 
-def _write_clustering(directory: pathlib.Path, trained: TrainedRun):
+def _write_clustering(directory: pathlib.Path, trained: Trained):
     """The assignment table, and all that the method keeps between rounds (signatures, proximity, tree, threshold)."""
     method, views = trained.method, trained.method.views(trained.state)
     (directory / "clustering").mkdir()
