@@ -265,7 +265,7 @@ def _benign(summary: Mapping, measure: str) -> float:
 def _epsilon(cost: Mapping, measure: str) -> float:
     """ε of a run; infinite where something was released without noise, and that does not count apart."""
     found = cost.get("epsilon") if measure == "epsilon" else cost.get("noised_epsilon", cost.get("epsilon"))
-    return math.inf if not found else float(found)
+    return math.inf if found is None else float(found)
 
 
 def rounds_to(path: pathlib.Path, accuracy: str, target: float) -> float:

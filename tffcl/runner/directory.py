@@ -97,7 +97,10 @@ def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: 
     if overwrite or not is_begun(out):
         return
     if not resume:
-        raise UserError(f"{out} holds a run already; --resume goes on with it, --overwrite starts anew, or give another --out")
+        raise UserError(
+            f"{out} holds a run already; --resume goes on with it, --overwrite starts anew, or give another --out (in Python "
+            "resume=True, overwrite=True, out=...)"
+        )
     check_same(out, settings, longer=longer)
     check_summary(out)
     check_results(out, only=r"rounds\.csv|history/.*", missing=False)
