@@ -31,6 +31,7 @@ def test_a_method_of_ones_own(tff_worker, model, population, tmp_path):
         tffcl.load_run(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_what_clients_keep_stays_in_the_run(tff_worker, model, population, tmp_path):
     result = trained(build_ditto(model, TRAINING), population, tmp_path / "run")
     manifest = tffcl.export_result(result, tmp_path / "to")
