@@ -13,13 +13,12 @@ from scipy.spatial import distance
 
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView, Views
+from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView, Views, ended_within
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.clustering import density, hierarchical
-from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import releases
 from tffcl.rounds.asking import ask_all, build_collection, build_stacked_collection, signature_transfer
@@ -122,10 +121,7 @@ class FLUX(EngineMethod):
 
         def values(state: FLUXState) -> dict:
             if state.descriptors is None:
-                told = (
-                    f"the first {self._how.warm_up_rounds} rounds train one model (warm_up_rounds), and the run ended in them"
-                )
-                raise UserError(f"{told}; export one that trained longer")
+                raise ended_within(f"{self._how.warm_up_rounds} rounds train one model (warm_up_rounds)")
             return found.server_values(state)
 
         return dataclasses.replace(found, server_values=values)

@@ -15,7 +15,7 @@ from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.choosing import WAYS, Choosing, build_chooser
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
-from tffcl.algorithms.method import ClusteredState, Exports, Method
+from tffcl.algorithms.method import ClusteredState, Exports, Method, ended_within
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE
 from tffcl.client_work.work import ClientResult, ClientWork, keyed
@@ -277,8 +277,7 @@ class IFCA(Choosing):
     def exports(self) -> Exports:
         def values(state: IFCAState) -> dict:
             if state.averaging >= 0:
-                told = f"the first {self._fedavg_rounds} rounds are FedAvg's (fedavg_rounds), and the run ended in them"
-                raise UserError(f"{told}; export one that trained longer")
+                raise ended_within(f"{self._fedavg_rounds} rounds are FedAvg's (fedavg_rounds)")
             return {"models": state.models}
 
         return Exports(

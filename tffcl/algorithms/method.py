@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population, index_of
+from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.shown import Shown
@@ -240,6 +241,11 @@ class Method(abc.ABC):
         """
         del population
         return state
+
+
+def ended_within(first_rounds: str) -> UserError:
+    """Returns the error for the export of a run that ended in first rounds which are not yet the method's own, e.g. a warm-up."""
+    return UserError(f"the first {first_rounds}, and the run ended in them; export one that trained longer")
 
 
 class _OfAnother(Method):

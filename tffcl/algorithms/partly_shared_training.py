@@ -6,12 +6,11 @@ import functools
 import numpy as np
 
 from tffcl.algorithms.clustered_training import ClusteredTraining
-from tffcl.algorithms.method import ClusteredState, Exports
+from tffcl.algorithms.method import ClusteredState, Exports, ended_within
 from tffcl.client_work.partly_shared import LayerParts
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
-from tffcl.errors import UserError
 from tffcl.models.model_rows import ModelRows, rows_with_own
 from tffcl.rounds.composer import Round
 from tffcl.rounds.traffic import RoundMetrics, Traffic
@@ -124,8 +123,7 @@ class PartlySharedTraining(ClusteredTraining):
     def exports(self, **more) -> Exports:
         def values(state: ClusteredState) -> dict:
             if self._is_whole(state):
-                told = f"the first {self.whole_rounds} rounds share the whole model (fedavg_rounds), and the run ended in them"
-                raise UserError(f"{told}; export one that trained longer")
+                raise ended_within(f"{self.whole_rounds} rounds share the whole model (fedavg_rounds)")
             return self.broadcast(state)
 
         return dataclasses.replace(super().exports(**more), server_values=values)
