@@ -1,7 +1,6 @@
-"""The house of DESIGN: which rooms there are, which way imports point, and that no two files share a name."""
+"""The house of DESIGN: which rooms there are, which way imports point, and how long a file or a function may be."""
 
 import ast
-import collections
 import pathlib
 
 import pytest
@@ -56,11 +55,6 @@ def test_clustering_and_reporting_import_no_tensorflow():
             assert "tensorflow" not in path.read_text(encoding="utf-8").replace("tensorflow-federated", ""), path
 
 
-def test_no_two_files_share_a_name():
-    names = collections.Counter(path.name for path in files())
-    assert not [name for name, count in names.items() if count > 1]
-
-
 def test_every_room_says_what_it_is():
     for room in [each for each in PACKAGE.iterdir() if (each / "__init__.py").is_file()]:
         said = ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8")))
@@ -87,7 +81,7 @@ def test_nobody_looks_inside_a_method():
 def test_files_and_functions_are_short():
     for path in files():
         text = path.read_text(encoding="utf-8")
-        assert len(text.splitlines()) <= 400, path
+        assert len(text.splitlines()) <= 500, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 said = node.body[0] if ast.get_docstring(node) else None
