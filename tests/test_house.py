@@ -12,7 +12,7 @@ BASE = ["signatures", "client_work", "models", "aggregators", "clustering", "cli
 APART = {"reporting", "datasets", "runtime", "errors", "validation", "references", "kept_builds", "shown"}
 # What stands apart knows the base at most.
 KNOWN_APART = {
-    "runtime": {"aggregators", "errors"},
+    "runtime": {"errors"},
     "reporting": {"errors"},
     "datasets": {"errors", "validation", "references", "shown"},
 }

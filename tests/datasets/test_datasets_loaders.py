@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tffcl.datasets import storage
+from tffcl.datasets.arrays import measured
 from tffcl.datasets.federated import load_dataset, load_federated
 from tffcl.datasets.loaders.usps import from_openml
-from tffcl.datasets.normalization import measured
 from tffcl.errors import UserError
 
 

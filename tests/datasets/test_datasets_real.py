@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.datasets.helpers import need, real
+from tffcl.datasets.arrays import measured
 from tffcl.datasets.federated import load_dataset, load_federated
-from tffcl.datasets.normalization import measured
 
 # name: complete sizes, shape, classes
 SETS = {

@@ -1,48 +1,10 @@
-"""A data set of a user's own arrays: images or other numbers, with natural clients or not."""
+"""What arrays of a data set may hold: numbers, labels, owners; and the mean and deviation of images."""
 
 import numpy as np
 
-from tffcl.datasets.core import Dataset, Images
-from tffcl.datasets.normalization import measured
 from tffcl.errors import UserError
 
-
-def dataset_of_arrays(name: str, train, test, *, clients=None, num_classes: int | None = None) -> Dataset:
-    """Makes a data set of arrays, e.g. in a function that a task names as `[dataset] builder`.
-
-    Args:
-      name: For titles.
-      train: `(x [n, ...], y [n])`. uint8 of rank 4 are images, whose mean and deviation are measured; other numbers reach the
-        model as they are, whole ones as int32 (uint8 stays uint8), others as float32. Labels are whole numbers from 0.
-      test: The same for the test examples.
-      clients: For natural clients `(train [n], test [n])`, who holds each example, names or whole numbers; names become numbers
-        in sorted order.
-      num_classes: How many labels there are; None: one more than the largest.
-
-    Raises:
-      UserError: For arrays of other types or lengths, values that are not finite, labels out of range.
-    """
-    train, test = (
-        Images(numbers_of(x, f"{name}: x of {split}"), labels_of(y, f"{name}: y of {split}"))
-        for split, (x, y) in (("train", train), ("test", test))
-    )
-    largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))
-    mean, std = measured(train.x) if train.are_images and len(train) else (0.0, 1.0)
-    owners = (
-        (None, None)
-        if clients is None
-        else owners_of(*map(np.asarray, clients), (f"{name}: clients of train", f"{name}: clients of test"))
-    )
-    return Dataset(
-        name,
-        train,
-        test,
-        largest if num_classes is None else num_classes,
-        mean,
-        std,
-        train_owner=owners[0],
-        test_owner=owners[1],
-    )
+_BLOCK = 4096
 
 
 def numbers_of(x, where: str) -> np.ndarray:
@@ -80,3 +42,22 @@ def owners_of(train: np.ndarray, test: np.ndarray, places: tuple[str, str]) -> t
         raise UserError(f"{places[0]} and {places[1]} must both be names or both integers")
     numbers = np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int32)
     return numbers[: len(train)], numbers[len(train) :]
+
+
+def measured(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns mean and standard deviation of each channel of uint8 images [n, h, w, c], on the scale 0 to 1.
+
+    In whole numbers, which is exact, and in blocks, as a float copy of a large set would be eight times its
+    size. A channel that is constant gets deviation 1.
+    """
+    total, squares = np.zeros(x.shape[-1], np.uint64), np.zeros(x.shape[-1], np.uint64)
+    for start in range(0, len(x), _BLOCK):
+        block = x[start : start + _BLOCK]
+        total += block.sum(axis=(0, 1, 2), dtype=np.uint64)
+        # 255 x 255 is just within uint16.
+        squares += np.square(block, dtype=np.uint16).sum(axis=(0, 1, 2), dtype=np.uint64)
+    pixels = x.size // x.shape[-1]
+    mean = total / pixels
+    variance = np.maximum(squares / pixels - mean**2, 0.0)
+    std = np.where(variance > 0, np.sqrt(variance) / 255, 1.0)
+    return tuple((mean / 255).tolist()), tuple(std.tolist())

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tffcl.datasets import pictures
+from tffcl.datasets import arrays, pictures
 from tffcl.errors import UserError
 from tffcl.shown import Shown, sizes_of
 
@@ -207,22 +207,41 @@ class Dataset(Shown):
 
     @classmethod
     def from_arrays(cls, name: str, train, test, *, clients=None, num_classes: int | None = None) -> "Dataset":
-        """Makes a data set of arrays of one's own.
+        """Makes a data set of arrays of one's own, e.g. in a function that a task names as `[dataset] builder`.
 
         Args:
           name: For titles.
-          train: `(x [n, ...], y [n])`; uint8 of rank 4 are images, other numbers reach the model as they are. Labels count from
-            0.
+          train: `(x [n, ...], y [n])`. uint8 of rank 4 are images, whose mean and deviation are measured; other numbers reach
+            the model as they are, whole ones as int32 (uint8 stays uint8), others as float32. Labels are whole numbers from 0.
           test: The same for the test examples.
-          clients: For natural clients `(train [n], test [n])`, who holds each example, names or whole numbers.
+          clients: For natural clients `(train [n], test [n])`, who holds each example, names or whole numbers; names become
+            numbers in sorted order.
           num_classes: How many labels there are; None: one more than the largest.
 
         Raises:
           UserError: For arrays of other types or lengths, values that are not finite, labels out of range.
         """
-        from tffcl.datasets import arrays
-
-        return arrays.dataset_of_arrays(name, train, test, clients=clients, num_classes=num_classes)
+        train, test = (
+            Images(arrays.numbers_of(x, f"{name}: x of {split}"), arrays.labels_of(y, f"{name}: y of {split}"))
+            for split, (x, y) in (("train", train), ("test", test))
+        )
+        largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))
+        mean, std = arrays.measured(train.x) if train.are_images and len(train) else (0.0, 1.0)
+        owners = (
+            (None, None)
+            if clients is None
+            else arrays.owners_of(*map(np.asarray, clients), (f"{name}: clients of train", f"{name}: clients of test"))
+        )
+        return cls(
+            name,
+            train,
+            test,
+            largest if num_classes is None else num_classes,
+            mean,
+            std,
+            train_owner=owners[0],
+            test_owner=owners[1],
+        )
 
     def take(self, train: np.ndarray, test: np.ndarray) -> "Dataset":
         """Returns the data set of the training images at `train` and the test images at `test` only."""

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from tffcl.datasets.arrays import measured
 from tffcl.datasets.core import Dataset
 from tffcl.errors import UserError
 from tffcl.validation import one_of, validated
@@ -20,28 +21,7 @@ PAPER_CONSTANTS = {
     "cifar100": ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
 }
 
-_BLOCK = 4096
-
 NORMALIZATIONS = ("pacfl", "unit", "half")
-
-
-def measured(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns mean and standard deviation of each channel of uint8 images [n, h, w, c], on the scale 0 to 1.
-
-    In whole numbers, which is exact, and in blocks, as a float copy of a large set would be eight times its
-    size. A channel that is constant gets deviation 1.
-    """
-    total, squares = np.zeros(x.shape[-1], np.uint64), np.zeros(x.shape[-1], np.uint64)
-    for start in range(0, len(x), _BLOCK):
-        block = x[start : start + _BLOCK]
-        total += block.sum(axis=(0, 1, 2), dtype=np.uint64)
-        # 255 x 255 is just within uint16.
-        squares += np.square(block, dtype=np.uint16).sum(axis=(0, 1, 2), dtype=np.uint64)
-    pixels = x.size // x.shape[-1]
-    mean = total / pixels
-    variance = np.maximum(squares / pixels - mean**2, 0.0)
-    std = np.where(variance > 0, np.sqrt(variance) / 255, 1.0)
-    return tuple((mean / 255).tolist()), tuple(std.tolist())
 
 
 def constants(name: str, x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -17,12 +17,12 @@ from tffcl.experiments.declared import declared, declared_builder
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
 from tffcl.experiments.own_builders import check_aggregation_keys, check_model_keys, load_own_data
 from tffcl.experiments.plain_toml import check_plain, read_toml
+from tffcl.experiments.run_config import RunConfig
 from tffcl.experiments.run_settings import (
     CheckpointSettings,
     DriftSettings,
     EvaluationSettings,
     NewcomerSettings,
-    RunConfig,
     TrainSettings,
 )
 from tffcl.references import registered
@@ -170,10 +170,8 @@ def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
       UserError: If the key is of neither.
     """
     if algorithm:
-        from tffcl.experiments import sweep
-
         source = find_source(task, algorithm)
-        return sweep.full_key(key, declared(source) or source)
+        return method_key(key, declared(source) or source)
     known = {field.name for field in dataclasses.fields(TrainSettings)}
     if key not in known:
         raise UserError(
@@ -181,6 +179,27 @@ def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
             f"there are train's keys: {', '.join(sorted(known))}"
         )
     return f"train.{key}"
+
+
+def method_key(key: str, algorithm: str | MethodSource) -> str:
+    """Returns the key with its section: a parameter of the method, or a key of [train], may come without.
+
+    Raises:
+      UserError: If it comes without and is neither, or the method is unknown.
+    """
+    source = find_method(algorithm, {}) if isinstance(algorithm, str) else algorithm
+    if "." in key:
+        return key
+    train = [field.name for field in dataclasses.fields(TrainSettings)]
+    if key in train:
+        return f"train.{key}"
+    cls = source.parameter_class
+    own = [field.name for field in dataclasses.fields(cls)] if cls else []
+    if cls:  # as a task's table: keys of earlier versions too, with a hint
+        (key,) = with_todays_keys({key: None}, cls.renamed, f"algorithms.{source.label}")
+    if key in own:
+        return f"algorithms.{source.label}.{key}"
+    raise unknown(f"parameter of {source.label} or key of [train]", key, [*own, *train])
 
 
 def find_source(task: str | pathlib.Path, label: str, overrides: Mapping | None = None) -> MethodSource:

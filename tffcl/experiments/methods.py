@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments.catalog import ALGORITHMS
+from tffcl.experiments.run_settings import TrainSettings
 from tffcl.references import load_reference, made_by, references_in, registered
 from tffcl.validation import Parameters, types_of
 
@@ -158,8 +159,6 @@ def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parame
     classes = [hints.get(each.name) for each in own]
     if len(own) == 1 and isinstance(classes[0], type) and issubclass(classes[0], Parameters):
         return builder, classes[0], needs
-    from tffcl.experiments.run_settings import TrainSettings  # which imports this module
-
     taken = {*KEYS, *(field.name for field in dataclasses.fields(TrainSettings)), *dir(Parameters)}
     for each in own:
         if each.name in taken:

@@ -15,6 +15,7 @@ from tffcl import runtime
 from tffcl.errors import UserError
 from tffcl.experiments import compare, sweep
 from tffcl.experiments.clock import ended
+from tffcl.experiments.config import method_key
 from tffcl.experiments.methods import MethodSource
 from tffcl.experiments.sweep import Axis, Plan, Point
 from tffcl.reporting.json_files import write_json
@@ -77,7 +78,7 @@ def random_axes(texts: Sequence[tuple[str, str]], algorithm: str | MethodSource,
         key, equals, values = (part.strip() for part in text.partition("="))
         found = _RANGE.fullmatch(values) if equals else None
         if found:
-            keys.append(sweep.full_key(key, algorithm))
+            keys.append(method_key(key, algorithm))
             draws.append(_range(f"{option} {text!r}", *found.groups()))
         else:
             axis = sweep.parse_axis(text, algorithm, option)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from tffcl.errors import UserError
 from tffcl.experiments import sweep, tasks
+from tffcl.experiments.config import method_key
 from tffcl.experiments.study_files import Cell, Tuning, slug
 from tffcl.experiments.study_plan import RESULTS, RUNS, StudyPlan, StudyRun, plan, resolve, settings_of
 from tffcl.reporting.json_files import read_json, telling_damage, write_json
@@ -75,7 +76,7 @@ def points(cell: Cell) -> list[dict]:
     Raises:
       UserError: For a key that is none of the method's or of [train].
     """
-    keys = [sweep.full_key(key, cell.method) for key in cell.tune]
+    keys = [method_key(key, cell.method) for key in cell.tune]
     return [dict(zip(keys, values, strict=True)) for values in itertools.product(*cell.tune.values())]
 
 

@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 
 import tomli_w
 
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError
 from tffcl.experiments import config as configs
 from tffcl.experiments import tasks
-from tffcl.experiments.config import RunConfig, TrainSettings
-from tffcl.experiments.methods import MethodSource, find_method
+from tffcl.experiments.config import RunConfig
+from tffcl.experiments.methods import MethodSource
 from tffcl.reporting import report
 from tffcl.reporting.units import show_value
 from tffcl.runner.directory import check_no_run
 from tffcl.runner.lock import locked
-from tffcl.validation import with_todays_keys
 
 _RANGE = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?\.\.[-+]?[\d.]+(e[-+]?\d+)?")  # from which `search` draws values
 _LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
@@ -96,7 +95,7 @@ def parse_axis(text: str, algorithm: str | MethodSource, option: str = "--over")
     key, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not key or not values:
         raise UserError(f"{option} {text!r} is not KEY=VALUE,VALUE,..., e.g. train.local_epochs=1,5,10")
-    key = full_key(key, algorithm)
+    key = configs.method_key(key, algorithm)
     # As a list of TOML a comma within quotes or brackets stays where it is.
     listed = _parsed(key, f"[{values}]")
     if not isinstance(listed, list):  # bare words among them
@@ -136,7 +135,7 @@ def make_axis(key: str, values: Sequence, algorithm: str | MethodSource, option:
     Raises:
       UserError: If the key is unknown, or there are not two different values, all different.
     """
-    key = full_key(key, algorithm)
+    key = configs.method_key(key, algorithm)
     for place, value in enumerate(values):
         if value in values[:place]:
             raise UserError(f"{option} {key} names {show_value(value)} twice; give each value once")
@@ -147,27 +146,6 @@ def make_axis(key: str, values: Sequence, algorithm: str | MethodSource, option:
     if len(values) < 2:
         raise UserError(f"{option} {key} has {len(values)} value{'s' * (len(values) != 1)}; a sweep needs two or more")
     return Axis(key, tuple(values))
-
-
-def full_key(key: str, algorithm: str | MethodSource) -> str:
-    """Returns the key with its section: a parameter of the method, or a key of [train], may come without.
-
-    Raises:
-      UserError: If it comes without and is neither, or the method is unknown.
-    """
-    source = find_method(algorithm, {}) if isinstance(algorithm, str) else algorithm
-    if "." in key:
-        return key
-    train = [field.name for field in dataclasses.fields(TrainSettings)]
-    if key in train:
-        return f"train.{key}"
-    cls = source.parameter_class
-    own = [field.name for field in dataclasses.fields(cls)] if cls else []
-    if cls:  # as a task's table: keys of earlier versions too, with a hint
-        (key,) = with_todays_keys({key: None}, cls.renamed, f"algorithms.{source.label}")
-    if key in own:
-        return f"algorithms.{source.label}.{key}"
-    raise unknown(f"parameter of {source.label} or key of [train]", key, [*own, *train])
 
 
 def plan(

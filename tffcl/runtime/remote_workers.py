@@ -23,7 +23,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import runtime
-from tffcl.aggregators.collect import collect_rows
 from tffcl.errors import UserError
 from tffcl.runtime import Address, RemoteWorkers
 from tffcl.runtime.parting import deal, placements, without_clients
@@ -262,11 +261,30 @@ def _build_trial():
 
     @tff.tensorflow.computation(tff.SequenceType(np.int32))
     def row(numbers):
-        return tf.range(2.0) + tf.cast(numbers.reduce(0, lambda total, _: total), tf.float32)
+        return tf.range(2.0)[tf.newaxis] + tf.cast(numbers.reduce(0, lambda total, _: total), tf.float32)
+
+    rows_type = tff.TensorType(np.float32, [None, 2])
+
+    @tff.tensorflow.computation
+    def none():
+        return tf.compat.v1.placeholder_with_default(np.zeros([0, 2], np.float32), [None, 2])
+
+    @tff.tensorflow.computation(rows_type, tff.TensorType(np.float32, [1, 2]))
+    def append(rows, new):
+        return tf.concat([rows, new], 0)
+
+    @tff.tensorflow.computation(rows_type, rows_type)
+    def join(first, second):
+        return tf.concat([first, second], 0)
+
+    @tff.tensorflow.computation(rows_type)
+    def as_it_is(rows):
+        return tf.identity(rows)
 
     @tff.federated_computation(tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS))
     def trial(numbers):
-        return tff.federated_sum(tff.federated_map(add_up, numbers)), collect_rows(tff.federated_map(row, numbers))
+        rows = tff.federated_aggregate(tff.federated_map(row, numbers), none(), append, join, as_it_is)
+        return tff.federated_sum(tff.federated_map(add_up, numbers)), rows
 
     return trial, [[1], [2], [3]]
 

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 
 from tffcl.datasets import storage
+from tffcl.datasets.arrays import measured
 from tffcl.datasets.core import Dataset, Images
 from tffcl.datasets.loaders.tfds_files import read_arrays, read_split
-from tffcl.datasets.normalization import measured
 from tffcl.errors import unknown
 from tffcl.validation import validated
 

@@ -4,9 +4,8 @@ import pathlib
 
 import numpy as np
 
-from tffcl.datasets.arrays import labels_of, owners_of
+from tffcl.datasets.arrays import labels_of, measured, owners_of
 from tffcl.datasets.core import Dataset, Images
-from tffcl.datasets.normalization import measured
 from tffcl.datasets.storage import expanded
 from tffcl.errors import UserError
 from tffcl.validation import Count, validated
