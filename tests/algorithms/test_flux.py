@@ -10,7 +10,7 @@ from tests.algorithms.conftest import PAIRS, same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.flux import FLUXParameters, build_flux
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.population import population_of
+from tffcl.clients.population import Population, population_of
 from tffcl.errors import UserError
 from tffcl.models.mlp import build_mlp
 from tffcl.signatures.descriptors import build_descriptors
@@ -41,11 +41,19 @@ def test_descriptors_are_moments_of_the_outputs(tff_worker, model, population):
         examples = next(iter(population.examples(client).batch(1000)))
         outputs = model.logits(model.unravel(model.initial), model.preprocess(examples["x"]), None).numpy()
         found = signature.computation(model.initial, population.examples(client))
-        np.testing.assert_allclose(found["marginal"], np.concatenate([outputs.mean(0), outputs.std(0)]), atol=1e-5)
+        np.testing.assert_allclose(found["marginal"], [outputs.mean(0), outputs.std(0)], atol=1e-5)
         for label, row in enumerate(found["conditional"]):
             own = outputs[examples["y"].numpy() == label]
-            expected = np.concatenate([own.mean(0), own.std(0)]) if len(own) else np.zeros(20)
+            expected = [own.mean(0), own.std(0)] if len(own) > 1 else np.full([2, 10], -1.0)
             np.testing.assert_allclose(row, expected, atol=1e-5)
+
+
+def test_a_class_with_one_example_counts_as_missing(tff_worker, model, digits):
+    x, y = digits
+    rows = np.concatenate([np.flatnonzero(y == 0)[:3], np.flatnonzero(y == 4)[:1]])
+    alone = Population.from_arrays({0: (x[rows], y[rows])})
+    found = build_descriptors(model).computation(model.initial, alone.examples(0))["conditional"]
+    assert (np.abs(found[0]) != 1).all() and (found[1:] == -1).all()
 
 
 def test_descriptors_of_many_examples_are_taken_in_batches(tff_worker, model, digit_clients):
@@ -53,7 +61,7 @@ def test_descriptors_of_many_examples_are_taken_in_batches(tff_worker, model, di
     found = build_descriptors(model).computation(model.initial, clients.examples(0))
     x = next(iter(clients.examples(0).batch(1000)))["x"]
     outputs = model.logits(model.unravel(model.initial), model.preprocess(x), None).numpy()
-    np.testing.assert_allclose(found["marginal"][:10], outputs.mean(0), atol=1e-5)
+    np.testing.assert_allclose(found["marginal"][0], outputs.mean(0), atol=1e-5)
 
 
 def test_it_finds_the_groups_and_how_many_there_are(flux, found):
@@ -73,7 +81,20 @@ def test_newcomers_are_placed_without_their_labels(flux, found, digits, tff_work
         images = x[np.isin(y, pair)][:60]
         wrong = np.full(60, 9, np.int32)
         stranger = population_of({9: tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=images, y=wrong))})
-        assert flux.admit(state, stranger).assignment[-1] == state.assignment[group]
+        joined = flux.admit(state, stranger)
+        assert joined.assignment[-1] == state.assignment[group]
+        np.testing.assert_allclose(joined.descriptors["marginal"][:9], state.descriptors["marginal"])
+
+
+def test_newcomers_send_what_their_labels_do_not_change(flux, found, digits, tff_worker):
+    """80 bytes for P(X), not 880; what the server then can compare everyone by is P(X)."""
+    (state, _), x = found, digits[0][:60]
+    joined = [flux.admit(state, Population.from_arrays({9: (x, np.full(60, label))})) for label in (3, 9)]
+    assert flux.joined_traffic(state, joined[0]).up == 4 * 20
+    assert joined[0].descriptors.keys() == {"marginal"} and len(joined[0].descriptors["marginal"]) == 10
+    np.testing.assert_array_equal(joined[0].descriptors["marginal"], joined[1].descriptors["marginal"])
+    metric = flux.views(joined[0]).metric
+    assert metric.proximity.shape == (10, 10) and metric.merges is None and metric.unit == "scaled descriptors of P(X)"
 
 
 def test_before_the_groups_it_is_fedavg(tff_worker, model, population, reference):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.cluster import hierarchy
 from scipy.spatial import distance
+from sklearn.preprocessing import MinMaxScaler
 
 from tffcl.clustering import density
 
@@ -30,10 +31,23 @@ def test_who_is_near_to_nobody_is_alone(seed, neighbourhood="gap"):
     assert len(set(labels.tolist())) == 3
 
 
-def test_the_knee_is_the_bend_of_the_nearest_distances():
-    points = np.array([0.0, 1.0, 3.0, 4.0, 6.0, 7.0, 20.0])[:, np.newaxis]
-    apart = np.abs(points - points.T)
-    assert density.knee_distance(apart) == 1.0  # the nearest distances are 1, 1, 1, 1, 1, 1 and 13
+# Where kneed 0.9.0, KneeLocator(range(n), distances, curve="convex", direction="increasing"), finds the elbow.
+KNEES = [9, 10, 12, 11, 18, 20, 23, 24, 18, 23, 28, 28, 33, 36, 32, 39, 32, 45, 43, 43, 50, 48, 49, 47]
+
+
+@pytest.mark.parametrize("seed, place", enumerate(KNEES))
+def test_the_knee_is_the_first_as_kneed_finds_it(seed, place):
+    rng = np.random.default_rng(seed)
+    centres, clients = rng.normal(0, 3, [5, 4]), 12 + 2 * seed
+    points = centres[rng.integers(0, 5, clients)] + rng.normal(0, 0.1 * (1 + seed % 8), [clients, 4])
+    apart = distance.squareform(distance.pdist(points))
+    nearest = np.sort(np.where(np.eye(clients, dtype=bool), np.inf, apart).min(axis=1))
+    assert density.knee_distance(apart) == nearest[place]
+
+
+def test_a_curve_without_a_knee_gives_its_largest_distance():
+    points = np.array([0.0, 1.0, 3.0])[:, np.newaxis]  # 1, 1 and 2: kneed finds none
+    assert density.knee_distance(np.abs(points - points.T)) == 2.0
     assert density.knee_distance(np.array([[0.0, 2.0], [2.0, 0.0]])) == 2.0
 
 
@@ -42,12 +56,16 @@ def test_few_and_equal_points():
     assert density.dense_groups(np.zeros([4, 3]))[0].tolist() == [0, 0, 0, 0]
 
 
-def test_kinds_are_scaled_by_their_own_spread():
-    descriptors = {"small": np.array([[0.0, 1.0], [2.0, 3.0]]), "large": np.array([[100.0], [300.0]])}
-    points, spreads = density.scaled(descriptors)
-    assert spreads == {"small": pytest.approx(np.std([0, 1, 2, 3])), "large": 100.0}
-    np.testing.assert_allclose(points[:, 2], [1, 3])
-    np.testing.assert_allclose(density.scaled({"large": np.array([[50.0]])}, spreads)[0], [[0.5]])
+def test_blocks_are_scaled_by_their_own_span_as_scikit_learns_min_max():
+    """The authors scale each block of a vector, all clients and entries together."""
+    rng = np.random.default_rng(0)
+    descriptors = {"marginal": rng.normal(0, 5, [6, 2, 3]), "conditional": rng.normal(0, [[[1], [40]]] * 4, [6, 4, 2, 3])}
+    descriptors["conditional"][:, 3] = -1  # a class that nobody has
+    points, spans = density.scaled(descriptors)
+    blocks = np.concatenate([value.reshape(6, -1, 3) for value in descriptors.values()], axis=1)
+    expected = [MinMaxScaler().fit_transform(blocks[:, k].reshape(-1, 1)).reshape(6, 3) for k in range(blocks.shape[1])]
+    np.testing.assert_allclose(distance.pdist(points), distance.pdist(np.concatenate(expected, axis=1)), atol=1e-12)
+    np.testing.assert_array_equal(density.scaled({"marginal": descriptors["marginal"][:2]}, spans)[0], points[:2, :6])
 
 
 def test_newcomers_join_the_nearest_mean():

@@ -44,11 +44,11 @@ class FLUXParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FLUXState(ClusteredState):
-    """Adds, once clients are grouped: descriptors by name, rows are clients; what each kind was divided by; eps of the grouping; and the
-    model `float32 [P]` that clients describe their data with."""
+    """Adds, once clients are grouped: descriptors by name, rows are clients (of P(X) only, when newcomers have joined); what each
+    block of them was divided by; eps of the grouping; and the model `float32 [P]` that clients describe their data with."""
 
     descriptors: Mapping[str, np.ndarray] | None = None
-    spreads: Mapping[str, float] | None = None
+    spans: Mapping[str, np.ndarray] | None = None
     eps: np.ndarray | None = None
     described_by: np.ndarray | None = None
 
@@ -60,9 +60,10 @@ class FLUX(EngineMethod):
 
     def __init__(self, engine: ClusteredTraining, parameters: FLUXParameters):
         super().__init__("flux", engine)
-        signature = build_descriptors(engine.model)
-        self._how, self._collection, self._asked = parameters, build_collection(signature), build_stacked_collection(signature)
-        self.joining = Traffic.of(signature_transfer(signature))
+        first, later = build_descriptors(engine.model), build_descriptors(engine.model, by_class=False)
+        self._how, self._newcomers = parameters, later
+        self._asked, self._asked_later = build_stacked_collection(first), build_stacked_collection(later)
+        self._grouping, self.joining = (Traffic.of(signature_transfer(each)) for each in (first, later))
         self._shown = None, None  # descriptors, and the metric view of them
 
     def initialize(self, population: Population) -> FLUXState:
@@ -73,31 +74,33 @@ class FLUX(EngineMethod):
         if state.descriptors is None and cohort.seed[1] > self._how.warm_up_rounds:
             state, asked = self._grouped(state, cohort.population), len(cohort.population)
         state, metrics = self.engine.next(state, cohort)
-        return state, metrics.with_signatures(self.joining * asked)
+        return state, metrics.with_signatures(self._grouping * asked)
 
     def _grouped(self, state: FLUXState, population: Population) -> FLUXState:
         """All clients describe their data; every cluster starts from the warmed-up model."""
-        described = self._described(state.models[0], population)
-        points, spreads = density.scaled(described)
+        described = self._described(self._asked, state.models[0], population)
+        points, spans = density.scaled(described)
         labels, eps = density.dense_groups(points, self._how.neighbourhood, self._how.eps_scale)
         grown = self.engine.grown(state, labels.max())
         grown["models"] = np.repeat(state.models, labels.max() + 1, axis=0)
-        found = {"descriptors": described, "spreads": spreads, "eps": np.float64(eps), "described_by": state.models[0]}
+        found = {"descriptors": described, "spans": spans, "eps": np.float64(eps), "described_by": state.models[0]}
         return dataclasses.replace(state, assignment=labels, **found, **grown)
 
-    def _described(self, model: np.ndarray, population: Population):
+    def _described(self, asked: tff.Computation, model: np.ndarray, population: Population):
         told = releases.of_all("the descriptors", population, once=True)
-        return ask_all(self._asked, model, population, population.stacked, told=told)
+        return ask_all(asked, model, population, population.stacked, told=told)
 
     def admit(self, state: FLUXState, newcomers: Population) -> FLUXState:
-        """A newcomer joins the cluster whose mean descriptor of P(X) is nearest to its own: nothing is asked of its labels."""
+        """A newcomer joins the cluster whose mean descriptor of P(X) is nearest to its own: it sends that one only."""
         check_newcomers(state, newcomers)
         if state.descriptors is None:
             return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
-        described = self._described(state.described_by, newcomers)
-        nearest = density.nearest_groups(state.descriptors["marginal"], state.assignment, described["marginal"])
+        theirs = self._described(self._asked_later, state.described_by, newcomers)
+        known = {"marginal": state.descriptors["marginal"]}
+        (points, _), (arrived, _) = (density.scaled(each, state.spans) for each in (known, theirs))
+        nearest = density.nearest_groups(points, state.assignment, arrived)
         order = joined_order(state, newcomers)
-        together = {name: np.concatenate([state.descriptors[name], described[name]])[order] for name in described}
+        together = {name: np.concatenate([known[name], theirs[name]])[order] for name in known}
         return dataclasses.replace(state, descriptors=together, **extended(state, newcomers, nearest))
 
     def joined_traffic(self, before: FLUXState | None, after: FLUXState) -> Traffic:
@@ -110,14 +113,17 @@ class FLUX(EngineMethod):
             return super().views(state)
         of, metric = self._shown
         if of is not state.descriptors:  # many rounds are of the same descriptors, and all pairs take seconds
-            apart = distance.squareform(distance.pdist(density.scaled(state.descriptors, state.spreads)[0])).astype(np.float32)
-            merges = hierarchical.build_dendrogram(apart, "single").merges
-            metric = MetricView(apart, "scaled descriptors", "euclidean", merges, float(state.eps), "single")
+            apart = distance.squareform(distance.pdist(density.scaled(state.descriptors, state.spans)[0])).astype(np.float32)
+            if "conditional" in state.descriptors:
+                merges = hierarchical.build_dendrogram(apart, "single").merges
+                metric = MetricView(apart, "scaled descriptors", "euclidean", merges, float(state.eps), "single")
+            else:  # what all can be compared by is not what the groups were found by
+                metric = MetricView(apart, "scaled descriptors of P(X)", "euclidean")
             self._shown = state.descriptors, metric
         return Views(state.client_ids, state.assignment, metric=metric)
 
     def exports(self) -> Exports:
-        found = self.engine.exports(build=lambda: {"signature": self._collection})
+        found = self.engine.exports(build=lambda: {"signature": build_collection(self._newcomers)})
 
         def values(state: FLUXState) -> dict:
             if state.descriptors is None:
@@ -139,8 +145,12 @@ def build_flux(
 
     From the paper: descriptors of P(X) and of each class under a warmed-up global model, DBSCAN with a distance of its own
     finding, points near to nobody as clusters of their own, cluster models that start from the global one, label-free
-    newcomers. Ours: the model's outputs in the place of its latent layer, a fixed number of warm-up rounds, and no noise on the
-    descriptors.
+    newcomers. From the authors' code: Kneedle's first knee, min-max scaling of means and deviations, each class's apart, and
+    what stands for a class that a client lacks. Ours: the model's outputs in the place of its latent layer (there projected to
+    as many dimensions as there are classes), a fixed number of warm-up rounds, the largest distance where there is no knee
+    (there an error), and no noise on the descriptors.
+
+    The exported signature is that of newcomers: what is exported has its groups.
 
     Args:
       model: What is trained.

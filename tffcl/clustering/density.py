@@ -8,40 +8,54 @@ from sklearn.cluster import DBSCAN
 
 from tffcl.clustering import hierarchical
 
-_LEAST_SPREAD = 1e-12  # of a descriptor, below which it says nothing
 
+def scaled(descriptors: Mapping[str, np.ndarray], spans: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, dict]:
+    """Lays descriptors out as vectors, each block divided by its span over all clients and entries (the authors' min-max scaling).
 
-def scaled(descriptors: Mapping[str, np.ndarray], spreads: Mapping[str, float] | None = None) -> tuple[np.ndarray, dict]:
-    """Lays descriptors out as vectors, each kind divided by its standard deviation over all clients and entries.
+    Where a block begins is left as it is: it moves no distance.
 
     Args:
-      descriptors: Arrays `[N, ...]` by name.
-      spreads: The deviations of an earlier call, for newcomers; None: those of these clients.
+      descriptors: Arrays `[N, ..., d]` by name; the last axis is the entries of a block, those before it number the blocks.
+      spans: What an earlier call returned, for newcomers; None: those of these clients.
 
     Returns:
-      `(float64 [N, d], {name: deviation})`.
+      `(float64 [N, entries of all blocks], {name: span of each block, float64 [...]})`.
     """
-    if spreads is None:
-        spreads = {name: max(float(np.std(value)), _LEAST_SPREAD) for name, value in descriptors.items()}
-    parts = [np.asarray(value, np.float64).reshape(len(value), -1) / spreads[name] for name, value in descriptors.items()]
-    return np.concatenate(parts, axis=1), dict(spreads)
+    arrays = {name: np.asarray(value, np.float64) for name, value in descriptors.items()}
+    if spans is None:
+        spans = {name: np.ptp(value, axis=(0, -1)) for name, value in arrays.items()}
+    parts = [value / np.where(spans[name] > 0, spans[name], 1.0)[..., np.newaxis] for name, value in arrays.items()]
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1), dict(spans)
 
 
 def knee_distance(apart: np.ndarray) -> float:
-    """Returns the distance to the nearest neighbour at which the clients' sorted distances bend upwards most.
+    """Returns the distance to the nearest neighbour at which the clients' sorted distances bend upwards.
 
-    The knee is where the convex curve, scaled to the unit square, lies farthest below the diagonal (Kneedle: Satopää et al.
-    2011).
+    Kneedle (Satopää et al. 2011, section III) for a convex curve that rises, with sensitivity 1: of the curve, scaled to the
+    unit square and turned about its middle, less the diagonal, the first local maximum after which that falls by more than a
+    mean step before it rises again. A curve without a knee gives its largest distance, which leaves nobody alone.
 
     Args:
       apart: `float [N, N]`, N from 2, zero on the diagonal.
     """
     nearest = np.sort(np.where(np.eye(len(apart), dtype=bool), np.inf, apart).min(axis=1))
-    rise = nearest[-1] - nearest[0]
+    rise, last, peak = nearest[-1] - nearest[0], len(nearest) - 1, None
     if rise <= 0:
         return float(nearest[-1])
-    below = np.linspace(0, 1, len(nearest)) - (nearest - nearest[0]) / rise
-    return float(nearest[below.argmax()])
+    # Two clients that are each other's nearest have one distance, and the curve then falls by a mean step to the last bit:
+    # whether that is more than one is rounding, so each operation is that of the package kneed, which the authors use.
+    diagonal = np.flip(1 - np.arange(last + 1) / last)
+    above = np.flip(1 - (nearest - nearest[0]) / rise) - diagonal
+    step = np.diff(diagonal).mean()
+    for place in range(last):
+        before, here, after = above[max(place - 1, 0)], above[place], above[place + 1]
+        if here >= max(before, after):
+            peak = place
+        if here <= min(before, after):
+            peak = None
+        if peak is not None and after < above[peak] - step:
+            return float(nearest[last - peak])
+    return float(nearest[-1])
 
 
 def gap_distance(apart: np.ndarray) -> float:
@@ -57,7 +71,7 @@ def nearest_groups(known: np.ndarray, labels: np.ndarray, points: np.ndarray) ->
 
 
 NEIGHBOURHOODS = {
-    "knee": "the distance to the nearest neighbour at which the clients' sorted ones bend upwards most (the authors' code)",
+    "knee": "the distance to the nearest neighbour at which the clients' sorted ones first bend upwards (Kneedle, the authors' code)",
     "gap": "where the tree of single linkage has its largest relative gap, as in the other methods that cut a tree",
 }
 

@@ -12,18 +12,20 @@ from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import Signature, build_signature
 
 _BATCH = 256  # bounds the activations
+_OF_A_MISSING_CLASS = -1.0
 
 
-def build_descriptors(model: FlatModel, vector: np.ndarray | None = None) -> Signature:
-    """Builds the signature `V = <marginal=float32[2C],conditional=float32[C,2C]>` (FLUX, Fenoglio et al. 2025, arXiv:2511.22305).
+def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_class: bool = True) -> Signature:
+    """Builds the signature `V = <marginal=float32[2,C],conditional=float32[C,2,C]>` (FLUX, Fenoglio et al. 2025, arXiv:2511.22305).
 
     Mean and standard deviation of the model's C outputs over all of a client's examples describe P(X), and need no labels;
-    those over the examples of each class describe P(X|Y) and P(Y|X); a class that the client lacks is zero. The paper takes a
-    latent layer of the model instead of its outputs.
+    those over the examples of each class describe P(X|Y) and P(Y|X); of a class with fewer than two examples all are -1, as in
+    the authors' code. The paper takes a latent layer of the model instead of its outputs.
 
     Args:
       model: Architecture; its examples have one label each.
       vector: The model that is broadcast, `float32 [P]`; default the initial one.
+      by_class: Whether there is `conditional`; without it nothing that a client sends depends on its labels.
 
     Returns:
       The signature; its context is the model `float32[P]`.
@@ -48,24 +50,32 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None) -> Sig
         return tf.while_loop(lambda start, _: start < n, add, start, shape_invariants=shapes, parallel_iterations=1)[1]
 
     def moments(outputs, weights):
-        """`[..., 2C]` of the outputs `[n, C]` under weights `[..., n]`; zero where all weights are."""
+        """`[k, 2, C]` of the outputs `[n, C]` under weights `[k, n]`; zero where all weights are."""
         total = tf.reduce_sum(weights, -1, keepdims=True)
         mean = tf.math.divide_no_nan(tf.matmul(weights, outputs), total)
         apart = tf.square(outputs[tf.newaxis] - mean[:, tf.newaxis])
         variance = tf.math.divide_no_nan(tf.reduce_sum(weights[..., tf.newaxis] * apart, 1), total)
-        return tf.concat([mean, tf.sqrt(variance)], -1)
+        return tf.stack([mean, tf.sqrt(variance)], 1)
 
     @tf.function(autograph=False)
     def describe(vector, examples):
         data = stack(examples)
         outputs, labels = outputs_of(vector, data["x"]), data["y"]
-        everything = moments(outputs, tf.ones([1, tf.shape(labels)[0]]))[0]
-        by_class = moments(outputs, tf.one_hot(labels, classes, axis=0))
-        described = {"marginal": (everything, [2 * classes]), "conditional": (by_class, [classes, 2 * classes])}
-        return collections.OrderedDict((name, tf.ensure_shape(value, shape)) for name, (value, shape) in described.items())
+        everyone = moments(outputs, tf.ones([1, tf.shape(labels)[0]]))[0]
+        described = collections.OrderedDict(marginal=tf.ensure_shape(everyone, [2, classes]))
+        if by_class:
+            members = tf.one_hot(labels, classes, axis=0)
+            there = tf.reduce_sum(members, -1)[:, tf.newaxis, tf.newaxis] > 1
+            each = tf.where(there, moments(outputs, members), _OF_A_MISSING_CLASS)
+            described["conditional"] = tf.ensure_shape(each, [classes, 2, classes])
+        return described
 
     context = model.initial if vector is None else vector
     return build_signature(
-        "descriptors", model.example_spec, describe, context_type=tff.TensorType(np.float32, [model.size]), context=context,
+        "descriptors" if by_class else "marginal_descriptors",
+        model.example_spec,
+        describe,
+        context_type=tff.TensorType(np.float32, [model.size]),
+        context=context,
         key=model.key,
-    )  # fmt: skip
+    )
