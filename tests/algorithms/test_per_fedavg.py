@@ -40,6 +40,13 @@ def test_without_adaptation_it_is_fedavg_on_the_second_batches(tff_worker, model
     assert np.abs(expected - model.initial).max() > 0.05
 
 
+def test_the_steps_are_of_the_rate_that_was_set_for_all(tff_worker, model, population):
+    """A β of its own would hardly move where FedAvg learns at the rate of all."""
+    given = PerFedAvgParameters(beta=TRAINING.learning_rate)
+    states = [train(build_per_fedavg(model, TRAINING, how), population) for how in (PerFedAvgParameters(), given)]
+    np.testing.assert_array_equal(states[0].models, states[1].models)
+
+
 @pytest.mark.parametrize("gradient", ["first_order", "hessian_free"])
 def test_rounds_are_those_of_numpy(tff_worker, model, population, gradient):
     """The paper's mean, the same for all clients whatever they have."""

@@ -28,7 +28,7 @@ class PerFedAvgParameters(Parameters):
 
     Attributes:
       alpha: α, rate of the step that adapts, in training and before the local test.
-      beta: β, rate of the step that is kept, in the place of the task's learning_rate.
+      beta: β, rate of the step that is kept; default the learning rate of training.
       gradient: How the gradient through the adaptation is taken: first_order leaves its Hessian out, hessian_free takes a
         difference of gradients for it, with a third batch a step.
       delta: δ of that difference.
@@ -40,7 +40,7 @@ class PerFedAvgParameters(Parameters):
     """
 
     alpha: NonNegative = 0.01
-    beta: Positive = 0.001
+    beta: Positive | None = None
     gradient: one_of(GRADIENTS) = "first_order"
     delta: Positive = 0.001
     velocity: one_of(VELOCITIES) = "outer"
@@ -54,7 +54,8 @@ def build_meta_round(model: FlatModel, training: LocalTraining, parameters: PerF
     p = parameters
     if training.learning_rate_decay < 1:
         raise UserError("Per-FedAvg's steps are α and β, which learning_rate_decay does not change")
-    steps = MetaSteps(p.alpha, p.beta, p.delta, p.gradient, p.velocity)
+    beta = training.learning_rate if p.beta is None else p.beta
+    steps = MetaSteps(p.alpha, beta, p.delta, p.gradient, p.velocity)
     adapt = build_adapt(model, training, rate=p.alpha, steps=p.adaptation_steps) if p.adaptation_steps else None
     work = build_update_work(model, training, local_sgd=build_meta_sgd(model, training, steps), adapt=adapt)
     return compose(work, {"update": keyed_factory(aggregation)}, keyed_server(model.size), weighting=WEIGHTINGS[p.weighting])
@@ -84,11 +85,11 @@ def build_per_fedavg(
     The accuracy `local` is of a client's model after the round's meta-steps and the adaptation that follows them, `cluster` and
     `global` of the start without any. With α = 0 and weights by examples it is FedAvg on the second batch of each step. The
     steps of an epoch are as in the code of PACFL and FLIS, pairs of batches that follow each other; the paper draws every
-    batch anew.
+    batch anew. β is the learning rate that all methods have (Table 13 of PACFL: 0.001).
 
     Args:
       model: What is trained.
-      training: Epochs, batch size, momentum and weight decay of the local training; its learning rate is not used.
+      training: Epochs, batch size, momentum and weight decay of the local training, and β where `parameters` have none.
       parameters: The steps.
       aggregation: Of the updates inside each cluster, or over keyed updates; see `aggregators.clustered_mean.keyed_factory`.
 
