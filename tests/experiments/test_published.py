@@ -33,6 +33,7 @@ def test_other_settings_are_named(tmp_path):
 
 def test_a_task_without_published_numbers_has_no_file(tmp_path):
     assert noted(tmp_path, "attacks_digits_small", "fedavg") == []
+    assert noted(tmp_path, "demo_digits", "fedavg") == []  # what the README prints is no paper's
 
 
 def test_the_report_compares(tmp_path, finished_runs):
@@ -42,7 +43,7 @@ def test_the_report_compares(tmp_path, finished_runs):
     mean = 100 * sum(run.number("accuracy", "global", "mean") for run in runs[:2]) / 2
     method, compared, here, paper, difference, rounds, setting, where = row
     assert (method, compared, paper, rounds) == ("fedavg", "global", "77.30 ± 4.90", "5 of 200")
-    assert here.startswith(f"{mean:.2f} ±") and float(difference) == pytest.approx(mean - 77.3, abs=0.006)
+    assert here.startswith(f"{mean:.2f} ±") and difference == "–"  # 77.3 is of 200 rounds
     assert setting == "other train.rounds" and where == "PACFL, arXiv:2209.10526, Table 1: FMNIST, FedAvg"
 
 

@@ -24,7 +24,7 @@ def _cells(config: RunConfig) -> Iterator[dict]:
     for path in sorted(study_directory().glob("*.toml")):
         if f'"{config.task}"' in path.read_text(encoding="utf-8"):
             study = load_study(path.stem)
-            for cell in study.cells:
+            for cell in study.cells if study.paper else ():
                 if (
                     (cell.task, cell.method) == (config.task, config.algorithm)
                     and not cell.missing

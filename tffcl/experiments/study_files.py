@@ -118,7 +118,7 @@ class Study:
     Attributes:
       name: Of the study: the file's name without its ending.
       title: What it shows.
-      paper: Whose it is.
+      paper: Whose it is; "" for what no paper has, whose published numbers no report shows as such.
       table: Which table or figure.
       page: Where it stands; 0 where the text at hand has no pages.
       note: What a reader must know to compare.
@@ -240,7 +240,7 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
         note=" ".join(str(contents.get("note", "")).split()),
         published_is=str(contents.get("published_is", "")),
         seeds=tuple(contents.get("seeds", [0])),
-        cells=tuple(each for each in cells if each is not None),
+        cells=tuple([cell for cell, printed in cells if printed] or [cell for cell, _ in cells]),
         tuning=_tuning(path.name, contents.get("tuning", {})),
         layout=_layout(path.name, contents.get("layout", LAYOUTS[0])),
         about={name: " ".join(table["about"].split()) for name, table in columns.items() if "about" in table},
@@ -274,18 +274,19 @@ def _check_keys(table: Mapping, known: Mapping[str, Any], where: str):
             raise UserError(f"{where}: {error}") from None
 
 
-def _cell(where: str, directory: pathlib.Path, base: Mapping, names: tuple[str, str], tables: Sequence[Mapping]) -> Cell | None:
-    """The cell of a column and a row by the tables of the column, the row and the cell; later ones win.
+def _cell(
+    where: str, directory: pathlib.Path, base: Mapping, names: tuple[str, str], tables: Sequence[Mapping]
+) -> tuple[Cell, bool]:
+    """The cell of a column and a row by the tables of the column, the row and the cell, of which later ones win.
 
-    None: the paper has none.
+    With it, whether the paper's table has such a cell at all. The others are left out, but for a study in which nothing is
+    published: it has all of its cells.
     """
     (column, row), (of_column, of_row, own) = names, tables
     missing = _first(own.get("missing"), _of_cell(of_row.get("missing"), column), _of_cell(of_column.get("missing"), row)) or ""
     published = _first(
         own.get("published"), _of_cell(of_row.get("published"), column), _of_cell(of_column.get("published"), row)
     )
-    if published == "none":
-        return None
     both = functools.reduce(merged, tables, base)
     measure, accuracy = both.get("measure", "local"), both.get("accuracy", "local")
     if measure not in MEASURES:
@@ -305,7 +306,7 @@ def _cell(where: str, directory: pathlib.Path, base: Mapping, names: tuple[str, 
         task = str(directory / task)
     elif task and task not in task_names():
         raise unknown(f"task of {where}:", task, task_names())
-    return Cell(
+    cell = Cell(
         column=column,
         row=row,
         task=task,
@@ -319,6 +320,7 @@ def _cell(where: str, directory: pathlib.Path, base: Mapping, names: tuple[str, 
         overrides=both.get("set", {}),
         tune=_tuned(both.get("tune", {}), where),
     )
+    return cell, published != "none"
 
 
 def _tuned(table: Mapping, where: str) -> Mapping[str, tuple]:
@@ -338,8 +340,8 @@ def _of_cell(value, key: str):
 
 
 def _number(value, where: str) -> tuple[float | None, float | None]:
-    """A published number: 95.2, [95.2, 0.1], or "-" for what the paper did not reach."""
-    if value is None or value == "-":
+    """A published number: 95.2, [95.2, 0.1], "-" for what the paper did not reach, or "none" for a cell that it has not."""
+    if value in (None, "-", "none"):
         return None, None
     listed = value if isinstance(value, list) else [value]
     numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in listed)

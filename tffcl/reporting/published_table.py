@@ -62,8 +62,9 @@ def _row(own: Sequence[tuple[RunFiles, Mapping]]) -> list[str | Cell]:
     values = [study_results.measured(run.path, run.summary, each) for run, each in own]
     here = Stat.of(values)
     missed = len(values) - here.count if noted["measure"].endswith("_to") else 0
-    told = study_table.compared_cells(noted, here, missed, tuple(noted["published"]))
     rounds = max(int(run.number("rounds")) for run, _ in own)
+    cut = study_results.is_cut(noted["measure"], rounds, noted["rounds"])
+    told = study_table.compared_cells(noted, here, missed, tuple(noted["published"]), cut)
     differs = list(dict.fromkeys(each for _, cell in own for each in cell["differs"]))
     setting = f"other {', '.join(differs)}" if differs else "as published"
     where = f"{noted['where']}: {noted['column']}, {noted['row']}"

@@ -47,9 +47,14 @@ class Result:
     failures: tuple[Failure, ...]
 
     @property
+    def cut(self) -> bool:
+        """Whether fewer rounds were run than the paper's number is of, see `is_cut`."""
+        return is_cut(self.noted["measure"], self.rounds, self.noted.get("paper_rounds"))
+
+    @property
     def difference(self) -> float | None:
-        """Here minus paper; None where one of them is not there."""
-        return None if self.published[0] is None or not self.here.count else self.here.mean - self.published[0]
+        """Here minus paper; None where one of them is not there, or fewer rounds were run than the paper's number is of."""
+        return None if self.published[0] is None or not self.here.count or self.cut else self.here.mean - self.published[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -246,6 +251,11 @@ def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
         return float(errors.mean()) if errors.size else math.nan
     rounds = rounds_to(place / "rounds.csv", cell["accuracy"], cell["target"])
     return rounds * cell["megabits_a_round"] if measure == "megabits_to" else rounds
+
+
+def is_cut(measure: str, rounds: int | None, whole: int | None) -> bool:
+    """Whether a number of so many rounds cannot be held against one of the whole training; one of rounds to a target can."""
+    return not measure.endswith("_to") and rounds is not None and whole is not None and rounds < whole
 
 
 def _column(place: pathlib.Path, name: str) -> np.ndarray:

@@ -29,7 +29,7 @@ HEADS = ("", "compared", "here", "paper", "difference", "cluster", "took part", 
 
 
 def compared_cells(
-    noted: Mapping, here: Stat, missed: int, published: tuple[float | None, float | None]
+    noted: Mapping, here: Stat, missed: int, published: tuple[float | None, float | None], cut: bool
 ) -> tuple[str, str, str, str]:
     """Returns what is compared, the number here, the published one and their difference, as text.
 
@@ -38,6 +38,7 @@ def compared_cells(
       here: What the runs gave.
       missed: How many of them never reached the target.
       published: Mean and spread, each None where the paper has none.
+      cut: Whether the runs had fewer rounds than the published number is of: then there is no difference to tell.
     """
     measure, (mean, spread) = noted["measure"], published
     decimals = 0 if measure in ("rounds_to", "clusters", "known_clusters") else 3 if measure == "ari" else 2
@@ -50,7 +51,7 @@ def compared_cells(
     if missed:
         shown = "not reached" if not here.count else f"{shown} ({missed} not reached)"
     paper = MISSING if mean is None else f"{mean:.{decimals}f}{'' if spread is None else f' ± {spread:.{decimals}f}'}"
-    if mean is None or not here.count:
+    if mean is None or not here.count or cut:
         return compared, shown, paper, MISSING
     # Nothing is neither above nor below.
     difference = f"{round(here.mean - mean, decimals) or 0:+.{decimals}f}"
@@ -60,7 +61,7 @@ def compared_cells(
 def _row(result: Result) -> list[str]:
     """The cells of a line under `HEADS`."""
     noted = result.noted
-    compared, here, paper, difference = compared_cells(noted, result.here, result.missed, result.published)
+    compared, here, paper, difference = compared_cells(noted, result.here, result.missed, result.published, result.cut)
     seeds = str(max(each.count for each in result.accuracies.values()))
     rounds = MISSING if result.rounds is None else f"{result.rounds} of {noted['paper_rounds']}"
     accuracies = [show_number(result.accuracies[kind], 2) for kind in HEADS[5:9]]
