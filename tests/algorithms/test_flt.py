@@ -11,6 +11,7 @@ from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.flt import FLTParameters, build_flt
 from tffcl.algorithms.method import ClusteredState
 from tffcl.algorithms.pca_km_hc import PCAKMHCParameters, build_pca_km_hc
+from tffcl.algorithms.solo import build_solo
 from tffcl.clustering.relations import GAP, ClientRelatedness
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import build_autoencoder
@@ -77,6 +78,31 @@ def test_newcomers_join_the_nearest_cluster_and_nobody_moves(tff_worker, model, 
         method.admit(admitted, newcomers)
 
 
+def test_a_client_sends_as_many_centres_as_it_has_classes(tff_worker, model, encoder, grouped):
+    method = flt(model, encoder, threshold=1.5, metric="matching", num_centres="classes", change_flags=9, clusters="disjoint")
+    state = method.initialize(grouped)
+    np.testing.assert_array_equal(state.mask, np.tile(np.arange(10) < 2, [9, 1]))
+    assert same_groups(state.assignment)
+
+
+@pytest.mark.parametrize("triggers", [{}, {"period": 5}], ids=["once", "anew"])
+def test_the_client_whose_fine_tuning_diverges_is_named(tff_worker, model, encoder, grouped, triggers):
+    method = flt(model, encoder, fine_tune_epochs=1, fine_tune_rate=1e30, **triggers)
+    with pytest.raises(UserError, match="client 0 has no finite centre to send: its fine-tuning diverged, and a lower fine_tune"):
+        method.initialize(grouped)
+
+
+@pytest.mark.parametrize("clusters", ["joint", "disjoint"])
+def test_uniform_weights_are_those_of_the_printed_algorithm(tff_worker, model, encoder, population, clusters):
+    """Alg. 3 lines 17 and 19, everyone related: the plain mean of the trained models, whatever the clients' sizes."""
+    assert len(set(population.sizes.tolist())) > 1
+    method = flt(model, encoder, threshold=1e9, clusters=clusters, weighting="uniform")
+    everyone = tuple(population.client_ids)
+    solo = build_solo(model, TRAINING)
+    alone = models_of(solo, train(solo, population, (everyone,)), population)
+    assert_close(models_of(method, train(method, population, (everyone,)), population)[0], alone.mean(axis=0))
+
+
 def test_only_the_encoder_is_sent_unless_it_is_fine_tuned(model, encoder):
     autoencoder, vector = encoder
     plain, tuned = (flt(model, encoder, fine_tune_epochs=epochs).joining for epochs in (0, 1))
@@ -97,6 +123,8 @@ def test_only_the_encoder_is_sent_unless_it_is_fine_tuned(model, encoder):
         ({"min_dist": 1.5}, "min_dist is 1.5; it must be"),
         ({"map_dimensions": 0}, "map_dimensions is 0"),
         ({"num_centres": 0}, "num_centres is 0; it must be a whole number from 1"),
+        ({"num_centres": "clases"}, "did you mean 'classes'"),
+        ({"weighting": "equal"}, "unknown weighting 'equal'"),
         ({"encoder_epochs": 0}, "encoder_epochs is 0"),
     ],
 )

@@ -42,6 +42,15 @@ def test_inertia_is_scikit_learns(digits, num_centres, rows):
     np.testing.assert_allclose(found["centres"], means, atol=1e-5)
 
 
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_a_client_may_make_fewer_centres_than_a_message_holds(digits, limit):
+    points = digits[0][100:400].reshape(-1, 64).astype(np.float32) / 255
+    found = {key: value.numpy() for key, value in build_kmeans(5)(points, SEED, limit).items()}
+    np.testing.assert_array_equal(found["mask"], np.arange(5) < limit)
+    assert not found["centres"][limit:].any() and found["counts"].sum() == 300
+    assert found["inertia"] <= 1.02 * KMeans(limit, n_init=10, random_state=0).fit(points).inertia_
+
+
 def test_the_centres_of_scikit_learn_where_clusters_are_clear():
     rng = np.random.default_rng(0)
     points = np.repeat(10 * rng.standard_normal((5, 16)), 30, axis=0) + 0.1 * rng.standard_normal((150, 16))

@@ -135,6 +135,15 @@ def test_the_collected_signatures_in_the_runtime(tff_worker, digits, autoencoder
         np.testing.assert_allclose(value["centres"][client], expected["centres"], atol=1e-4)
 
 
+def test_a_client_makes_as_many_centres_as_it_has_classes(tff_worker, digits, autoencoder):
+    """FLT section IV-A3: "k can be adjusted according to the number of client classes"."""
+    signature = build_embedding(autoencoder, autoencoder.initial, SPEC, num_centres=10, by_class=True)
+    for classes in ([3], [1, 7], range(10)):
+        rows = np.flatnonzero(np.isin(digits[1], classes))[:60]
+        found = signature.computation(signature.context, dataset(digits, rows))
+        np.testing.assert_array_equal(found["mask"], np.arange(10) < len(classes))
+
+
 def test_a_client_without_examples_masks_all(tff_worker, digits, autoencoder):
     signature = build_embedding(autoencoder, autoencoder.initial, SPEC, fine_tune_epochs=1)
     found = signature.computation(signature.context, dataset(digits, slice(0, 0)))
@@ -152,6 +161,9 @@ def spec(shape, dtype=tf.uint8):
         (spec((28, 28, 1)), {}, "the clients' are uint8 of 28x28x1"),
         (spec((8, 8, 1), tf.float32), {}, "the clients' are float32 of 8x8x1"),
         (SPEC, {"num_centres": 0}, "num_centres is 0"),
+        (SPEC | {"y": tf.TensorSpec((), tf.float32)}, {"by_class": True}, "need one class label an example; give num_centres as"),
+        (SPEC | {"y": tf.TensorSpec((3,), tf.int32)}, {"by_class": True}, "need one class label an example; give num_centres as"),
+        (SPEC, {"by_class": True, "noise_multiplier": 1.0}, "how many classes a client has is its own"),
         (SPEC, {"fine_tune_epochs": -1}, "fine_tune_epochs is -1; it must be a whole number from 0"),
         (SPEC, {"batch_size": 0}, "batch_size is 0"),
         (SPEC, {"learning_rate": float("nan")}, "learning_rate is nan; it must be a number above 0"),

@@ -24,7 +24,7 @@ from tffcl.rounds import releases
 from tffcl.rounds.asking import build_signing, signature_transfer
 from tffcl.runner.privacy import Ledger, PrivacySettings
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
-from tffcl.signatures.embedding import CentreNoise, FineTuning, build_embedding
+from tffcl.signatures.embedding import CentreNoise, Centres, FineTuning, build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.signatures.private_noise import noised_centres
@@ -206,7 +206,7 @@ def test_clients_that_sign_again_cost_again(tff_worker, model, population):
 @pytest.mark.slow
 def test_clients_that_go_on_with_their_encoders_sign_again(tff_worker, model, population, encoder):
     """FLT's, when clusters are formed anew."""
-    refined = RefinedEncoders(encoder[0], model.example_spec, 3, FineTuning(1), 0, CentreNoise(4.0, 1.0, 1))
+    refined = RefinedEncoders(encoder[0], model.example_spec, Centres(3), FineTuning(1), 0, CentreNoise(4.0, 1.0, 1))
     private = build_embedding(*encoder, model.example_spec, num_centres=3, noise_multiplier=4.0, noise_seed=1)
 
     def twice():

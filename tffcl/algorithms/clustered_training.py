@@ -27,6 +27,7 @@ from tffcl.rounds.server_steps import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.summed import summed_form
 from tffcl.rounds.traffic import RoundMetrics
+from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.runtime import memory
 
 
@@ -38,6 +39,7 @@ def build_clustered_round(
     aggregation: tff.aggregators.WeightedAggregationFactory | None = None,
     optimizer: tff.learning.optimizers.Optimizer | None = None,
     flags: bool = False,
+    weighting: str = "examples",
 ) -> Round:
     """Builds one round of clustered training (PACFL Alg. 1 lines 17 to 25).
 
@@ -51,9 +53,11 @@ def build_clustered_round(
       aggregation: Of the updates, see `keyed_factory`.
       optimizer: Of the server, see `keyed_server`.
       flags: Whether clients tell that their data have changed (`changed=int32` in their input and their report).
+      weighting: Of clients in the mean, a name in `WEIGHTINGS`.
     """
     work = build_update_work(model, training, flags=flags)
-    return compose(work, {"update": keyed_factory(aggregation)}, keyed_server(model.size, optimizer=optimizer))
+    server = keyed_server(model.size, optimizer=optimizer)
+    return compose(work, {"update": keyed_factory(aggregation)}, server, weighting=WEIGHTINGS[weighting])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -260,12 +264,12 @@ def build_engine(
 
 
 def build_clustered_training(
-    model: FlatModel, training: LocalTraining, *, aggregation=None, optimizer=None, flags=None
+    model: FlatModel, training: LocalTraining, *, aggregation=None, optimizer=None, flags=None, weighting="examples"
 ) -> ClusteredTraining:
     """Builds the engine; arguments as in `build_clustered_round`, flags as in `ClusteredTraining`."""
 
     def build_round(aggregation) -> Round:
-        options = {"optimizer": optimizer, "flags": flags is not None}
+        options = {"optimizer": optimizer, "flags": flags is not None, "weighting": weighting}
         return build_clustered_round(model, training, aggregation=aggregation, **options)
 
     def rows(count: int):

@@ -27,7 +27,7 @@ from tffcl.references import is_reference, load_reference, made_by, named, regis
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.answers import build_inference, check_images
 from tffcl.signatures.descriptors import build_descriptors
-from tffcl.signatures.embedding import build_embedding
+from tffcl.signatures.embedding import CLASSES, Centres, build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.partial_weights import build_partial_weights
 from tffcl.signatures.pca_centres import build_pca_centres
@@ -145,7 +145,7 @@ def _pca_centres(
 
 def _embedding(
     model: FlatModel, *, find_encoder, seed, encoder: str = "fashion_mnist", encoder_epochs: Count = 25,
-    encoder_examples: Count | None = None, num_centres: Count = 5, fine_tune_epochs: int = 0,
+    encoder_examples: Count | None = None, num_centres: Count | one_of((CLASSES,)) = 5, fine_tune_epochs: int = 0,
     noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
 ):  # fmt: skip
     """FLT's signature.
@@ -155,13 +155,14 @@ def _embedding(
         pre-trained one.
       encoder_epochs: Passes of the pre-training over its data.
       encoder_examples: Only so many of its images; default all.
-      num_centres: k-means centres of the codes that a client sends.
+      num_centres: k-means centres of the codes that a client sends; "classes": as many as it has classes.
       fine_tune_epochs: Epochs in which each client fine-tunes the encoder on its own images first.
       noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
       clip: The largest norm of a centre, with noise.
     """
     autoencoder, vector = find_encoder(encoder, epochs=encoder_epochs, examples=encoder_examples)
-    options = {"num_centres": num_centres, "fine_tune_epochs": fine_tune_epochs, "seed": seed}
+    centres = Centres.named(num_centres, model.num_classes)
+    options = {"num_centres": centres.most, "by_class": centres.by_class, "fine_tune_epochs": fine_tune_epochs, "seed": seed}
     options |= {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
     return build_embedding(autoencoder, vector, model.example_spec, **options)
 

@@ -40,7 +40,8 @@ from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
-from tffcl.signatures.embedding import CentreNoise, FineTuning, build_embedding
+from tffcl.rounds.weightings import WEIGHTINGS
+from tffcl.signatures.embedding import CLASSES, CentreNoise, Centres, FineTuning, build_embedding
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of
 
 CASES = {"joint": "case I, every client its own mix by the relatedness matrix", "disjoint": "case II, disjoint clusters"}
@@ -57,7 +58,9 @@ class FLTParameters(Parameters):
       encoder_epochs: Passes of the pre-training over its data (authors: 25 to 30).
       encoder_examples: Only so many of its images; default all.
       latent: e, size of a code (paper: 128).
-      num_centres: k, centres that a client sends (paper: 5).
+      num_centres: k, centres that a client sends: 5 in the paper; "classes": as many as the client has classes, to which "k can
+        be adjusted on the client side" (section IV-A3) and is in the authors' code. More centres than classes cut the codes of
+        one class in pieces, and pieces of two groups may lie near each other. The server sees how many there are.
       fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before the first round; 5 in the
         paper for an encoder of other data than the clients' (Enc2), 0, the normal mode of Alg. 2, for one whose data cover
         them (Enc1).
@@ -72,10 +75,12 @@ class FLTParameters(Parameters):
       clusters: "joint" (case I, every client its own mix by the relatedness matrix) or "disjoint" (case II).
       num_clusters: C, for the disjoint clusters; default the best fitting number.
       mixes: With "joint", who gets a new mix in a round, and of what: "everyone" (of the cohort's models), "cohort" (only who
-        took part) or "stored" (everyone, of all models that the server has: Alg. 3 line 17 as printed). Where all take part
+        took part) or "stored" (everyone, of all models that the server has, as in Alg. 3 line 17). Where all take part
         the three are one. Else "stored" thins each update out with the models of absent clients: with a fifth of the clients a
         round on LEAF FEMNIST it is at 55 % after 100 rounds, "everyone" at 67 %; and only "everyone" is FedAvg when all are
         related. The paper has FLT converge faster than FedAvg there (Fig. 4), so this is what it must mean.
+      weighting: Of clients in a mix or a cluster's mean: by "examples", n_j, as in FedAvg and in the authors' later code; or
+        "uniform", as Alg. 3 lines 17 and 19 are printed: diag(p_m / |Ã_m|) and 1/|C_c|.
       num_neighbors: Of UMAP.
       map_dimensions: u, of UMAP's map (paper: "typically 2 or 3").
       min_dist: Of UMAP: how near points may lie in the map, from 0 to 1; γ has the same unit.
@@ -93,7 +98,7 @@ class FLTParameters(Parameters):
     encoder_epochs: Count = 25
     encoder_examples: Count | None = None
     latent: Count = 128
-    num_centres: Count = 5
+    num_centres: Count | one_of((CLASSES,)) = 5
     fine_tune_epochs: Whole = 5
     refine_epochs: Whole = 5
     fine_tune_optimizer: one_of(OPTIMIZERS) = "sgd"
@@ -103,6 +108,7 @@ class FLTParameters(Parameters):
     clusters: one_of(CASES) = "joint"
     num_clusters: Count | None = None
     mixes: one_of(MIXES) = "everyone"
+    weighting: one_of(WEIGHTINGS) = "examples"
     num_neighbors: Annotated[int, msgspec.Meta(ge=2)] = 15
     map_dimensions: Count = 2
     min_dist: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
@@ -127,6 +133,17 @@ class TaskonomyGrouping(OneShotClustering):
         labels, kept = self.relations.flattened(proximity)
         return labels, hierarchical.Dendrogram(kept["merges"], "ward"), float(kept["threshold"])
 
+    def build_signing(self):
+        """See `OneShotClustering.build_signing`."""
+        sign = super().build_signing()
+
+        def checked(population: Population):
+            signed = sign(population)
+            check_centres(signed, population)
+            return signed
+
+        return checked
+
     def suggest(self, proximity: np.ndarray, dendrogram: hierarchical.Dendrogram) -> hierarchical.Suggestion:
         """Suggests γ, from the clients' distances in the map; see `relations.suggested_gamma`."""
         del dendrogram
@@ -137,6 +154,16 @@ class TaskonomyGrouping(OneShotClustering):
     @property
     def suggested_unit(self) -> str:
         return self.unit
+
+
+def check_centres(signed, population: Population):
+    """Raises UserError, with the client's name, if one has sent no centre, as with an encoder that diverged, or one not finite."""
+    bad = np.flatnonzero(~np.isfinite(signed["centres"]).all(axis=(1, 2)) | ~signed["mask"].any(axis=1))
+    if len(bad):
+        raise UserError(
+            f"client {population.name_of(population.client_ids[bad[0]])} has no finite centre to send: its fine-tuning diverged, and "
+            "a lower fine_tune_rate helps, or its data hold NaN"
+        )
 
 
 def build_clustering(
@@ -165,6 +192,10 @@ def build_clustering(
     )
 
 
+def _centres(model: FlatModel, how: FLTParameters) -> Centres:
+    return Centres.named(how.num_centres, model.num_classes)
+
+
 def _relations(how: FLTParameters, seed: int) -> ClientRelatedness:
     layout = {"num_components": how.map_dimensions, "num_neighbors": how.num_neighbors, "min_dist": how.min_dist}
     return ClientRelatedness(how.metric, how.threshold, how.num_clusters, layout, seed)
@@ -176,8 +207,9 @@ def _fine_tuning(how: FLTParameters) -> FineTuning:
 
 def _build_signature(model, parameters: FLTParameters, encoder, seed: int, noise_seed: int | None = None):
     autoencoder, vector = encoder
+    centres = _centres(model, parameters)
     return build_embedding(
-        autoencoder, vector, model.example_spec, num_centres=parameters.num_centres,
+        autoencoder, vector, model.example_spec, num_centres=centres.most, by_class=centres.by_class,
         fine_tune_epochs=parameters.fine_tune_epochs, optimizer=parameters.fine_tune_optimizer,
         learning_rate=parameters.fine_tune_rate, seed=seed,
         noise_multiplier=parameters.signature_noise_multiplier, clip=parameters.signature_clip, noise_seed=noise_seed,
@@ -234,14 +266,14 @@ class FLT(Method):
         self._triggers = Triggers(parameters.change_flags, parameters.period)
         flags = changed_since_signed if parameters.change_flags is not None else None
         if self._joint:
-            self._rounds = build_related_training(model, training, parameters.mixes, flags)
+            self._rounds = build_related_training(model, training, parameters.mixes, flags, parameters.weighting)
         else:
-            self._rounds = build_clustered_training(model, training, flags=flags)
+            self._rounds = build_clustered_training(model, training, flags=flags, weighting=parameters.weighting)
         self._encoder = np.frombuffer(hashlib.sha256(np.ascontiguousarray(encoder[1]).tobytes()).digest(), np.uint8)
         self.joining = Traffic.of(signature_transfer(self._signature))
         self._vector = encoder[1]
         noise = CentreNoise(parameters.signature_noise_multiplier, parameters.signature_clip, noise_seed)
-        how = parameters.num_centres, _fine_tuning(parameters), seed, noise
+        how = _centres(model, parameters), _fine_tuning(parameters), seed, noise
         self._refined = RefinedEncoders(encoder[0], model.example_spec, *how)
         # Line 25 broadcasts the whole autoencoder, which fine-tuning needs.
         anew = dataclasses.replace(parameters, fine_tune_epochs=max(1, parameters.refine_epochs))
@@ -276,12 +308,7 @@ class FLT(Method):
             signed = self._sign(population, again=round_number > 0)
         else:
             signed, encoders = self._refined.sign(population, encoders, epochs, round_number)
-        bad = np.flatnonzero(~np.isfinite(signed["centres"]).all(axis=(1, 2)))
-        if len(bad):
-            raise UserError(
-                f"client {population.name_of(population.client_ids[bad[0]])} sent centres that are not finite; a lower fine_tune_rate helps, or "
-                "its data hold NaN"
-            )
+        check_centres(signed, population)
         return signed, encoders
 
     def _form(self, population: Population, encoders: KeptStates | None, epochs: int, round_number: int):
@@ -295,13 +322,14 @@ class FLT(Method):
     def _carry(self, state: FLTState, labels, population: Population):
         if self._joint:
             return {}
-        return {"models": mean_of_members(state.models, state.assignment, labels, population.sizes)}
+        weights = population.sizes if self._parameters.weighting == "examples" else np.ones_like(population.sizes)
+        return {"models": mean_of_members(state.models, state.assignment, labels, weights)}
 
     def admit(self, state: FLTState, newcomers: Population) -> FLTState:
         check_newcomers(state, newcomers)
         if not np.array_equal(state.encoder, self._encoder):
             raise UserError("the clients' centres are of another encoder: newcomers need the file or data directory of then")
-        signed, _ = self._signed_by(newcomers, None, 0, 0)  # they keep an encoder from the next formation on
+        signed, encoders = self._signed_by(newcomers, state.encoders, self._parameters.fine_tune_epochs, 0)
         points, apart = self._relations.place(state, signed["centres"], signed["mask"])
         labels = fcr.assign_to_nearest(signed["centres"], signed["mask"], state.centres, state.mask, state.assignment)
         known, gamma = len(state.client_ids), float(state.gamma)
@@ -319,7 +347,7 @@ class FLT(Method):
             models, rows = only_used(state.models, given, rows[order])
             changes |= {"rows": rows, "models": models}
         if self._triggers:
-            changes["flags"] = state.flags.with_arrivals(newcomers.versions, order)
+            changes |= {"flags": state.flags.with_arrivals(newcomers.versions, order), "encoders": encoders}
         return dataclasses.replace(state, **changes, **members)
 
     def views(self, state: FLTState) -> Views:

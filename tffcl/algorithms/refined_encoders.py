@@ -22,32 +22,32 @@ from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.simulation import run_round
-from tffcl.signatures.embedding import CentreNoise, FineTuning, build_embed
+from tffcl.signatures.embedding import CentreNoise, Centres, FineTuning, build_embed
 
 
 def build_refining_round(
-    autoencoder: FlatAutoencoder, example_spec, num_centres: int, fine_tuning: FineTuning, noise: CentreNoise = CentreNoise()
+    autoencoder: FlatAutoencoder, example_spec, centres: Centres, fine_tuning: FineTuning, noise: CentreNoise = CentreNoise()
 ) -> Round:
     """Builds the round in which clients fine-tune the encoder that they keep, and send the centres of their codes.
 
     Args:
       autoencoder: The architecture; a client keeps its parameters, `float32[P]`.
       example_spec: Structure of one example.
-      num_centres: k.
+      centres: How many a client makes.
       fine_tuning: How; 0 epochs leave the kept encoder as it is.
       noise: Of private centres.
 
     Returns:
       A round without server values, that collects `centres=<centres=float32[k,e],mask=bool[k]>`.
     """
-    embed = build_embed(autoencoder, num_centres, fine_tuning, noise)
+    embed = build_embed(autoencoder, centres, fine_tuning, noise)
 
     def compute(received, client):
         del received
         local = stack(client["examples"])
-        found, tuned = embed(client["kept"], local["x"], client["seed"])
-        finite = tf.reduce_all(tf.math.is_finite(tuned))
-        report = collections.OrderedDict(examples=tf.shape(local["y"])[0], loss=tf.constant(0.0), finite=finite)
+        found, tuned = embed(client["kept"], local, client["seed"])
+        # An encoder that diverged shows in centres that are not there.
+        report = collections.OrderedDict(examples=tf.shape(local["y"])[0], loss=tf.constant(0.0), finite=tf.constant(True))
         return ClientResult({"centres": found}, report, tuned)
 
     work = ClientWork(example_spec, compute, kept=tff.TensorType(np.float32, [autoencoder.size]))
@@ -61,7 +61,7 @@ class RefinedEncoders:
     Attributes:
       autoencoder: The architecture.
       example_spec: Structure of one example.
-      num_centres: k.
+      centres: How many a client makes.
       fine_tuning: How; its epochs are replaced.
       seed: Decides the order of examples and where k-means starts, with the round and the client.
       noise: Of private centres.
@@ -69,7 +69,7 @@ class RefinedEncoders:
 
     autoencoder: FlatAutoencoder
     example_spec: object
-    num_centres: int
+    centres: Centres
     fine_tuning: FineTuning
     seed: int
     noise: CentreNoise = CentreNoise()
@@ -98,5 +98,5 @@ class RefinedEncoders:
 @functools.lru_cache(maxsize=4)  # the modes of one method
 def _refining(encoders: RefinedEncoders, epochs: int) -> Round:
     fine_tuning = dataclasses.replace(encoders.fine_tuning, epochs=epochs)
-    how = encoders.num_centres, fine_tuning, encoders.noise
+    how = encoders.centres, fine_tuning, encoders.noise
     return build_refining_round(encoders.autoencoder, encoders.example_spec, *how)

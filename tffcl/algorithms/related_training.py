@@ -20,6 +20,7 @@ from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import Replacing, models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import RoundMetrics
+from tffcl.rounds.weightings import WEIGHTINGS
 
 MIXES = {
     "cohort": "clients that take part get a mix, the others keep their model",
@@ -29,7 +30,9 @@ MIXES = {
 
 
 @built_once
-def build_related_round(model: FlatModel, training: LocalTraining, *, flags: bool = False) -> Round:
+def build_related_round(
+    model: FlatModel, training: LocalTraining, *, flags: bool = False, weighting: str = "examples"
+) -> Round:
     """Builds one round of training with a relatedness matrix.
 
     The server has different models `float32[?,P]`; the aggregator's state is the relatedness `float32[?,?]` of this round, a
@@ -40,6 +43,7 @@ def build_related_round(model: FlatModel, training: LocalTraining, *, flags: boo
       model: What is trained.
       training: Local hyper-parameters.
       flags: Whether clients tell that their data have changed (`changed=int32` in their input and their report).
+      weighting: A name in `WEIGHTINGS`.
     """
 
     def receive(values, client):
@@ -47,7 +51,7 @@ def build_related_round(model: FlatModel, training: LocalTraining, *, flags: boo
 
     work = build_model_work(model, training, flags=flags)
     server = Server({"models": models_type(model.size)}, receive, Replacing("trained"), by_row={"models": "row"})
-    return compose(work, {"trained": RelatednessMeanFactory()}, server)
+    return compose(work, {"trained": RelatednessMeanFactory()}, server, weighting=WEIGHTINGS[weighting])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,12 +66,14 @@ class RelatedTraining:
       mixes: A name in `MIXES`. What "stored" adds is added on the server in Python, from models that it has; the round is the
         same, and so is what is exported.
       flags: `(state, Cohort) -> int32 [m]`, the clients' flags of change, for a round that takes them; else None.
+      weighting: A name in `WEIGHTINGS`, that of the round.
     """
 
     initial: np.ndarray
     round: Round
     mixes: str
     flags: Callable | None = None
+    weighting: str = "examples"
 
     def start(self, population, assignment: np.ndarray) -> dict:
         """Returns the fields of a state before the first round: one model for all."""
@@ -97,8 +103,10 @@ class RelatedTraining:
         result = run_round(self.round, cohort, sent, asked, **fields)
         mixes = result.values["models"]
         if self.mixes == "stored":
-            sizes = cohort.population.sizes[cohort.population.index(state.client_ids)]
-            mixes = with_stored(mixes, everything[mixed[first]] * sizes, where, state.models, state.rows)
+            weights = np.ones(len(state.client_ids), np.float32)
+            if self.weighting == "examples":
+                weights = cohort.population.sizes[cohort.population.index(state.client_ids)]
+            mixes = with_stored(mixes, everything[mixed[first]] * weights, where, state.models, state.rows)
         everyone = state.rows.copy()
         everyone[mixed] = len(state.models) + mix_of
         models, everyone = only_used(state.models, mixes, everyone)
@@ -120,7 +128,9 @@ class RelatedTraining:
         )
 
 
-def build_related_training(model: FlatModel, training: LocalTraining, mixes: str = "cohort", flags=None) -> RelatedTraining:
-    """Builds the rounds of FLT's case I; `mixes` is a name in `MIXES`, flags as in `RelatedTraining`."""
-    composed = build_related_round(model, training, flags=flags is not None)
-    return RelatedTraining(model.initial, composed, mixes, flags)
+def build_related_training(
+    model: FlatModel, training: LocalTraining, mixes: str = "cohort", flags=None, weighting: str = "examples"
+) -> RelatedTraining:
+    """Builds the rounds of FLT's case I; `mixes` is a name in `MIXES`, flags and weighting as in `RelatedTraining`."""
+    composed = build_related_round(model, training, flags=flags is not None, weighting=weighting)
+    return RelatedTraining(model.initial, composed, mixes, flags, weighting)

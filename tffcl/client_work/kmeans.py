@@ -22,14 +22,15 @@ def _start(points, num_centres, seed):
       seed: `int32 [2]`.
 
     Returns:
-      `(centres float64 [k, e], nearest float64 [n])`, the centres and each point's squared distance to the nearest of
-      them. If there are fewer different points than k, the centres after these repeat one of them.
+      `(centres float64 [k, e], nearest float64 [k, n])`, the centres and each point's squared distance to the nearest of the
+      first 1 to k of them, which are those of a start with so many. If there are fewer different points than k, the centres
+      after these repeat one of them.
     """
     n = tf.shape(points)[0]
     candidates = 2 + int(math.log(num_centres))  # as scikit-learn
     draws = tf.random.stateless_uniform([num_centres, candidates], seed=seed, dtype=tf.float64)
     nearest = tf.ones([n], tf.float64)
-    centres = []
+    centres, after = [], []
     for number in range(num_centres):
         heaps = tf.cumsum(nearest)
         # "right" passes over points of weight 0. Where there are no others it passes over all.
@@ -37,13 +38,15 @@ def _start(points, num_centres, seed):
         if number == 0:
             centres.append(points[drawn[0]])
             nearest = _squared_distances(points, centres[0])
+            after.append(nearest)
             continue
         tried = tf.gather(points, drawn)
         distances = tf.minimum(nearest, tf.stack([_squared_distances(points, each) for each in tf.unstack(tried)]))
         best = tf.argmin(tf.reduce_sum(distances, axis=1))
         centres.append(tried[best])
         nearest = distances[best]
-    return tf.stack(centres), nearest
+        after.append(nearest)
+    return tf.stack(centres), tf.stack(after)
 
 
 def _assign(points, centres):
@@ -63,7 +66,7 @@ def _lloyd(points, centres, max_iterations):
       centres: `float64 [k, e]`.
       max_iterations: At most so many.
     """
-    num_centres = centres.shape[0]
+    num_centres = tf.shape(centres)[0]
     lengths = tf.reduce_sum(tf.square(points), axis=1)
 
     def improve(number, centres, before, changed):
@@ -103,9 +106,9 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
       max_iterations: Of Lloyd's per start.
 
     Returns:
-      A tf.function `(points float32[n, e], seed int32[2]) ->
+      A tf.function `(points float32[n, e], seed int32[2], limit=int32) ->
       <centres=float32[k, e],mask=bool[k],counts=int32[k],inertia=float32>`; a centre without points, of which `counts`
-      is 0, is zero and masked. With n = 0 all are.
+      is 0, is zero and masked, as are those from the `limit`-th on, of a client that makes fewer than k. With n = 0 all are.
 
     Raises:
       UserError: If one of the numbers is not a whole number from 1.
@@ -113,17 +116,18 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
     counts = {"num_centres": num_centres, "restarts": restarts, "max_iterations": max_iterations}
     num_centres, restarts, max_iterations = (check_value(name, value, Count) for name, value in counts.items())
 
-    def once(points, seed):
-        centres, nearest = _start(points, num_centres, seed)
-        all_centres = tf.equal(tf.reduce_max(nearest), 0.0)  # at most k different points: there is nothing to improve
+    def once(points, seed, limit):
+        started, nearest = _start(points, num_centres, seed)
+        centres = started[:limit]
+        all_centres = tf.equal(tf.reduce_max(nearest[limit - 1]), 0.0)  # at most k different points: nothing can be improved
         centres = tf.cond(all_centres, lambda: centres, lambda: _lloyd(points, centres, max_iterations))
         assignment, squared = _assign(points, centres)
         counts = tf.math.unsorted_segment_sum(tf.ones_like(assignment), assignment, num_centres)
-        return centres, counts, tf.reduce_sum(squared)
+        return tf.pad(centres, [[0, num_centres - limit], [0, 0]]), counts, tf.reduce_sum(squared)
 
-    def best(points, seed):
+    def best(points, seed, limit):
         def restart(number):
-            return once(points, tf.random.experimental.stateless_fold_in(seed, number))
+            return once(points, tf.random.experimental.stateless_fold_in(seed, number), limit)
 
         types = (tf.float64, tf.int32, tf.float64)
         centres, counts, inertia = tf.map_fn(restart, tf.range(restarts), fn_output_signature=types, parallel_iterations=1)
@@ -134,11 +138,14 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
         no_centres = tf.zeros([num_centres, tf.shape(points)[1]], tf.float64)
         return no_centres, tf.zeros([num_centres], tf.int32), tf.zeros([], tf.float64)
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([2], tf.int32)])
-    def kmeans(points, seed):
+    signature = [tf.TensorSpec([None, None], tf.float32), tf.TensorSpec([2], tf.int32), tf.TensorSpec([], tf.int32)]
+
+    @tf.function(autograph=False, input_signature=signature)
+    def kmeans(points, seed, limit=num_centres):
+        limit = tf.clip_by_value(limit, 1, num_centres)
         finite = tf.boolean_mask(points, tf.reduce_all(tf.math.is_finite(points), axis=1))
         finite = tf.cast(finite, tf.float64)
-        centres, counts, inertia = tf.cond(tf.shape(finite)[0] > 0, lambda: best(finite, seed), lambda: nothing(finite))
+        centres, counts, inertia = tf.cond(tf.shape(finite)[0] > 0, lambda: best(finite, seed, limit), lambda: nothing(finite))
         mask = tf.ensure_shape(counts, [num_centres]) > 0
         return collections.OrderedDict(
             centres=tf.cast(tf.where(mask[:, tf.newaxis], centres, tf.zeros_like(centres)), tf.float32),

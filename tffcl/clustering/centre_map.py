@@ -123,7 +123,7 @@ def checked_centres(centres, mask, who: str) -> tuple[np.ndarray, np.ndarray]:
         )
     empty = ~mask.any(axis=1)
     if empty.any():
-        raise UserError(f"{who} {empty.argmax()} has no centre; each must have at least one")
+        raise UserError(f"{who} {empty.argmax()} has no centre, as one whose encoder diverges in fine-tuning; each must have one at least")
     bad = (~np.isfinite(centres).all(axis=2) & mask).any(axis=1)
     if bad.any():
         raise UserError(f"the centres of {who} {bad.argmax()} have NaN or infinite entries")

@@ -57,29 +57,58 @@ class FineTuning(Parameters):
         return FINE_TUNE_RATES[self.optimizer] if self.learning_rate is None else self.learning_rate
 
 
-def build_embed(autoencoder: FlatAutoencoder, num_centres: int, fine_tuning: FineTuning, noise: CentreNoise = CentreNoise()):
+CLASSES = "classes"  # as many centres as the client has classes
+
+
+@dataclasses.dataclass(frozen=True)
+class Centres(Parameters):
+    """How many k-means centres of its codes a client makes.
+
+    Attributes:
+      most: k, the centres of a message.
+      by_class: Whether a client makes only as many as it has classes, k at most; it masks the others.
+    """
+
+    most: Count = 5
+    by_class: bool = False
+
+    @classmethod
+    def named(cls, num_centres: int | str, num_classes: int) -> "Centres":
+        """Of a number for all, or `CLASSES`, of which a client has `num_classes` at most."""
+        return cls(num_classes, True) if num_centres == CLASSES else cls(num_centres)
+
+    def of(self, labels: tf.Tensor) -> tf.Tensor:
+        """Returns how many the client with these `labels [n]` makes, `int32 []`."""
+        return tf.size(tf.unique(labels)[0]) if self.by_class else tf.constant(self.most)
+
+
+def build_embed(autoencoder: FlatAutoencoder, centres: Centres, fine_tuning: FineTuning, noise: CentreNoise = CentreNoise()):
     """Builds what a client does with its images and an encoder (FLT Alg. 2 lines 3 to 9).
 
     Returns:
-      A tf.function `(vector float32[P], x uint8[n, ...], seed int32[2]) -> (found, vector float32[P])`: `centres
+      A tf.function `(vector float32[P], <x=uint8[n,...],y=[n]>, seed int32[2]) -> (found, vector float32[P])`: `centres
       float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning. The seed is the client's own, so that
       its noise is.
     """
-    kmeans, encode = build_kmeans(num_centres), build_encode(autoencoder)
+    kmeans, encode = build_kmeans(centres.most), build_encode(autoencoder)
     fine_tune = build_fine_tune(
         autoencoder, fine_tuning.epochs, fine_tuning.batch_size, fine_tuning.rate, fine_tuning.optimizer
     )
 
     @tf.function(autograph=False)
-    def embed(vector, images, seed):
+    def embed(vector, examples, seed):
+        images = examples["x"]
         tuned = fine_tune(vector, images, seed) if fine_tuning.epochs else tf.identity(vector)
-        found = kmeans(encode(tuned, images), tf.random.experimental.stateless_fold_in(seed, _KMEANS_STREAM))
-        centres = tf.ensure_shape(found["centres"], [found["mask"].shape[0], autoencoder.latent])
+        finite = tf.reduce_all(tf.math.is_finite(tuned))
+        codes = tf.where(finite, encode(tuned, images), np.nan)  # an encoder that diverged has no centres, whatever is left of it
+        own_seed = tf.random.experimental.stateless_fold_in(seed, _KMEANS_STREAM)
+        found = kmeans(codes, own_seed, centres.of(examples["y"]))
+        means = tf.ensure_shape(found["centres"], [centres.most, autoencoder.latent])
         if noise.noise_multiplier:
             own = None if noise.seed is None else tf.random.experimental.stateless_fold_in(seed, noise.seed % 2**31)
-            told = noised_centres(centres, found["mask"], noise.noise_multiplier, noise.clip, own)
+            told = noised_centres(means, found["mask"], noise.noise_multiplier, noise.clip, own)
         else:
-            told = collections.OrderedDict(centres=centres, mask=found["mask"])
+            told = collections.OrderedDict(centres=means, mask=found["mask"])
         return told, tuned
 
     return embed
@@ -105,6 +134,15 @@ def check_encoder(autoencoder: FlatAutoencoder, vector, example_spec) -> np.ndar
     return vector
 
 
+def check_classes(example_spec, noise: CentreNoise):
+    """Raises UserError if a client cannot tell how many classes it has, or its noise is to hide that."""
+    labels = example_spec["y"]
+    if labels.shape.rank != 0 or not labels.dtype.is_integer:
+        raise UserError("centres by the number of classes need one class label an example; give num_centres as a number")
+    if noise.noise_multiplier:
+        raise UserError("how many classes a client has is its own: with noise on its signature give num_centres as a number")
+
+
 @validated
 def build_embedding(
     autoencoder: FlatAutoencoder,
@@ -112,6 +150,7 @@ def build_embedding(
     example_spec,
     *,
     num_centres: Count = 5,
+    by_class: bool = False,
     fine_tune_epochs: Whole = 0,
     optimizer: one_of(OPTIMIZERS) = "sgd",
     learning_rate: Positive | None = None,
@@ -132,6 +171,7 @@ def build_embedding(
       vector: Its pre-trained parameters, `float32 [P]`.
       example_spec: `tf.TensorSpec` structure of one example; `x` is a raw image.
       num_centres: k.
+      by_class: Whether a client makes only as many centres as it has classes, k at most.
       fine_tune_epochs: J in FLT's section IV, epochs on the mean squared error; 0 leaves the encoder as it is.
       optimizer: Of fine-tuning, a name in `OPTIMIZERS`.
       learning_rate: Of fine-tuning; default `FINE_TUNE_RATES` of the optimizer.
@@ -147,22 +187,26 @@ def build_embedding(
       diverged masks all.
 
     Raises:
-      UserError: If the images are not what the encoder takes, the vector is not its, or a number is impossible.
+      UserError: If the images are not what the encoder takes, the vector is not its, a number is impossible, or centres by
+        class are to be private, or of examples that have no class.
     """
     vector = check_encoder(autoencoder, vector, example_spec)
     fine_tuning = FineTuning(fine_tune_epochs, optimizer, learning_rate, batch_size)
     noise = CentreNoise(noise_multiplier, clip, noise_seed)
-    embed_images = build_embed(autoencoder, num_centres, fine_tuning, noise)
+    centres = Centres(num_centres, by_class)
+    if by_class:
+        check_classes(example_spec, noise)
+    embed_examples = build_embed(autoencoder, centres, fine_tuning, noise)
     sent = vector if fine_tune_epochs else vector[: autoencoder.layer_slices()["decoder_input"].start]
 
     @tf.function(autograph=False)
     def embed(context, examples):
         weights = tf.pad(context["encoder"], [[0, autoencoder.size - sent.size]])  # to encode needs no decoder
-        return embed_images(weights, stack(examples)["x"], context[OWN_SEED])[0]
+        return embed_examples(weights, stack(examples), context[OWN_SEED])[0]
 
     context_type = collections.OrderedDict([("encoder", tff.TensorType(np.float32, sent.shape)), own_seed_type()])
     context = collections.OrderedDict(encoder=sent, **own_seed(seed))
-    traced = autoencoder.key, num_centres, fine_tuning, noise
+    traced = autoencoder.key, centres, fine_tuning, noise
     key = None if autoencoder.key is None else traced
     return build_signature(
         "embedding",
