@@ -15,10 +15,11 @@ from tests.runner.finished_runs import check_files_agree, rows_of, unfinished_co
 from tffcl.algorithms.method import Exports, MetricView, Views
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.population import as_examples, population_of
+from tffcl.clients.population import Population, as_examples, population_of
 from tffcl.errors import UserError
 from tffcl.models.mlp import build_mlp
 from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.runner.stages import Stages
 
 CLIENTS, EACH = 6, 40
 PROTOCOL = {"rounds": 4, "clients_per_round": 3, "seed": 3, "evaluate_every": 2, "checkpoint_every": 1}
@@ -285,6 +286,32 @@ def test_newcomers_and_changed_data_in_the_middle(model, population, tmp_path):
         with pytest.raises(UserError, match=message):
             train(Means(model), first, tmp_path / "other", later=later)
         assert not (tmp_path / "other").exists()
+
+
+def of_clinics(data, known=None):
+    return Population.from_arrays({f"clinic_{client}": pair for client, pair in data.items()}, known=known)
+
+
+def test_data_that_change_in_the_middle_are_noticed_by_themselves(model, digits, tmp_path):
+    """A later population of arrays says nothing of versions: the examples do, of clients that stay; versions that are said win."""
+    x, y = digits
+    data = {client: (x[20 * client :][:20], y[20 * client :][:20]) for client in range(4)}
+    other = {**{client: (x.copy(), y.copy()) for client, (x, y) in data.items()}, 2: (data[2][0] + 1, data[2][1])}
+    first = of_clinics(data)
+    same, drifted = of_clinics(other | {2: data[2], 7: data[0]}, first), of_clinics(other | {7: data[0]}, first)
+    stages = Stages(model, first, {2: same, 3: drifted, 5: drifted})
+    assert [stages.at(start).changed.tolist() for start in (2, 3, 5)] == [[], [2], []]
+    assert stages.at(2).arrivals.names.tolist() == ["clinic_7"]
+    said = dataclasses.replace(drifted, versions=np.array([0, 1, 0, 0, 0], np.int32))
+    assert Stages(model, first, {3: said}).at(3).changed.tolist() == [1]
+    run = train(Means(model), first, tmp_path / "run", later={3: drifted})
+    assert "from round 3 on these clients held other data: clinic_2" in run.summary["notes"]
+    for later, message in (
+        (of_clinics({2: data[2], 7: data[0]}, first), "client clinic_0 is missing in it, and 2 more"),
+        (of_clinics({-1: data[0], **data}), "client clinic_0 is called clinic_-1 in it; build it with known="),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            Stages(model, first, {3: later})
 
 
 def test_a_method_that_asks_when_others_do_not_says_what_was_exchanged(model, population, tmp_path):

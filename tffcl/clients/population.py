@@ -42,7 +42,8 @@ class Population(Shown):
       examples: Client ID to its training examples, a `tf.data.Dataset` of single `<x, y>`. It must return the same object for
         the same client every time: building data sets anew in every round leaks memory.
       test_examples: The same for its test examples.
-      versions: `int32 [N]`, how often each client's data have changed; default never.
+      versions: `int32 [N]`, how often each client's training data have changed; default never, and in `later` of `train` as often as
+        they are others than before.
       tests: All test examples as arrays; by default they are read from `test_examples` when they are first needed.
       label_counts: `int64 [N, C]`, training examples of each label; None where that is not known.
       groups: `int32 [N]`, the true group of each client, to hold found clusters against; None where there are none.

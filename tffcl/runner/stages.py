@@ -53,25 +53,20 @@ class Stages:
         Args:
           model: The architecture, for evaluation.
           population: Before the first round.
-          later: Round, from 1, to the population from then on. Its clients are those of the one before, newcomers, and clients
-            whose `versions` say that their data have changed.
+          later: Round, from 1, to the population from then on. Its clients are those of the one before and newcomers. Whose
+            training data changed is said by `versions` above those before; where none is, by the examples themselves.
 
         Raises:
           UserError: If a client of one population is missing in a later one, or called something else.
         """
         self._model = model
         self.starts = [0, *sorted(later or {})]
-        self.populations = [population, *(later[start] for start in self.starts[1:])] if later else [population]
-        for before, after, start in zip(self.populations, self.populations[1:], self.starts[1:]):
-            gone = np.setdiff1d(before.client_ids, after.client_ids)
-            if start < 1 or gone.size:
-                reason = f"client {gone[0]} is missing in it" if gone.size else "rounds count from 1"
+        self.populations = [population]
+        for start in self.starts[1:]:
+            reason = "rounds count from 1" if start < 1 else _why_not_after(self.populations[-1], later[start])
+            if reason:
                 raise UserError(f"the population from round {start} on cannot follow the one before: {reason}")
-            same = after.restricted(before.client_ids)
-            if not np.array_equal(before.shown_ids, same.shown_ids):
-                row = int(np.flatnonzero(before.shown_ids != same.shown_ids)[0])
-                reason = f"client {before.shown_ids[row]} is called {same.shown_ids[row]} in it; build it with known="
-                raise UserError(f"the population from round {start} on cannot follow the one before: {reason}")
+            self.populations.append(_with_versions(self.populations[-1], later[start]))
         # A cache of this object, not of the class: that would keep the data of every run until the process ends.
         self._stage = functools.cache(self._make_stage)
 
@@ -98,7 +93,37 @@ class Stages:
             return Stage(population, evaluator, None, nobody, *more)
         before = self.populations[place - 1]
         new = np.setdiff1d(population.client_ids, before.client_ids)
-        versions = before.versions[before.index(np.setdiff1d(population.client_ids, new))]
-        stayed = np.setdiff1d(population.client_ids, new)
-        changed = stayed[population.versions[population.index(stayed)] > versions]
+        changed = before.client_ids[population.versions[population.index(before.client_ids)] > before.versions]
         return Stage(population, evaluator, population.restricted(new) if new.size else None, changed, *more)
+
+
+def _why_not_after(before: Population, after: Population) -> str:
+    """Says why a population cannot follow another in a run; "" if it can."""
+    gone = set(before.shown_ids.tolist()) - set(after.shown_ids.tolist())
+    if gone:
+        more = f", and {len(gone) - 1} more" if len(gone) > 1 else ""
+        return f"client {min(gone, key=str)} is missing in it{more}"
+    names = dict(zip(after.client_ids.tolist(), after.shown_ids.tolist(), strict=True))
+    for number, name in zip(before.client_ids.tolist(), before.shown_ids.tolist(), strict=True):
+        if names.get(number) != name:
+            called = f"called {names[number]}" if number in names else "another client"
+            return f"client {name} is {called} in it; build it with known="
+    return ""
+
+
+def _with_versions(before: Population, after: Population) -> Population:
+    """The population with versions that say whose data are others than before, unless it says so of anyone itself."""
+    rows = after.index(before.client_ids)
+    if (after.versions[rows] > before.versions).any():
+        return after
+    versions = after.versions.copy()
+    versions[rows] = before.versions + [_differ(before, after, int(client)) for client in before.client_ids]
+    return dataclasses.replace(after, versions=versions)
+
+
+def _differ(before: Population, after: Population, client: int) -> bool:
+    """Whether a client has other training examples than before."""
+    if before.arrays is None and after.arrays is None and before.examples(client) is after.examples(client):
+        return False
+    old, new = before.stacked(client), after.stacked(client)
+    return any(old[name] is not new[name] and not np.array_equal(old[name], new[name]) for name in "xy")
