@@ -121,12 +121,14 @@ def _add_finished(commands):
     )
     newcomers.add_argument("out", metavar="OUT", help="what `run` or `compare` wrote, for a task with newcomers.clients")
     newcomers.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+    command_options.add_trust(newcomers)
 
     export = _command(commands, "export", _export, "a finished run as files for a TFF deployment, or proof that such files run")
     export.add_argument("out", nargs="?", metavar="OUT", help="what `run` wrote")
     export.add_argument("--to", metavar="DIR", help="directory to write; a new or an empty one")
     export.add_argument("--check", metavar="DIR", help="load every file of an export, run it, compare the numbers")
     export.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+    command_options.add_trust(export)
 
     worker = _command(commands, "worker", _worker, "run the TFF worker of this installation for the rounds of another machine")
     worker.add_argument(
@@ -208,6 +210,7 @@ def _memory(options):
 
 
 def _export(options):
+    given = {"data_dir": options.data_dir, "trust_builders": options.trust_builders}
     if options.check:
         if options.out or options.to:
             raise UserError("give --check DIR alone, or OUT and --to DIR")
@@ -216,17 +219,17 @@ def _export(options):
         manifest.read_manifest(pathlib.Path(options.check))  # one that is not there is told before TensorFlow is imported
         from tffcl.export import export_check
 
-        for line in export_check.check_export(options.check, data_dir=options.data_dir):
+        for line in export_check.check_export(options.check, **given):
             print(line)
         return
     if not (options.out and options.to):
         raise UserError("tffcl export needs OUT and --to DIR, or --check DIR")
     from tffcl.experiments import config
 
-    config.load_run_config(options.out)
+    config.load_run_config(options.out, trust_builders=options.trust_builders)
     from tffcl.export import export_run as export
 
-    manifest = export.export_run(options.out, options.to, data_dir=options.data_dir)
+    manifest = export.export_run(options.out, options.to, **given)
     print(export.describe(manifest, options.to))
 
 
@@ -254,16 +257,16 @@ def _results(options):
 def _newcomers(options):
     from tffcl.reporting import files
 
-    one = files.is_run(options.out)
+    one, given = files.is_run(options.out), {"data_dir": options.data_dir, "trust_builders": options.trust_builders}
     if not one:
         files.find_runs(options.out)
     from tffcl.experiments import joining as newcomers
     from tffcl.reporting import newcomers_table
 
     if one:
-        print(newcomers.describe(newcomers.join_newcomers(options.out, data_dir=options.data_dir)))
+        print(newcomers.describe(newcomers.join_newcomers(options.out, **given)))
         return
-    newcomers.join_all(options.out, data_dir=options.data_dir)
+    newcomers.join_all(options.out, **given)
     print(newcomers_table.write_table(options.out))
 
 

@@ -21,9 +21,11 @@ def is_reference(text: object) -> bool:
 
 
 def references_in(value: object) -> list[str]:
-    """Returns all "module:function" among the values of a table and of the tables in it."""
+    """Returns all "module:function" among the values of a table, and of the tables and lists in it."""
     if isinstance(value, Mapping):
-        return [found for each in value.values() for found in references_in(each)]
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [found for each in value for found in references_in(each)]
     return [str(value)] if is_reference(value) else []
 
 

@@ -31,6 +31,15 @@ def add_out_options(parser):
     add_format(parser)
 
 
+def add_trust(parser):
+    """Adds whether what the files of a run name may be imported."""
+    parser.add_argument(
+        "--trust-builders",
+        action="store_true",
+        help="import and call the functions that config.toml in the directory names as builders: it may be another's",
+    )
+
+
 def add_format(parser):
     """Adds further formats of tables and figures."""
     parser.add_argument(

@@ -43,7 +43,7 @@ def check_comparable(
         # What has been asked for and has not ended is looked at where it is claimed.
         if not seed.isdecimal() or not is_begun(place) or again and (overwrite or not ended(place)):
             continue
-        there = _settings_there(place)
+        there = _settings_there(place, asked.get(label))
         if label in asked:
             wanted = {**settings_of(asked[label]), "seed": there.get("seed")}
             anew = "--overwrite" if again else f"--overwrite with {seed} among --seeds"
@@ -55,11 +55,11 @@ def check_comparable(
             raise UserError(f"{shown(place)} {_told(label, *difference, own=label not in asked)}, or run it anew ({anew})")
 
 
-def _settings_there(place: pathlib.Path) -> dict:
+def _settings_there(place: pathlib.Path, own: RunConfig | None) -> dict:
     """The settings of the run in a directory, with the defaults of keys that an earlier version had not."""
     try:
-        return settings_of(load_run_config(place))
-    except UserError:  # its own code is not there any more, say
+        return settings_of(load_run_config(place, trust_builders=own or False))
+    except UserError:  # its own code is not there any more, or another's
         settings = read_settings(place / "config.toml")
         return {key: value for key, value in settings.items() if key not in ("description", "source")}
 

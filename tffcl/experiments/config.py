@@ -15,7 +15,7 @@ from tffcl.experiments.attacks import AttackSettings
 from tffcl.experiments.catalog import ALGORITHMS, GIVEN_TO_MODELS, MODELS, find_model
 from tffcl.experiments.declared import declared, declared_builder
 from tffcl.experiments.methods import KEYS, MethodSource, find_method
-from tffcl.experiments.own_builders import check_aggregation_keys, check_model_keys, load_own_data
+from tffcl.experiments.own_builders import check_aggregation_keys, check_model_keys, check_trusted, load_own_data
 from tffcl.experiments.plain_toml import check_plain, read_toml
 from tffcl.experiments.run_config import RunConfig
 from tffcl.experiments.run_settings import (
@@ -314,14 +314,16 @@ def _method_parameters(source: MethodSource, values: Mapping) -> Parameters | No
     return from_table(source.parameter_class, values, table)
 
 
-def load_run_config(out: str | pathlib.Path) -> RunConfig:
+def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig = False) -> RunConfig:
     """Reads the configuration that a run has written into its directory.
 
     Args:
       out: The directory of one run.
+      trust_builders: Whether functions that the file names as "module:function" may be imported and called; a configuration of the
+        reader's own: those that it names in the same directory.
 
     Raises:
-      UserError: If it is not a run's directory, or its config.toml is damaged.
+      UserError: If it is not a run's directory, its config.toml is damaged, or it names functions that are not trusted.
     """
     out = pathlib.Path(out)
     file = out / "config.toml"
@@ -337,6 +339,8 @@ def load_run_config(out: str | pathlib.Path) -> RunConfig:
                 "again, and tffcl.export_result(result, to) exports it"
             )
         tasks.check_tables({name: values.get(name, {}) for name in ("dataset", "partition", "model", "aggregation")}, file.name)
+        if trust_builders is not True:
+            check_trusted(values, file, trust_builders.as_dict() if trust_builders else {})
         return _written(values)
     except KeyError as error:
         raise UserError(f"{file} is damaged: there is no {error}") from None

@@ -30,19 +30,20 @@ class TrainedRun(Trained):
     federated: FederatedDataset
 
 
-def load_run(out: str | pathlib.Path, *, data_dir: str | None = None) -> TrainedRun:
+def load_run(out: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool | RunConfig = False) -> TrainedRun:
     """Loads a run with its data and the state of its newest checkpoint.
 
     Args:
       out: The directory of one run.
       data_dir: Where data sets are; default as in `datasets`.
+      trust_builders: As of `config.load_run_config`: without, a run that names functions of somebody's own is refused.
 
     Raises:
       UserError: If `out` holds no run, or one without a checkpoint or whose newest is damaged or gone, or the data or the
         settings have changed since. An older checkpoint is not taken: its models are not those that the run's results are of.
     """
     out = pathlib.Path(out)
-    config = load_run_config(out)
+    config = load_run_config(out, trust_builders=trust_builders)
     marker = read_marker(out) or {}
     directory.check_unchanged_settings(out)
     checkpoints = Checkpoints(out / directory.CHECKPOINTS, run=marker.get("tffcl run", ""))

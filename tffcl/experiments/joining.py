@@ -17,7 +17,7 @@ from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.experiments import prepare
-from tffcl.experiments.config import load_run_config
+from tffcl.experiments.config import RunConfig, load_run_config
 from tffcl.experiments.finished import TrainedRun, load_run
 from tffcl.experiments.populations import build_population, held_out
 from tffcl.reporting.files import find_runs
@@ -53,7 +53,13 @@ class _Joined:
     views: Views
 
 
-def join_newcomers(out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True) -> dict:
+def join_newcomers(
+    out: str | pathlib.Path,
+    *,
+    data_dir: str | None = None,
+    show_progress: bool = True,
+    trust_builders: bool | RunConfig = False,
+) -> dict:
     """Lets the clients that a run held out (`newcomers.clients`) join the state of its newest checkpoint.
 
     The method gives each of them a model; it is tested on the newcomer's test images (`cluster` accuracy),
@@ -64,6 +70,7 @@ def join_newcomers(out: str | pathlib.Path, *, data_dir: str | None = None, show
       out: The directory of the run; `newcomers.csv` and `newcomers.json` are written into it.
       data_dir: Where data sets are; default as in `datasets`.
       show_progress: A progress bar on standard error while newcomers train.
+      trust_builders: As of `finished.load_run`.
 
     Returns:
       The contents of newcomers.json.
@@ -72,24 +79,27 @@ def join_newcomers(out: str | pathlib.Path, *, data_dir: str | None = None, show
       UserError: If `out` holds no run, or one without held-out clients or without a checkpoint.
     """
     out = pathlib.Path(out)
-    asked = load_run_config(out).newcomers
+    asked = load_run_config(out, trust_builders=trust_builders).newcomers
     if not asked.any:
         raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")
     if asked.round:
         raise UserError(f"the newcomers of the run in {out} joined it in round {asked.round}; none are left")
-    trained = load_run(out, data_dir=data_dir)
+    trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders)
     contents = _contents(trained, _join(trained, show_progress))
     _write(out, contents)
     return contents
 
 
-def join_all(out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True):
+def join_all(
+    out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True, trust_builders: bool = False
+):
     """Lets the newcomers of every finished run of a comparison join it; those that have joined before are left as they are.
 
     Args:
       out: The directory of the comparison.
       data_dir: Where data sets are; default as in `datasets`.
       show_progress: A line a run, and a progress bar while newcomers train, on standard error.
+      trust_builders: As of `finished.load_run`.
 
     Raises:
       UserError: As `join_newcomers` for a run, or if the directory holds no finished run.
@@ -100,7 +110,7 @@ def join_all(out: str | pathlib.Path, *, data_dir: str | None = None, show_progr
             print(f"[{number}/{len(runs)}] {run.method} seed {run.seed}", file=sys.stderr)
         noted = run.path / "newcomers.json"
         if not noted.is_file() or noted.stat().st_mtime_ns < (run.path / "summary.json").stat().st_mtime_ns:
-            join_newcomers(run.path, data_dir=data_dir, show_progress=show_progress)
+            join_newcomers(run.path, data_dir=data_dir, show_progress=show_progress, trust_builders=trust_builders)
 
 
 def _join(trained: TrainedRun, show_progress: bool) -> _Joined:

@@ -3,9 +3,12 @@
 import pathlib
 from collections.abc import Mapping
 
+from tffcl.errors import UserError
 from tffcl.experiments.catalog import AGGREGATIONS, GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
 from tffcl.references import load_reference, references_in
 from tffcl.validation import check_options, from_table
+
+_SECTIONS = ("dataset", "partition", "model", "aggregation")
 
 
 def check_model_keys(model: Mapping, *, keys: bool):
@@ -25,10 +28,34 @@ def check_aggregation_keys(table: Mapping):
             check_options(f"aggregation {name}", build, options, also=("name",))
 
 
+def check_trusted(values: Mapping, file: pathlib.Path, own: Mapping):
+    """Checks, before anything is imported, that a run's file names no function that its reader has not named or trusted.
+
+    Args:
+      values: Of a run's config.toml, which whoever made the run has written.
+      file: It, for the message.
+      own: Settings of the reader's own, whose functions of the same directory are trusted; or none.
+
+    Raises:
+      UserError: Naming the first such function.
+    """
+    known = _named_in(own) if own.get("directory", "") == values.get("directory", "") else []
+    foreign = [each for each in _named_in(values) if each not in known]
+    if foreign:
+        raise UserError(
+            f"{file} names {foreign[0]!r}, which would be imported and called, and whoever made that run may have written it; if you "
+            "trust its code, say --trust-builders, in Python trust_builders=True"
+        )
+
+
+def _named_in(values: Mapping) -> list[str]:
+    return references_in([values.get(each, "") for each in ("base", "method", *_SECTIONS)])
+
+
 def load_own_data(contents: Mapping, directory: str) -> str:
     """Imports the builders of data and model; returns where they, or the method's, are looked for, "" where there are none."""
     found = ""
-    for section in ("dataset", "partition", "model", "aggregation"):
+    for section in _SECTIONS:
         for reference in references_in(contents.get(section, {})):
             load_reference(reference, directory, f"{section}.builder")
             found = str(pathlib.Path(directory).resolve())

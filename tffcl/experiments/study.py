@@ -120,7 +120,9 @@ def _run(each: StudyRun, out: pathlib.Path, how: Mapping) -> str:
             compare.run_or_note(each.config, place, resume=True, **how)
         joins = each.newcomers and ended(place) == "finished"
         if joins and not (place / "newcomers.json").is_file():
-            joining.join_newcomers(place, data_dir=how["data_dir"], show_progress=how["show_progress"])
+            joining.join_newcomers(
+                place, data_dir=how["data_dir"], show_progress=how["show_progress"], trust_builders=each.config
+            )
     except Interrupted:
         raise Interrupted(f"stopped in {each.title}; the same command goes on") from None
     except UserError as error:  # of one run, as data that are not there; the study's others go on

@@ -27,7 +27,9 @@ _TRIED_IMAGES = 64
 _MOST_EXAMPLES = 20  # of a real client: the numbers are to be compared, not to be good
 
 
-def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None) -> list[str]:
+def check_export(
+    directory: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool = False
+) -> list[str]:
     """Loads every file of an export, runs it, and holds the numbers against the library's.
 
     Computations and their forms are run on the values that the export brings, whose results the library wrote then, and,
@@ -36,6 +38,7 @@ def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None) 
     Args:
       directory: What `export_run` wrote.
       data_dir: Where data sets are; default as in `datasets`.
+      trust_builders: As of `finished.load_run`.
 
     Returns:
       A line for each file that was run.
@@ -51,7 +54,7 @@ def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None) 
         lines += _check_computation(directory, name, described)
     if BUILT_FROM in read_settings(directory / "config.toml"):
         return [*lines, "it is of tffcl.train, whose data no file holds: not compared on real clients"]
-    found = _load_library(directory, data_dir)
+    found = _load_library(directory, data_dir, trust_builders)
     if found is None:
         return [*lines, f"the data of task {manifest['task']} are not there: not compared on real clients"]
     federated, method, state = found
@@ -112,9 +115,9 @@ def _compared(path: pathlib.Path, run: Callable, expected, same: str) -> str:
     return f"{path}: as {same} (largest difference {apart.largest:.1e})"
 
 
-def _load_library(directory: pathlib.Path, data_dir: str | None):
+def _load_library(directory: pathlib.Path, data_dir: str | None, trust_builders: bool):
     """The run's data, method and state, the first by the task; None where its data are not there."""
-    config = load_run_config(directory)
+    config = load_run_config(directory, trust_builders=trust_builders)
     try:
         federated = prepare.load_data(config, data_dir)
     except UserError:

@@ -32,7 +32,9 @@ _PACKAGES = ("tffcl", "tensorflow-federated", "tensorflow", "numpy")
 _SCRIPT = pathlib.Path(__file__).parent / "run_one_round.py"
 
 
-def export_run(out: str | pathlib.Path, to: str | pathlib.Path, *, data_dir: str | None = None) -> dict:
+def export_run(
+    out: str | pathlib.Path, to: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool = False
+) -> dict:
     """Writes a run's method and what it learned as files.
 
     No client's examples are written: the values that a check starts from are of random images. What clients sent (their
@@ -53,6 +55,7 @@ def export_run(out: str | pathlib.Path, to: str | pathlib.Path, *, data_dir: str
       out: The directory of one run, with a checkpoint.
       to: The directory to write; it must not exist, or be empty.
       data_dir: Where data sets are; default as in `datasets`.
+      trust_builders: As of `finished.load_run`.
 
     Returns:
       The contents of manifest.json.
@@ -62,7 +65,7 @@ def export_run(out: str | pathlib.Path, to: str | pathlib.Path, *, data_dir: str
     """
     to = pathlib.Path(to)
     _check_free(to)
-    trained = load_run(out, data_dir=data_dir)
+    trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders)
     return _export(trained, trained.config.as_dict(), to)
 
 
