@@ -57,6 +57,10 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         """Returns what aggregates another upload, which nobody attacks."""
         return traits(self._inner).beside(plain, bound)
 
+    def deployed(self) -> tff.aggregators.AggregationFactory:
+        """Returns what is attacked, as it is deployed."""
+        return traits(self._inner).deployed()
+
     def with_clusters(self, num_clusters: int) -> "AttackedFactory":
         """Returns the factory for so many clusters."""
         inner = traits(self._inner).with_clusters(num_clusters) if self.waits_for_clusters else self._inner

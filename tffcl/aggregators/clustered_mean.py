@@ -76,6 +76,11 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
         """Returns the factory for so many clusters."""
         return type(self)(num_clusters, self._inner_factory)
 
+    def deployed(self) -> "ClusteredMeanFactory":
+        """Returns the factory with its inner one as that is deployed."""
+        inner = None if self._inner_factory is None else traits(self._inner_factory).deployed()
+        return self if inner is self._inner_factory else type(self)(self._num_clusters, inner)
+
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`.
 

@@ -33,6 +33,10 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
         """
         self._how, self._layers, self._seed = how, None if layers is None else tuple(layers), seed
 
+    def deployed(self) -> "CompressedClusteredMeanFactory":
+        """Returns the factory without the seed of its rounding."""
+        return self if self._seed is None else type(self)(self._how, layers=self._layers)
+
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
         """Returns the type of what a client sends for a value `<key=int32,value=T>`: the bits as bytes, and two numbers a range."""
         sizes = [int(np.prod(leaf.shape)) for leaf in _leaves(value_type["value"])]

@@ -32,6 +32,12 @@ class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactor
         """Returns the factory for so many clusters."""
         return type(self)(*self._rule, num_clusters=num_clusters, **self._options)
 
+    def deployed(self) -> "PerClusterFactory":
+        """Returns the factory without the seed of its noise, if it has one."""
+        if self._options.get("seed") is None:
+            return self
+        return type(self)(*self._rule, num_clusters=self.num_clusters, **{**self._options, "seed": None})
+
     def _clusters(self) -> int:
         if self.num_clusters is None:
             raise UserError(f"{type(self).__name__} aggregates inside each cluster, so it needs num_clusters")

@@ -59,6 +59,13 @@ class FactoryTraits:
         """Returns the type of what a client sends for a value of a type."""
         return value_type
 
+    def deployed(self) -> tff.aggregators.AggregationFactory:
+        """Returns the factory as it is exported, with nothing that only a simulation may have: no seed of its noise, no attack.
+
+        The state of its process has the same type.
+        """
+        return self  # type: ignore[return-value]  # ours are factories, too
+
 
 class _OfAnother(FactoryTraits):
     """The traits of a factory that does not derive from `FactoryTraits`."""
@@ -71,6 +78,10 @@ class _OfAnother(FactoryTraits):
     def with_clusters(self, num_clusters: int) -> tff.aggregators.AggregationFactory:
         """Returns the factory as it is: it knows nothing of clusters."""
         del num_clusters
+        return self._factory
+
+    def deployed(self) -> tff.aggregators.AggregationFactory:
+        """Returns the factory as it is: a deployment is what it was made for."""
         return self._factory
 
 

@@ -15,6 +15,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, as_examples
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.signatures.signature import deployed_context
 
 _EXAMPLES = 12
 _ARRIVALS = 3
@@ -109,10 +110,21 @@ def _argument(name: str, wanted: tff.Type, calls) -> tuple:
     for recorded, argument in calls:
         given = recorded.parameter
         found = list(given) if isinstance(given, tff.StructType) else [given]
-        if len(found) == len(parts) and all(map(_covers, found, parts)):
-            values = list(argument) if isinstance(given, tff.StructType) else [argument]
+        if len(found) != len(parts):
+            continue
+        values = list(argument) if isinstance(given, tff.StructType) else [argument]
+        found, values = zip(*map(_without_seeds, found, values))
+        if all(map(_covers, found, parts)):
             return tuple(_project(value, part) for value, part in zip(values, parts, strict=True))
     raise UserError(f"the computation {name!r} of this method can't be rehearsed: no round calls one of its type")
+
+
+def _without_seeds(kind: tff.Type, value) -> tuple[tff.Type, object]:
+    """A recorded argument as a deployment has it: the server does not broadcast what noise is drawn from."""
+    if not (isinstance(kind, tff.FederatedType) and kind.placement is tff.SERVER):
+        return kind, value
+    member, value = deployed_context(kind.member, value)
+    return tff.FederatedType(member, tff.SERVER), value
 
 
 def _covers(given: tff.Type, wanted: tff.Type) -> bool:

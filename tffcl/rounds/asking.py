@@ -103,8 +103,9 @@ def ask_all(
 
 
 def build_collection(signature: Signature) -> tff.Computation:
-    """Builds the federated computation that collects the signatures of a cohort, see `build_asking`."""
-    return _build_collection(signature.context_type, signature.computation)
+    """Builds the federated computation that collects the signatures of a cohort as it is deployed, see `build_asking`."""
+    deployed = signature.deployed
+    return _build_collection(deployed.context_type, deployed.computation)
 
 
 @built_once
@@ -118,7 +119,7 @@ def build_signing(signature: Signature) -> Callable[[Population], object]:
     `again` says that the clients may have signed before: for the ledger of privacy, another signature of a client is another
     release.
     """
-    collection = build_collection(signature) if signature.stacked is None else build_stacked_collection(signature)
+    collection = build_stacked_collection(signature)
 
     def sign(population: Population, again: bool = False):
         told = releases.of_all("the signatures", population, signature.noise_multiplier, once=not again)
@@ -133,8 +134,9 @@ def build_signing(signature: Signature) -> Callable[[Population], object]:
 
 
 def build_stacked_collection(signature: Signature) -> tff.Computation:
-    """Builds the computation that collects signatures of clients who bring their examples as tensors, as simulations do."""
-    return _build_collection(signature.context_type, signature.stacked())
+    """Builds the computation of simulations, whose clients bring their examples as tensors where the signature takes them so."""
+    compute = signature.computation if signature.stacked is None else signature.stacked()
+    return _build_collection(signature.context_type, compute)
 
 
 def signature_transfer(signature: Signature) -> Transfer:

@@ -112,9 +112,14 @@ class Round:
 
     @functools.cached_property
     def as_promised(self) -> "Round":
-        """The round as it is deployed: without the clients' reports if uploads are hidden, since reports would reveal them."""
-        hidden = any(traits(factory).hides_uploads for factory in self.uploads.values())
-        return Round(self.work, self.uploads, self.server, self.weighting, reports=False) if hidden else self
+        """The round as it is deployed: with nothing in its aggregations that only simulations have (`FactoryTraits.deployed`), and
+        without the clients' reports if uploads are hidden, since reports would reveal them.
+        """
+        uploads = {name: traits(factory).deployed() for name, factory in self.uploads.items()}
+        hidden = any(traits(factory).hides_uploads for factory in uploads.values())
+        if not hidden and all(uploads[name] is factory for name, factory in self.uploads.items()):
+            return self
+        return Round(self.work, uploads, self.server, self.weighting, reports=self.reports and not hidden)
 
     @functools.cached_property
     def deployed_with_kept(self) -> tff.Computation | None:

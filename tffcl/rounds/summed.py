@@ -18,6 +18,7 @@ from tffcl.rounds.composer import Round
 
 def summed_form(composed: Round) -> Callable[[int], tff.Computation] | None:
     """Returns `(number of clusters) -> summed round`; None if a result is no plain mean by cluster, so that sums would not do."""
+    composed = composed.as_promised
     plain = all(type(each) is ClusteredMeanFactory and each.is_plain for each in composed.uploads.values())
     can = composed.uploads and plain and composed.server.step and not composed.server.private
     return functools.partial(build_summed_round, composed) if can else None

@@ -26,6 +26,7 @@ class Signature:
       stacked: `() -> (<context=C,examples=<x[?,...],y[?,...]>> -> V)`, the same of stacked examples, for simulations; None:
         they take `computation`.
       noise_multiplier: z of the Gaussian mechanism that a client's signature is, when the client is left out; 0: not private.
+      unseeded: `() -> Signature`, the same whose noise is drawn anew; None where this one's is, or where there is none.
     """
 
     name: str
@@ -35,6 +36,12 @@ class Signature:
     context: object
     stacked: Callable[[], tff.Computation] | None = None
     noise_multiplier: float = 0.0
+    unseeded: Callable[[], "Signature"] | None = None
+
+    @property
+    def deployed(self) -> "Signature":
+        """The signature as it is exported: without the seed of its noise, which only simulations have."""
+        return self if self.unseeded is None else self.unseeded()
 
 
 NO_CONTEXT = np.int32(0)
@@ -63,6 +70,16 @@ OWN_NOISE = "own_noise"
 def own_noise(context):
     """Returns the seed `int32 [2]` of a client's noise, from its context; None where the noise is drawn anew."""
     return context[OWN_NOISE] if isinstance(context, Mapping) and OWN_NOISE in context else None
+
+
+def deployed_context(context_type: tff.Type, context) -> tuple[tff.Type, object]:
+    """Returns the context of a signature as its deployed form has it, with its type; any other server's value as it is."""
+    if not isinstance(context_type, tff.StructType) or OWN_NOISE not in tff.structure.name_list(context_type):
+        return context_type, context
+    kind = without_noise_seed(context_type)
+    if kind is None:
+        return NO_CONTEXT_TYPE, NO_CONTEXT
+    return kind, collections.OrderedDict((name, context[name]) for name in tff.structure.name_list(kind))
 
 
 def without_noise_seed(context_type: tff.Type) -> tff.Type | None:
@@ -101,7 +118,10 @@ def build_signature(
       noise_seed: For simulations that are to be repeated: `own_noise(context)` then is the seed of each client's noise. None:
         it is None, and noise is drawn anew.
     """
+    unseeded = None
     if noise_multiplier and noise_seed is not None:
+        given = {"context_type": context_type, "context": context, "key": key, "noise_multiplier": noise_multiplier}
+        unseeded = functools.partial(build_signature, name, example_spec, compute, **given)
         there = [] if context is NO_CONTEXT else list(tff.structure.iter_elements(context_type))
         context_type = tff.to_type(collections.OrderedDict([*there, (OWN_NOISE, tff.TensorType(np.int32, [2]))]))
         seed = np.array([noise_seed % 2**31, 1], np.int32)
@@ -124,7 +144,7 @@ def build_signature(
     if not tff.types.contains_only(value_type, _is_fixed):
         raise UserError(f"signature {name} gives {value_type}; every dimension must be known: tf.ensure_shape(value, [...])")
     stacked = functools.cache(lambda: traced(stacked_type(deployed)))
-    return Signature(name, context_type, value_type, computation, context, stacked, noise_multiplier)
+    return Signature(name, context_type, value_type, computation, context, stacked, noise_multiplier, unseeded)
 
 
 def _is_fixed(kind: tff.Type) -> bool:
