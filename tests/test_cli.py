@@ -184,7 +184,7 @@ def test_a_client_without_examples(capsys, tmp_path):
             "flt",
             [
                 "[algorithms.flt]",
-                "  num_centres (5; a whole number from 1): k, centres that a client sends (paper: 5).",
+                "  latent (128; a whole number from 1): e, size of a code (paper: 128).",
                 "[train]",
             ],
         ),
@@ -192,7 +192,7 @@ def test_a_client_without_examples(capsys, tmp_path):
         (
             "partitions",
             "rotated",
-            ["[partition]", "  clients (must be given; a whole number from 1): How many clients; a multiple of `rotations`."],
+            ["[partition]", "  clients (must be given; a whole number from 1): How many clients; a multiple of the number of rotations."],
         ),
         ("datasets", "npz", ["[dataset]", "  path (must be given; text): The file."]),
         ("models", "mlp", ["[model]", "  hidden (200; a whole number from 1): Number of hidden units."]),

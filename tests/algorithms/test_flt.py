@@ -93,8 +93,8 @@ def test_the_client_whose_fine_tuning_diverges_is_named(tff_worker, model, encod
 
 
 @pytest.mark.parametrize("clusters", ["joint", "disjoint"])
-def test_uniform_weights_are_those_of_the_printed_algorithm(tff_worker, model, encoder, population, clusters):
-    """Alg. 3 lines 17 and 19, everyone related: the plain mean of the trained models, whatever the clients' sizes."""
+def test_uniform_weights_do_not_ask_for_sizes(tff_worker, model, encoder, population, clusters):
+    """The 1/|Ã_m| and 1/|C_c| of Alg. 3 lines 17 and 19, everyone related: the plain mean of the trained models."""
     assert len(set(population.sizes.tolist())) > 1
     method = flt(model, encoder, threshold=1e9, clusters=clusters, weighting="uniform")
     everyone = tuple(population.client_ids)

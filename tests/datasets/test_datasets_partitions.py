@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.datasets.helpers import balanced, labelled
-from tffcl.datasets.core import Transform
+from tffcl.datasets import pictures
+from tffcl.datasets.core import Images, Transform
 from tffcl.datasets.partitions.dirichlet import dirichlet
 from tffcl.datasets.partitions.label_groups import label_groups, scheme_groups
 from tffcl.datasets.partitions.label_skew import label_skew
@@ -322,7 +323,10 @@ IMPOSSIBLE = [
     (label_groups, {"clients": 5, "scheme": "flt3"}, "unknown scheme 'flt3'; did you mean 'flt"),
     (structured, {"clients": 3}, "3 clients do not divide into 2 groups of 5 classes"),
     (structured, {"clients": 60}, "50 examples for 30 clients"),
-    (rotated, {"clients": 8, "rotations": 3}, "rotations is 3; it must be one of 2, 4"),
+    (rotated, {"clients": 8, "rotations": 3}, "8 clients do not divide into 3 rotations"),
+    (rotated, {"clients": 8, "rotations": 0}, "rotations is 0; it must be a whole number from 1 to 360 or different whole degrees"),
+    (rotated, {"clients": 8, "rotations": [0, 360]}, "rotations is .*; it must be a whole number .* degrees from 0 to 359"),
+    (rotated, {"clients": 8, "rotations": [90, 90]}, "rotations is .*; it must be different whole degrees from 0 to 359"),
     (rotated, {"clients": 7}, "7 clients do not divide into 4 rotations"),
     (rotated, {"clients": 8, "reuse": 1}, "reuse is 1; it must be true or false"),
     (shifted, {"clients": 8, "shifts": [0, 0]}, "it must be different whole numbers"),
@@ -337,6 +341,18 @@ def test_impossible_parameters_are_refused(rule, options, message):
     with pytest.raises(UserError, match=message) as refused:
         rule(labelled(balanced(100)), seed=0, **options)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("rotations", "degrees"), [(10, range(0, 360, 36)), ([0, 15, 200], (0, 15, 200))])
+def test_any_number_of_rotations_and_any_angles(rotations, degrees):
+    data = labelled(balanced(300), shape=(6, 6, 1))
+    split = rotated(data, seed=0, clients=30, rotations=rotations)
+    found = [90 * each.quarter_turns + each.degrees for each in split.transforms]
+    assert found == np.repeat(list(degrees), 30 // len(degrees)).tolist()
+    images = Images(np.arange(72, dtype=np.uint8).reshape(2, 6, 6, 1), np.zeros(2, np.int32))
+    np.testing.assert_array_equal(split.transforms[-1].apply(images, 4).x, pictures.turned(images.x, degrees[-1]))
+    parted = label_groups(data, seed=0, clients=30, groups=[[0], [1]], rotations=[45, 200, 300], test="share")
+    assert [90 * each.quarter_turns + each.degrees for each in parted.transforms] == 10 * [45] + 10 * [200] + 10 * [300]
 
 
 def test_oblong_images_do_not_turn_by_90_degrees():

@@ -79,8 +79,9 @@ class FLTParameters(Parameters):
         the three are one. Else "stored" thins each update out with the models of absent clients: with a fifth of the clients a
         round on LEAF FEMNIST it is at 55 % after 100 rounds, "everyone" at 67 %; and only "everyone" is FedAvg when all are
         related. The paper has FLT converge faster than FedAvg there (Fig. 4), so this is what it must mean.
-      weighting: Of clients in a mix or a cluster's mean: by "examples", n_j, as in FedAvg and in the authors' later code; or
-        "uniform", as Alg. 3 lines 17 and 19 are printed: diag(p_m / |Ã_m|) and 1/|C_c|.
+      weighting: Of clients in a mix or a cluster's mean. Alg. 3 lines 17 and 19 print both p_m, a client's share of all examples,
+        and one part by the number of relatives, 1/|Ã_m|_0 and 1/|C_c|, whose products do not sum to 1: "examples" takes the
+        first, which is FedAvg and the authors' later code, "uniform" the second, as their earlier code.
       num_neighbors: Of UMAP.
       map_dimensions: u, of UMAP's map (paper: "typically 2 or 3").
       min_dist: Of UMAP: how near points may lie in the map, from 0 to 1; γ has the same unit.

@@ -6,7 +6,7 @@ from tffcl.clients.large_rows import joined, let_go, slices
 
 
 def with_stored(mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, models: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Adds the models of those who did not take part to the mixes of the cohort (FLT Alg. 3 line 17 as printed: W̄ has all).
+    """Adds the models of those who did not take part to the mixes of the cohort (FLT Alg. 3 line 17: W̄ has all).
 
     Args:
       mixes: `float32 [r, P]`, means over the cohort.

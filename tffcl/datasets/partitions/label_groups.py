@@ -1,15 +1,15 @@
 """Groups of clients that hold groups of classes: StoCFL's pathological setting, FLT's scenarios 1 and 2."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import numpy as np
 
-from tffcl.datasets.core import Dataset, Partition
+from tffcl.datasets.core import Dataset, Partition, Transform
 from tffcl.datasets.partitions.dealing import block_groups, by_class, enough, share_classes
 from tffcl.datasets.partitions.local_tests import Domains, Rule, with_tests
-from tffcl.datasets.partitions.transformed import turned
+from tffcl.datasets.partitions.transformed import Rotations, turned
 from tffcl.errors import UserError
 from tffcl.validation import Count, Whole, check_value, one_of, validated
 
@@ -57,7 +57,7 @@ def label_groups(
     groups: _Groups | None = None,
     scheme: _Scheme | None = None,
     share: bool = False,
-    rotations: Literal[1, 2, 4] = 1,
+    rotations: Rotations = 1,
     test: Rule = "classes",
 ) -> Partition:
     """Gives each group of classes to an equal block of clients, each class in near-equal parts.
@@ -77,7 +77,7 @@ def label_groups(
       scheme: Instead of `groups`, a published scheme for 10 classes: "stocfl" (0 to 2, 3 and 4, 5 and 6, 7 to 9), "flt1" (five
         random pairs), or "flt2" (five triples in a ring, each with one class in common with the next).
       share: If examples of a class of several groups are given once for each of them.
-      rotations: 1, 2 (0 and 180 degrees) or 4; equal blocks of clients, all of a rotation side by side.
+      rotations: As in `rotated`, 1 for none; equal blocks of clients, all of a rotation side by side.
       test: As in `local_tests`.
 
     Raises:
@@ -89,8 +89,8 @@ def label_groups(
         raise UserError(f"label_groups needs either groups = [[...], ...] or scheme (one of {', '.join(SCHEMES)})")
     rng = np.random.default_rng(seed)
     chosen = _checked(groups, dataset.num_classes) if scheme is None else scheme_groups(scheme, dataset.num_classes, rng)
-    of_client = block_groups(clients, len(chosen) * rotations, "groups")
-    once = of_client[: clients // rotations]
+    of_client = block_groups(clients, len(chosen) * len(turns), "groups")
+    once = of_client[: clients // len(turns)]
     examples = by_class(dataset.train.y, dataset.num_classes)
     for group in chosen:
         enough(
@@ -102,8 +102,8 @@ def label_groups(
     train = [part for _ in turns for part in give(examples, chosen, once, rng)]
     turn_of = of_client // len(chosen)
     # Every rotation has the test images to itself.
-    domains = Domains(turn_of, [np.arange(len(dataset.test))] * rotations)
-    transforms = [turns[each] for each in turn_of] if rotations > 1 else None
+    domains = Domains(turn_of, [np.arange(len(dataset.test))] * len(turns))
+    transforms = [turns[each] for each in turn_of] if len(turns) > 1 or turns[0] != Transform() else None
     return with_tests(dataset, train, test=test, seed=seed, groups=of_client, transforms=transforms, domains=domains)
 
 

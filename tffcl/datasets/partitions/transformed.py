@@ -1,7 +1,7 @@
 """Groups of clients whose images are turned, or whose labels are shifted (IFCA; StoCFL, appendix A.1)."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -10,44 +10,55 @@ from tffcl.datasets.core import Dataset, Partition, Transform
 from tffcl.datasets.partitions.dealing import block_groups, enough, equal_parts, joined
 from tffcl.datasets.partitions.local_tests import Domains, Rule, with_tests
 from tffcl.errors import UserError
-from tffcl.validation import Count, Whole, check_value, validated
+from tffcl.validation import Count, Whole, check_value, validated, wrong
 
+# How many equal parts a full turn has, or which angles there are.
+Rotations = Annotated[int, msgspec.Meta(ge=1, le=360)] | Annotated[
+    Sequence[Annotated[int, msgspec.Meta(ge=0, le=359)]],
+    msgspec.Meta(min_length=1, description="different whole degrees from 0 to 359, e.g. [0, 36, 72]"),
+]
 _Shifts = Annotated[Sequence[Whole], msgspec.Meta(min_length=1, description="different whole numbers, e.g. [0, 3, 6, 9]")]
 
 
 @validated
 def rotated(
-    dataset: Dataset, *, seed: Whole, clients: Count, rotations: Literal[4, 2] = 4, reuse: bool = True, test: Rule = "share"
+    dataset: Dataset, *, seed: Whole, clients: Count, rotations: Rotations = 4, reuse: bool = True, test: Rule = "share"
 ) -> Partition:
-    """Makes equal blocks of clients whose images are turned: by 0, 90, 180, 270 degrees, or by 0 and 180.
+    """Makes equal blocks of clients whose images are turned: by 0, 90, 180 and 270 degrees, or by other angles.
 
     Args:
       dataset: The data set.
       seed: Decides who gets what.
-      clients: How many clients; a multiple of `rotations`.
-      rotations: 4 or 2, the number of true groups.
+      clients: How many clients; a multiple of the number of rotations.
+      rotations: The number of true groups, whose images are turned by equal parts of a full turn: 2 are 0 and 180 degrees, 10
+        are those of StoCFL's Fig. 2 (b). Or the angles in degrees, counter-clockwise, e.g. [0, 15, 30].
       reuse: True: each block has all images, shared out among its clients, as in IFCA and StoCFL. False: each
         image is with one client only.
       test: As in `local_tests`; a client's test images are turned as its training images are.
 
     Raises:
-      UserError: If the clients do not divide, there are too few examples, or images to be turned by 90
+      UserError: If the clients do not divide, there are too few examples, or images to be turned otherwise than by 180
         degrees are not square.
     """
     turns = turned(dataset, rotations)
     return _grouped(dataset, turns, "rotations", seed=seed, clients=clients, reuse=reuse, test=test)
 
 
-def turned(dataset: Dataset, rotations: int) -> list[Transform]:
-    """Returns the transforms that turn images by 0 degrees (1 rotation), by 0 and 180 (2), or by all quarter turns (4).
+def turned(dataset: Dataset, rotations: int | Sequence[int]) -> list[Transform]:
+    """Returns the transforms that turn images by these degrees, or by as many equal parts of a full turn.
 
     Raises:
-      UserError: If images to be turned by 90 degrees are not square.
+      UserError: If an angle is there twice, or images to be turned otherwise than by 180 degrees are not square.
     """
+    many = isinstance(rotations, int)
+    angles = [360 * number // rotations for number in range(rotations)] if many else list(rotations)
+    if len(set(angles)) < len(angles):
+        raise wrong("rotations", rotations, "it must be different whole degrees from 0 to 359, e.g. [0, 36, 72]")
     height, width = dataset.train.x.shape[1:3]
-    if rotations == 4 and height != width:
-        raise UserError(f"{dataset.name}'s images are {height}x{width}: only square ones turn by 90 degrees; use 2")
-    return [Transform(quarter_turns=number * 4 // rotations) for number in range(rotations)]
+    skew = [angle for angle in angles if angle % 180]
+    if skew and height != width:
+        raise UserError(f"{dataset.name}'s images are {height}x{width}: only square ones turn by {skew[0]} degrees; use 2")
+    return [Transform(quarter_turns=angle // 90, degrees=angle % 90) for angle in angles]
 
 
 @validated
