@@ -271,7 +271,7 @@ def test_the_authors_way_chooses_by_accuracy_on_test_examples_and_needs_them(tff
     assert len(state.models) > 1
     right = build_count_correct(model)
     tests = [next(iter(population.test_examples(client).batch(100))) for client in range(8)]
-    best = [int(np.argmax([right(row, test["x"], test["y"]) for row in state.models])) for test in tests]
+    best = [int(np.argmax([right(row, test["x"], test["y"])[0] for row in state.models])) for test in tests]
     assert len(set(best)) > 1
     np.testing.assert_array_equal(method.choose(state, population).assignment, best)
     cohort = Cohort(population, np.array([0, 1, 4]), (3, 2), np.array([True, True, False]))

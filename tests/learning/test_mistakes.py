@@ -25,12 +25,14 @@ from tffcl.learning.clustered_fed_avg import build_clustered_fed_avg
             {"model_aggregator": tff.learning.robust_aggregator()},
             r"is put inside the clusters by ClusteredMeanFactory\(num_cl",
         ),
+        ({"model": tf.keras.Sequential()}, "model is of Sequential; it must be a tffcl.FlatModel, as FlatModel.from_keras makes"),
+        ({"training": 0.1}, r"training is of float; it must be a LocalTraining\(...\)"),
         ({"element_spec": tf.TensorSpec([None, 8, 8, 1], tf.uint8)}, r"they must be \(x, y\)"),
     ],
 )
 def test_arguments(model, given, message):
     with pytest.raises(UserError, match=message):
-        build_clustered_fed_avg(model, **{"num_clusters": 2, **given})
+        build_clustered_fed_avg(**{"model": model, "num_clusters": 2, **given})
 
 
 @pytest.mark.parametrize(

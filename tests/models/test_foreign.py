@@ -13,12 +13,16 @@ from tests import own_data
 from tests.own_data import CROSS_ENTROPY, layers, sequential, spec
 from tests.short_runs import TRAINING, batches_of, cohort_of, train
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.client_work.choice import build_choose
 from tffcl.client_work.local_evaluation import build_count_correct, build_mean_loss, build_predict
 from tffcl.client_work.training import build_train_and_report
 from tffcl.errors import UserError
 from tffcl.models.foreign import keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.models.saved_model import save_models
+
+SparseCE = tf.keras.losses.SparseCategoricalCrossentropy
+FEATURES = spec([30], tf.float32)
 
 # By name: the Keras model, the same as FlatModel, the clients' examples.
 KERAS = {
@@ -46,7 +50,8 @@ def in_graph(model, function, x, y=None):
     """Runs what is built of a model on its initial weights."""
     given = [model.initial, x] if y is None else [model.initial, x, y]
     specs = [tf.TensorSpec(each.shape, each.dtype) for each in given]
-    return graph_function(function, *specs)(*(tf.constant(each) for each in given)).numpy()
+    found = graph_function(function, *specs)(*(tf.constant(each) for each in given))
+    return tf.nest.map_structure(lambda each: each.numpy(), found)
 
 
 def test_a_keras_model_answers_as_in_keras(pair):
@@ -57,7 +62,7 @@ def test_a_keras_model_answers_as_in_keras(pair):
     np.testing.assert_allclose(in_graph(model, build_mean_loss(model), x, y), CROSS_ENTROPY(y, outputs), rtol=1e-5)
     answers = np.argmax(outputs, axis=-1)
     np.testing.assert_array_equal(in_graph(model, build_predict(model), x), answers)
-    assert in_graph(model, build_count_correct(model), x, y) == np.sum(answers == y)  # of a sequence every label counts
+    assert in_graph(model, build_count_correct(model), x, y) == (np.sum(answers == y), y.size)  # of a sequence every label
     assert 0 < np.sum(answers == y) < y.size
 
 
@@ -205,6 +210,53 @@ def test_outputs_that_are_probabilities_stay_as_they_are():
     np.testing.assert_allclose(tf.reduce_sum(own_data.perceptron().probabilities(outputs)), 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("constant", [0.5, 0.0])
+def test_logits_that_look_like_probabilities_are_logits(constant):
+    """The last layer decides: these numbers are from 0, and sum to 1."""
+    linear = two(kernel_initializer="zeros", bias_initializer=tf.keras.initializers.Constant(constant))
+    model = of_keras(linear)
+    np.testing.assert_allclose(model.probabilities(tf.constant([[3.0, 3.0]])), [[0.5, 0.5]])
+
+
+class Weighted(tf.keras.losses.Loss):
+    """Cross-entropy in which a class counts as much as its weight, as users write it."""
+
+    def __init__(self, *weights):
+        super().__init__()
+        self.weights = weights
+
+    def call(self, y, outputs):
+        each = tf.keras.losses.sparse_categorical_crossentropy(y, outputs, from_logits=True)
+        return each * tf.gather(tf.constant(self.weights, tf.float32), tf.cast(y, tf.int32))
+
+
+@pytest.mark.parametrize(
+    "loss, ignored",
+    [
+        (CROSS_ENTROPY, ()),
+        (SparseCE(from_logits=True, ignore_class=1), (1,)),
+        (Weighted(0.0, 1.0, 2.0, 0.0), (0, 3)),
+        (Weighted(0.1, 1.0, 2.0, 3.0), ()),
+    ],
+)
+def test_labels_that_a_loss_leaves_out_do_not_count(loss, ignored):
+    model = of_keras(layers.Dense(4, input_shape=(30,)), loss=loss)
+    x, y = own_data.patients()[0][:60], np.arange(60, dtype=np.int32) % 4
+    counts = ~np.isin(y, ignored)
+    right = (in_graph(model, build_predict(model), x) == y) & counts
+    assert model.ignored == ignored and 0 < right.sum() < counts.sum()
+    assert in_graph(model, build_count_correct(model), x, y) == (right.sum(), counts.sum())
+    scores = in_graph_of_two(build_choose(model, "accuracy"), model, x, y)
+    np.testing.assert_allclose(scores[0], 1 - right.sum() / counts.sum(), rtol=1e-6)
+
+
+def in_graph_of_two(choose, model, x, y):
+    """The scores of the initial model and another one."""
+    given = np.stack([model.initial, model.draw(1)]), x, y
+    found = graph_function(choose, *(tf.TensorSpec(each.shape, each.dtype) for each in given))(*map(tf.constant, given))
+    return found[1].numpy()
+
+
 def test_saved_models_answer_as_keras(pair, tmp_path):
     keras, model, x, _ = pair
     save_models(tmp_path, model, np.stack([model.draw(1), model.initial]))
@@ -240,7 +292,6 @@ def test_saved_models_need_nothing_but_tensorflow(tmp_path):
     np.testing.assert_array_equal(np.load(files[2]), in_graph(model, build_predict(model), x))
 
 
-FEATURES = spec([30], tf.float32)
 
 
 def of_keras(*stack, loss=CROSS_ENTROPY, input_spec=FEATURES):
@@ -259,29 +310,53 @@ def two(**more):
     return layers.Dense(2, input_shape=(30,), **more)
 
 
-SparseCE = tf.keras.losses.SparseCategoricalCrossentropy
+
+def subclassed():
+    class Own(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.last = layers.Dense(2)
+
+        def call(self, x):
+            return self.last(x)
+
+    made = Own()
+    made.build((None, 30))
+    return made
+
+
+def functional_of(probabilities):
+    return tffcl.FlatModel.from_functional(own_data.functional(), probabilities=probabilities)
 
 
 @pytest.mark.parametrize(
     "make, message",
     [
         (lambda: of_keras(layers.Dense(2)), r"the Keras model sequential\w* has no weights yet; give its first layer an input shape"),
-        (lambda: of_keras(layers.Dense(1, input_shape=(30,))), r"gives float32\[\?,1\]; it must .* \[n, classes\] with two or more"),
+        (lambda: of_keras(layers.Dense(1, input_shape=(30,))), r"gives float32\[\?,1\]; .* \[n, classes\] with two or more classes: Dense\(2\) and"),
         (lambda: of_keras(layers.Reshape((30, 1), input_shape=(30,)), layers.Dense(2)), r"gives float32\[\?,30,2\]; it must .* \[n, classes\]"),
         (lambda: of_keras(two(), input_spec=spec([30], tf.float32, 4)), r"gives float32\[\?,2\]; it must .* \[n, L, classes\]"),
         (lambda: of_keras(layers.Dense(2, input_shape=(31,))), r"cannot be computed on its input: .*expected shape=\(None, 31\)"),
-        (lambda: of_keras(layers.Dense(4, input_shape=(30,)), layers.BatchNormalization(), layers.Dense(2)), "batch normalization"),
-        (lambda: of_keras(frozen(), layers.Dense(2)), "has weights that are not trained, e.g. frozen/kernel"),
+        (lambda: of_keras(layers.Dense(4, input_shape=(30,)), layers.BatchNormalization(), layers.Dense(2)), r"batch normalization \(batch_norm.*GroupNorm.*base.predict\(x\)"),
+        (lambda: of_keras(frozen(), layers.Dense(2)), r"not trained, e.g. frozen/kernel; .* x = base.predict\(x\)"),
+        (lambda: tffcl.FlatModel.from_keras(subclassed(), CROSS_ENTROPY, FEATURES), "is of a class of its own, Own, .* build it as tf.keras.Seq"),
         (lambda: of_keras(regularized()), r"has regularizers, which TFF leaves out; use LocalTraining\(weight_decay="),
         (lambda: of_keras(two(), loss=SparseCE(from_logits=True, reduction="none")), r"the loss of .* is float32\[3\] for a batch"),
         (lambda: of_keras(two(), loss=SparseCE(from_logits=True, reduction="sum")), "the loss of .* is no mean for a batch"),
         (lambda: of_keras(two(), loss=tf.keras.losses.CategoricalCrossentropy()), "the loss of .* cannot be computed of integer labels"),
         (lambda: of_keras(two(), loss=tf.keras.losses.MeanSquaredError()), "the loss of .* cannot be computed of integer labels"),
-        (lambda: of_keras(two(), loss="mse"), "loss is of str; it must be a tf.keras.losses.Loss"),
+        (lambda: of_keras(two(), loss="mse"), "loss is of str; it must be a tf.keras.losses.Loss .* or a subclass, whose call"),
+        (lambda: of_keras(two(), loss=SparseCE(from_logits=True, ignore_class=0, reduction="sum")), "the loss of .* is no mean for a batch"),
+        (lambda: of_keras(two(), loss=SparseCE()), r"gives numbers that are no probabilities, but .*: use from_logits=True, or a last layer"),
+        (lambda: of_keras(two(activation="tanh"), loss=SparseCE()), "gives numbers that are no probabilities, but its loss takes these"),
+        (lambda: of_keras(two(activation="sigmoid"), loss=SparseCE()), "gives numbers that are no probabilities, but its loss takes these"),
+        (lambda: of_keras(two(activation="softmax")), r"gives probabilities, but its loss takes logits .*: leave the softmax out, or use"),
+        (lambda: of_keras(two(), layers.Softmax(), layers.Reshape([2])), "gives probabilities, but its loss takes logits"),
+        (lambda: functional_of(tf.nn.relu), "what probabilities= gives for functional are none; they must be from 0 and sum to 1"),
         (lambda: of_keras(two(), input_spec=None), "input_spec is None; it must be two tf.TensorSpec"),
         (lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]),)), "input_spec is .* it must be two tf.TensorSpec"),
         (lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, None]), tf.TensorSpec([None], tf.int32))), "only its leading batch dimension"),
-        (lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]), tf.TensorSpec([None]))), r"labels are float32 of shape \[None\]"),
+        (lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]), tf.TensorSpec([None]))), r"labels are float32 of shape \[None\].* np.digitize"),
         (lambda: tffcl.FlatModel.from_keras(two, CROSS_ENTROPY, spec([30], tf.float32)), "keras_model is of function; it must be a tf.keras.Model"),
         (lambda: tffcl.FlatModel.from_functional(own_data.keras_perceptron()), "functional is of Sequential; it must be a tff.learning"),
     ],

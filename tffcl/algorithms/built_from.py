@@ -6,20 +6,41 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tffcl.algorithms.method import Method
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.models.foreign import check_start
+from tffcl.validation import Parameters
 
 Build = TypeVar("Build", bound=Callable)
 
 
 def remembering(build: Build) -> Build:
-    """Makes a builder of methods leave on each method, as `built_from`, what it was given by name, defaults included."""
+    """Makes a builder of methods leave on each method, as `built_from`, what it was given by name, defaults included.
+
+    The model and the parameters are checked to be of the classes that the builder declares.
+    """
     signature = inspect.signature(build)
 
     @functools.wraps(build)
     def remembered(*args, **kwargs):
-        method, bound = build(*args, **kwargs), signature.bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
+        for name, value in bound.arguments.items():
+            check_kind(name, value, signature.parameters[name].annotation)
+        method = build(*args, **kwargs)
         if isinstance(method, Method):  # and no engine of one
             method.built_from = dict(bound.arguments)
         return method
 
     return remembered  # type: ignore[return-value]
+
+
+def check_kind(name: str, value: object, kind: object):
+    """Raises UserError if a model is no FlatModel that a run can start from, or parameters are not of the class `kind`."""
+    if not isinstance(kind, type) or not issubclass(kind, (FlatModel, Parameters)):
+        return
+    if not isinstance(value, kind):
+        wanted = "a tffcl.FlatModel, as FlatModel.from_keras makes one" if kind is FlatModel else f"a {kind.__name__}(...)"
+        raise UserError(f"{name} is of {type(value).__name__}; it must be {wanted}")
+    if kind is FlatModel:
+        check_start(value)

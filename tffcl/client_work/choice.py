@@ -31,7 +31,8 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
     def score(vector, x, y):
         if criterion == "loss":
             return mean_loss(vector, x, y)
-        return 1.0 - tf.math.divide_no_nan(tf.cast(count_correct(vector, x, y), tf.float32), tf.cast(tf.size(y), tf.float32))
+        right, counted = count_correct(vector, x, y)
+        return 1.0 - tf.math.divide_no_nan(tf.cast(right, tf.float32), tf.cast(counted, tf.float32))
 
     @tf.function(autograph=False)
     def choose(models, x, y):

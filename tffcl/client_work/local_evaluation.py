@@ -60,13 +60,23 @@ def build_probabilities(model: FlatModel):
     return _build_inference(model, model.probabilities, tf.float32, (*model.label_shape, model.num_classes))
 
 
+def counted(model: FlatModel, y):
+    """Returns which labels `y int32[n]` or `[n, L]` count, `bool` of their shape: all but those that the loss leaves out."""
+    return tf.reduce_all(tf.not_equal(y[..., tf.newaxis], tf.constant(model.ignored, tf.int32)), axis=-1)
+
+
 def build_count_correct(model: FlatModel):
-    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> int32`, how many labels the model gets right."""
+    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> <int32, int32>`: how many labels are right, and how many count."""
     predict = build_predict(model)
 
     @tf.function(autograph=False)
     def count_correct(vector, x, y):
-        return tf.reduce_sum(tf.cast(tf.equal(predict(vector, x), y), tf.int32))
+        right = tf.equal(predict(vector, x), y)
+        if not model.ignored:
+            return tf.math.count_nonzero(right, dtype=tf.int32), tf.size(y)
+        counts = counted(model, y)
+        right = tf.logical_and(right, counts)
+        return tf.math.count_nonzero(right, dtype=tf.int32), tf.math.count_nonzero(counts, dtype=tf.int32)
 
     return count_correct
 

@@ -58,8 +58,7 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
         if "test_examples" in client:
             test = stack(client["test_examples"])
             own = tested(trained, local, test, client["seed"])
-            report["test_correct"] = count_correct(own, test["x"], test["y"])
-            report["test_examples"] = tf.size(test["y"])
+            report["test_correct"], report["test_examples"] = count_correct(own, test["x"], test["y"])
         if "changed" in client:
             report["changed"] = client["changed"]
         return trained, report

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
+from tffcl.algorithms.built_from import check_kind
 from tffcl.algorithms.ifca import IFCAParameters, draw_models
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, build_choose_and_train
@@ -102,6 +103,8 @@ def build_clustered_fed_avg(
     Raises:
       UserError: If an argument is not what it must be.
     """
+    for name, value, kind in (("model", model, FlatModel), ("training", training, LocalTraining)):
+        check_kind(name, value, kind)
     how = IFCAParameters(num_clusters=num_clusters)
     seed = check_value("seed", seed, Whole)
     spec = check_element_spec(model, element_spec)

@@ -198,6 +198,7 @@ class FlatModel(FlatWeights, Shown):
       loss: `(outputs, labels) -> float32`, the mean loss of a batch.
       losses: `(outputs, labels) -> float32 [n]`, the loss of each example.
       probabilities: Outputs to probabilities of the classes.
+      ignored: Classes whose labels the loss leaves out, as padding is; they do not count in accuracies either.
       initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn; None for a model of another origin.
       key: Equal for models of one architecture, whatever their initial weights: what is traced for one serves the other. None
         for a model that is like no other.
@@ -212,6 +213,7 @@ class FlatModel(FlatWeights, Shown):
     loss: Callable
     losses: Callable
     probabilities: Callable = tf.nn.softmax
+    ignored: tuple[int, ...] = ()
     initialization: str | None = None
     key: tuple | None = None
     keras: tf.keras.Model | None = None

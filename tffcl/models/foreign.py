@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +15,14 @@ from tffcl.models.graph_function import converted, graph_function
 
 
 def from_functional(
-    functional: tff.learning.models.FunctionalModel, name: str = "functional", *, weight_names=None, probabilities=None
+    functional: tff.learning.models.FunctionalModel,
+    name: str = "functional",
+    *,
+    weight_names=None,
+    probabilities=None,
+    from_logits: bool | None = None,
+    softmax_last: bool | None = None,
+    ignored: tuple[int, ...] | None = None,
 ) -> FlatModel:
     """Makes a `FlatModel` of a `tff.learning.models.FunctionalModel`.
 
@@ -26,11 +33,14 @@ def from_functional(
         of labels an example; gives an output of floats for each class and label.
       name: For titles.
       weight_names: "layer/weight" of each trainable weight, so that layers can be named; default numbers.
-      probabilities: Outputs to probabilities; default softmax, for outputs that are logits.
+      probabilities: Outputs to probabilities; default softmax, or nothing where the outputs are probabilities already.
+      from_logits: Whether the loss takes logits or probabilities; None if that is not known.
+      softmax_last: Whether the outputs are those of a softmax; None if only a batch can tell.
+      ignored: The classes that the loss leaves out; None: they are found by trying it.
 
     Raises:
-      UserError: If the input is no such batch, the output is not floats for two or more classes, or the loss is no mean over
-        them.
+      UserError: If the input is no such batch, the output is not floats for two or more classes, the loss is no mean over
+        them, or takes logits where the outputs are probabilities, or the other way round.
     """
     if not isinstance(functional, tff.learning.models.FunctionalModel):
         kind = type(functional).__name__
@@ -55,10 +65,13 @@ def from_functional(
 
         return tf.map_fn(of_one, (predicted, labels), fn_output_signature=tf.float32)
 
-    probabilities = converted(probabilities) if probabilities else tf.nn.softmax
     classes = _check_output(name, functional, spec)
-    _check_loss(name, functional, loss, spec, classes)
-    return FlatModel(name, weights, functional, tf.identity, outputs, spec, classes, loss, losses, probabilities)
+    run = _check_loss(name, functional, loss, spec, classes)
+    probabilities = _to_probabilities(name, run(*_some_batch(spec))[0].numpy(), probabilities, from_logits, softmax_last)
+    ignored = _left_out(loss, spec, classes) if ignored is None else ignored
+    return FlatModel(
+        name, weights, functional, tf.identity, outputs, spec, classes, loss, losses, probabilities, ignored
+    )  # fmt: skip
 
 
 def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_spec, name: str | None = None) -> FlatModel:
@@ -81,21 +94,41 @@ def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_sp
     if not keras_model.built or not keras_model.trainable_variables:
         raise UserError(f"the Keras model {name} has no weights yet; give its first layer an input shape, or call build(...)")
     if not isinstance(loss, tf.keras.losses.Loss):
-        raise UserError(f"loss is of {type(loss).__name__}; it must be a tf.keras.losses.Loss of integer labels")
+        raise UserError(
+            f"loss is of {type(loss).__name__}; it must be a tf.keras.losses.Loss of integer labels, "
+            "SparseCategoricalCrossentropy(from_logits=True) or a subclass, whose call(labels, outputs) may weigh classes"
+        )
     if keras_model.losses:
         raise UserError(f"the Keras model {name} has regularizers, which TFF leaves out; use LocalTraining(weight_decay=...)")
+    _check_layers(name, keras_model)
     _example_spec(input_spec)
     try:
         functional = _keras_in_graphs(keras_model, loss, input_spec)
     except Exception as error:  # TFF's own error for what it cannot convert, and Keras's for inputs that do not fit
         raise UserError(f"TFF cannot make a function of the Keras model {name}: {_one_line(error)}") from None
-    if keras_model.non_trainable_variables:
-        fixed = _weight_name(keras_model.non_trainable_variables[0])
-        raise UserError(f"the Keras model {name} has weights that are not trained, e.g. {fixed}; TFF needs all to be trainable")
-    names = [_weight_name(variable) for variable in keras_model.trainable_variables]
-    from_logits = loss.get_config().get("from_logits", True)
-    made = from_functional(functional, name, weight_names=names, probabilities=None if from_logits else tf.identity)
+    names, config = [_weight_name(variable) for variable in keras_model.trainable_variables], loss.get_config()
+    ignored = config.get("ignore_class")  # None: none is
+    made = from_functional(
+        functional,
+        name,
+        weight_names=names,
+        from_logits=config.get("from_logits"),
+        softmax_last=_softmax_last(keras_model),
+        ignored=(() if ignored is None else (ignored,)) if "ignore_class" in config else None,
+    )
     return dataclasses.replace(made, keras=keras_model)
+
+
+def check_start(model: FlatModel):
+    """Raises UserError if the Keras model that it was made of has got other weights since: which ones are meant is not clear."""
+    if model.keras is None:
+        return
+    now, made = model.keras.trainable_variables, model.functional.initial_weights[0]
+    if not all(np.array_equal(variable.numpy(), value) for variable, value in zip(now, made, strict=True)):
+        raise UserError(
+            f"the Keras model {model.keras.name} has got other weights since FlatModel.from_keras was called; call it again to start "
+            "from these, or give it a Keras model that stays as it is"
+        )
 
 
 def keras_with(model: FlatModel, vector: np.ndarray) -> tf.keras.Model:
@@ -110,6 +143,40 @@ def keras_with(model: FlatModel, vector: np.ndarray) -> tf.keras.Model:
     for variable, tensor in zip(copy.trainable_variables, model.unravel(tf.constant(vector)), strict=True):
         variable.assign(tensor)
     return copy
+
+
+def _check_layers(name: str, keras_model):
+    """Raises UserError, with the way out, for a Keras model that TFF cannot make a function of."""
+    outside = "or compute the features outside, x = base.predict(x), and train a model of the layers that follow"
+    layers = [each for each in keras_model.submodules if isinstance(each, tf.keras.layers.Layer)]
+    normalized = [each.name for each in layers if isinstance(each, tf.keras.layers.BatchNormalization)]
+    if normalized:
+        raise UserError(
+            f"the Keras model {name} has batch normalization ({normalized[0]}), which TFF cannot make a function of; use "
+            f"GroupNormalization or LayerNormalization, {outside}"
+        )
+    if keras_model.non_trainable_variables:
+        fixed = _weight_name(keras_model.non_trainable_variables[0])
+        raise UserError(
+            f"the Keras model {name} has weights that are not trained, e.g. {fixed}; TFF needs all to be trainable: set "
+            f"trainable = True, {outside}"
+        )
+    if not getattr(keras_model, "_is_graph_network", False):  # Sequential models and those of inputs and outputs are
+        raise UserError(
+            f"the Keras model {name} is of a class of its own, {type(keras_model).__name__}, which TFF cannot make a function "
+            "of; build it as tf.keras.Sequential or tf.keras.Model(inputs, outputs)"
+        )
+
+
+def _softmax_last(keras_model) -> bool | None:
+    """Whether the last layer is a softmax; False if it is linear, None if its outputs must tell."""
+    last = keras_model
+    while isinstance(last, tf.keras.Model):
+        last = last.outputs[0]._keras_history.layer
+    activation = getattr(last, "activation", None)
+    if isinstance(last, tf.keras.layers.Softmax) or activation is tf.keras.activations.softmax:
+        return True
+    return False if activation is tf.keras.activations.linear else None
 
 
 def _keras_in_graphs(keras_model, loss, input_spec) -> tff.learning.models.FunctionalModel:
@@ -167,7 +234,10 @@ def _example_spec(input_spec) -> collections.OrderedDict:
             raise UserError(f"input_spec of {key} is {spec}; only its leading batch dimension may be unknown")
     x, y = parts["x"], parts["y"]
     if not y.dtype.is_integer or y.shape.rank > 2:
-        raise UserError(f"labels are {y.dtype.name} of shape {list(y.shape)}; they must be integers, [None] or [None, L]")
+        raise UserError(
+            f"labels are {y.dtype.name} of shape {list(y.shape)}; they must be integers, [None] or [None, L]; numbers become "
+            "classes by np.digitize(y, edges)"
+        )
     return collections.OrderedDict(x=tf.TensorSpec(x.shape[1:], x.dtype), y=tf.TensorSpec(y.shape[1:], tf.int32))
 
 
@@ -186,23 +256,90 @@ def _check_output(name: str, functional, spec) -> int:
     tensor = isinstance(output, tff.TensorType) and np.issubdtype(output.dtype, np.floating)
     if not tensor or len(output.shape) != rank or not output.shape[-1] or output.shape[-1] < 2:
         wanted = "[n, classes]" if rank == 2 else "[n, L, classes]"
-        raise UserError(f"{name} gives {output}; it must give floats of shape {wanted} with two or more classes")
+        single = tensor and len(output.shape) == rank and output.shape[-1] == 1
+        hint = ": Dense(2) and SparseCategoricalCrossentropy instead of one sigmoid; of numbers, classes" if single else ""
+        raise UserError(f"{name} gives {output}; it must give floats of shape {wanted} with two or more classes{hint}")
     return int(output.shape[-1])
 
 
-def _check_loss(name: str, functional, given_loss, spec, classes: int):
-    """UserError if the loss is not a number that is the same for one example and for a batch of its copies."""
+def _check_loss(name: str, functional, given_loss, spec, classes: int) -> Callable:
+    """Returns `(x, y) -> (outputs, loss)` of the initial weights.
+
+    Raises:
+      UserError: If the loss is not a number that is the same for one example and for a batch of its copies.
+    """
     batch = [tf.TensorSpec([None, *each.shape], each.dtype) for each in spec.values()]
 
-    def loss(x, y):
-        return given_loss(functional.predict_on_batch(functional.initial_weights, x, False), y)
+    def answer(x, y):
+        outputs = functional.predict_on_batch(functional.initial_weights, x, False)
+        return outputs, given_loss(outputs, y)
 
     copies = 3 if classes != 3 else 4  # not the number of classes: a loss of other labels could take one for the other
-    try:
-        run = graph_function(loss, *batch)
-        one, several = (run(*(tf.zeros([n, *each.shape], each.dtype) for each in spec.values())) for n in (1, copies))
-    except Exception as error:  # whatever the user's own loss raises
-        raise UserError(f"the loss of {name} cannot be computed of integer labels: {_one_line(error)}") from None
-    if one.shape.rank or not one.dtype.is_floating or not np.isclose(one, several, rtol=1e-3, equal_nan=True):
-        given = f"{several.dtype.name}{several.shape.as_list()}" if several.shape.rank else "no mean"
-        raise UserError(f"the loss of {name} is {given} for a batch; it must be one number, the mean over the batch")
+    for label in (0, 1):  # one of them may be padding, whose loss is always 0
+        try:
+            run = graph_function(answer, *batch)
+            one, several = (
+                run(tf.zeros([n, *spec["x"].shape], spec["x"].dtype), tf.fill([n, *spec["y"].shape], label))[1]
+                for n in (1, copies)
+            )
+        except Exception as error:  # whatever the user's own loss raises
+            raise UserError(
+                f"the loss of {name} cannot be computed of integer labels: {_one_line(error)}; "
+                "SparseCategoricalCrossentropy can, or a Loss of your own"
+            ) from None
+        if one.shape.rank or not one.dtype.is_floating or not np.isclose(one, several, rtol=1e-3, equal_nan=True):
+            given = f"{several.dtype.name}{several.shape.as_list()}" if several.shape.rank else "no mean"
+            raise UserError(f"the loss of {name} is {given} for a batch; it must be one number, the mean over the batch")
+    return run
+
+
+def _some_batch(spec) -> tuple[tf.Tensor, tf.Tensor]:
+    """Four examples that any model takes: numbers at random, or zeros where they may be tokens."""
+    shape, dtype = [4, *spec["x"].shape], spec["x"].dtype
+    x = np.random.default_rng(0).standard_normal(shape) if dtype.is_floating else np.zeros(shape)
+    return tf.constant(x.astype(dtype.as_numpy_dtype)), tf.zeros([4, *spec["y"].shape], tf.int32)
+
+
+def _to_probabilities(name: str, outputs: np.ndarray, given, from_logits: bool | None, softmax_last: bool | None) -> Callable:
+    """Returns what makes probabilities of outputs, as `from_functional` has it; UserError if none come of it."""
+    if given:
+        given = converted(given)
+        if _sum_to_one(given(tf.constant(outputs)).numpy()) is False:
+            raise UserError(f"what probabilities= gives for {name} are none; they must be from 0 and sum to 1 over the classes")
+        return given
+    already = _sum_to_one(outputs) if softmax_last is None else softmax_last
+    if from_logits and already:
+        raise UserError(
+            f"{name} gives probabilities, but its loss takes logits (from_logits=True): leave the softmax out, or use "
+            "from_logits=False"
+        )
+    if from_logits is False and already is False:
+        raise UserError(
+            f"{name} gives numbers that are no probabilities, but its loss takes these (from_logits=False): use from_logits=True, "
+            'or a last layer with activation="softmax"'
+        )
+    return tf.identity if already or from_logits is False else tf.nn.softmax
+
+
+def _sum_to_one(outputs: np.ndarray) -> bool | None:
+    """Whether outputs `[..., classes]` are probabilities; None if they are not finite, which tells nothing."""
+    if not np.isfinite(outputs).all():
+        return None
+    return bool((outputs >= 0).all() and np.allclose(outputs.sum(-1), 1, atol=1e-3))
+
+
+def _left_out(loss, spec, classes: int) -> tuple[int, ...]:
+    """The classes of which a loss leaves labels out: it is the same whatever the outputs."""
+    shape = [1, *spec["y"].shape]
+    some = np.random.default_rng(0).dirichlet(np.ones(classes), [2, *shape]).astype(np.float32)  # probabilities, or logits
+
+    def both():
+        return tf.map_fn(
+            lambda label: tf.stack([loss(tf.constant(outputs), tf.fill(shape, label)) for outputs in some]),
+            tf.range(classes),
+            fn_output_signature=tf.float32,
+        )
+
+    first, second = graph_function(both)().numpy().T
+    same = np.flatnonzero((first == second) | (np.isnan(first) & np.isnan(second)))
+    return tuple(same.tolist()) if len(same) < classes else ()

@@ -86,8 +86,8 @@ class RoundMetrics:
       clusters: `int32 [m]`, whose model the client trained.
       examples: `int32 [m]`, training examples.
       losses: `float32 [m]`, mean training loss over the client's last epoch.
-      test_correct: `int32 [m]`, test examples that the client's own model got right after its training.
-      test_examples: `int32 [m]`, test examples tried; 0 where there was no local test.
+      test_correct: `int32 [m]`, labels of test examples that the client's own model got right after its training.
+      test_examples: `int32 [m]`, labels tried, one an example or a sequence, without padding; 0 where there was no local test.
       traffic: All bytes of this round.
       signatures: Part of them: what clients exchanged in this round before they trained.
       relatedness: `float32 [m, m]` for methods that relate the clients of a cohort, row i the mix of client i; else None.

@@ -81,6 +81,11 @@ class Evaluator:
     def _tests(self) -> PooledTests:
         return self._population.pooled_tests if self._pool is None else self._pool
 
+    @functools.cached_property
+    def _counted(self) -> np.ndarray:
+        """Which labels of the pool count, `bool` of their shape."""
+        return ~np.isin(self._tests.y, self.model.ignored)
+
     def correct(self, models: np.ndarray, wanted: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """Answers images by models; those that were answered by the same models in the call before are not asked again.
 
@@ -89,14 +94,15 @@ class Evaluator:
           wanted: Row of a model to which images of the pool it is to answer.
 
         Returns:
-          For each of these rows, `float [n]`: the share of labels that is right, of each of its images.
+          For each of these rows, `float [n]`: how many labels are right of each of its images, of those that count.
         """
         keys = {row: _digest(models[row], images) for row, images in wanted.items()}
         result = {row: self._answered.get(keys[row], np.zeros(len(images))) for row, images in wanted.items()}
         asked = {row: images for row, images in wanted.items() if keys[row] not in self._answered}
         for row, places, answers in self._answers(models, asked):
-            right = answers == self._tests.y[asked[row][places]]
-            result[row][places] = right.reshape(len(right), -1).mean(axis=1) if right.ndim > 1 else right
+            chosen = asked[row][places]
+            right = (answers == self._tests.y[chosen]) & self._counted[chosen]
+            result[row][places] = right.reshape(len(right), -1).sum(axis=1)
         self._answered = {keys[row]: right for row, right in result.items()}
         return result
 
@@ -139,20 +145,20 @@ class Evaluator:
           keys: `int [N]`, row of `models` per client.
 
         Returns:
-          `float64 [N]`; NaN for a client without test images.
+          `float64 [N]`; NaN for a client without test images, or without a label that counts.
         """
         tests = self._tests.indices
         wanted = {row: _union([tests[client] for client in np.flatnonzero(keys == row)]) for row in np.unique(keys)}
         right = self.correct(models, wanted)
-        shares = [right[row][np.searchsorted(wanted[row], tests[client])] for client, row in enumerate(keys)]
-        return np.array([share.mean() if len(share) else np.nan for share in shares])
+        found = np.array([right[row][np.searchsorted(wanted[row], tests[client])].sum() for client, row in enumerate(keys)])
+        counted = np.array([np.count_nonzero(self._counted[index]) for index in tests])
+        return np.divide(found, counted, out=np.full(len(found), np.nan), where=counted > 0)
 
     def global_accuracy(self, model: np.ndarray) -> float | None:
         """Accuracy of one model `float32 [P]` on the union of all test images; None if there are none."""
         everything = _union(self._tests.indices)
-        if not len(everything):
-            return None
-        return float(self.correct(model[np.newaxis], {0: everything})[0].mean())
+        counted = np.count_nonzero(self._counted[everything])
+        return float(self.correct(model[np.newaxis], {0: everything})[0].sum() / counted) if counted else None
 
 
 def _digest(model: np.ndarray, images: np.ndarray) -> bytes:

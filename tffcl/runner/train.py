@@ -12,6 +12,8 @@ from tffcl.clients import kept, sampling
 from tffcl.clients.fitting import fitted
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
+from tffcl.models.flat import FlatModel
+from tffcl.models.foreign import check_start
 from tffcl.reporting.marker import read_marker
 from tffcl.rounds import releases, watching
 from tffcl.runner import checks, directory, fingerprint, needs
@@ -111,7 +113,7 @@ def train(
     try:
         # All that a user may have got wrong is known by now.
         with locked(out):
-            run = _claimed(out, settings, data, checkpoints, resume=resume, overwrite=overwrite)
+            run = _claimed(method.model, out, settings, data, checkpoints, resume=resume, overwrite=overwrite)
             with _under_way(job, out, most, show=show_progress) as (bar, store):
                 checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints, store, run)
                 state, accuracy, done = _trained(job, out, checkpoints, taking_part, bar, resume=resume, until=until)
@@ -141,12 +143,14 @@ def _prepared(method, protocol: Protocol, population: Population, later, setting
 
 
 def _claimed(
-    out: pathlib.Path, settings: Mapping, data: Mapping, checkpoints: Checkpoints, *, resume: bool, overwrite: bool
+    model: FlatModel, out: pathlib.Path, settings: Mapping, data: Mapping, checkpoints: Checkpoints, *, resume: bool, overwrite: bool
 ) -> str:
     """Takes the directory, whose lock is held, for a run that begins or goes on; returns the run's name."""
     directory.check_claim(out, settings, resume=resume, overwrite=overwrite, held=True, longer=True)
     anew = not resume or checkpoints.latest() is None
-    if not anew:
+    if anew:
+        check_start(model)
+    else:
         fingerprint.check_same_data(out, (read_marker(out) or {}).get("data"), data)
     return directory.claim(out, settings, data, anew=anew, name="" if anew else checkpoints.run_named())
 
