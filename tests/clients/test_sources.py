@@ -153,27 +153,57 @@ def test_client_data_give_the_population_of_their_arrays(named, form):
 NAN = np.where(np.arange(12).reshape(6, 2) == 5, np.nan, X)
 
 
+
+
+class Frame:
+    """What a pandas DataFrame has that is looked at."""
+
+    groupby = None
+
+    def __init__(self, values, columns):
+        self.values, self.columns = values, columns
+
+    def __array__(self, dtype=None):
+        return np.asarray(self.values, dtype)
+
+
 @pytest.mark.parametrize(
     "examples, message",
     [
         ({}, "there are no clients; give a mapping of client IDs"),
-        ([(X, Y)], "there are no clients; give a mapping of client IDs"),
-        ({"a": (X, Y), 3: (X, Y)}, "client IDs must be all text or all whole numbers"),
-        ({None: (X, Y), 3: (X, Y)}, "client IDs must be all text or all whole numbers"),
-        ({True: (X, Y)}, "client IDs must be all text or all whole numbers"),
+        ([(X, Y)], r"examples is of list; it must be a mapping of client IDs to \(x, y\)"),
+        ("clinics.csv", r"examples is of str; it must be a mapping of client IDs to \(x, y\)"),
+        (Frame(X, "ab"), r"examples is of Frame; it must be .*: \{client: \(rows\[features\], rows\[\"label\"\]\) for client, rows in frame.groupby"),
+        ({"a": (X, Y), 3: (X, Y)}, "client IDs are of int, str; they must be all text or all whole numbers"),
+        ({None: (X, Y), 3: (X, Y)}, "client IDs are of NoneType, int; they must be all text or all whole numbers"),
+        ({True: (X, Y)}, "client IDs are of bool; they must be all text or all whole numbers"),
+        ({2.0: (X, Y)}, "client IDs are of float; they must be all text or all whole numbers"),
         ({-1: (X, Y)}, "client ID -1 is not from 0 to 2147483647; use text"),
         ({2**31: (X, Y)}, "client ID 2147483648 is not from 0 to 2147483647; use text"),
         ({"a": (X, Y), "b": (X[:0], Y[:0])}, "client b has no training examples; every client needs at least 1"),
-        ({"a": (X, Y), "b": (NAN, Y)}, "the training examples of client b have NaN or infinite entries"),
+        ({"a": (X, Y), "b": (NAN, Y)}, "training examples of client b have NaN or infinite entries in 1 of 6 rows, first in row 2, column 1"),
+        ({"a": (X, Y), "b": (Frame(NAN, ["age", "pulse"]), Y)}, "in 1 of 6 rows, first in row 2, column pulse"),
         ({"a": (X, Y), "b": (X + np.inf, Y)}, "the training examples of client b have NaN or infinite entries"),
         ({"a": (X, Y), "b": (X[:, :1], Y)}, r"the examples of client b are float32 \[1\], those of client a float32 \[2\]"),
         ({"a": (X, Y), "b": (X.astype(int), Y)}, r"the examples of client b are int64 \[2\], those of client a float32"),
         ({"a": (X, Y), "b": (X, X.astype(int))}, r"the labels of client b are int32 \[2\], those of client a int32 \[\]"),
-        ({"a": (X, Y / 1)}, "the labels of client a are float64 of rank 1; they must be integers"),
+        ({"a": (X, Y / 1)}, r"the labels of client a are float64 \[6\]; they must be integers, \[n\] or \[n, L\]: y.astype\(int\)"),
+        ({"a": (X, Y + 0.5)}, r"labels of client a are float64 \[6\]; .*; numbers become classes by np.digitize"),
+        ({"a": (X, Y > 0)}, r"labels of client a are bool \[6\]; .*: y.astype\(int\)"),
+        ({"a": (X, np.array(["no", "yes"])[Y % 2])}, r"labels of client a are <U3 \[6\]; .*: np.searchsorted\(classes, y\) with the sorted"),
+        ({"a": (X, np.array(["no", "yes"], object)[Y % 2])}, r"labels of client a are object \[6\]; .*: np.searchsorted\(classes, y\)"),
+        ({"a": (X, Y.astype(object))}, r'labels of client a are object \[6\]; .*: y.astype\("int64"\)'),
+        ({"a": (X, np.eye(3)[Y])}, r"labels of client a are float64 \[6, 3\]; .*: of one-hot rows y.argmax\(axis=1\)"),
+        ({"a": (X, Y[:, None])}, r"labels of client a are int64 \[6, 1\]; .*: y\[:, 0\]"),
+        ({"a": (X, None)}, r"labels of client a are object \[\]; they must be integers"),
+        ({"a": (X, np.ma.masked_equal(Y, 2))}, "labels of client a are a masked array with 1 entries masked; fill them"),
+        ({"a": (np.ma.masked_less(X, 0.2), Y)}, r"examples of client a are a masked array with \d entries masked; fill them"),
+        ({"a": (X.astype(object), Y)}, r'training examples of client a are object \[6, 2\]; .*: .astype\("float32"\) makes them so'),
+        ({"a": (Frame(np.stack([X[:, 0].astype(object), ["m"] * 6], 1), ["age", "sex"]), Y)}, "column sex holds text, of which pandas.get_dummies"),
         ({"a": (X, Y), "b": (X, Y - 1)}, "client b has the label -1; labels count from 0"),
         ({"a": (X, Y[:3])}, r"client a has training examples float32 \[6, 2\] and 3 labels; they do not fit"),
         ({"a": X}, r"the training examples of client a are ndarray; they must be a pair \(x, y\)"),
-        ({"a": (np.array(["one"] * 6), Y)}, "client a has training examples <U3 .* they do not fit"),
+        ({"a": (np.array(["one"] * 6), Y)}, r"training examples of client a are <U3 \[6\]; they must be numbers"),
         ({"a": ([[1.0], [1.0, 2.0]], [0, 1])}, "the training examples of client a have unequal shapes"),
     ],
 )  # fmt: skip
@@ -236,8 +266,12 @@ def test_of_many_clients_a_message_lists_none():
 
 def test_examples_are_held_against_the_model(named):
     check_examples(named, SPEC, 3)
-    with pytest.raises(UserError, match="client mia has the label 2; the model knows the classes 0 to 1"):
+    with pytest.raises(UserError, match="client mia has the label 2; the model knows the classes 0 to 1$"):
         check_examples(named, SPEC, 2)
+    with pytest.raises(UserError, match="has the label 2; .* 0 to 1; labels count from 0, and no client has that: y - 1"):
+        check_examples(Population.from_arrays({"a": (X, 1 + Y % 2)}), SPEC, 2)
+    with pytest.raises(UserError, match=r"labels are int32\[3\]; the model takes int32\[\]; of one-hot rows y.argmax\(axis=1\) makes"):
+        check_examples(Population.from_arrays({"a": (X, np.eye(3, dtype=int)[Y])}), SPEC, 3)
     with pytest.raises(UserError, match=r"the clients' examples are float32\[2\]; the model takes uint8\[2\]"):
         check_examples(named, {**SPEC, "x": tf.TensorSpec([2], tf.uint8)}, 3)
     with pytest.raises(UserError, match=r"the clients' labels are int32\[\]; the model takes int32\[4\]"):

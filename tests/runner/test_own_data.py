@@ -260,6 +260,12 @@ def test_double_precision_is_taken_where_the_model_takes_floats(regression, clin
     np.testing.assert_array_equal(result.predict("clinic_3", whole.astype(int)), result.predict("clinic_3", whole))
     with pytest.raises(UserError, match=r"are float64 of shape \[10, 29\]; they must be float32 of shape \[n, 30\]"):
         result.predict("clinic_3", x[:, :29])
+    for wrong, message in (
+        (np.where(np.arange(10)[:, None] * 30 + np.arange(30) == 95, np.nan, x), "in 1 of 10 rows, first in row 3, column 5"),
+        (np.ma.masked_greater(x, 2), "the examples are a masked array with"),
+    ):
+        with pytest.raises(UserError, match=message):
+            result.predict("clinic_3", wrong, probabilities=True)
 
 
 @pytest.mark.parametrize("kind", ["images", pytest.param("texts", marks=pytest.mark.slow)])
@@ -278,6 +284,46 @@ def test_whole_numbers_are_taken_as_the_models_type(tmp_path, kind):
         np.testing.assert_array_equal(*(each.model_of(name) for each in results))
         np.testing.assert_array_equal(results[0].predict(name, x.astype(dtype)), results[1].predict(name, x.astype(own)))
     assert results[0].summary["accuracy"] == results[1].summary["accuracy"]
+
+
+def test_padding_counts_in_no_accuracy(tmp_path):
+    """Sentences of unequal lengths, filled up with the label 0, which the loss leaves out."""
+    keras = own_data.sequential(own_data.layers.Embedding(own_data.LETTERS, 4, input_length=9), own_data.layers.Dense(13))
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    model = tffcl.FlatModel.from_keras(keras, loss, own_data.spec([9], tf.int32, 9))
+
+    def padded(arrays):
+        x, y = arrays
+        return x, np.where(np.arange(9) < 2 + np.arange(len(y))[:, None] % 6, y + 1, 0)
+
+    train, test = ({name: padded(arrays) for name, arrays in each.items()} for each in own_data.writers())
+    clients = Population.from_arrays(train, test | {"writer 5": (test["writer 5"][0], np.zeros((6, 9), int))})
+    training = tffcl.LocalTraining(epochs=5, batch_size=5, learning_rate=1.0)
+    result = run(build_fedavg(model, training), clients, tmp_path / "run", rounds=1, clients_per_round=6)
+    right, counted = 0, 0
+    for row, name in enumerate(list(test)[:5]):
+        x, y = test[name]
+        answers = result.predict(name, x)
+        right, counted = right + np.sum((answers == y) & (y > 0)), counted + np.sum(y > 0)
+        assert result.clients["cluster_accuracy"][row] == pytest.approx(np.mean((answers == y)[y > 0])) != np.mean(answers == y)
+        share = result.clients["local_accuracy"][row] * np.sum(y > 0)
+        assert share == pytest.approx(round(share)) and share > 0  # right labels of those that count
+    assert np.isnan(result.clients["cluster_accuracy"][5]) and np.isnan(result.clients["local_accuracy"][5])
+    assert result.summary["accuracy"]["global"]["mean"] == pytest.approx(right / counted)
+
+
+def test_weights_that_a_keras_model_gets_later_are_told_of(tmp_path, clinics):
+    model, clients = own_data.perceptron(), Population.from_arrays(*clinics)
+    method = build_fedavg(model, TRAINING)
+    result = run(method, clients, tmp_path / "before", rounds=1)
+    model.keras.set_weights([tensor + 1 for tensor in model.keras.get_weights()])
+    for call in (lambda: run(method, clients, tmp_path / "run"), lambda: build_fedavg(model, TRAINING)):
+        with pytest.raises(UserError, match="has got other weights since FlatModel.from_keras was called; call it again"):
+            call()
+    assert not (tmp_path / "run" / "config.toml").exists()
+    x, y = clinics[1]["clinic_1"]  # what was trained before serves on, and goes on
+    assert result.predict("clinic_1", x).shape == y.shape
+    assert run(method, clients, tmp_path / "before", resume=True).summary["rounds"] == 2
 
 
 def small_images():

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from tffcl import arrays
 from tffcl.clients.population import PooledTests, Population, as_examples
 from tffcl.errors import UserError
 
@@ -31,7 +32,11 @@ def from_arrays(
     Raises:
       UserError: If there are no clients, IDs are of two kinds, a client has no examples, or arrays do not fit each other.
     """
-    if not isinstance(examples, Mapping) or not examples:
+    if not isinstance(examples, Mapping):
+        frame = ': {client: (rows[features], rows["label"]) for client, rows in frame.groupby("client")}'
+        hint = frame if hasattr(examples, "groupby") else ""
+        raise UserError(f"examples is of {type(examples).__name__}; it must be a mapping of client IDs to (x, y){hint}")
+    if not examples:
         raise UserError("there are no clients; give a mapping of client IDs to (x, y) with 1 or more")
     if test is not None and not isinstance(test, Mapping):
         raise UserError(f"test is of {type(test).__name__}; it must be a mapping of client IDs to (x, y), as examples are")
@@ -79,7 +84,8 @@ def _numbered(examples: Mapping, known: Population | None) -> tuple[list, np.nda
         all(isinstance(each, kind) and not isinstance(each, bool) for each in examples) for kind in (str, (int, np.integer))
     )
     if not texts and not wholes:
-        raise UserError("client IDs must be all text or all whole numbers")
+        kinds = ", ".join(sorted({type(each).__name__ for each in examples}))
+        raise UserError(f"client IDs are of {kinds}; they must be all text or all whole numbers")
     if known is not None and texts != (known.names is not None):
         kinds = ["whole numbers", "text"]
         raise UserError(f"client IDs are {kinds[texts]}, those of the known clients are {kinds[not texts]}; they must be alike")
@@ -156,21 +162,16 @@ def _checked(client, pair, kind: str) -> tuple[np.ndarray, np.ndarray]:
         raise UserError(
             f"the {kind} examples of client {client} are {type(pair).__name__}; they must be a pair (x, y)"
         ) from None
-    try:
-        x, y = np.asarray(x), np.asarray(y)
-    except ValueError:  # lists of unequal lengths
-        raise UserError(f"the {kind} examples of client {client} have unequal shapes; they must be all alike") from None
-    if not np.issubdtype(y.dtype, np.integer) or y.ndim not in (1, 2):
-        raise UserError(f"the labels of client {client} are {y.dtype} of rank {y.ndim}; they must be integers, [n] or [n, L]")
-    if x.dtype.kind not in "biuf" or not x.ndim or len(x) != len(y):
+    what, given = f"the {kind} examples of client {client}", x
+    x, y = arrays.numbers_of(x, what), arrays.labels_of(y, f"the labels of client {client}")
+    if len(x) != len(y):
         raise UserError(f"client {client} has {kind} examples {x.dtype} {list(x.shape)} and {len(y)} labels; they do not fit")
-    if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
-        raise UserError(f"the {kind} examples of client {client} have NaN or infinite entries")
+    arrays.check_finite(x, what, given)
     if y.size and (y.min() < 0 or y.max() >= 2**31 - 1):
         raise UserError(f"client {client} has the label {y.min() if y.min() < 0 else y.max()}; labels count from 0")
     if x.dtype == np.float64:
         if x.size and np.abs(x).max() > np.finfo(np.float32).max:
-            raise UserError(f"the {kind} examples of client {client} have entries beyond what float32 holds, 3.4e38")
+            raise UserError(f"{what} have entries beyond what float32 holds, 3.4e38")
         x = x.astype(np.float32)
     return np.ascontiguousarray(x), y.astype(np.int32)
 
@@ -203,7 +204,9 @@ def check_examples(population: Population, example_spec, num_classes: int):
         if wanted.dtype != given.dtype or tuple(wanted.shape) != tuple(given.shape):
             what = "examples" if key == "x" else "labels"
             wanted, given = (f"{each.dtype.name}{list(each.shape)}" for each in (wanted, given))
-            raise UserError(f"the clients' {what} are {given}; the model takes {wanted}")
+            one_hot = key == "y" and spec[key].shape.rank == 1 and example_spec[key].shape.rank == 0
+            hint = "; of one-hot rows y.argmax(axis=1) makes labels" if one_hot else ""
+            raise UserError(f"the clients' {what} are {given}; the model takes {wanted}{hint}")
     largest, counts = population.largest_labels, population.label_counts
     if largest is None and counts is None:  # data sets that have told nothing of themselves
         largest = np.array([_largest_label(population, int(client)) for client in population.client_ids])
@@ -212,4 +215,5 @@ def check_examples(population: Population, example_spec, num_classes: int):
     if largest is not None and largest.max() >= num_classes:
         row = int(np.flatnonzero(largest >= num_classes)[0])
         name = population.name_of(int(population.client_ids[row]))
-        raise UserError(f"client {name} has the label {largest[row]}; the model knows the classes 0 to {num_classes - 1}")
+        hint = "; labels count from 0, and no client has that: y - 1" if counts is not None and not counts[:, 0].any() else ""
+        raise UserError(f"client {name} has the label {largest[row]}; the model knows the classes 0 to {num_classes - 1}{hint}")

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tffcl import arrays
 from tffcl.errors import UserError
 
 _BLOCK = 4096
@@ -9,20 +10,21 @@ _BLOCK = 4096
 
 def numbers_of(x, where: str) -> np.ndarray:
     """Returns examples as uint8, int32 or float32; `where` names them in errors."""
-    x = np.asarray(x)
+    given, x = x, arrays.numbers_of(x, where)
     if x.dtype == np.uint8:
         return x
     if x.dtype.kind == "f":
+        arrays.check_finite(x, where, given)
         return x.astype(np.float32)
-    if x.dtype.kind not in "iub" or (x.size and not -(2**31) <= x.min() <= x.max() < 2**31):
+    if x.size and not -(2**31) <= x.min() <= x.max() < 2**31:
         raise UserError(f"{where} is {x.dtype} of shape {x.shape}; it must be numbers of shape [n, ...], whole ones of 32 bits")
     return x.astype(np.int32)
 
 
 def labels_of(y, where: str) -> np.ndarray:
     """Returns labels as int32 [n]; `where` names them in errors."""
-    y = np.asarray(y)
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
+    y = arrays.labels_of(y, where)
+    if y.ndim != 1:
         raise UserError(f"{where} is {y.dtype} of shape {y.shape}; it must be integers of shape [n]")
     if len(y) and not 0 <= y.min() <= y.max() < 2**31:
         raise UserError(f"{where} has labels {y.min()} to {y.max()}; they count from 0")
@@ -31,6 +33,11 @@ def labels_of(y, where: str) -> np.ndarray:
 
 def owners_of(train: np.ndarray, test: np.ndarray, places: tuple[str, str]) -> tuple[np.ndarray, np.ndarray]:
     """Returns who holds each example as int32 numbers; `places` name the two arrays in errors."""
+    # Text in pandas is of objects.
+    train, test = (
+        each.astype(str) if each.dtype == object and all(isinstance(name, str) for name in each.flat) else each
+        for each in (train, test)
+    )
     for array, where in zip((train, test), places, strict=True):
         if array.ndim != 1 or array.dtype.kind not in "iuUS":
             raise UserError(f"{where} is {array.dtype} of shape {array.shape}; it must be names or integers, [n]")

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.algorithms.method import Method
+from tffcl.arrays import as_array, check_finite
 from tffcl.client_work.local_evaluation import build_predict, build_probabilities
 from tffcl.clients.fitting import as_type
 from tffcl.clients.population import Population, index_of
@@ -78,13 +79,15 @@ class Trained(Shown):
           Labels `int32 [n]`, or probabilities `float32 [n, classes]`; with an axis more for sequences of labels.
 
         Raises:
-          UserError: If the client did not take part, or the examples' type or shape is not the data's.
+          UserError: If the client did not take part, the examples' type or shape is not the data's, or entries are NaN, infinite
+            or masked.
         """
-        x, spec = np.asarray(x), self.method.model.example_spec["x"]
+        given, x, spec = x, as_array(x, "the examples"), self.method.model.example_spec["x"]
         if x.shape[1:] != tuple(spec.shape) or x.dtype.kind not in "biuf":
             wanted = f"{spec.dtype.name} of shape [n, {', '.join(map(str, spec.shape))}]"
             hint = "; one example alone is x[np.newaxis]" if x.shape == tuple(spec.shape) else ""
             raise UserError(f"the examples are {x.dtype} of shape {list(x.shape)}; they must be {wanted}{hint}")
+        check_finite(x, "the examples", given)
         x = as_type(x, spec.dtype.as_numpy_dtype, "the examples")
         return _predictor(self.method.model, probabilities)(self.model_of(client), x).numpy()
 

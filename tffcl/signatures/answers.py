@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.arrays import as_array, check_finite
 from tffcl.client_work.examples import stack
 from tffcl.client_work.local_evaluation import build_predict, build_probabilities
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
@@ -18,15 +19,16 @@ def check_images(model: FlatModel, images) -> np.ndarray:
     """Returns the server's images `uint8 [n, ...]` if they are what the model takes.
 
     Raises:
-      UserError: If there are none, or type or shape is another.
+      UserError: If there are none, type or shape is another, or one is not finite.
     """
     if images is None:
         raise no_server_data()
-    images = np.asarray(images)
+    images = as_array(images, "the server's images")
     kind = model.example_spec["x"].dtype
     if images.dtype != kind.as_numpy_dtype or images.shape[1:] != model.input_shape or not len(images):
         wanted = f"{kind.name} of shape [n, {', '.join(map(str, model.input_shape))}] with n of 1 or more"
         raise UserError(f"the server's images are {images.dtype} of shape {list(images.shape)}; they must be {wanted}")
+    check_finite(images, "the server's images")
     return images
 
 
