@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError, printable, tell, unknown
 from tffcl.experiments import command_options, completion, init_command, look_command, run_command, study_command, sweep_command
 from tffcl.reporting import formats
 from tffcl.runtime import memory
@@ -29,7 +29,7 @@ class _Parser(argparse.ArgumentParser):
             message += "; tffcl compare runs several seeds"
         message = " ".join(message.split())
         message = message if len(message) <= _LONGEST or "(allowed" in message else f"{message[:_LONGEST]}..."
-        self.exit(2, f"tffcl: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"tffcl: {printable(message)} (see {self.prog} --help)\n")
 
     def _check_value(self, action, value):
         if action.choices is not None and value not in action.choices:
@@ -168,22 +168,22 @@ def main(arguments: list[str] | None = None) -> int:
 
         if not installation.missing_packages():
             raise
-        print(f"tffcl: {error.name} is not installed; tffcl doctor --fix installs what is missing", file=sys.stderr)
+        tell(f"{error.name} is not installed; tffcl doctor --fix installs what is missing")
         return 2
     except UserError as error:
-        print(f"tffcl: {error}", file=sys.stderr)
+        tell(str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        print("tffcl: stopped", file=sys.stderr)
+        tell("stopped")
         return 130
     except PermissionError as error:
-        print(f"tffcl: {error.filename} cannot be written or read: {error.strerror}", file=sys.stderr)
+        tell(f"{error.filename} cannot be written or read: {error.strerror}")
         return 2
     except (FileExistsError, NotADirectoryError) as error:
-        print(f"tffcl: {error.filename} is a file; it must be a directory", file=sys.stderr)
+        tell(f"{error.filename} is a file; it must be a directory")
         return 2
     except MemoryError as error:
-        print(f"tffcl: the memory of this machine is not enough: {str(error) or 'allocation failed'}", file=sys.stderr)
+        tell(f"the memory of this machine is not enough: {str(error) or 'allocation failed'}")
         return 2
     except BrokenPipeError:  # `tffcl ... | head`: nobody reads on
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
@@ -193,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:  # a full disk, a name that is too long
         name = str(error.filename or "a file")
         name = name if len(name) <= 150 else f"{name[:70]}...{name[-70:]}"
-        print(f"tffcl: {name} cannot be written or read: {error.strerror or error}", file=sys.stderr)
+        tell(f"{name} cannot be written or read: {error.strerror or error}")
         return 2
 
 

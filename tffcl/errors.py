@@ -1,6 +1,8 @@
 """Errors that are the user's to mend: one line, exit code 2, no traceback."""
 
 import difflib
+import re
+import sys
 from collections.abc import Iterable
 
 _MOST_LISTED, _LONGEST_LIST = 12, 160  # names that a message lists, and their characters; of more only the nearest
@@ -12,6 +14,23 @@ _LISTED = {
     "algorithm": "algorithms", "task": "tasks", "study": "studies", "data set": "datasets", "partition": "partitions",
     "model": "models", "signature": "signatures", "training": "trainings", "aggregation": "aggregations", "encoder": "encoders",
 }  # fmt: skip
+
+
+# What commands a terminal, breaks a line, or is not seen: controls, separators, and what turns the order of letters.
+_UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Returns a text as a terminal and a page can show it: each control character but those of `keep` as its escape."""
+    return _UNSEEN.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
+
+
+def tell(text: str):
+    """Says something in one line on standard error."""
+    print(f"tffcl: {printable(text)}", file=sys.stderr)
 
 
 class UserError(ValueError):
@@ -26,7 +45,7 @@ class UserError(ValueError):
     exit_code = 2
 
     def __init__(self, message: str, *, table: str | None = None, key: str | None = None):
-        super().__init__(message)
+        super().__init__(printable(str(message)))
         self.table = table
         self.key = key
 

@@ -40,6 +40,7 @@ Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 _SHOWN = 100  # characters of a wrong value in a message
+_LONGEST_LABEL = 100  # bytes; file systems end at 255
 
 
 def one_of(names: Collection[str]):
@@ -84,6 +85,32 @@ def check_value(key: str, value: object, kind: Any) -> Any:
     if not _finite(converted):
         raise wrong(key, value, f"it must be {describe(kind)}, and finite")
     return converted
+
+
+def check_label(label: object, what: str):
+    """Raises UserError if a label cannot be the name of a directory, into which the results of what it names are written.
+
+    Args:
+      label: What the user gave.
+      what: Of what it is the name, for messages.
+    """
+    text = label if isinstance(label, str) else ""
+    odd = [letter for letter in text if letter in "/\\" or not letter.isprintable()]
+    if not text.strip() or text.startswith(".") or text != text.strip() or odd or len(text.encode()) > _LONGEST_LABEL:
+        raise UserError(
+            f"{_shown(label)} cannot be {what}, which results are in: it must be of 1 to {_LONGEST_LABEL} bytes, with neither slashes "
+            "nor control characters, no dot before it and no blanks around it"
+        )
+
+
+def check_labels(labels: Collection[str], what: str):
+    """Raises UserError as `check_label`, or if two differ by case alone: some systems take their directories for one."""
+    known: dict[str, str] = {}
+    for label in labels:
+        check_label(label, what)
+        other = known.setdefault(label.casefold(), label)
+        if other != label:
+            raise UserError(f"{other!r} and {label!r} differ by case alone; each must be {what}, which results are in")
 
 
 def describe(kind: Any) -> str:

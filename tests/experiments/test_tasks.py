@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from tffcl.errors import UserError
@@ -89,6 +91,25 @@ def test_the_line_of_a_wrong_key(tmp_path, before, after, message):
 def test_a_wrong_value_from_the_command_line(tmp_path, pairs, message):
     with pytest.raises(UserError, match=f"^{message}"):
         config.resolve(write(tmp_path, BASE), "fedavg", overrides=config.parse_overrides(pairs))
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["../../evil", "..", ".", "", " ", "/abs", "a/b", "a\\b", ".hidden", " a", "a ", "a\nb", "a\x00b", "a\x1b[31m", "a\u202eb", "x" * 101],
+)  # fmt: skip
+def test_a_label_that_cannot_be_the_name_of_a_directory_is_refused_before_anything_runs(tmp_path, label):
+    task = 'extends = "demo_digits"\n[algorithms.fedavg]\n'
+    (tmp_path / "t.toml").write_text(f'{task}[algorithms.{json.dumps(label)}]\nmethod = "fedavg"\n')
+    for asked in (label, "fedavg"):
+        with pytest.raises(UserError, match="cannot be a label of .algorithms., which results are in") as told:
+            config.resolve(tmp_path / "t.toml", asked)
+        assert str(told.value).isprintable()
+
+
+def test_labels_that_differ_by_case_alone_are_refused(tmp_path):
+    (tmp_path / "t.toml").write_text('extends = "demo_digits"\n[algorithms.PACFL]\nmethod = "pacfl"\n')
+    with pytest.raises(UserError, match="'(PACFL' and 'pacfl|pacfl' and 'PACFL)' differ by case alone"):
+        config.resolve(tmp_path / "t.toml", "pacfl")
 
 
 def test_a_key_that_another_file_has_is_told_without_a_line(tmp_path):

@@ -1,13 +1,14 @@
 """Damaged files of a run: the report names the file in a line."""
 
 import json
+import os
 import random
 
 import numpy as np
 import pytest
 
 from tffcl.errors import UserError
-from tffcl.reporting import files, published_table, sweeps
+from tffcl.reporting import files, published_table, report, sweeps
 
 
 def refused(read, path) -> str:
@@ -42,6 +43,29 @@ def test_a_sweep_with_a_directory_outside(tmp_path, directory):
         f'[[points]]\nvalues = [1]\ndirectory = "{directory}"\n'
     )
     assert "it must be inside the sweep's own" in refused(sweeps.read_sweep, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "summary.json", "rounds.csv", "clients.csv", "clustering.npz"])
+def test_a_pipe_or_a_device_in_place_of_a_file_is_not_read(run_path, name):
+    (run_path / name).unlink()
+    os.mkfifo(run_path / name)
+    assert f"{name} is not a file" in refused(files.read_run, run_path)
+    (run_path / name).unlink()
+    (run_path / name).symlink_to("/dev/zero")
+    assert f"{name} is not a file" in refused(files.read_run, run_path)
+
+
+def test_a_report_is_written_through_no_link_and_into_no_pipe(run_path, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "page.html").write_text("mine")
+    for name, target in (("figures", own), ("report.html", own / "page.html")):
+        (run_path / name).symlink_to(target)
+        assert f"{name} is a link" in refused(report.write_report, run_path)
+        (run_path / name).unlink()
+    os.mkfifo(run_path / "report.html")
+    assert "report.html is not a file" in refused(report.write_report, run_path)
+    assert [path.name for path in own.iterdir()] == ["page.html"] and (own / "page.html").read_text() == "mine"
 
 
 def test_flipped_bits_end_in_a_line_or_in_a_run(run_path):

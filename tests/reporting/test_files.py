@@ -1,13 +1,17 @@
 """Reading the files of a run, and what is said about files that cannot be read."""
 
+import csv
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
 
 from tffcl.errors import UserError
 from tffcl.reporting import files
+from tffcl.reporting.report import write_report
+from tffcl.runner.summary import write_clients
 
 
 def message(path) -> str:
@@ -162,6 +166,28 @@ def rewrite_clustering(run_path, **changes) -> None:
     with np.load(run_path / "clustering.npz") as archive:
         arrays = dict(archive) | changes
     np.savez(run_path / "clustering.npz", **{name: value for name, value in arrays.items() if value is not None})
+
+
+IDS = ["=cmd|'/C calc'!A0", "+1", "-1+1", "@SUM(1)", "\tx", "'=1", "''", "'a", "a,b\"c", "a\nb", "\x1b[31m\u202e<b>", "\r", " =1"]
+
+
+def test_texts_are_no_formulas_of_a_spreadsheet_and_read_back_as_they_were(run_path):
+    names = np.array(IDS)
+    numbers = np.linspace(-1, 1, len(IDS))
+    columns = dict.fromkeys(files.CLIENT_COLUMNS, np.arange(len(IDS)))
+    write_clients(run_path, columns | {"client_id": names, "true_cluster": names, "local_accuracy": numbers})
+    clients = files.read_run(run_path).clients
+    assert clients.client_id.tolist() == clients.true_cluster.tolist() == IDS
+    with open(run_path / "clients.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert not [row["client_id"] for row in rows if row["client_id"][:1] in ("=", "+", "-", "@", "\t", "\r")]
+    assert [float(row["local_accuracy"]) for row in rows] == pytest.approx(numbers, abs=1e-6)
+    for name in ("clustering.npz", "representations.npz"):  # of other clients
+        (run_path / name).unlink(missing_ok=True)
+    shutil.rmtree(run_path / "history", ignore_errors=True)
+    page = write_report(run_path).read_text()
+    assert "=cmd|" in page and "\\x1b[31m\\u202e&lt;b&gt;" in page
+    assert not {letter for letter in page if not letter.isprintable() and letter not in "\n\t\xa0"}
 
 
 def test_a_clustering_without_a_tree(run_path):

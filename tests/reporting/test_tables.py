@@ -1,6 +1,7 @@
 """The numbers of the comparison table, held against plain statistics over the summaries."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -114,6 +115,13 @@ def test_csv_has_plain_numbers(rows):
                 assert float(line[f"{key}_stderr"]) == pytest.approx(stat.std / 2**0.5, rel=1e-9, abs=1e-9)
             else:
                 assert (line[key], line[f"{key}_std"]) == ("", "")
+
+
+def test_a_label_is_neither_a_formula_nor_a_tag_nor_a_line(rows):
+    odd = [dataclasses.replace(rows[0], algorithm="=1+1|<svg onload=x>\n# a")]
+    assert "\n'=1+1|<svg onload=x>" not in (csv_text := tables.to_csv(odd)) and '"\'=1+1|<svg onload=x>\n# a"' in csv_text
+    head, bar, line = tables.to_markdown(odd).strip().splitlines()
+    assert line.startswith("| =1+1\\|&lt;svg onload=x>\\n# a |")
 
 
 def test_the_page_has_a_cell_for_each_column_that_has_a_number(rows):

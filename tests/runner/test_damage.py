@@ -72,6 +72,12 @@ def test_rows_of_rounds_are_missing(stopped, runs, capsys):
     assert [row["round"] for row in rows_of(stopped / "rounds.csv")] == ["4"]
 
 
+def test_a_row_of_a_round_of_thousands_of_digits_is_none(stopped, runs):
+    with open(stopped / "rounds.csv", "a") as file:
+        file.write(f"1{'0' * 5000},{',' * (len(rows_of(stopped / 'rounds.csv')[0]) - 2)}")
+    assert_same_result(go(stopped, resume=True).summary, runs[1])
+
+
 def test_a_row_that_was_half_written(stopped, runs, capsys):
     with open(stopped / "rounds.csv", "a") as file:
         file.write("4,0.1")
@@ -177,6 +183,10 @@ REFUSED = {
     "settings that are no text": ("config.toml", lambda path: path.write_bytes(b"\xff\xfe"), "config.toml is damaged"),
     "settings of another run": ("config.toml", is_text("seed = 3"), "holds another run"),
     "no settings": ("config.toml", os.unlink, "config.toml is missing"),
+    "settings nested too deep": ("config.toml", is_text(f"a = {'[' * 30_000}"), "config.toml is damaged"),
+    "settings of names without end": ("config.toml", is_text(f"[a{'.a' * 30_000}]"), "config.toml is damaged"),
+    "a marker of no data": ("run.json", is_text('{"tffcl run": "a", "data": NaN}'), "run.json is damaged, or not a run's"),
+    "a marker of listed data": ("run.json", is_text('{"tffcl run": "a", "data": [1]}'), "run.json is damaged, or not a run's"),
     "settings that are a directory": ("config.toml", is_directory, "config.toml is not a file"),
     "a marker that is no JSON": ("run.json", is_text("{"), "run.json is damaged, or not a run's"),
     "a marker that is somebody else's": ("run.json", is_text('{"run": 1}'), "run.json is damaged, or not a run's"),
@@ -261,12 +271,20 @@ def test_other_settings_than_the_run_was_started_with(finished):
 
 @pytest.mark.parametrize(
     "name, damage",
-    [("clients.csv", swap_digit), ("rounds.csv", swap_digit), ("config.toml", swap_digit), ("history/000001.npy", flip_last)],
-)
+    [
+        ("clients.csv", swap_digit), ("rounds.csv", swap_digit), ("config.toml", swap_digit), ("history/000001.npy", flip_last),
+        ("samples.npz", flip_last), ("published.json", lambda path: swap_digit(path, "0", "1")),
+    ],
+)  # fmt: skip
 def test_a_result_that_no_run_wrote_is_not_reported(finished, name, damage):
     damage(finished / name)
     with pytest.raises(UserError, match=f"{name} is not as the run has written it"):
         read_run(finished)
+
+
+def test_examples_of_clients_may_be_deleted(finished):
+    (finished / "samples.npz").unlink()
+    assert read_run(finished).samples is None
 
 
 @pytest.mark.parametrize("name", ["clients.csv", "history/000001.npy"])

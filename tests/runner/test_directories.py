@@ -141,6 +141,73 @@ def test_resume_and_overwrite_together_are_refused(finished):
     assert "resume goes on with the run that is there, overwrite deletes it" in refused(finished, resume=True, overwrite=True)
 
 
+# --- Links ---
+
+WRITTEN = [
+    "run.lock", "run.json", "config.toml", "rounds.csv", "summary.json", "report.html", "samples.npz", "checkpoints/round_000003.npz",
+    "history/000001.npy", "checkpoints", "history", "tensorboard", "figures", "kept",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_no_link_in_a_runs_directory_is_written_through(stopped, tmp_path, name):
+    """Who may write there would choose which files of the user are written over."""
+    own = tmp_path / "own"
+    if (stopped / name).is_dir():
+        shutil.move(stopped / name, own)
+    elif (stopped / name).exists():
+        shutil.move(stopped / name, own)
+    else:
+        own.write_text("mine")
+    (stopped / name).symlink_to(own)
+    for options in ({"resume": True}, {"overwrite": True}):
+        assert f"{name} is a link" in refused(stopped, **options)
+
+
+def test_a_half_written_file_that_is_a_link_is_not_followed(stopped, tmp_path, runs):
+    own = tmp_path / "own"
+    own.write_text("mine")
+    for name in ("run.json", "summary.json", "checkpoints/round_000004.npz"):
+        (stopped / f"{name}.partial").symlink_to(own)
+    assert_same_result(go(stopped, resume=True).summary, runs[1])
+    assert own.read_text() == "mine"
+
+
+def test_a_lock_that_is_another_file_is_not_emptied(stopped, tmp_path):
+    own = tmp_path / "own"
+    own.write_text("mine")
+    os.link(own, stopped / "run.lock")
+    assert "run.lock is another file, too" in refused(stopped, resume=True)
+
+
+def test_a_directory_that_is_itself_a_link_is_the_users_choice(stopped, tmp_path, runs):
+    (tmp_path / "link").symlink_to(stopped)
+    assert_same_result(go(tmp_path / "link", resume=True).summary, runs[1])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavg/seed-0"])
+def test_a_comparison_writes_no_run_through_a_link(tmp_path, name, capsys):
+    out, own = tmp_path / "out", tmp_path / "own"
+    own.mkdir()
+    (out / name).parent.mkdir(parents=True)
+    (out / name).symlink_to(own)
+    assert main(["compare", "demo_digits", "--algorithms", "fedavg", "--rounds", "1", "--out", str(out)]) == 2
+    assert f"{out / name} is a link, and runs are written through none" in capsys.readouterr().err
+    assert not list(own.iterdir())
+
+
+def test_models_and_examples_of_clients_are_their_owners_alone(finished):
+    private = [*(finished / "checkpoints").iterdir(), finished / "samples.npz"]
+    assert {path.stat().st_mode & 0o077 for path in private} == {0}
+    assert (finished / "summary.json").stat().st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 # --- Data that changed ---
 
 

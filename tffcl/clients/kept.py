@@ -19,6 +19,7 @@ import tensorflow as tf
 from tffcl.clients import large_rows
 from tffcl.clients.archive import write_arrays
 from tffcl.errors import UserError
+from tffcl.regular_files import opened
 
 MEMORY_BYTES = 2**30  # of kept values that stay in memory; later ones are written to disk at once
 
@@ -75,7 +76,7 @@ class KeptStore:
         """
         path = self._path(client, version)
         try:
-            with np.load(path, allow_pickle=False) as saved:
+            with opened(path) as file, np.load(file, allow_pickle=False) as saved:
                 leaves = [saved[f"arr_{place}"] for place in range(len(saved.files))]
             found = tf.nest.pack_sequence_as(like, leaves)
             tf.nest.map_structure(_check_alike, found, like)

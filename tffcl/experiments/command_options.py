@@ -2,6 +2,8 @@
 
 import pathlib
 
+from tffcl.validation import check_label
+
 
 def add_task_options(parser):
     """Adds what every command on a task takes."""
@@ -99,8 +101,10 @@ def workers(options):
 
 
 def task_name(task: str) -> str:
-    """Returns what directories call a task."""
-    return pathlib.Path(task).stem
+    """Returns what directories call a task; UserError if its file's name can be that of none."""
+    name = pathlib.Path(task).stem
+    check_label(name, "the name of a task")
+    return name
 
 
 def print_report(out, options=None):

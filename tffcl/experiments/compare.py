@@ -8,17 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 import tomli_w
 
 from tffcl import runtime
-from tffcl.errors import Diverged, UserError
+from tffcl.errors import Diverged, UserError, tell
 from tffcl.experiments.clock import Job, ended, started
 from tffcl.experiments.comparable import check_comparable
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.run import run
+from tffcl.regular_files import write_text
 from tffcl.reporting import report
 from tffcl.reporting.comparisons import COMPARISON, read_order
 from tffcl.reporting.json_files import write_json
 from tffcl.reporting.marker import check_summary
 from tffcl.reporting.targets import Target, read_targets
-from tffcl.runner.directory import FAILED, check_claim, check_no_run
+from tffcl.runner.directory import FAILED, check_claim, check_no_run, place_in
 from tffcl.runner.lock import locked
 from tffcl.runtime import RemoteWorkers
 
@@ -56,7 +57,7 @@ def compare(
     """
     out = pathlib.Path(out)
     check_no_run(out, "a comparison", COMPARISON, ["algorithms"], ["report.html", "table.csv", "targets.csv"])
-    places = [out / config.algorithm / f"seed-{config.seed}" for config in configs]
+    places = [place_in(out, config.algorithm, f"seed-{config.seed}") for config in configs]
     if len(set(places)) < len(places):
         raise UserError("a comparison needs each algorithm and each seed once")
     check_comparable(out, configs, overwrite=overwrite, others=others)
@@ -80,7 +81,7 @@ def _write_asked(out: pathlib.Path, configs: Sequence[RunConfig], targets: Seque
     wanted = dict.fromkeys(map(str, [*targets, *read_targets(out)]))
     contents = {"algorithms": list(asked), **({"targets": list(wanted)} if wanted else {})}
     out.mkdir(parents=True, exist_ok=True)
-    (out / COMPARISON).write_text(tomli_w.dumps(contents), encoding="utf-8")
+    write_text(out / COMPARISON, tomli_w.dumps(contents))
 
 
 def run_all(
@@ -171,4 +172,4 @@ def run_or_note(config: RunConfig, place: pathlib.Path, **options):
     except Diverged as error:
         about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "reason": str(error)}
         write_json(place / FAILED, about)
-        print(f"tffcl: {config.algorithm} seed {config.seed} diverged: {error}", file=sys.stderr)
+        tell(f"{config.algorithm} seed {config.seed} diverged: {error}")

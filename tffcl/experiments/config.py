@@ -26,11 +26,13 @@ from tffcl.experiments.run_settings import (
     TrainSettings,
 )
 from tffcl.references import registered
+from tffcl.regular_files import read_text
 from tffcl.reporting.files import runs_below
 from tffcl.runner.directory import BUILT_FROM
 from tffcl.runner.privacy import PrivacySettings
 from tffcl.validation import (
     Parameters,
+    check_labels,
     check_options,
     check_value,
     from_table,
@@ -216,6 +218,7 @@ def find_source(task: str | pathlib.Path, label: str, overrides: Mapping | None 
 def _find(label: str, contents: Mapping, directory: str) -> MethodSource:
     """The method of a label; the task's other labels must mean methods, too."""
     tables = contents.get("algorithms", {})
+    check_labels(tables, "a label of [algorithms]")
     for other in tables:
         if other != label and "builder" not in tables[other]:
             find_method(other, tables[other], directory, "algorithm in [algorithms]")
@@ -332,7 +335,7 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
     if not file.is_file():
         raise UserError(f"{out} holds no run: there is no config.toml in it{runs_below(out)}")
     try:
-        values = read_toml(file.read_text(encoding="utf-8"), file.name)
+        values = read_toml(read_text(file), file.name)
         if BUILT_FROM in values:
             raise UserError(
                 f"{out} is of tffcl.train, whose method and data no file holds; tffcl.train(..., resume=True) with them gives its result "

@@ -2,7 +2,7 @@
 
 import csv
 import dataclasses
-import json
+import io
 import pathlib
 import sys
 
@@ -20,9 +20,12 @@ from tffcl.experiments import prepare
 from tffcl.experiments.config import RunConfig, load_run_config
 from tffcl.experiments.finished import TrainedRun, load_run
 from tffcl.experiments.populations import build_population, held_out
+from tffcl.regular_files import write_text
 from tffcl.reporting.files import find_runs
+from tffcl.reporting.marker import NEWCOMERS
 from tffcl.rounds.simulation import run_round
 from tffcl.runner import summary
+from tffcl.runner.directory import write_result
 from tffcl.runner.evaluator import Evaluator
 from tffcl.runner.progress import progress_bar
 
@@ -108,7 +111,7 @@ def join_all(
     for number, run in enumerate(runs, 1):
         if show_progress:
             print(f"[{number}/{len(runs)}] {run.method} seed {run.seed}", file=sys.stderr)
-        noted = run.path / "newcomers.json"
+        noted = run.path / NEWCOMERS
         if not noted.is_file() or noted.stat().st_mtime_ns < (run.path / "summary.json").stat().st_mtime_ns:
             join_newcomers(run.path, data_dir=data_dir, show_progress=show_progress, trust_builders=trust_builders)
 
@@ -197,11 +200,12 @@ def _finite(value: float) -> float | None:
 
 def _write(out: pathlib.Path, contents: dict):
     rows = contents["clients"]
-    with open(out / "newcomers.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    (out / "newcomers.json").write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(out / "newcomers.csv", text.getvalue())
+    write_result(out, NEWCOMERS, contents)
 
 
 def describe(contents: dict) -> str:

@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Mapping
 
 from tffcl.errors import UserError
+from tffcl.reporting.json_files import MOST_TOML, parse_toml
 
 _DEEPEST = 20  # tables and lists within each other
 _LARGEST = 2**31 - 1  # of whole numbers: clients, rounds, units and labels are 32-bit where they are used
@@ -20,8 +21,10 @@ def read_toml(text: str, where: str) -> dict:
       UserError: If it is no TOML, or has a date, a whole number beyond 32 bits, or more than 20 levels.
       tomllib.TOMLDecodeError: If it is no TOML; what that means depends on the place.
     """
+    if len(text) > MOST_TOML:
+        raise UserError(f"{where} has {len(text):,} characters; at most {MOST_TOML:,} are allowed")
     try:
-        contents = tomllib.loads(text)
+        contents = parse_toml(text)
     except tomllib.TOMLDecodeError:
         raise
     except RecursionError:

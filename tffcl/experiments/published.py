@@ -1,14 +1,14 @@
 """What the papers print for a run's task and method, found in the studies that come with tffcl and noted beside the run."""
 
-import json
 import pathlib
 from collections.abc import Iterator, Mapping
 
 from tffcl.experiments import config as configs
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.study_files import Cell, Study, load_study, study_directory
-from tffcl.reporting.published_table import PUBLISHED
+from tffcl.reporting.marker import PUBLISHED
 from tffcl.reporting.settings import flatten
+from tffcl.runner.directory import write_result
 
 _NO_SETTINGS = {"task", "algorithm", "seed", "description", "source", "versions"}
 
@@ -17,7 +17,7 @@ def write_published(config: RunConfig, out: pathlib.Path) -> None:
     """Writes `published.json` into the directory of a run: the numbers to expect, with what was set otherwise; no file without any."""
     cells = list(_cells(config))
     if cells:
-        (out / PUBLISHED).write_text(json.dumps({"cells": cells}, indent=2) + "\n", encoding="utf-8")
+        write_result(out, PUBLISHED, {"cells": cells})
 
 
 def _cells(config: RunConfig) -> Iterator[dict]:

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 import math
 import pathlib
 import re
@@ -18,10 +19,11 @@ from tffcl.experiments.clock import ended
 from tffcl.experiments.config import method_key
 from tffcl.experiments.methods import MethodSource
 from tffcl.experiments.sweep import Axis, Plan, Point
+from tffcl.reporting.columns import read_text
 from tffcl.reporting.json_files import write_json
 from tffcl.reporting.marker import check_summary
 from tffcl.reporting.search_table import CONTENTS
-from tffcl.runner.directory import FAILED, check_claim, check_no_run, clear
+from tffcl.runner.directory import FAILED, check_claim, check_no_run, clear, place_in
 from tffcl.runner.lock import locked
 
 SELECTABLE = ("cluster", "global")  # `local` is measured on the clients, on their test examples
@@ -168,7 +170,7 @@ def search(
     picked_seeds = [max(planned.seeds) + 1 + number for number in range(options.fresh_seeds)]
     for point in planned.points:
         for run in point.runs:
-            place = out / point.directory / f"seed-{run.seed}"
+            place = place_in(out, *point.directory.parts, f"seed-{run.seed}")
             check_claim(place, run.as_dict(), resume=resume, overwrite=overwrite)
     check_no_run(out, "a search", CONTENTS, ["task", "picked"], [])
     with locked(out):
@@ -249,7 +251,7 @@ class _Search:
 
     def test(self, point: Point, seed: int) -> Mapping | None:
         """Runs the picked point with a fresh seed to its end; returns its summary."""
-        place, config = self.out / _PICKED / f"seed-{seed}", dataclasses.replace(point.runs[0], seed=seed)
+        place, config = place_in(self.out, _PICKED, f"seed-{seed}"), dataclasses.replace(point.runs[0], seed=seed)
         check_claim(place, config.as_dict(), resume=True, overwrite=False)
         if not ended(place):
             self._say(f"picked: {sweep.describe(self.planned.axes, point.values)}, fresh seed {seed}")
@@ -271,8 +273,7 @@ def _read_rounds(place: pathlib.Path) -> list[dict]:
     file = place / "rounds.csv"
     if not file.is_file():
         return []
-    with open(file, newline="", encoding="utf-8") as opened:
-        return list(csv.DictReader(opened))
+    return list(csv.DictReader(io.StringIO(read_text(file, newline=""), newline="")))
 
 
 def _rounds_done(place: pathlib.Path) -> int:

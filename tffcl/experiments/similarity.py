@@ -15,6 +15,7 @@ from tffcl.experiments import prepare
 from tffcl.experiments.catalog import SIGNATURES
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.populations import build_population
+from tffcl.regular_files import replacing
 from tffcl.runner.summary import rand_index
 from tffcl.shown import Shown
 
@@ -133,19 +134,22 @@ def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | No
       A few lines of text: what was measured, the suggested threshold and number of clusters, and how they
       fit the truth.
     """
+    from tffcl.reporting import figures
+
     found = measure_similarity(config, data_dir=data_dir)
     out = pathlib.Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(
-        out / "proximity.npz", client_ids=found.client_ids, proximity=found.proximity,
-        merges=found.dendrogram.merges, threshold=found.threshold, labels=found.labels,
-        suggestion=found.suggestion.reason, unit=found.how.unit, measure=found.how.metric,
-        linkage=found.how.linkage,
-    )  # fmt: skip
-    found.heat_map().savefig(out / "proximity.png")
-    found.tree().savefig(out / "dendrogram.png")
+    with replacing(out / "proximity.npz") as file:
+        np.savez_compressed(
+            file, client_ids=found.client_ids, proximity=found.proximity,
+            merges=found.dendrogram.merges, threshold=found.threshold, labels=found.labels,
+            suggestion=found.suggestion.reason, unit=found.how.unit, measure=found.how.metric,
+            linkage=found.how.linkage,
+        )  # fmt: skip
+    figures.save(found.heat_map(), out / "proximity.png")
+    figures.save(found.tree(), out / "dendrogram.png")
     truth = prepare.load_data(config, data_dir).true_groups
-    found.histogram(truth).savefig(out / "histogram.png")
+    figures.save(found.histogram(truth), out / "histogram.png")
     return "\n".join(_lines(config, found, truth, out))
 
 

@@ -7,11 +7,12 @@ import traceback
 from collections.abc import Mapping
 
 from tffcl import runtime
-from tffcl.errors import UserError
+from tffcl.errors import UserError, tell
 from tffcl.experiments import compare, joining, study_tuning, tasks
 from tffcl.experiments.clock import Clock, Job, ended
 from tffcl.experiments.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, StudyRun, kept, place_of, plan
 from tffcl.experiments.study_record import claim
+from tffcl.regular_files import read_bytes, write_bytes
 from tffcl.reporting.json_files import write_json
 from tffcl.runner.directory import CHECKPOINTS, FAILED, KEPT
 from tffcl.runner.interrupts import Interrupted
@@ -69,7 +70,7 @@ def _take_over(planned: StudyPlan, out: pathlib.Path, show: bool):
     known = tasks.task_directory() / "results" / planned.study.name
     if (known / study_tuning.TUNED).is_file() and not (out / RESULTS / study_tuning.TUNED).is_file():
         (out / RESULTS).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(known / study_tuning.TUNED, out / RESULTS / study_tuning.TUNED)
+        write_bytes(out / RESULTS / study_tuning.TUNED, read_bytes(known / study_tuning.TUNED))
     taken = [each for each in planned.runs if not ended(place_of(each, out)) and kept(each, known)]
     for each in taken:
         _copy(known / each.directory, out / RESULTS / each.directory)
@@ -91,7 +92,7 @@ def _run_all(planned: StudyPlan, out: pathlib.Path, how: Mapping, keep_checkpoin
             failure = _run(each, out, how)
             ran |= not state
             if failure:
-                print(f"tffcl: {each.title} failed: {failure}", file=sys.stderr)
+                tell(f"{each.title} failed: {failure}")
         _keep(each, out, keep_checkpoints)
         failed += not (out / RESULTS / each.directory / "summary.json").is_file()
         clock.finished(job)
@@ -160,5 +161,4 @@ def _copy(place: pathlib.Path, results: pathlib.Path):
     results.mkdir(parents=True, exist_ok=True)
     for name in SMALL_FILES:
         if (place / name).is_file():
-            shutil.copyfile(place / name, results / f"{name}.partial")
-            (results / f"{name}.partial").replace(results / name)
+            write_bytes(results / name, read_bytes(place / name))

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from tffcl.errors import UserError
 from tffcl.experiments.sweep_command import parse_seeds
+from tffcl.regular_files import write_text
 
 
 def add_study(parser):
@@ -98,8 +99,8 @@ def write_tables(out: pathlib.Path, asked: Mapping | None = None):
         from tffcl.reporting import figures
 
         figures.save(figures.privacy_figure(read), results / study_table.PICTURE)
-    (results / "table.csv").write_text(study_table.to_csv(read), encoding="utf-8")
-    (results / "table.md").write_text(study_table.to_markdown(read), encoding="utf-8")
+    write_text(results / "table.csv", study_table.to_csv(read))
+    write_text(results / "table.md", study_table.to_markdown(read))
     print(study_table.to_text(study_table.read_study(results, **asked) if asked else read))
     print(f"\nresults: {results}")
 
@@ -111,6 +112,6 @@ def results(options):
 
     directory = pathlib.Path(options.directory) if options.directory else task_directory() / "results"
     target = pathlib.Path(options.to) if options.to else directory.parent / "RESULTS.md"
-    target.write_text(results_page(directory), encoding="utf-8")
+    write_text(target, results_page(directory))
     for written in (target, *write_leagues(directory)):
         print(f"written: {written}")

@@ -14,14 +14,14 @@ import msgspec
 from tffcl.errors import UserError, unknown
 from tffcl.experiments.plain_toml import read_toml
 from tffcl.experiments.tasks import is_file, merged, task_directory, task_names
-from tffcl.reporting.json_files import read_json
+from tffcl.regular_files import read_text
+from tffcl.reporting.json_files import MOST_TOML, read_json
 from tffcl.validation import Whole, check_value, types_of
 
 # What a cell compares with the published number, and what it means.
 MEASURES = {
     "cluster": "accuracy %, the assigned model before local training",
     "participants": "the same, over the clients that took part in a round",
-    "participants_pooled": "the same, on the test examples of all of these together",
     "local": "accuracy %, the client's own model after its last local training",
     "global": "accuracy %, one model on all test data",
     "cluster_variance": "variance over clients of the cluster accuracy, %²",
@@ -40,6 +40,7 @@ MEASURES = {
     "megabits_to": "Mb to a target accuracy by the formula of PACFL's and FLIS's authors",
 }
 LAYOUTS = ("published", "league")
+_LONGEST_SLUG = 80  # file systems end at 255 bytes
 ACCURACIES = ("cluster", "local", "global")
 _Tables = dict[str, dict]
 _Said = {"measure": str, "accuracy": str, "target": float, "set": dict, "parameters": float, "transfers": float, "tune": dict}
@@ -196,7 +197,7 @@ def load_study(name: str | pathlib.Path) -> Study:
                 raise UserError(f"unknown study {str(name)!r}; did you mean the file {name}.toml?")
             raise unknown("study", str(name), study_names())
     try:
-        contents = read_toml(path.read_text(encoding="utf-8"), path.name)
+        contents = read_toml(read_text(path, MOST_TOML), path.name)
     except FileNotFoundError:
         hint = f"; did you mean {path.stem}, which comes with tffcl?" if path.stem in study_names() else ""
         raise UserError(f"there is no study file {path}{hint}") from None
@@ -384,4 +385,5 @@ def _fits(cell: Cell, pattern: str) -> bool:
 
 def slug(name: str) -> str:
     """Returns a name as directories have it."""
-    return re.sub(r"[^a-z0-9.+-]+", "_", name.lower()).strip("_") or "_"
+    found = re.sub(r"[^a-z0-9.+-]+", "_", name.lower()).strip("_")
+    return (f"_{found}" if found.startswith(".") else found)[:_LONGEST_SLUG] or "_"

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import pathlib
 import tempfile
-import tomllib
 from collections.abc import Iterable, Mapping
 
 import tomli_w
@@ -14,6 +13,8 @@ from tffcl.experiments import config as configs
 from tffcl.experiments.attacks import AttackSettings
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.run import run
+from tffcl.regular_files import read_text
+from tffcl.reporting.json_files import parse_toml
 from tffcl.runner.privacy import PrivacySettings
 
 _FEW, _SOME, _TRIAL_ROUNDS = 2, 12, 4
@@ -123,13 +124,13 @@ def earlier_runs(roots: Iterable[pathlib.Path], settings: Iterable[Mapping]) -> 
     for root in roots:
         for file in sorted(root.glob("**/seed-*/summary.json")):
             try:
-                text = (file.parent / "config.toml").read_text(encoding="utf-8")
+                text = read_text(file.parent / "config.toml")
                 if not any(task in text and algorithm in text for task, algorithm in named):
                     continue
-                key = fingerprint(tomllib.loads(text))
+                key = fingerprint(parse_toml(text))
                 if key in wanted:
-                    summary = json.loads(file.read_text(encoding="utf-8"))
+                    summary = json.loads(read_text(file))
                     found[key] = summary["seconds"]["total"] / max(summary["rounds"], 1)
-            except (OSError, ValueError, KeyError, TypeError):  # a run of another version tells nothing
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):  # a run of another version tells nothing
                 continue
     return found

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from tffcl.errors import UserError
 from tffcl.experiments import config as configs
 from tffcl.experiments.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, plain
+from tffcl.reporting.columns import read_text
 from tffcl.reporting.json_files import write_json
 from tffcl.reporting.study_table import CONTENTS
-from tffcl.runner.directory import check_claim, check_no_run, clear
+from tffcl.runner.directory import check_claim, check_no_run, clear, place_in
 
 
 def claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
@@ -29,7 +30,8 @@ def claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
     for each in planned.runs:
         if each.place in undecided:  # its settings are not chosen yet; it is checked as soon as they are
             continue
-        check_claim(out / RUNS / each.directory, each.config.as_dict(), resume=True, overwrite=False)
+        place_in(out, RESULTS, *each.directory.parts)
+        check_claim(place_in(out, RUNS, *each.directory.parts), each.config.as_dict(), resume=True, overwrite=False)
     file.parent.mkdir(parents=True, exist_ok=True)
     contents = _contents(planned)
     if before:  # cells and seeds of an earlier --only or --seeds stay
@@ -52,11 +54,12 @@ def _read_before(file: pathlib.Path) -> dict | None:
     """What an earlier call has noted of this study; None if there was none."""
     if not file.exists():
         return None
+    contents = read_text(file)
     try:
-        before = json.loads(file.read_text(encoding="utf-8"))
+        before = json.loads(contents)
         [(cell["column"], cell["row"]) for cell in before["cells"]], before["study"], {*before["seeds"]}
         return before
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{file} is damaged: {type(error).__name__} {error}; without it, the runs are still there") from None
 
 

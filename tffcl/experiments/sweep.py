@@ -13,9 +13,10 @@ from tffcl.experiments import config as configs
 from tffcl.experiments import tasks
 from tffcl.experiments.config import RunConfig
 from tffcl.experiments.methods import MethodSource
+from tffcl.regular_files import write_text
 from tffcl.reporting import report
 from tffcl.reporting.units import show_value
-from tffcl.runner.directory import check_no_run
+from tffcl.runner.directory import check_no_run, place_in
 from tffcl.runner.lock import locked
 
 _RANGE = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?\.\.[-+]?[\d.]+(e[-+]?\d+)?")  # from which `search` draws values
@@ -261,7 +262,7 @@ def sweep(
     check_no_run(out, "a sweep", "sweep.toml", ["task", "algorithm", "points"], ["report.html", "sweep.csv"])
     # The data set is kept from run to run, but only one: all points of a seed before the next.
     order = [(number, point) for number in range(len(planned.seeds)) for point in planned.points]
-    places = [out / point.directory / f"seed-{planned.seeds[number]}" for number, point in order]
+    places = [place_in(out, *point.directory.parts, f"seed-{planned.seeds[number]}") for number, point in order]
     titles = [f"{describe(planned.axes, point.values)}, seed {planned.seeds[number]}" for number, point in order]
     options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
     options |= {"hold": locked(out), "begun": lambda: _write_plan(out, planned), "after_each": lambda: report.write_table(out)}
@@ -282,4 +283,4 @@ def _write_plan(out: pathlib.Path, planned: Plan):
         "points": [{"values": list(point.values), "directory": point.directory.as_posix()} for point in planned.points],
     }
     out.mkdir(parents=True, exist_ok=True)
-    (out / "sweep.toml").write_text(tomli_w.dumps(contents), encoding="utf-8")
+    write_text(out / "sweep.toml", tomli_w.dumps(contents))

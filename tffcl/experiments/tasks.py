@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 from tffcl.errors import UserError, unknown
 from tffcl.experiments.plain_toml import read_toml
+from tffcl.regular_files import read_text
+from tffcl.reporting.json_files import MOST_TOML
 from tffcl.shown import Shown
 
 SECTIONS = (
@@ -234,7 +236,7 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
 def _parsed(path: pathlib.Path, modified: float) -> dict:
     del modified  # a file that has changed is read again
     try:
-        return read_toml(path.read_text(encoding="utf-8"), path.name)
+        return read_toml(read_text(path, MOST_TOML), path.name)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no TOML: {error}") from None
 

@@ -4,11 +4,15 @@ import csv
 import dataclasses
 import io
 import pathlib
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
-from tffcl.errors import UserError
+from tffcl import regular_files
+from tffcl.errors import UserError, printable
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # how a cell begins that a spreadsheet would compute, or this module has marked
 
 
 def damaged(path: pathlib.Path, why: object) -> UserError:
@@ -20,11 +24,10 @@ def read_text(path: pathlib.Path, newline: str | None = None) -> str:
     """Returns the text of a file; `newline` as of `open`.
 
     Raises:
-      UserError: If there is no such file, or it is not text.
+      UserError: If there is no such file, it is not text, or larger than a run's can be.
     """
     try:
-        with open(path, encoding="utf-8", newline=newline) as file:
-            return file.read()
+        return regular_files.read_text(path, newline=newline)
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing; did the run finish?") from error
     except UnicodeDecodeError as error:
@@ -45,10 +48,20 @@ def aligned(lines: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     ]
 
 
+def text_cell(text: object) -> str:
+    """Returns a text as a cell of a CSV file that no spreadsheet takes for a formula: with an apostrophe before =, +, -, @ and tab."""
+    return f"'{text}" if _FORMULA.match(str(text)) else str(text)
+
+
+def cell_text(cell: str) -> str:
+    """The inverse of `text_cell`."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
 def markdown(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Returns lines of cells as a table of Markdown; the first line is its head, numbers stand at the right."""
-    bar = "\\|"
-    text = [f"| {' | '.join(cell.replace('|', bar) for cell in line)} |" for line in lines]
+    """Returns lines of cells as a table of Markdown; the first line is its head, numbers stand at the right, a < is no tag."""
+    marks = str.maketrans({"|": "\\|", "<": "&lt;"})
+    text = [f"| {' | '.join(printable(cell).translate(marks) for cell in line)} |" for line in lines]
     return [text[0], f"|---|{'---:|' * (len(lines[0]) - 1)}", *text[1:]]
 
 
@@ -67,8 +80,8 @@ class Table:
     rows: Sequence[Sequence[str]]
 
     def texts(self, name: str) -> np.ndarray:
-        """Returns a column as it is written."""
-        return np.array(self._cells(name), dtype=str)
+        """Returns a column of texts, as they were before `text_cell`."""
+        return np.array([cell_text(cell) for cell in self._cells(name)], dtype=str)
 
     def floats(self, name: str) -> np.ndarray:
         """Returns a column of numbers; NaN for an empty cell."""

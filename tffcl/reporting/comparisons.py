@@ -3,12 +3,9 @@
 import dataclasses
 import pathlib
 import re
-import tomllib
 from collections.abc import Sequence
 
-from tffcl.errors import UserError
-from tffcl.reporting import columns
-from tffcl.reporting.json_files import read_json, telling_damage
+from tffcl.reporting.json_files import read_json, read_toml, telling_damage
 
 COMPARISON, FAILED = "comparison.toml", "failed.json"
 
@@ -40,12 +37,9 @@ def read_order(path: pathlib.Path) -> list[str]:
     file = path / COMPARISON
     if not file.is_file():
         return []
-    try:
-        return [str(each) for each in tomllib.loads(columns.read_text(file))["algorithms"]]
-    except UserError:
-        raise
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise columns.damaged(file, error) from error
+    found = read_toml(file)
+    with telling_damage(file):
+        return [str(each) for each in found["algorithms"]]
 
 
 def in_order(path: pathlib.Path, methods: Sequence[str]) -> list[str]:

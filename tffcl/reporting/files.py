@@ -1,17 +1,17 @@
 """The files of a run, read into NumPy columns."""
 
 import dataclasses
-import json
 import math
 import pathlib
 import re
-import tomllib
 from collections.abc import Mapping
 
 import numpy as np
 
 from tffcl.errors import UserError
+from tffcl.regular_files import opened
 from tffcl.reporting import columns, comparisons
+from tffcl.reporting.json_files import read_json, read_toml
 from tffcl.reporting.marker import check_results, check_summary
 from tffcl.reporting.run_arrays import (
     Clustering,
@@ -236,7 +236,8 @@ def _read_history(directory: pathlib.Path, client_ids: np.ndarray) -> dict[int, 
     history, place = {}, {client: row for row, client in enumerate(client_ids.tolist())}
     for path in sorted(directory.glob("*.npy")):
         try:
-            then, clusters = np.load(path, allow_pickle=False)
+            with opened(path) as file:
+                then, clusters = np.load(file, allow_pickle=False)
             rows, round_number = [place[str(client)] for client in then.tolist()], int(path.stem)
             found = clusters.astype(int)
         except KeyError as error:
@@ -249,26 +250,14 @@ def _read_history(directory: pathlib.Path, client_ids: np.ndarray) -> dict[int, 
 
 
 def _read_config(path: pathlib.Path) -> dict:
-    try:
-        found = tomllib.loads(columns.read_text(path))
-    except UserError:
-        raise
-    except (ValueError, RecursionError) as error:  # also for whole numbers of thousands of digits
-        raise columns.damaged(path, error) from error
+    found = read_toml(path)
     if not found:
         raise columns.damaged(path, "it is empty")
     return found
 
 
 def _read_summary(path: pathlib.Path) -> dict:
-    try:
-        summary = json.loads(columns.read_text(path))
-    except UserError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise columns.damaged(path, error) from error
-    if not isinstance(summary, dict):
-        raise columns.damaged(path, "it is not a table of names and values")
+    summary = read_json(path)
     for key, kind in (("task", str), ("algorithm", str), ("seed", int)):
         if not isinstance(summary.get(key), kind):
             raise columns.damaged(path, f"{key} is {summary.get(key)!r}")

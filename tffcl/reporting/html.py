@@ -13,6 +13,8 @@ import jinja2
 import numpy as np
 from markupsafe import Markup, escape
 
+from tffcl.errors import printable
+from tffcl.regular_files import digest_of_file
 from tffcl.reporting import (
     gallery,
     newcomers_table,
@@ -82,9 +84,10 @@ def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.
     }  # fmt: skip
     environment.globals |= {"colors": len(style.COLORS), "dash": round_panels.dash}
     rows = tables.comparison_rows(runs) if sweep else tables.directory_rows(root)
-    return environment.get_template("report.html.j2").render(
+    page = environment.get_template("report.html.j2").render(
         _of_runs(runs, root, rows) | _of_pictures(runs, pictures) | _of_sweep(sweep, pictures) | _parts()
     )
+    return printable(page, keep="\n\t")
 
 
 def _breakable(text: str) -> Markup:
@@ -267,7 +270,7 @@ def _provenance(run: RunFiles, root: pathlib.Path) -> list[tuple[str, str, str]]
         (
             path.relative_to(root).as_posix(),
             human_bytes(path.stat().st_size),
-            hashlib.sha256(path.read_bytes()).hexdigest()[:16],
+            digest_of_file(path)[:16],
         )
         for path in found
     ]

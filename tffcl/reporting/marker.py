@@ -4,12 +4,17 @@ import hashlib
 import json
 import pathlib
 import re
-import tomllib
+from collections.abc import Mapping
 
+from tffcl import regular_files
 from tffcl.errors import UserError
+from tffcl.reporting.json_files import parse_toml
 
 MARKER = "run.json"
+NEWCOMERS, PUBLISHED = "newcomers.json", "published.json"  # made of a finished run
+SAMPLES = "samples.npz"  # examples of clients, which whoever has the run may delete
 _ANEW = "put a copy of then there, or run it anew with --overwrite"
+_AGAIN = {NEWCOMERS: "tffcl newcomers makes it again"}
 
 
 def read_marker(out: pathlib.Path) -> dict | None:
@@ -21,15 +26,17 @@ def read_marker(out: pathlib.Path) -> dict | None:
     file = out / MARKER
     if not file.exists():
         return None
+    contents = regular_files.read_bytes(file)
     try:
-        marker = json.loads(file.read_text(encoding="utf-8"))
+        marker = json.loads(contents)
         if not (isinstance(marker, dict) and isinstance(marker["tffcl run"], str)):
             raise ValueError("it does not name a run")
+        data = marker.get("data", {})
+        if not (isinstance(data, Mapping) and all(isinstance(each, str) for each in data.values())):
+            raise ValueError("its data are not those of a run")
         for name, digest in dict(marker.get("files", {})).items():
             if not isinstance(digest, str) or pathlib.PurePosixPath(name).is_absolute() or ".." in name.split("/"):
                 raise ValueError("its files are not those of a run")
-    except IsADirectoryError:
-        raise UserError(f"{file} is a directory; it must be a file") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{file} is damaged, or not a run's ({error}); remove it, or give another directory") from None
     return marker
@@ -53,12 +60,13 @@ def check_results(out: pathlib.Path, *, only: str = "", missing: bool = True):
     """
     for name, digest in (read_marker(out) or {}).get("files", {}).items():
         file = out / name
-        if only and not re.fullmatch(only, name) or not (missing or file.exists()):
+        gone = not file.exists() and (not missing or name == SAMPLES)
+        if only and not re.fullmatch(only, name) or gone:
             continue
         if not file.exists():
-            raise UserError(f"{file} is missing; {_ANEW}")
-        if not file.is_file() or digest_of(file.read_bytes()) != digest:
-            raise UserError(f"{file} is not as the run has written it; {_ANEW}")
+            raise UserError(f"{file} is missing; {_AGAIN.get(name, _ANEW)}")
+        if regular_files.digest_of_file(file) != digest:
+            raise UserError(f"{file} is not as the run has written it; {_AGAIN.get(name, _ANEW)}")
 
 
 def check_summary(out: pathlib.Path) -> dict | None:
@@ -70,13 +78,11 @@ def check_summary(out: pathlib.Path) -> dict | None:
     file = out / "summary.json"
     if not file.exists():
         return None
+    contents = regular_files.read_bytes(file)
     try:
-        contents = file.read_bytes()
         summary = json.loads(contents)
         if not isinstance(summary, dict):
             raise ValueError("it is not a table of names and values")
-    except IsADirectoryError:
-        raise UserError(f"{file} is a directory; it must be a file") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is damaged: {error}; without it, --resume makes it again") from None
     marker = read_marker(out)
@@ -91,8 +97,8 @@ def check_summary(out: pathlib.Path) -> dict | None:
 def _other_run(out: pathlib.Path, summary: dict) -> str:
     """What a summary says otherwise than the config.toml beside it; "" if nothing, or if there is no config.toml."""
     try:
-        settings = tomllib.loads((out / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        settings = parse_toml(regular_files.read_text(out / "config.toml"))
+    except (OSError, ValueError, RecursionError):
         return ""
     for key in ("task", "algorithm", "seed"):
         if key in settings and key in summary and summary[key] != settings[key]:

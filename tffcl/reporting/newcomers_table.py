@@ -1,19 +1,19 @@
 """The newcomers of all runs of a comparison in one table (PACFL Table 3, FLIS Table IV)."""
 
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Sequence
 
 from tffcl.errors import UserError
+from tffcl.regular_files import write_text
 from tffcl.reporting import columns, files, tables
 from tffcl.reporting.files import RunFiles
+from tffcl.reporting.json_files import read_json
+from tffcl.reporting.marker import NEWCOMERS
 from tffcl.reporting.page.page_table import PageTable, percent, plain
 from tffcl.reporting.tables import Column, Row
 from tffcl.reporting.units import MISSING, Stat, show_count, show_number
-
-_JOINED = "newcomers.json"
 
 
 def _two(stat: Stat) -> str:
@@ -53,7 +53,7 @@ def newcomer_rows(path: str | pathlib.Path) -> list[Row]:
 
 def _rows(runs: Sequence[RunFiles]) -> list[Row]:
     """A row a method that has a run whose newcomers have joined."""
-    runs = [_with_newcomers(run) for run in runs if (run.path / _JOINED).is_file()]
+    runs = [_with_newcomers(run) for run in runs if (run.path / NEWCOMERS).is_file()]
     methods: dict[str, list[RunFiles]] = {}
     for run in runs:
         methods.setdefault(run.method, []).append(run)
@@ -61,11 +61,7 @@ def _rows(runs: Sequence[RunFiles]) -> list[Row]:
 
 
 def _with_newcomers(run: RunFiles) -> RunFiles:
-    file = run.path / _JOINED
-    try:
-        return dataclasses.replace(run, summary=json.loads(columns.read_text(file)))
-    except json.JSONDecodeError as error:
-        raise columns.damaged(file, error) from error
+    return dataclasses.replace(run, summary=read_json(run.path / NEWCOMERS))
 
 
 def _row(name: str, runs: Sequence[RunFiles]) -> Row:
@@ -80,7 +76,7 @@ def to_page(runs: Sequence[RunFiles]) -> PageTable | None:
 
 def clients_table(run: RunFiles) -> PageTable | None:
     """Returns the newcomers of one run, a row each, for the page; None where none have joined."""
-    if not (run.path / _JOINED).is_file():
+    if not (run.path / NEWCOMERS).is_file():
         return None
     heads = ("newcomer", "true group", "cluster", "examples", "test examples", "cluster %", "local %")
     try:
@@ -99,12 +95,12 @@ def clients_table(run: RunFiles) -> PageTable | None:
             for each in _with_newcomers(run).summary["clients"]
         ]
     except (KeyError, TypeError) as error:
-        raise columns.damaged(run.path / _JOINED, f"there is no {error}") from error
+        raise columns.damaged(run.path / NEWCOMERS, f"there is no {error}") from error
     return plain(heads, rows, numbers=True)
 
 
 def write_table(path: str | pathlib.Path) -> str:
     """Writes `newcomers.csv` of a comparison; returns the table for a terminal."""
     rows = newcomer_rows(path)
-    (pathlib.Path(path) / "newcomers.csv").write_text(tables.to_csv(rows, columns=COLUMNS), encoding="utf-8")
+    write_text(pathlib.Path(path) / "newcomers.csv", tables.to_csv(rows, columns=COLUMNS))
     return f"{tables.to_text(rows, groups=_GROUPS, columns=COLUMNS)}\n\n{LEGEND}"

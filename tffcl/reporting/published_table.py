@@ -1,15 +1,15 @@
 """What a paper prints for the settings of a run, beside what the run gave."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 
 from tffcl.reporting import columns, study_results, study_table
 from tffcl.reporting.files import RunFiles
+from tffcl.reporting.json_files import read_json, telling_damage
+from tffcl.reporting.marker import PUBLISHED
 from tffcl.reporting.page.page_table import Cell, PageTable, plain
 from tffcl.reporting.units import Stat
 
-PUBLISHED = "published.json"
 HEADS = ("method", "compared", "here", "published", "difference", "rounds", "settings here", "published in")
 _KEYS = {
     "study",
@@ -46,11 +46,10 @@ def read_published(run: RunFiles) -> list[dict]:
     file = run.path / PUBLISHED
     if not file.is_file():
         return []
-    try:
-        found = json.loads(columns.read_text(file))["cells"]
+    noted = read_json(file)
+    with telling_damage(file):
+        found = noted["cells"]
         missing = [name for each in found for name in sorted(_KEYS - set(each))]
-    except (ValueError, KeyError, TypeError) as error:
-        raise columns.damaged(file, error) from error
     if missing:
         raise columns.damaged(file, f"there is no {missing[0]}")
     return found

@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 from tffcl.errors import UserError
+from tffcl.regular_files import make_directory, write_bytes, write_text
 from tffcl.reporting import files, gallery, html, style, sweeps, tables, targets
 from tffcl.reporting.gallery import Picture
 
@@ -32,12 +33,14 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
     finally:
         style.asked_formats.reset(before)
     try:
-        (path / "figures").mkdir(exist_ok=True)
+        make_directory(path / "figures")
         for picture in pictures:
             for ending, data in ({"png": picture.png} | dict(picture.others)).items():
-                (path / "figures" / f"{picture.name}.{ending}").write_bytes(data)
+                write_bytes(path / "figures" / f"{picture.name}.{ending}", data)
+        # A page that shows examples of clients is as private as the file that holds them.
+        private = any(path.glob("**/samples.npz"))
         for name, text in texts.items():
-            (path / name).write_text(text, encoding="utf-8")
+            write_text(path / name, text, private=private and name == "report.html")
     except OSError as error:
         raise UserError(f"{error.filename or path} cannot be written: {error.strerror}") from error
     return path / "report.html"
@@ -51,9 +54,9 @@ def write_table(path: str | pathlib.Path):
     """
     path = pathlib.Path(path)
     if sweeps.is_sweep(path):
-        (path / "sweep.csv").write_text(sweeps.to_csv(sweeps.read_sweep(path)), encoding="utf-8")
+        write_text(path / "sweep.csv", sweeps.to_csv(sweeps.read_sweep(path)))
     else:
-        (path / "table.csv").write_text(tables.to_csv(tables.directory_rows(path)), encoding="utf-8")
+        write_text(path / "table.csv", tables.to_csv(tables.directory_rows(path)))
 
 
 def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:

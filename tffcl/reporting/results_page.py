@@ -3,6 +3,7 @@
 import pathlib
 
 from tffcl.errors import UserError
+from tffcl.regular_files import write_bytes, write_text
 from tffcl.reporting import columns, study_table
 from tffcl.reporting.study_results import StudyResults
 from tffcl.reporting.units import human_time
@@ -78,7 +79,7 @@ def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
         study = study_table.read_study(file.parent)
         if study.league:
             page, picture = pathlib.Path(directory, f"{file.parent.name}.html"), file.parent / study_table.LEAGUE_PICTURE
-            page.write_text(league_page.league_page(study), encoding="utf-8")
-            picture.write_bytes(league_page.league_picture(study))
+            write_text(page, league_page.league_page(study))
+            write_bytes(picture, league_page.league_picture(study))
             written += [page, picture]
     return written

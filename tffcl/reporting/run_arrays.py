@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from tffcl.regular_files import opened
 from tffcl.reporting import columns
 
 
@@ -82,7 +83,7 @@ def read_arrays(path: pathlib.Path, make: Callable):
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with opened(path) as file, np.load(file, allow_pickle=False) as archive:
             arrays = dict(archive)
         return make(arrays)
     except KeyError as error:

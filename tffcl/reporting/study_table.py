@@ -13,7 +13,6 @@ __all__ = ["CONTENTS", "EPSILONS", "compared_cells", "read_study", "to_csv", "to
 
 _MEASURES = {
     "participants": "cluster, took part",
-    "participants_pooled": "cluster, took part, pooled",
     "cluster_variance": "variance, cluster",
     "local_variance": "variance, local",
     "unseen_cluster": "unseen, cluster",
@@ -139,8 +138,8 @@ def to_csv(study: StudyResults) -> str:
         cells = ["" if value is None or math.isnan(value) else f"{value:.10g}" for value in (*numbers, *others)]
         seeds = max(each.count for each in result.accuracies.values())
         failed = "; ".join(f"seed {each.seed}: {each.reason}" for each in result.failures)
-        values = [result.noted[key] for key in plain[:-2]] + ["", ""]
+        values = [columns.text_cell(result.noted[key]) for key in plain[:-2]] + ["", ""]
         if result.noted["measure"].endswith("_to"):
             values[-2:] = [result.noted["accuracy"], result.noted["target"]]
-        writer.writerow([*values, *cells, seeds, result.rounds or "", result.noted["missing"], failed])
+        writer.writerow([*values, *cells, seeds, result.rounds or "", columns.text_cell(result.noted["missing"]), failed])
     return text.getvalue()

@@ -11,6 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from tffcl.regular_files import write_bytes
+
 DPI = 120
 GREY = "#8a8a8a"
 # Okabe and Ito's colours, which the colour-blind tell apart; Tol's wine for their yellow, which is faint on white.
@@ -57,7 +59,7 @@ def to_bytes(figure: Figure, format: str) -> bytes:
 def save(figure: Figure, path: pathlib.Path) -> pathlib.Path:
     """Writes a figure as PNG, with the directories above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(to_png(figure))
+    write_bytes(path, to_png(figure))
     return path
 
 

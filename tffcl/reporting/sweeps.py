@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import pathlib
-import tomllib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,6 +11,7 @@ from tffcl.errors import UserError
 from tffcl.reporting import columns, files, tables
 from tffcl.reporting.comparisons import Failure, read_failure
 from tffcl.reporting.files import RunFiles
+from tffcl.reporting.json_files import read_toml
 from tffcl.reporting.page.page_table import PageTable
 from tffcl.reporting.tables import COLUMNS, LEGEND, Column, Row
 from tffcl.reporting.units import Stat, show_number, show_value
@@ -119,7 +119,7 @@ def read_sweep(path: str | pathlib.Path) -> Sweep:
     path = pathlib.Path(path)
     file = path / "sweep.toml"
     try:
-        noted = tomllib.loads(columns.read_text(file))
+        noted = read_toml(file)
         keys, labels = tuple(noted["keys"]), tuple(noted["labels"])
         points = [_read_point(path, each, noted["seeds"], len(keys)) for each in noted["points"]]
         if len(keys) not in (1, 2) or len(labels) != len(keys) or not points:
@@ -183,7 +183,8 @@ def to_other(sweep: Sweep, write: Callable) -> str:
 
 def to_csv(sweep: Sweep) -> str:
     """Returns the table for programs: a column for each setting, then means and `<column>_std` over seeds."""
-    names = [[show_value(value) for value in point.values] for point in sweep.points]
+    shown = [[(value, show_value(value)) for value in point.values] for point in sweep.points]
+    names = [[tables.text_cell(text) if isinstance(value, str) else text for value, text in each] for each in shown]
     return tables.to_csv(sweep_rows(sweep), columns=SWEEP_COLUMNS, first=sweep.keys, names=names)
 
 

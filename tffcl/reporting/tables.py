@@ -9,8 +9,9 @@ import pathlib
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
+from tffcl.errors import printable
 from tffcl.reporting import comparisons, files
-from tffcl.reporting.columns import markdown
+from tffcl.reporting.columns import markdown, text_cell
 from tffcl.reporting.comparisons import Failure
 from tffcl.reporting.files import RunFiles
 from tffcl.reporting.page.page_table import Cell, PageTable
@@ -259,7 +260,7 @@ def to_csv(
     writer = csv.writer(text, lineterminator="\n")
     keys = [each.key for each in columns]
     writer.writerow([*first, "seeds", *(name for key in keys for name in (key, f"{key}_std", f"{key}_stderr")), "failed"])
-    for row, own in zip(rows, names or [(row.algorithm,) for row in rows], strict=True):
+    for row, own in zip(rows, names or [(text_cell(row.algorithm),) for row in rows], strict=True):
         stats = [row.stats[key] for key in keys]
         cells = [_plain(value) for stat in stats for value in (stat.mean, stat.std, stat.stderr)]
         failed = "; ".join(f"seed {each.seed}: {each.reason}" for each in row.failures)
@@ -277,7 +278,7 @@ def to_markdown(
     """Returns the table in Markdown, a line for each failed run below it. The arguments are those of `to_text`."""
     heads, lines = _plain_table(rows, groups, columns, first)
     text = markdown([heads, *lines])
-    return "\n".join([*text, *(f"\n{each}" for row in rows for each in row.failures)]) + "\n"
+    return "\n".join([*text, *(f"\n{printable(str(each)).replace('<', '&lt;')}" for row in rows for each in row.failures)]) + "\n"
 
 
 def to_latex(
@@ -297,7 +298,7 @@ def to_latex(
     ]
     text += [f"{' & '.join(map(_latex, line))} \\\\" for line in lines]
     text += ["\\bottomrule", "\\end{tabular}"]
-    return "\n".join([*text, *(f"% {each}" for row in rows for each in row.failures)]) + "\n"
+    return "\n".join([*text, *(f"% {printable(str(each))}" for row in rows for each in row.failures)]) + "\n"
 
 
 def _plain_table(
@@ -310,7 +311,7 @@ def _plain_table(
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text)
+    return "".join(_LATEX.get(letter, letter) for letter in printable(text))
 
 
 def to_page(

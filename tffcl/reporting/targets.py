@@ -5,7 +5,6 @@ import dataclasses
 import io
 import math
 import pathlib
-import tomllib
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +13,7 @@ from tffcl.errors import UserError
 from tffcl.reporting import columns
 from tffcl.reporting.comparisons import COMPARISON
 from tffcl.reporting.files import RunFiles
+from tffcl.reporting.json_files import read_toml
 from tffcl.reporting.units import MISSING, Stat, show_bytes, show_number
 
 NONE_ASKED = (
@@ -103,9 +103,10 @@ def read_targets(path: str | pathlib.Path) -> list[Target]:
     file = pathlib.Path(path) / COMPARISON
     if not file.is_file():
         return []
+    found = read_toml(file).get("targets", [])
     try:
-        return [_written(each) for each in tomllib.loads(columns.read_text(file)).get("targets", [])]
-    except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
+        return [_written(each) for each in found]
+    except (TypeError, AttributeError) as error:
         raise columns.damaged(file, error) from error
 
 
@@ -184,5 +185,5 @@ def to_csv(rows: Sequence[Reached]) -> str:
     for row in rows:
         stats = (row.rounds, row.total_bytes, row.megabits, row.rounds_of_all)
         values = ["" if math.isnan(value) else f"{value:.10g}" for stat in stats for value in (stat.mean, stat.std)]
-        writer.writerow([row.method, row.target.accuracy, f"{row.target.percent:g}", row.seeds, row.rounds.count, *values])
+        writer.writerow([columns.text_cell(row.method), row.target.accuracy, f"{row.target.percent:g}", row.seeds, row.rounds.count, *values])
     return text.getvalue()

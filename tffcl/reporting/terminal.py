@@ -3,10 +3,11 @@
 import pathlib
 import sys
 
+from tffcl.errors import printable
 from tffcl.reporting import report, search_table, sweeps, tables, targets
 from tffcl.reporting.files import find_runs, unfinished_runs
 from tffcl.reporting.formats import parse_formats
-from tffcl.reporting.notes import cost_together, notes_of
+from tffcl.reporting.notes import notes_of
 
 
 def print_report(out: str | pathlib.Path, formats: str = ""):
@@ -18,22 +19,21 @@ def print_report(out: str | pathlib.Path, formats: str = ""):
     """
     asked = parse_formats(formats)
     if search_table.is_search(out):
-        print(search_table.to_text(search_table.read_search(out)))
+        print(printable(search_table.to_text(search_table.read_search(out)), keep="\n"))
         return
     if sweeps.is_sweep(out):
         found = sweeps.read_sweep(out)
-        text, runs, notes = sweeps.to_text(found), len(found.runs), cost_together(found.runs)
+        text, runs = sweeps.to_text(found), len(found.runs)
     else:
         rows = tables.directory_rows(out)
         text, runs = tables.to_text(rows), sum(len(row.seeds) for row in rows)
-        notes = notes_of(find_runs(out)) if runs else []
-    text += "".join(f"\n\nnote: {note}" for note in notes)
+        text += "".join(f"\n\nnote: {note}" for note in (notes_of(find_runs(out)) if runs else ()))
     page = report.write_report(out, asked) if runs else None  # of runs that all failed there are no pictures
-    print(text)
+    print(printable(text, keep="\n"))
     wanted = targets.read_targets(out)
     if wanted and runs:
         print(f"\n{targets.to_text(targets.reached(find_runs(out), wanted))}")
     for each in unfinished_runs(out):
-        print(f"\nnot finished, and left out: {each}", file=sys.stderr)
+        print(f"\nnot finished, and left out: {printable(str(each))}", file=sys.stderr)
     if page:
-        print(f"\nreport: {page}")
+        print(f"\nreport: {printable(str(page))}")

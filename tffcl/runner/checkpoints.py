@@ -7,14 +7,14 @@ versions that belong to it.
 
 import pathlib
 import re
-import sys
 from collections.abc import Mapping
 
 import numpy as np
 
 from tffcl.clients.archive import write_arrays
 from tffcl.clients.kept import KeptStore
-from tffcl.errors import UserError
+from tffcl.errors import UserError, tell
+from tffcl.regular_files import make_directory, opened
 from tffcl.runner import directory, state_arrays
 
 # What a run keeps beside the method's state: for each client, totals, and what its files are told by (JSON).
@@ -52,13 +52,11 @@ class Checkpoints:
 
     def save(self, round_number: int, state, progress: Mapping):
         """Saves everything that a resumed run needs, and removes the oldest checkpoints."""
-        self._directory.mkdir(exist_ok=True)
+        make_directory(self._directory)
         progress = {key: np.asarray(progress[key]) for key in PROGRESS_KEYS}
         arrays, named = state_arrays.pack({"state": state, "progress": progress})
-        path = self._path(round_number)
-        partial = path.with_suffix(".partial")
-        write_arrays(partial, {_KEPT: np.array(named, np.int64).reshape(-1, 2), _RUN: np.array(self._run), **arrays})
-        partial.replace(path)
+        named = np.array(named, np.int64).reshape(-1, 2)
+        write_arrays(self._path(round_number), {_KEPT: named, _RUN: np.array(self._run), **arrays})
         self._remove_oldest()
 
     def _remove_oldest(self):
@@ -81,7 +79,7 @@ class Checkpoints:
           UserError: If the file is damaged, or of another method or another version.
         """
         try:
-            with np.load(self._path(round_number), allow_pickle=False) as saved:
+            with opened(self._path(round_number)) as file, np.load(file, allow_pickle=False) as saved:
                 # NumPy checks a checksum only where it reads to the end, which a damaged header can keep it from.
                 if damaged := saved.zip.testzip():
                     raise ValueError(f"{damaged} is damaged")
@@ -122,7 +120,7 @@ class Checkpoints:
             for each in damaged:
                 self._path(each).unlink()
             if damaged:
-                print(f"tffcl: {str(first).removesuffix(ANEW)}; the run goes on from round {number}", file=sys.stderr)
+                tell(f"{str(first).removesuffix(ANEW)}; the run goes on from round {number}")
             self._remove_oldest()  # a process that ended between writing one and this has left one too many
             return number, *loaded
         raise first
@@ -131,7 +129,7 @@ class Checkpoints:
         """Returns the name of the run that the newest readable checkpoint bears; "" if none bears one."""
         for number in reversed(self.rounds()):
             try:
-                with np.load(self._path(number), allow_pickle=False) as saved:
+                with opened(self._path(number)) as file, np.load(file, allow_pickle=False) as saved:
                     return str(saved[_RUN])
             except Exception:  # as in `load`
                 continue
@@ -148,7 +146,7 @@ class Checkpoints:
     def _kept_of(self, round_number: int) -> list[tuple[int, int]]:
         """The kept versions that a checkpoint names; none for a damaged one, which cannot be loaded anyway."""
         try:
-            with np.load(self._path(round_number), allow_pickle=False) as saved:
+            with opened(self._path(round_number)) as file, np.load(file, allow_pickle=False) as saved:
                 return [tuple(pair) for pair in saved[_KEPT].tolist()]
         except Exception:  # as in `load`
             return []

@@ -8,29 +8,29 @@ import importlib.metadata
 import json
 import pathlib
 import re
-import sys
 import tempfile
-import tomllib
 import uuid
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tomli_w
 
-from tffcl.errors import UserError
-from tffcl.reporting.marker import MARKER, check_results, check_summary, digest_of, read_marker
+from tffcl.errors import UserError, tell
+from tffcl.regular_files import check_replaceable, digest_of_file, opened, read_text, write_text
+from tffcl.reporting.json_files import parse_toml
+from tffcl.reporting.marker import MARKER, NEWCOMERS, PUBLISHED, check_results, check_summary, digest_of, read_marker
 from tffcl.runner.lock import LOCK, check_unlocked
+from tffcl.validation import check_label
 
 CHECKPOINTS, KEPT = "checkpoints", "kept"
 BUILT_FROM = "built_from"  # the table of what the method of a run from Python was built from, as far as it can tell
-LEDGER = "ledger.json"  # what was released of the clients, where no seed repeats its noise
 FAILED = "failed.json"  # why a run of a comparison has none of the files of a finished one
 _PICTURES = (
     "accuracy|progress|merging|clients|sizes|sweep|(labels|splits|representations|proximity|dendrogram|relatedness|centres).*"
 )
 # What a run and the commands on it leave behind: names of files in its directories, and of files beside them.
 _DIRECTORIES = {
-    CHECKPOINTS: r"round_\d{6,}\.(npz|partial)",
+    CHECKPOINTS: r"round_\d{6,}(\.npz)?",
     KEPT: r"\d+\.\d+\.npz",
     "tensorboard": r"events\.out\.tfevents\..+",
     "figures": rf"({_PICTURES})\.(png|svg|pdf)",
@@ -38,9 +38,9 @@ _DIRECTORIES = {
 }
 _FILES = (
     "config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "report.html", "newcomers.csv",
-    "newcomers.json", "representations.npz", "samples.npz", "published.json", "splits.csv", LEDGER, FAILED,
+    "newcomers.json", "representations.npz", "samples.npz", "published.json", "splits.csv", FAILED,
 )  # fmt: skip
-_RESULTS = ("config.toml", "rounds.csv", "clients.csv", "clustering.npz", "representations.npz", "splits.csv")
+_RESULTS = ("config.toml", "rounds.csv", "clients.csv", "clustering.npz", "representations.npz", "samples.npz", "splits.csv")
 # Of a run that has ended, and of clients that joined it then: they are not those of one that goes on.
 _OF_THE_END = (
     "clients.csv", "clustering.npz", "representations.npz", "samples.npz", "splits.csv", "newcomers.csv", "newcomers.json",
@@ -108,10 +108,8 @@ def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: 
 
 
 def is_begun(out: pathlib.Path) -> bool:
-    """Whether a run has left something in a directory, or released something; one that failed before that has not."""
-    return any((out / name).is_file() for name in ("summary.json", LEDGER, FAILED)) or any(
-        (out / CHECKPOINTS).glob("round_*.npz")
-    )
+    """Whether a run has left something in a directory; one that failed before its first checkpoint has not."""
+    return any((out / name).is_file() for name in ("summary.json", FAILED)) or any((out / CHECKPOINTS).glob("round_*.npz"))
 
 
 def _check_room_for(out: pathlib.Path):
@@ -121,6 +119,21 @@ def _check_room_for(out: pathlib.Path):
         place = place.parent
     if place.is_dir():  # else making the directory will say so
         pathlib.Path(tempfile.mkdtemp(prefix=".tffcl-", dir=place)).rmdir()
+
+
+def place_in(out: pathlib.Path, *names: str) -> pathlib.Path:
+    """Returns the directory of a run in that of several.
+
+    Raises:
+      UserError: If a name would lead out of it, or to a link: a run writes into its own directory alone.
+    """
+    place = out
+    for name in names:
+        check_label(name, "the name of a directory")
+        place = place / name
+        if place.is_symlink():
+            raise UserError(f"{place} is a link, and runs are written through none: remove it, or give another --out")
+    return place
 
 
 def check_no_run(out: pathlib.Path, what: str, contents: str, keys: Iterable[str], written: Iterable[str]):
@@ -152,30 +165,30 @@ def check_no_run(out: pathlib.Path, what: str, contents: str, keys: Iterable[str
 
 def _has_keys(file: pathlib.Path, keys: Iterable[str]) -> bool:
     try:
-        text = file.read_text(encoding="utf-8")
-        found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        text = read_text(file)
+        found = json.loads(text) if file.suffix == ".json" else parse_toml(text)
         return isinstance(found, dict) and set(keys) <= set(found)
     except (OSError, ValueError, RecursionError):
         return False
 
 
-def clear(out: pathlib.Path, *, but: str = ""):
-    """Removes the run that is in a directory but for one file, and nothing else: what no run has written is named on standard
-    error."""
-    left = _remove(out, but) if out.is_dir() and _is_runs(out) else []
+def clear(out: pathlib.Path):
+    """Removes the run that is in a directory, and nothing else: what no run has written is named on standard error."""
+    left = _remove(out) if out.is_dir() and _is_runs(out) else []
     if left:
-        print(f"tffcl: not a run's, and left as they are: {', '.join(map(str, left))}", file=sys.stderr)
+        tell(f"not a run's, and left as they are: {', '.join(map(str, left))}")
 
 
 def _check_kinds(out: pathlib.Path):
-    """Raises UserError if there is a file where a run has a directory, or a directory where it has a file."""
+    """Raises UserError if there is a file where a run has a directory, something else where it has a file, or a link for either."""
     for name in _DIRECTORIES:
+        if (out / name).is_symlink():
+            raise UserError(f"{out / name} is a link, and a run writes through none: remove it, or give another --out")
         if (out / name).exists() and not (out / name).is_dir():
             raise UserError(f"{out / name} is a file; a run has a directory there: move it, or give another --out")
-    names = [f"{CHECKPOINTS}/{path.name}" for path in (out / CHECKPOINTS).glob("round_*.npz")]
+    names = [f"{name}/{path.name}" for name in (CHECKPOINTS, "history") for path in (out / name).glob("*.np[yz]")]
     for name in (*_FILES, MARKER, LOCK, *names):
-        if (out / name).exists() and not (out / name).is_file():
-            raise UserError(f"{out / name} is not a file, as it is in a run's directory: move it, or give another --out")
+        check_replaceable(out / name)
 
 
 def _is_runs(out: pathlib.Path) -> bool:
@@ -183,24 +196,22 @@ def _is_runs(out: pathlib.Path) -> bool:
     if (out / MARKER).is_file():
         return read_marker(out) is not None
     try:
-        if "tffcl" in tomllib.loads((out / "config.toml").read_text(encoding="utf-8"))["versions"]:
+        if "tffcl" in parse_toml(read_text(out / "config.toml"))["versions"]:
             return True
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     return not (out / "config.toml").exists() and any(map(_is_checkpoint, (out / CHECKPOINTS).glob("round_*.npz")))
 
 
 def _is_checkpoint(path: pathlib.Path) -> bool:
     try:
-        with np.load(path, allow_pickle=False) as saved:
+        with opened(path) as file, np.load(file, allow_pickle=False) as saved:
             return {"structure", "kept versions"} <= set(saved.files)
     except Exception:  # NumPy's and zipfile's errors for what is no archive are of a dozen types
         return False
 
 
-def claim(
-    out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew: bool, name: str = "", resume: bool = False
-) -> str:
+def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew: bool, name: str = "") -> str:
     """Makes `out` this run's: the marker first, then the settings and the versions of software in config.toml.
 
     Args:
@@ -208,19 +219,20 @@ def claim(
       settings: Of the run.
       data: The fingerprint of its data.
       anew: Whether what an earlier run has left is removed. What no run has written stays, and is named on standard error.
-      name: Of the run, if its checkpoints or its ledger bear one and its marker is lost.
-      resume: Whether what was released of the clients stays counted also where the run begins anew.
+      name: Of the run, if its checkpoints bear one and its marker is lost.
 
     Returns:
       The name of the run, which its checkpoints bear.
     """
     if anew:
-        clear(out, but=LEDGER if resume else "")
+        clear(out)
     marker = read_marker(out) or {}
-    marker.pop("files", None)  # those of a result that is made anew
+    files = marker.pop("files", {})  # those of a result that is made anew
+    marker["files"] = {name: files[name] for name in (NEWCOMERS, PUBLISHED) if name in files}
     if not anew and _rounds_in_summary(out) < _rounds_of(settings):  # the result is of fewer rounds: the run has not ended
         for stale in ("summary.json", *_OF_THE_END):
             (out / stale).unlink(missing_ok=True)
+            marker["files"].pop(stale, None)
         marker.pop("summary", None)
     begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     marker = {
@@ -230,13 +242,13 @@ def claim(
         **marker,
         "settings": _digest(settings),
     }
-    _write(out / MARKER, json.dumps(marker, indent=1) + "\n")
-    for path in [*out.iterdir(), *(out / CHECKPOINTS).glob("round_*.partial")]:
+    write_text(out / MARKER, json.dumps(marker, indent=1) + "\n")
+    for path in [*out.iterdir(), *(path for name in _DIRECTORIES for path in (out / name).glob("*.partial"))]:
         if path.is_file() and _is_ours(path, out) and (path.suffix == ".partial" or "_temp" in path.name):
             path.unlink()  # of a process that was killed while it wrote
     packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")
     versions = {name: importlib.metadata.version(name) for name in packages}
-    _write(out / "config.toml", tomli_w.dumps({**settings, "versions": versions}))
+    write_text(out / "config.toml", tomli_w.dumps({**settings, "versions": versions}))
     return marker["tffcl run"]
 
 
@@ -246,10 +258,20 @@ def write_summary(out: pathlib.Path, summary: Mapping):
     marker = read_marker(out)
     if marker is not None:  # before the file: a process that is killed in between has no result yet
         results = [out / name for name in _RESULTS if (out / name).is_file()] + sorted((out / "history").glob("*.npy"))
-        files = {path.relative_to(out).as_posix(): digest_of(path.read_bytes()) for path in results}
-        marker |= {"summary": digest_of(text.encode()), "files": files}
-        _write(out / MARKER, json.dumps(marker, indent=1) + "\n")
-    _write(out / "summary.json", text)
+        files = {path.relative_to(out).as_posix(): digest_of_file(path) for path in results}
+        marker |= {"summary": digest_of(text.encode()), "files": {**marker.get("files", {}), **files}}
+        write_text(out / MARKER, json.dumps(marker, indent=1) + "\n")
+    write_text(out / "summary.json", text)
+
+
+def write_result(out: pathlib.Path, name: str, contents: Mapping):
+    """Writes a file of JSON that is made of a finished run, and into the marker, if there is one, that it is the run's."""
+    text = json.dumps(contents, indent=2) + "\n"
+    write_text(out / name, text)
+    marker = read_marker(out)
+    if marker is not None:
+        marker["files"] = {**marker.get("files", {}), name: digest_of(text.encode())}
+        write_text(out / MARKER, json.dumps(marker, indent=1) + "\n")
 
 
 def check_unchanged_settings(out: pathlib.Path):
@@ -263,22 +285,16 @@ def _digest(settings: Mapping) -> str:
     return digest_of(json.dumps(settings, sort_keys=True, default=str).encode())
 
 
-def _write(path: pathlib.Path, text: str):
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
 def _is_ours(path: pathlib.Path, out: pathlib.Path) -> bool:
     """Whether a run has such a file there."""
+    name = path.name.removesuffix(".partial")
     if path.parent == out:
-        name = path.name.removesuffix(".partial")
         return name in (*_FILES, MARKER) or re.fullmatch(r"rounds\.csv_temp\d+", name) is not None
-    return re.fullmatch(_DIRECTORIES[path.parent.name], path.name) is not None
+    return re.fullmatch(_DIRECTORIES[path.parent.name], name) is not None
 
 
-def _remove(out: pathlib.Path, but: str) -> list[pathlib.Path]:
-    """Removes what a run has written but for one file, its marker at the end; returns what else there is in its directories."""
+def _remove(out: pathlib.Path) -> list[pathlib.Path]:
+    """Removes what a run has written, its marker at the end; returns what else there is in its directories."""
     left = []
     for name in _DIRECTORIES:
         if not (out / name).is_dir():
@@ -291,9 +307,9 @@ def _remove(out: pathlib.Path, but: str) -> list[pathlib.Path]:
         if not any((out / name).iterdir()) and not (out / name).is_symlink():
             (out / name).rmdir()
     for path in sorted(out.iterdir(), key=lambda each: each.name == MARKER):
-        if path.is_file() and _is_ours(path, out) and path.name != but:
+        if path.is_file() and _is_ours(path, out):
             path.unlink()
-        elif path.name not in (*_DIRECTORIES, LOCK, but):
+        elif path.name not in (*_DIRECTORIES, LOCK):
             left.append(path)
     return left
 
@@ -343,10 +359,10 @@ def read_settings(file: pathlib.Path) -> dict:
       UserError: If there is none, or it is damaged.
     """
     try:
-        settings = tomllib.loads(file.read_text(encoding="utf-8"))
+        settings = parse_toml(read_text(file))
     except FileNotFoundError:
         raise UserError(f"{file} is missing, so that nobody knows what was run; --overwrite starts anew") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is damaged: {error}; --overwrite starts anew") from None
     settings.pop("versions", None)
     return settings

@@ -1,11 +1,13 @@
 """The end of a run: its tables, its summary, and what it gives to Python."""
 
 import csv
+import io
 import pathlib
 
 import numpy as np
 
 from tffcl.clients import sampling
+from tffcl.regular_files import read_text
 from tffcl.runner import changes, directory, samples, summary
 from tffcl.runner.privacy import privacy_notes
 from tffcl.runner.result import Result, Trained
@@ -43,6 +45,5 @@ def finish(job, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result
 
 
 def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader(io.StringIO(read_text(path, newline=""), newline="")))
     return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else {})}

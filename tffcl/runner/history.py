@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tffcl.errors import UserError
-from tffcl.reporting.marker import digest_of
+from tffcl.regular_files import digest_of_file, make_directory, opened, replacing
 
 
 class ClusterHistory:
@@ -29,7 +29,7 @@ class ClusterHistory:
           UserError: If a file of an earlier round is damaged or missing.
         """
         self._directory = out / "history"
-        self._directory.mkdir(exist_ok=True)
+        make_directory(self._directory)
         self._last, self.written = None, {}
         for path in sorted(each for each in self._directory.glob("*.npy") if re.fullmatch(r"\d{6,}", each.stem)):
             if int(path.stem) >= first:
@@ -43,7 +43,7 @@ class ClusterHistory:
                 raise UserError(f"{out / name} {wrong}; --overwrite starts anew")
 
     def _note(self, path: pathlib.Path):
-        self.written[f"history/{path.name}"] = digest_of(path.read_bytes())
+        self.written[f"history/{path.name}"] = digest_of_file(path)
 
     def save(self, round_number: int, client_ids: np.ndarray, assignment: np.ndarray):
         """Saves the clusters after a round; of clients with names all is text."""
@@ -51,14 +51,16 @@ class ClusterHistory:
         now = now if now.dtype.kind == "U" else now.astype(np.int32)
         if self._last is None or not np.array_equal(self._last, now):
             path = self._directory / f"{round_number:06}.npy"
-            np.save(path, now)
+            with replacing(path) as file:
+                np.save(file, now)
             self._last = now
             self._note(path)
 
 
 def _read(path: pathlib.Path) -> np.ndarray:
     try:
-        found = np.load(path, allow_pickle=False)
+        with opened(path) as file:
+            found = np.load(file, allow_pickle=False)
     except Exception as error:  # NumPy's, zipfile's and the tokenizer's errors for damaged files are of a dozen types
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path} is damaged: {reason}; --overwrite starts anew") from None

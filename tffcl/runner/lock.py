@@ -9,6 +9,7 @@ import os
 import pathlib
 
 from tffcl.errors import UserError
+from tffcl.regular_files import check_replaceable, opened
 
 LOCK = "run.lock"
 
@@ -40,19 +41,23 @@ def check_unlocked(out: pathlib.Path):
     """Raises UserError if somebody holds the directory."""
     if not (out / LOCK).exists():
         return
-    with open(out / LOCK, "rb") as file:
+    with opened(out / LOCK) as file:
         if not _lock(file):
             raise _held(out)
 
 
 def _acquire(out: pathlib.Path):
     while True:
-        file = open(out / LOCK, "a+", encoding="utf-8")
+        check_replaceable(out / LOCK)
+        file = open(os.open(out / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+", encoding="utf-8")
         if not _lock(file):
             file.close()
             raise _held(out)
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(out / LOCK)):
+            found = os.fstat(file.fileno())
+            if found.st_nlink > 1:
+                raise UserError(f"{out / LOCK} is another file, too, under a name elsewhere: remove it")
+            if os.path.samestat(found, os.stat(out / LOCK)):
                 return file
         file.close()  # its holder has removed it between the two lines above
 
@@ -68,7 +73,8 @@ def _lock(file) -> bool:
 
 def _held(out: pathlib.Path) -> UserError:
     try:
-        noted = json.loads((out / LOCK).read_text(encoding="utf-8"))
+        with opened(out / LOCK, most=1000) as file:
+            noted = json.load(file)
         who = f"process {noted['pid']}, since {noted['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         who = "a process that is just starting"

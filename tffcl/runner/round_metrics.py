@@ -8,13 +8,14 @@ import io
 import json
 import logging
 import pathlib
-import sys
+import re
 from collections.abc import Mapping
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.errors import UserError
+from tffcl.errors import UserError, tell
+from tffcl.regular_files import check_replaceable, make_directory, read_bytes, read_text, write_bytes
 from tffcl.reporting.marker import digest_of
 
 # In a notebook TensorFlow would tell of every model that it writes, in the middle of the progress bar.
@@ -43,6 +44,8 @@ class Metrics:
           OSError: If a file cannot be written.
         """
         file = out / "rounds.csv"
+        check_replaceable(file)
+        make_directory(out / "tensorboard")
         _keep_rows(file, done, (noted or {}).get(file.name))
         try:
             self._csv = tff.program.CSVFileReleaseManager(file, save_mode=tff.program.CSVSaveMode.APPEND, key_fieldname="round")
@@ -57,7 +60,7 @@ class Metrics:
         file = self._out / "rounds.csv"
         if not file.is_file():
             return {}
-        names, *rows = csv.reader(io.StringIO(file.read_text(encoding="utf-8"), newline=""))
+        names, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
         return {file.name: _digest(names, rows)}
 
     def release(self, round_number: int, row: dict):
@@ -84,10 +87,10 @@ def _keep_rows(file: pathlib.Path, done: int, noted: str | None = None):
     """Keeps the rows of the rounds that are done, each once; a row that was half written when a process ended is not one."""
     if not file.exists():
         if done:
-            print(f"tffcl: {file} was missing; its rounds 1 to {done} are lost", file=sys.stderr)
+            tell(f"{file} was missing; its rounds 1 to {done} are lost")
         return
     try:
-        text = file.read_bytes().decode("utf-8")
+        text = read_bytes(file).decode("utf-8")
         names, *rows = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
     except (UnicodeDecodeError, csv.Error) as error:
         raise _damaged(file, str(error)) from None
@@ -96,19 +99,17 @@ def _keep_rows(file: pathlib.Path, done: int, noted: str | None = None):
     place, kept = names.index("round"), {}
     for row in rows:
         number = row[place] if len(row) == len(names) else ""
-        if number.isdecimal() and 1 <= int(number) <= done:
+        if re.fullmatch(r"[0-9]{1,9}", number) and 1 <= int(number) <= done:
             kept.setdefault(int(number), row)
     missing = [number for number in range(1, done + 1) if number not in kept]
     if noted not in (None, _digest(names, [kept[number] for number in sorted(kept)])):
         raise _damaged(file, "its rows are not those that the run wrote")
     if missing:
-        print(f"tffcl: {file} has no rows of rounds {_ranges(missing)}; they are lost", file=sys.stderr)
+        tell(f"{file} has no rows of rounds {_ranges(missing)}; they are lost")
     written = io.StringIO(newline="")
     csv.writer(written).writerows([names, *(kept[number] for number in sorted(kept))] if kept else [["round"]])
     if written.getvalue() != text:
-        partial = file.with_name(f"{file.name}.partial")
-        partial.write_bytes(written.getvalue().encode())
-        partial.replace(file)
+        write_bytes(file, written.getvalue().encode())
 
 
 def _digest(names: list[str], rows: list[list[str]]) -> str:

@@ -5,8 +5,9 @@ import pathlib
 import numpy as np
 
 from tffcl.clients.population import Population
+from tffcl.regular_files import replacing
+from tffcl.reporting.marker import SAMPLES
 
-SAMPLES = "samples.npz"
 _MOST_CLUSTERS, _MOST_MEMBERS, _IMAGES = 24, 5, 10
 _SIDES = range(4, 129)
 
@@ -29,7 +30,8 @@ def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarra
     drawn = [_of_members(population, np.flatnonzero(clusters == each)) for each in named]
     images, labels = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
     counts = [len(own) for _, own in drawn]
-    np.savez_compressed(out / SAMPLES, images=_as_images(images), labels=labels, clusters=np.repeat(named, counts))
+    with replacing(out / SAMPLES, private=True) as file:
+        np.savez_compressed(file, images=_as_images(images), labels=labels, clusters=np.repeat(named, counts))
 
 
 def _of_members(population: Population, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

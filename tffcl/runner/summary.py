@@ -1,6 +1,7 @@
 """What a run says at its end: accuracies with their spread over clients, cluster quality, traffic, time."""
 
 import csv
+import io
 import pathlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,8 @@ from tffcl.algorithms.method import Views, nowhere_note
 from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project_directions
+from tffcl.regular_files import replacing, write_text
+from tffcl.reporting.columns import text_cell
 
 _MOST_MAPPED = 2000
 
@@ -42,12 +45,6 @@ def spread(values: np.ndarray) -> dict[str, float | None]:
     }
 
 
-def pooled(values: np.ndarray, counts: np.ndarray) -> float | None:
-    """The accuracy on the test examples of all clients together: each client's `values` by its number of them, `counts`."""
-    known = np.isfinite(values) & (counts > 0)
-    return float(np.average(values[known], weights=counts[known])) if known.any() else None
-
-
 def local_accuracies(progress: dict) -> np.ndarray:
     """Accuracy of each client's own model after its last local training, `float64 [N]`.
 
@@ -68,23 +65,17 @@ def local_of_all(accuracy: Mapping, progress: dict) -> np.ndarray:
     return np.where((progress["rounds_trained"] > 0) | np.isfinite(local), local, accuracy["untrained"])
 
 
-def participation(accuracy: Mapping, progress: dict, counts: np.ndarray) -> dict:
+def participation(accuracy: Mapping, progress: dict) -> dict:
     """The cluster accuracy of those that took part in a round, of the others, and by how much these are behind.
 
-    Args:
-      accuracy: `cluster float [N]`.
-      progress: The run's totals.
-      counts: `int [N]`, test examples.
-
     Returns:
-      Statistics of the former as `spread` and `pooled`, with their `share` of all clients, the `others` mean and the `gap`
-      between the means.
+      Statistics of the former as `spread`, with their `share` of all clients, the `others` mean and the `gap` between the
+      means.
     """
     took_part = progress["rounds_trained"] > 0
     found, others = spread(accuracy["cluster"][took_part]), spread(accuracy["cluster"][~took_part])["mean"]
     gap = None if found["mean"] is None or others is None else found["mean"] - others
-    together = pooled(accuracy["cluster"][took_part], counts[took_part])
-    return {**found, "pooled": together, "share": share_trained(progress), "others": others, "gap": gap}
+    return {**found, "share": share_trained(progress), "others": others, "gap": gap}
 
 
 def rand_index(true_groups, assignment) -> float | None:
@@ -143,13 +134,12 @@ def summarize(
     whole = dict.fromkeys(("std", "variance", "worst_decile"))
     _, sizes = np.unique(views.clusters, return_counts=True)
     clustering, training, evaluation = (float(value) for value in progress["seconds"])
-    numbers, counts = cluster_numbers(population, views), test_counts(population)
-    cluster = {**spread(accuracy["cluster"]), "pooled": pooled(accuracy["cluster"], counts)}
+    numbers = cluster_numbers(population, views)
     return {
         **about,
         "notes": [*([population.note] if population.note else []), *_notes(population, views), *told],
         "accuracy": {
-            "cluster": {**cluster, "participants": participation(accuracy, progress, counts)},
+            "cluster": {**spread(accuracy["cluster"]), "participants": participation(accuracy, progress)},
             "local": {
                 **spread(local),
                 "share": share_trained(progress),
@@ -184,20 +174,15 @@ def _validation(accuracy: Mapping) -> dict:
     return {"cluster": spread(accuracy["cluster"]), "global": {"mean": accuracy["global"]}}
 
 
-def test_counts(population: Population) -> np.ndarray:
-    """How many test examples each client has, `int [N]`."""
-    return np.array([len(index) for index in population.pooled_tests.indices])
-
-
 def client_table(population: Population, views: Views, accuracy: dict, progress: dict) -> dict[str, np.ndarray]:
     """The columns of clients.csv, arrays by name: who a client is, its cluster, its data, its accuracies."""
-    labels = population.label_counts
+    tests, labels = population.pooled_tests, population.label_counts
     columns = {
         "client_id": population.shown_ids,
         "true_cluster": population.groups,
         "cluster": np.asarray(views.clusters),
         "examples": population.sizes,
-        "test_examples": test_counts(population),
+        "test_examples": np.array([len(index) for index in tests.indices]),
         "rounds_trained": progress["rounds_trained"],
         "cluster_accuracy": accuracy["cluster"],
         "local_accuracy": local_accuracies(progress),
@@ -209,14 +194,17 @@ def client_table(population: Population, views: Views, accuracy: dict, progress:
 
 def write_clients(out: pathlib.Path, columns: Mapping[str, np.ndarray]):
     """Writes clients.csv, one row for each client; an accuracy or a group that is not there is an empty cell."""
-    with open(out / "clients.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        for row in range(len(columns["client_id"])):
-            writer.writerow(["" if column is None else _cell(column[row]) for column in columns.values()])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    for row in range(len(columns["client_id"])):
+        writer.writerow(["" if column is None else _cell(column[row]) for column in columns.values()])
+    write_text(out / "clients.csv", text.getvalue())
 
 
 def _cell(value):
+    if isinstance(value, str):
+        return text_cell(value)
     if np.issubdtype(np.asarray(value).dtype, np.floating):
         return "" if not np.isfinite(value) else f"{value:.6f}"
     return value
@@ -234,13 +222,15 @@ def write_representations(out: pathlib.Path, views: Views, population: Populatio
         rows = np.sort(np.random.default_rng(seed).choice(rows, _MOST_MAPPED, replace=False))
     known = np.flatnonzero(views.known_or_all)[rows]
     points = project_directions(views.representations[rows], seed=seed)
-    np.savez_compressed(out / "representations.npz", client_ids=population.shown_ids[known], places=known, points=points)
+    with replacing(out / "representations.npz") as file:
+        np.savez_compressed(file, client_ids=population.shown_ids[known], places=known, points=points)
 
 
 def write_splits(out: pathlib.Path, views: Views):
     """Writes splits.csv for methods whose clusters are split, a row for each split."""
-    with open(out / "splits.csv", "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("round", "cluster", "founded"), *np.asarray(views.splits).tolist()])
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([("round", "cluster", "founded"), *np.asarray(views.splits).tolist()])
+    write_text(out / "splits.csv", text.getvalue())
 
 
 def write_clustering(out: pathlib.Path, views: Views, population: Population):
@@ -261,14 +251,15 @@ def write_clustering(out: pathlib.Path, views: Views, population: Population):
         more["threshold"] = np.float64(metric.threshold)
     if metric.tree_unit is not None:
         more["tree_unit"] = metric.tree_unit
-    np.savez_compressed(
-        out / "clustering.npz",
-        client_ids=population.shown_ids,
-        proximity=metric.proximity,
-        labels=views.clusters,
-        suggestion=suggestion,
-        unit=metric.unit,
-        measure=metric.name,
-        linkage=metric.linkage,
-        **more,
-    )
+    with replacing(out / "clustering.npz") as file:
+        np.savez_compressed(
+            file,
+            client_ids=population.shown_ids,
+            proximity=metric.proximity,
+            labels=views.clusters,
+            suggestion=suggestion,
+            unit=metric.unit,
+            measure=metric.name,
+            linkage=metric.linkage,
+            **more,
+        )
