@@ -8,7 +8,9 @@ import pytest
 from tests.algorithms.conftest import same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, split, train
 from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.algorithms.fedsem import FedSEMParameters, build_fedsem
 from tffcl.algorithms.flt import FLTParameters, build_flt
+from tffcl.algorithms.ifca import IFCAParameters, build_ifca
 from tffcl.algorithms.method import ClusteredState
 from tffcl.algorithms.pca_km_hc import PCAKMHCParameters, build_pca_km_hc
 from tffcl.algorithms.solo import build_solo
@@ -109,6 +111,30 @@ def test_only_the_encoder_is_sent_unless_it_is_fine_tuned(model, encoder):
     assert tuned.down == 4 * vector.size + 8
     assert plain.down < tuned.down
     assert plain.up == tuned.up == 5 * (4 * autoencoder.latent + 1)
+
+
+def test_the_traffic_is_that_of_table_vi(tff_worker, model, encoder, population):
+    """M W_enc + k M e once, then 2 ρ M W T, as FedSEM without the first; IFCA (C + 1) ρ M W T; in numbers of four bytes.
+
+    FedSEM's clients take part in every round, as in the paper: one that comes later trains the initial model first.
+    """
+    autoencoder, vector = encoder
+    cohorts, clients, size = ((0, 1, 2), (0, 1, 2)), len(population), model.size
+    sent = autoencoder.layer_slices()["decoder_input"].start  # a client that only encodes needs no decoder
+    once = clients * sent + 5 * clients * autoencoder.latent
+    methods = {
+        flt(model, encoder): once + 2 * 3 * size * 2,
+        build_fedsem(model, TRAINING, FedSEMParameters(num_clusters=2)): 2 * 3 * size * 2,
+        build_ifca(model, TRAINING, IFCAParameters(num_clusters=4)): 3 * size * 2 * (4 + 1),
+    }
+    for method, numbers in methods.items():
+        state, exchanged = method.initialize(population), method.joining * (clients if method.name == "flt" else 0)
+        for number, cohort in enumerate(cohorts, 1):
+            state, metrics = method.next(state, cohort_of(population, cohort, number))
+            exchanged += metrics.traffic
+        # Beside the models a client sends its number of examples and its loss.
+        assert exchanged.down + exchanged.up == pytest.approx(4 * numbers, rel=0.01), method.name
+    assert flt(model, encoder, fine_tune_epochs=1).joining.down - 8 == 4 * vector.size  # which the formula leaves out
 
 
 @pytest.mark.parametrize(

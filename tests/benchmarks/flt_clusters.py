@@ -27,7 +27,7 @@ from tffcl.experiments import config, prepare
 from tffcl.experiments.encoders import find_encoder
 
 RATE = 0.01  # of SGD, the paper's
-CENTRES = (1, 2, 5, 10)
+CENTRES = (1, 2, 3, 5, 10)
 THRESHOLDS = (GAP, 1.0)
 
 

@@ -5,6 +5,7 @@ import csv
 import dataclasses
 import hashlib
 import html.parser
+import itertools
 import json
 import re
 import shutil
@@ -16,6 +17,7 @@ import pytest
 from tffcl.errors import UserError
 from tffcl.reporting import files, settings, tables
 from tffcl.reporting.html import render
+from tffcl.reporting.notes import notes_of
 from tffcl.reporting.report import write_report
 
 RUN_FIGURES = {"accuracy", "progress", "clients", "sizes", "labels", "proximity", "dendrogram"}
@@ -291,6 +293,23 @@ def test_notes_say_whose_they_are(comparison_path, tmp_path):
             file.write_text(json.dumps({**json.loads(file.read_text()), "notes": notes}))
     text = render(files.find_runs(path), [], path)
     assert "<dd>of all</dd>" in text and "<dd>fedavg: attack</dd>" in text
+
+
+def test_private_runs_say_what_they_cost_together(comparison_path, tmp_path):
+    """By basic composition: whoever is a client of several runs is told of by each."""
+    path = shutil.copytree(comparison_path, tmp_path / "out")
+
+    def told(*privacies):
+        for file, privacy in itertools.zip_longest(sorted(path.glob("*/*/summary.json")), privacies):
+            contents = json.loads(file.read_text()) | {"privacy": privacy, "notes": []}
+            file.write_text(json.dumps(contents))
+        return notes_of(files.find_runs(path))
+
+    spent = {"epsilon": 1.5, "delta": 1e-3, "neighbours": "add or remove a client"}
+    said = "each run's epsilon is its own: a client of all 2 private runs is told of by each of them"
+    assert told(spent) == []
+    assert told(spent, spent | {"epsilon": 2}) == [f"{said}, which cost together epsilon 3.5 at delta 0.002 at most"]
+    assert told(spent, spent | {"epsilon": None}) == told(spent, spent | {"neighbours": "another"}) == [said]
 
 
 def test_without_a_target_one_is_suggested(comparison):

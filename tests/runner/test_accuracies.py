@@ -89,6 +89,10 @@ def test_those_that_took_part_and_those_that_never_trained(validated):
     assert found["share"] == pytest.approx(took_part.mean())
     assert found["mean"] == pytest.approx(clients["cluster_accuracy"][took_part].mean())
     assert found["gap"] == pytest.approx(found["mean"] - clients["cluster_accuracy"][~took_part].mean())
+    right = clients["cluster_accuracy"] * clients["test_examples"]
+    assert len(np.unique(clients["test_examples"])) > 1
+    assert summary["cluster"]["pooled"] == pytest.approx(right.sum() / clients["test_examples"].sum(), abs=1e-6)
+    assert found["pooled"] == pytest.approx(right[took_part].sum() / clients["test_examples"][took_part].sum(), abs=1e-6)
     federated = prepare.load_data(chosen)
     model = prepare.build_model(chosen, federated)
     population = build_population(federated)

@@ -12,6 +12,7 @@ from dp_accounting import pld, rdp
 
 import tffcl
 from tests.experiments.own.my_methods import Histograms
+from tests.oracles.privacy import epsilon_of_gaussian
 from tests.short_runs import TRAINING
 from tffcl.algorithms.clove import CLoVEParameters, build_clove
 from tffcl.algorithms.clustered_training import build_clustered_training
@@ -63,13 +64,36 @@ def test_sampling_without_replacement_never_costs_more_than_it_would_without_amp
     """At little noise the theorem's bound is the larger one."""
     ledger = ledger_of([Release("a round", 0.2, 10, 100)])
     accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-    assert ledger.epsilon == pytest.approx(accountant.compose(dp_accounting.GaussianDpEvent(0.1)).get_epsilon(DELTA))
+    assert ledger.epsilon < 0.95 * accountant.compose(dp_accounting.GaussianDpEvent(0.1)).get_epsilon(DELTA)
+    assert ledger.epsilon == pytest.approx(epsilon_of_gaussian(10.0, DELTA))
 
 
-def test_everyone_taking_part_is_the_gaussian_mechanism():
-    ledger = ledger_of(3 * [Release("a round", 3, 100, 100)])
-    accountant = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(3 / np.sqrt(3)))
-    assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
+@pytest.mark.parametrize("noise", [0.03, 0.1, 0.199, 0.2, 0.201, 1, 3])
+def test_everyone_taking_part_is_one_gaussian_mechanism_exactly(noise):
+    """Also where there is little noise: ε has no jump."""
+    ledger = ledger_of(2 * [Release("a round", noise, 100, 100)] + [Release("the signatures", noise, 100, 100, once=True)])
+    assert ledger.epsilon == pytest.approx(epsilon_of_gaussian(np.sqrt(3) / noise, DELTA), rel=1e-6)
+
+
+def test_what_a_client_tells_under_its_name_is_its_data_that_are_left_out_and_replacing_them_costs_more():
+    """Of a client whose row is there it shows what they are; zeros are 1 away at most, other data 2."""
+    told = ledger_of([Release("the signatures", 1.0, 5, 5, once=True)]).summary()
+    assert told["neighbours"] == "a client's data left out, as if zeros"
+    assert told["epsilon"] == pytest.approx(epsilon_of_gaussian(1.0, DELTA), rel=1e-6)
+    assert told["replacing_epsilon"] == pytest.approx(epsilon_of_gaussian(2.0, DELTA), rel=1e-6)
+    said = "privacy: epsilon 3.139 at delta 0.001 (a client's data left out, as if zeros; 7.581 with other data in their place)"
+    assert privacy_notes(told) == [said]
+    mixed = [Release("the signatures", 3.0, 100, 100, once=True), *20 * [Release("a round", 2.0, 10, 100, 0.1)]]
+    several = ledger_of(mixed).summary()
+    all_of_everybody = 2 * np.sqrt(1 / 9 + 20 / 4)
+    assert 2 * several["epsilon"] < several["replacing_epsilon"] < epsilon_of_gaussian(all_of_everybody, DELTA) / 3
+    for others in ([Release("a round", 1.0, 10, 100, 0.1)], [*mixed, Release("a round", 1.0, 10, 100)]):
+        assert "replacing_epsilon" not in ledger_of(others).summary()
+
+
+def test_little_noise_of_cohorts_that_are_drawn_makes_no_jump():
+    less, more = (ledger_of(10 * [Release("a round", noise, 10, 100, 0.1)]).epsilon for noise in (0.1999, 0.2001))
+    assert 1 < less / more < 1.01
 
 
 def test_a_release_without_noise_costs_everything_and_no_budget_allows_it():
@@ -138,9 +162,9 @@ def test_a_round_is_one_release_whatever_the_number_of_clusters(model, populatio
     )  # fmt: skip
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     halved = dp_accounting.GaussianDpEvent(0.5)
-    events = halved, dp_accounting.SampledWithoutReplacementDpEvent(len(population), 3, halved)
-    by_hand = [rdp.RdpAccountant(neighboring_relation=relation).compose(each, 2).get_epsilon(DELTA) for each in events]
-    assert fixed.summary["privacy"]["epsilon"] == pytest.approx(min(by_hand))
+    drawn = dp_accounting.SampledWithoutReplacementDpEvent(len(population), 3, halved)
+    amplified = rdp.RdpAccountant(neighboring_relation=relation).compose(drawn, 2).get_epsilon(DELTA)
+    assert fixed.summary["privacy"]["epsilon"] == pytest.approx(min(amplified, epsilon_of_gaussian(np.sqrt(2) * 2, DELTA)))
 
 
 def test_a_budget_ends_a_run_which_goes_on_with_a_larger_one(model, population, tmp_path, capsys):
@@ -324,7 +348,7 @@ def test_what_secure_sums_do_not_hide_is_told_by_a_run_that_was_ended_in_its_las
         run()
     assert "secure sums hide the updates only" in " ".join(run(resume=True).summary["notes"])
     old = Ledger(SETTINGS, 5, np.array([[0.0, -1, 3, 5, 2]]))  # entries of an earlier version
-    assert old.notes == [] and old.as_array().tolist() == [[0, -1, 3, 5, 2, 0]]
+    assert old.notes == [] and old.as_array().tolist() == [[0, -1, 3, 5, 2, 0, 0, 0]]
 
 
 def test_what_newcomers_tell_in_a_round_of_nobody_is_in_its_checkpoint(model, population, tmp_path):
@@ -359,6 +383,9 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
     assert ledger.notes == [
         "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
     ]
+    hidden, losses = Release("a round", 0, 5, 5, hidden=True), Release("the losses", 0, 5, 5)  # of everybody, both of them
+    (note,) = ledger_of(2 * [losses, hidden]).notes
+    assert note.startswith("secure sums hide the updates only: 2 times clients also told the server, under their names, what nothing")
     assert ledger_of([signatures, Release("a round", 0, 3, 5)]).notes == []  # where nothing is hidden nobody is misled
 
 

@@ -49,7 +49,7 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         self._inner, self._kind, self._malicious = keyed_factory(inner), kind, np.asarray(malicious, np.int32)
         self._strength = STRENGTHS[kind] if strength is None else strength
         of = traits(self._inner)  # what is attacked promises what it promised
-        self.noise_multiplier, self.hides_uploads = of.noise_multiplier, of.hides_uploads
+        self.noise_multiplier, self.noise_seed, self.hides_uploads = of.noise_multiplier, of.noise_seed, of.hides_uploads
         self.num_clusters, self.waits_for_clusters = of.num_clusters, of.waits_for_clusters
         self.by_parts = (lambda state: _Collected(self._process.next, state)) if kind == "lie" else None
 

@@ -182,11 +182,12 @@ class CollectFactory(FactoryTraits, tff.aggregators.UnweightedAggregationFactory
     Attributes:
       noise_multiplier: z of the Gaussian mechanism that a client's value is, where clients noise it themselves; 0: it is as it
         is.
+      noise_seed: What that noise follows from; None where they draw it anew.
     """
 
-    def __init__(self, noise_multiplier: float = 0.0):
-        """Makes the factory; the noise multiplier is for the ledger of privacy, and adds no noise."""
-        self.noise_multiplier = noise_multiplier
+    def __init__(self, noise_multiplier: float = 0.0, noise_seed: int | None = None):
+        """Makes the factory; the noise multiplier and its seed are for the ledger of privacy, and add no noise."""
+        self.noise_multiplier, self.noise_seed = noise_multiplier, noise_seed
 
     def create(self, value_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of fixed shapes."""

@@ -44,7 +44,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
             have none, and draw anew in every round.
         """
         super().__init__(num_clusters, how, seed=seed)
-        self._how, self._seed = how, seed
+        self._how, self.noise_seed = how, seed
 
     @property
     def hides_uploads(self) -> bool:
@@ -69,7 +69,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         """
         if bound is not None or not traits(plain).is_uniform:
             return plain
-        seed = None if self._seed is None else self._seed + 1
+        seed = None if self.noise_seed is None else self.noise_seed + 1
         return PrivateClusteredMeanFactory(self._how, num_clusters=self.num_clusters, seed=seed)
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
@@ -118,7 +118,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
             else:
                 count = tf.cast(measured["clients"], tf.float32)
                 sums = tf.nest.map_structure(lambda mean: mean * by_row(count, mean), result)
-            draw = _drawer(self._seed, state["round"])
+            draw = _drawer(self.noise_seed, state["round"])
             noisy = count + noises["count"] * draw(tf.shape(count), tf.float32)
             large = tf.cast(noisy >= how.min_cluster_size, tf.float32)
 

@@ -21,6 +21,7 @@ class FactoryTraits:
       hides_uploads: Whether it keeps single uploads from the server: then nothing that clients upload beside may travel in the open.
       noise_multiplier: z of the Gaussian mechanism that one aggregation is, a client being added or removed; None or 0 where no
         noise hides anything. A client is in one cluster, so that the sums of all clusters together are one Gaussian mechanism.
+      noise_seed: What the noise follows from, in simulations that are to be repeated; None where it is drawn anew.
       num_clusters: K; None where the keys of a round decide it, or where it is not known yet.
       waits_for_clusters: Whether it must be told the number of clusters before it can be created.
       takes_client_ids: Whether an upload comes as `<client_id=int32, upload=T>`, as only simulations allow.
@@ -33,6 +34,7 @@ class FactoryTraits:
     is_uniform: bool = False
     hides_uploads: bool = False
     noise_multiplier: float | None = None
+    noise_seed: int | None = None
     num_clusters: int | None = None
     waits_for_clusters: bool = False
     takes_client_ids: bool = False

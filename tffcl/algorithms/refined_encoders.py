@@ -51,7 +51,7 @@ def build_refining_round(
         return ClientResult({"centres": found}, report, tuned)
 
     work = ClientWork(example_spec, compute, kept=tff.TensorType(np.float32, [autoencoder.size]))
-    return compose(work, {"centres": CollectFactory(noise.noise_multiplier)}, Server())
+    return compose(work, {"centres": CollectFactory(noise.noise_multiplier, noise.seed)}, Server())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

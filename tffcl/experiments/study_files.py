@@ -22,6 +22,7 @@ from tffcl.validation import Whole, check_value, types_of
 MEASURES = {
     "cluster": "accuracy %, the assigned model before local training",
     "participants": "the same, over the clients that took part in a round",
+    "participants_pooled": "the same, on the test examples of all of these together",
     "local": "accuracy %, the client's own model after its last local training",
     "global": "accuracy %, one model on all test data",
     "cluster_variance": "variance over clients of the cluster accuracy, %²",

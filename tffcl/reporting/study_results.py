@@ -217,9 +217,9 @@ def _accuracy(summary: Mapping, kind: str, what: str, scale: float) -> float:
     return scale * _nan(summary["accuracy"][kind][what])
 
 
-def _participants(summary: Mapping) -> float:
+def _participants(summary: Mapping, what: str = "mean") -> float:
     """The cluster accuracy over those that took part; NaN in runs of versions that did not take it."""
-    return 100 * _nan(summary["accuracy"]["cluster"].get("participants", {}).get("mean"))
+    return 100 * _nan(summary["accuracy"]["cluster"].get("participants", {}).get(what))
 
 
 def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
@@ -227,8 +227,8 @@ def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
     measure = cell["measure"]
     if measure in _KINDS:
         return _accuracy(summary, measure, "mean", 100)
-    if measure == "participants":
-        return _participants(summary)
+    if measure.startswith("participants"):
+        return _participants(summary, "pooled" if measure == "participants_pooled" else "mean")
     kind, _, what = measure.partition("_")
     if what == "variance":
         return _accuracy(summary, kind, "variance", 1e4)

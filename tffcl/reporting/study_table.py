@@ -13,6 +13,7 @@ __all__ = ["CONTENTS", "EPSILONS", "compared_cells", "read_study", "to_csv", "to
 
 _MEASURES = {
     "participants": "cluster, took part",
+    "participants_pooled": "cluster, took part, pooled",
     "cluster_variance": "variance, cluster",
     "local_variance": "variance, local",
     "unseen_cluster": "unseen, cluster",

@@ -7,7 +7,7 @@ from tffcl.errors import printable
 from tffcl.reporting import report, search_table, sweeps, tables, targets
 from tffcl.reporting.files import find_runs, unfinished_runs
 from tffcl.reporting.formats import parse_formats
-from tffcl.reporting.notes import notes_of
+from tffcl.reporting.notes import cost_together, notes_of
 
 
 def print_report(out: str | pathlib.Path, formats: str = ""):
@@ -23,11 +23,12 @@ def print_report(out: str | pathlib.Path, formats: str = ""):
         return
     if sweeps.is_sweep(out):
         found = sweeps.read_sweep(out)
-        text, runs = sweeps.to_text(found), len(found.runs)
+        text, runs, notes = sweeps.to_text(found), len(found.runs), cost_together(found.runs)
     else:
         rows = tables.directory_rows(out)
         text, runs = tables.to_text(rows), sum(len(row.seeds) for row in rows)
-        text += "".join(f"\n\nnote: {note}" for note in (notes_of(find_runs(out)) if runs else ()))
+        notes = notes_of(find_runs(out)) if runs else []
+    text += "".join(f"\n\nnote: {note}" for note in notes)
     page = report.write_report(out, asked) if runs else None  # of runs that all failed there are no pictures
     print(printable(text, keep="\n"))
     wanted = targets.read_targets(out)

@@ -14,7 +14,7 @@ from tffcl.clients.reading import through_a_round
 from tffcl.kept_builds import built_once
 from tffcl.rounds import releases, watching
 from tffcl.rounds.traffic import Transfer
-from tffcl.signatures.signature import OWN_NOISE, OWN_SEED, Signature, without_noise_seed
+from tffcl.signatures.signature import OWN_NOISE, OWN_SEED, Signature, own_noise, without_noise_seed
 
 # At a time: bounds the data in flight; round numbers keep the runtime's executors few.
 _CLIENTS, _FEW_CLIENTS = 50, 10
@@ -122,7 +122,8 @@ def build_signing(signature: Signature) -> Callable[[Population], object]:
     collection = build_stacked_collection(signature)
 
     def sign(population: Population, again: bool = False):
-        told = releases.of_all("the signatures", population, signature.noise_multiplier, once=not again)
+        repeats = own_noise(signature.context) is not None
+        told = releases.of_all("the signatures", population, signature.noise_multiplier, once=not again, repeats=repeats)
         held, imitated = population.examples if signature.stacked is None else population.stacked, population.signed_as
 
         def examples(client: int):

@@ -28,6 +28,7 @@ class Release:
       once: That each client tells this once in a run, as a signature: releases of it are then of different clients each, and
         cost together what a single one of everybody does.
       hidden: Whether secure sums show the server no single client's part of it, though it has no noise.
+      repeats: Whether its noise follows from a seed, in simulations: from the same state it is told again as it was.
     """
 
     what: str
@@ -37,13 +38,14 @@ class Release:
     rate: float | None = None
     once: bool = False
     hidden: bool = False
+    repeats: bool = False
 
 
 class Ledger(Protocol):
     """Who accounts for releases."""
 
-    def spend(self, release: Release):
-        """Records a release before it happens; raises UserError if it is not allowed."""
+    def spend(self, *told: Release):
+        """Records releases before they happen together; raises UserError if they are not allowed."""
 
 
 _LEDGER: contextvars.ContextVar[Ledger | None] = contextvars.ContextVar("ledger", default=None)
@@ -59,10 +61,10 @@ def accounted(ledger: Ledger):
         _LEDGER.reset(token)
 
 
-def tell(release: Release):
-    """Tells the ledger of a release, if there is one."""
+def tell(*told: Release):
+    """Tells the ledger of releases that happen together, if there is one."""
     if _LEDGER.get() is not None:
-        _LEDGER.get().spend(release)
+        _LEDGER.get().spend(*told)
 
 
 def all_noised(uploads: Mapping) -> bool:
@@ -82,10 +84,12 @@ def check_hidden(uploads: Mapping):
         )
 
 
-def of_all(what: str, population: "Population", noise_multiplier: float = 0.0, *, once: bool = False) -> Release:
+def of_all(
+    what: str, population: "Population", noise_multiplier: float = 0.0, *, once: bool = False, repeats: bool = False
+) -> Release:
     """Returns the release of what every client of a population tells; fields as of `Release`."""
     clients = len(population.client_ids)
-    return Release(what, noise_multiplier, clients, clients, once=once)
+    return Release(what, noise_multiplier, clients, clients, once=once, repeats=repeats)
 
 
 def tell_of_round(uploads, cohort: "Cohort"):
@@ -106,7 +110,10 @@ def tell_of_round(uploads, cohort: "Cohort"):
     noise = 0.0 if open_ones else 1 / math.sqrt(sum(noise**-2 for noise in noises.values()))
     what = f"the upload {open_ones[0]!r}" if open_ones else "a round"
     hidden = not noise and all(traits(factory).hides_uploads for factory in uploads.values())
+    repeats = all(traits(factory).noise_seed is not None for factory in uploads.values())
     clients, population = len(cohort.client_ids), len(cohort.population.client_ids)
-    tell(Release(what, noise, clients, population, cohort.rate, hidden=hidden))
+    told = [Release(what, noise, clients, population, cohort.rate, hidden=hidden, repeats=repeats)]
     if cohort.seen and noise:
-        tell(Release("a round in which the server sees who takes part", noise, clients, population, once=True))
+        seen = "a round in which the server sees who takes part"
+        told.append(Release(seen, noise, clients, population, once=True, repeats=repeats))
+    tell(*told)

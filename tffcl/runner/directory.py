@@ -24,6 +24,7 @@ from tffcl.validation import check_label
 
 CHECKPOINTS, KEPT = "checkpoints", "kept"
 BUILT_FROM = "built_from"  # the table of what the method of a run from Python was built from, as far as it can tell
+LEDGER = "ledger.json"  # what was released of the clients, where no seed repeats its noise
 FAILED = "failed.json"  # why a run of a comparison has none of the files of a finished one
 _PICTURES = (
     "accuracy|progress|merging|clients|sizes|sweep|(labels|splits|representations|proximity|dendrogram|relatedness|centres).*"
@@ -38,7 +39,7 @@ _DIRECTORIES = {
 }
 _FILES = (
     "config.toml", "rounds.csv", "clients.csv", "summary.json", "clustering.npz", "report.html", "newcomers.csv",
-    "newcomers.json", "representations.npz", "samples.npz", "published.json", "splits.csv", FAILED,
+    "newcomers.json", "representations.npz", "samples.npz", "published.json", "splits.csv", LEDGER, FAILED,
 )  # fmt: skip
 _RESULTS = ("config.toml", "rounds.csv", "clients.csv", "clustering.npz", "representations.npz", "samples.npz", "splits.csv")
 # Of a run that has ended, and of clients that joined it then: they are not those of one that goes on.
@@ -108,8 +109,10 @@ def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: 
 
 
 def is_begun(out: pathlib.Path) -> bool:
-    """Whether a run has left something in a directory; one that failed before its first checkpoint has not."""
-    return any((out / name).is_file() for name in ("summary.json", FAILED)) or any((out / CHECKPOINTS).glob("round_*.npz"))
+    """Whether a run has left something in a directory, or released something; one that failed before that has not."""
+    return any((out / name).is_file() for name in ("summary.json", LEDGER, FAILED)) or any(
+        (out / CHECKPOINTS).glob("round_*.npz")
+    )
 
 
 def _check_room_for(out: pathlib.Path):
@@ -172,9 +175,10 @@ def _has_keys(file: pathlib.Path, keys: Iterable[str]) -> bool:
         return False
 
 
-def clear(out: pathlib.Path):
-    """Removes the run that is in a directory, and nothing else: what no run has written is named on standard error."""
-    left = _remove(out) if out.is_dir() and _is_runs(out) else []
+def clear(out: pathlib.Path, *, but: str = ""):
+    """Removes the run that is in a directory but for one file, and nothing else: what no run has written is named on standard
+    error."""
+    left = _remove(out, but) if out.is_dir() and _is_runs(out) else []
     if left:
         tell(f"not a run's, and left as they are: {', '.join(map(str, left))}")
 
@@ -211,7 +215,9 @@ def _is_checkpoint(path: pathlib.Path) -> bool:
         return False
 
 
-def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew: bool, name: str = "") -> str:
+def claim(
+    out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew: bool, name: str = "", resume: bool = False
+) -> str:
     """Makes `out` this run's: the marker first, then the settings and the versions of software in config.toml.
 
     Args:
@@ -219,13 +225,14 @@ def claim(out: pathlib.Path, settings: Mapping, data: Mapping[str, str], *, anew
       settings: Of the run.
       data: The fingerprint of its data.
       anew: Whether what an earlier run has left is removed. What no run has written stays, and is named on standard error.
-      name: Of the run, if its checkpoints bear one and its marker is lost.
+      name: Of the run, if its checkpoints or its ledger bear one and its marker is lost.
+      resume: Whether what was released of the clients stays counted also where the run begins anew.
 
     Returns:
       The name of the run, which its checkpoints bear.
     """
     if anew:
-        clear(out)
+        clear(out, but=LEDGER if resume else "")
     marker = read_marker(out) or {}
     files = marker.pop("files", {})  # those of a result that is made anew
     marker["files"] = {name: files[name] for name in (NEWCOMERS, PUBLISHED) if name in files}
@@ -293,8 +300,8 @@ def _is_ours(path: pathlib.Path, out: pathlib.Path) -> bool:
     return re.fullmatch(_DIRECTORIES[path.parent.name], name) is not None
 
 
-def _remove(out: pathlib.Path) -> list[pathlib.Path]:
-    """Removes what a run has written, its marker at the end; returns what else there is in its directories."""
+def _remove(out: pathlib.Path, but: str) -> list[pathlib.Path]:
+    """Removes what a run has written but for one file, its marker at the end; returns what else there is in its directories."""
     left = []
     for name in _DIRECTORIES:
         if not (out / name).is_dir():
@@ -307,9 +314,9 @@ def _remove(out: pathlib.Path) -> list[pathlib.Path]:
         if not any((out / name).iterdir()) and not (out / name).is_symlink():
             (out / name).rmdir()
     for path in sorted(out.iterdir(), key=lambda each: each.name == MARKER):
-        if path.is_file() and _is_ours(path, out):
+        if path.is_file() and _is_ours(path, out) and path.name != but:
             path.unlink()
-        elif path.name not in (*_DIRECTORIES, LOCK):
+        elif path.name not in (*_DIRECTORIES, LOCK, but):
             left.append(path)
     return left
 

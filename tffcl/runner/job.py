@@ -86,9 +86,11 @@ def first_state(job: Job, checkpoints: Checkpoints, resume: bool, bar) -> tuple[
     if resume and checkpoints.latest() is not None:
         saved, state, job.progress = checkpoints.load_newest(job.method.state_class, job.protocol.rounds)
         job.stage = job.stages.at(saved)
-        job.progress.setdefault("releases", NOTHING)  # of a run of an earlier version
-        job.ledger.restore(job.progress["releases"])
+        releases_then = job.progress.get("releases", NOTHING)  # none in a run of an earlier version
+        job.ledger.check_holds(releases_then, f"the checkpoint of round {saved}")
+        _count_lost(job, releases_then, f"after round {saved}", bar)
         return saved, state
+    _count_lost(job, NOTHING, "before the first checkpoint", bar)
     bar.set_description(f"{job.title} initialises")
     population = job.stage.population
     with job.timed(CLUSTERING), _accounted(population):
@@ -99,6 +101,17 @@ def first_state(job: Job, checkpoints: Checkpoints, resume: bool, bar) -> tuple[
     _count_joining(job, None, state)
     checkpoints.save(0, state, job.progress)
     return 0, state
+
+
+def _count_lost(job: Job, entries, when: str, bar):
+    """Keeps what was released after the state that the run goes on from, and that no seed repeats, in the ledger."""
+    if lost := job.ledger.rewind(entries):
+        bar.write(
+            f"tffcl: {lost} private releases {when} came to nothing, and are told anew with other noise; they stay counted: "
+            f"epsilon {job.ledger.epsilon:.4g}",
+            file=sys.stderr,
+        )
+    job.progress["releases"] = job.ledger.as_array()
 
 
 def _accounted(population):
@@ -196,7 +209,7 @@ def _next_round(job: Job, state, number: int) -> tuple[object, dict]:
         return _round(job, state, number)
     except BaseException:
         job.stage, job.progress = stage, progress
-        job.ledger.restore(progress["releases"])
+        job.ledger.rewind(progress["releases"])
         raise
 
 

@@ -1,22 +1,24 @@
-"""The ledger of a run's privacy loss: ε of all that was released, by dp-accounting; and the budget that it must not exceed."""
+"""The ledger of a run's privacy loss: ε of all that was released; the budget that it must not exceed; and the file that it is kept in."""
 
-import collections
+import contextlib
 import dataclasses
-import functools
+import json
+import os
+import pathlib
 import sys
 import zlib
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
 
 from tffcl.errors import UserError
+from tffcl.reporting.marker import digest_of
 from tffcl.rounds.releases import Release
+from tffcl.runner.composition import epsilon_of, replacing_epsilon_of
 from tffcl.validation import Parameters, Positive
 
-NOTHING = np.zeros((0, 6))  # what `Ledger.as_array` gives where nothing was released
-_INTERVAL = 1e-3  # discretisation of privacy losses: ε is too large by some 1e-4, and takes milliseconds a round
-_LITTLE_NOISE = 0.2  # below, a loss distribution would be huge and its ε beyond use; Rényi's bound will do
+NOTHING = np.zeros((0, 8))  # what `Ledger.as_array` gives where nothing was released
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,18 +38,50 @@ class BudgetSpent(UserError):
     """The next release would cost more than the budget has left."""
 
 
+class _Kind(NamedTuple):
+    """Releases that cost the same: fields as of `Release`. What each client tells once has no population, and a number of what it
+    is in place of the clients."""
+
+    noise: float
+    rate: float
+    clients: float
+    population: float
+    hidden: float
+
+    @property
+    def once(self) -> bool:
+        return not self.population
+
+
+@dataclasses.dataclass
+class _Count:
+    """How often a kind of release has happened.
+
+    Attributes:
+      times: That count; of what each client tells once, how often one client has told it at most.
+      fresh: That came with noise which no seed repeats, or after such a release.
+      again: Of what each client tells once: whether some client is about to tell it once more.
+    """
+
+    times: int = 0
+    fresh: int = 0
+    again: bool = False
+
+
 class Ledger:
     """Counts releases and says what they cost together.
 
     Which clients are neighbours depends on how cohorts are drawn. With Poisson sampling, and where everyone takes part, a
-    client is added or removed, and ε comes from privacy loss distributions. With cohorts of a fixed size out of more clients
-    one client is replaced by another; that changes a sum by up to twice as much, so a noise multiplier z counts as z / 2, and ε
-    is Rényi's, with the amplification of sampling without replacement (Wang et al. 2019, Theorem 27) or without, whichever is
-    less.
+    client is added or removed. What a client tells under its own name, as a signature, shows that it is there: of that its data
+    are left out, or replaced by zeros. With cohorts of a fixed size out of more clients one client is replaced by another; that
+    changes a sum by up to twice as much, so a noise multiplier z counts as z / 2. How ε follows: `runner.composition`.
+
+    A release whose noise no seed repeats is in the ledger's file before it happens: a process that is killed has told it all the
+    same. What is told again by a seed, from the same state, is the same release, and needs no file.
     """
 
-    def __init__(self, settings: PrivacySettings, clients: int, entries: np.ndarray | None = None):
-        """Opens a ledger.
+    def __init__(self, settings: PrivacySettings, clients: int, entries: np.ndarray = NOTHING):
+        """Opens a ledger without a file.
 
         Args:
           settings: Budget and δ.
@@ -55,29 +89,73 @@ class Ledger:
           entries: From `as_array`, to go on.
         """
         self.budget, self.delta = settings.epsilon, settings.delta or max(clients, 2) ** -1.1
-        self._counts: collections.Counter = collections.Counter()
-        self._hidden: set[tuple] = set()  # which of them the server has in sums only
-        self.restore(NOTHING if entries is None else entries)
+        self._counts = _counts_in(entries)
+        self.file: pathlib.Path | None = None
+        self.run = ""  # the name of the run that the file is of
 
-    def restore(self, entries: np.ndarray):
-        """Makes the ledger what it was when `as_array` gave the entries."""
-        rows = {tuple(map(float, row[:4])): row[4:] for row in np.asarray(entries)}
-        self._counts = collections.Counter({key: int(row[0]) for key, row in rows.items()})
-        self._hidden = {key for key, row in rows.items() if row[1:].any()}  # files of earlier versions do not say
+    def read_file(self, run: str = "") -> str:
+        """Goes on from the file, if there is one.
+
+        Args:
+          run: The name of the run that it should be of; "": of any.
+
+        Returns:
+          The name of the run.
+
+        Raises:
+          UserError: If it is damaged, or of another run.
+        """
+        if not self.file.exists():
+            return run
+        try:
+            told = json.loads(self.file.read_text(encoding="utf-8"))
+            if _digest(told["tffcl run"], told["releases"]) != told["digest"]:
+                raise ValueError("its digest is another")
+            if run and told["tffcl run"] != run:
+                raise ValueError("it is of another run")
+            self._counts = _counts_in(np.array(told["releases"], np.float64))
+            return told["tffcl run"]
+        except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+            raise self._unusable(f"cannot be read ({error})") from None
+
+    def _unusable(self, why: str) -> UserError:
+        return UserError(
+            f"{self.file}, which counts what was released of the clients, {why}; put a copy of it there, or --overwrite starts anew"
+        )
+
+    def check_holds(self, entries: np.ndarray, when: str):
+        """Raises UserError if the entries have releases that the file should have: it is missing, or an older one."""
+        for kind, there in _counts_in(entries).items():
+            if there.fresh > self._counts.get(kind, _Count()).fresh:
+                raise self._unusable(f"is missing, or older than {when}")
+
+    def rewind(self, entries: np.ndarray) -> int:
+        """Goes back to what `as_array` gave, except for releases that no seed repeats: they have happened, and stay counted.
+
+        Returns:
+          How many those are.
+        """
+        counts, lost = _counts_in(entries), 0
+        for kind, here in self._counts.items():
+            there = counts.setdefault(kind, _Count())
+            if more := here.fresh - there.fresh:
+                times, again = (here.times, True) if kind.once else (there.times + more, False)
+                counts[kind], lost = _Count(times, here.fresh, again), lost + more
+        self._counts = {kind: each for kind, each in counts.items() if each.times}
+        return lost
 
     def as_array(self) -> np.ndarray:
-        """Returns the releases, `float64 [E, 6]`: noise multiplier, rate (-1 for a fixed size), clients, population, how often, and
-        whether secure sums hid them.
+        """Returns the releases, `float64 [E, 8]`: noise multiplier, rate (-1 for a fixed size), clients, population, how often, whether
+        secure sums hid them, and how many came with noise that no seed repeats; at the end whether it is about to be told again.
 
         What each client tells once has no population, and a number of what it is in place of the clients.
         """
-        rows = [[*key, count, key in self._hidden] for key, count in self._counts.items()]
-        return np.array(rows, np.float64).reshape(-1, NOTHING.shape[1])
+        return _array_of(self._counts)
 
     @property
     def is_private(self) -> bool:
         """Whether something was released, and all of it with noise."""
-        return bool(self._counts) and all(key[0] for key in self._counts)
+        return bool(self._counts) and all(kind.noise for kind in self._counts)
 
     @property
     def epsilon(self) -> float:
@@ -86,31 +164,50 @@ class Ledger:
 
     @property
     def neighbours(self) -> str:
-        """Which populations ε compares: "add or remove a client" or "replace a client"."""
-        return "replace a client" if _replaces(self._counts) else "add or remove a client"
+        """Which populations ε compares."""
+        if _replaces(self._counts):
+            return "replace a client"
+        named = any(kind.once and kind.noise for kind in self._counts)
+        return "a client's data left out, as if zeros" if named else "add or remove a client"
 
-    def spend(self, release: Release):
-        """Counts a release that is about to happen; one that each client tells once counts once, whoever tells it when.
+    def spend(self, *told: Release):
+        """Counts releases that are about to happen together; what each client tells once counts once, whoever tells it when.
 
         Raises:
-          BudgetSpent: If there is a budget and ε would exceed it; the release is not counted.
+          BudgetSpent: If there is a budget and ε would exceed it; nothing is counted.
+          OSError: If the file cannot be written; nothing is counted, and nothing may be released.
         """
-        expected = -1.0 if release.rate is None else release.rate
-        # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once, which
-        # is known by what it is: of two kinds with as much noise both count.
-        clients = 0 if release.rate is not None else release.clients
-        if release.once:
-            clients = zlib.crc32(release.what.encode())
-        population = 0 if release.once else release.population
-        key = (float(release.noise_multiplier), expected, float(clients), float(population))
-        if release.once and self._counts[key]:
-            return
-        after = self._counts + collections.Counter({key: 1})
-        if self.budget is not None:
-            self._check(release, after)
+        after = {kind: dataclasses.replace(each) for kind, each in self._counts.items()}
+        for release in told:
+            kind = _kind_of(release)
+            count = after.setdefault(kind, _Count())
+            if not release.once or not count.times or count.again:
+                count.times, count.again = count.times + 1, False
+                if self.budget is not None:
+                    self._check(release, after)
+            anew = bool(release.noise_multiplier) and not release.repeats
+            count.fresh += anew or any(each.fresh for each in after.values())
+        if any(each.fresh for each in after.values()):
+            self._write(after)
         self._counts = after
-        if release.hidden:
-            self._hidden.add(key)
+
+    def _write(self, counts):
+        if self.file is None:
+            return
+        rows, partial = _array_of(counts).tolist(), self.file.with_name(f"{self.file.name}.partial")
+        try:
+            with open(partial, "w", encoding="utf-8") as file:
+                json.dump({"tffcl run": self.run, "releases": rows, "digest": _digest(self.run, rows)}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self.file)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
+        with contextlib.suppress(OSError):  # some file systems do not sync a directory
+            place = os.open(self.file.parent, os.O_RDONLY)
+            os.fsync(place)
+            os.close(place)
 
     def _check(self, release: Release, after):
         if not release.noise_multiplier:
@@ -134,27 +231,33 @@ class Ledger:
             )
 
     def _epsilon(self, counts) -> float:
-        if any(not key[0] for key in counts):
-            return float("inf")
-        return _epsilon_of(tuple(sorted(counts.items())), self.delta, _replaces(counts)) if counts else 0.0
+        return epsilon_of(_times_of(counts), self.delta, replaces=_replaces(counts))
 
     @property
     def notes(self) -> list[str]:
         """What who relies on secure sums must know: they hide the updates, and the server has seen something else of each client."""
-        told_once = any(not noise and not population for noise, _, _, population in self._counts)
-        said = "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
-        return [said] if self._hidden and told_once else []
+        in_the_open = [kind for kind in self._counts if not kind.noise and not kind.hidden]
+        if not any(kind.hidden for kind in self._counts):
+            return []
+        told = "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
+        others = sum(self._counts[kind].times for kind in in_the_open if not kind.once)
+        asked = (
+            f"secure sums hide the updates only: {others} times clients also told the server, under their names, what nothing hides "
+            "(their losses under the models, or the model that they choose)"
+        )
+        return [told] * any(kind.once for kind in in_the_open) + [asked] * bool(others)
 
     def summary(self, stopped: str = "") -> dict | None:
         """Returns what summary.json says; None where nothing that was released has noise.
 
         `epsilon` is None, which stands for infinite, where `open_releases` came without noise; `noised_epsilon` is that of the
-        others.
+        others. `replacing_epsilon` is what they cost at most where a client's data are replaced by others, not left out.
         """
-        noised = collections.Counter({key: count for key, count in self._counts.items() if key[0]})
+        noised = {kind: count for kind, count in self._counts.items() if kind.noise}
         if not noised and self.budget is None:
             return None
-        opened = sum(self._counts.values()) - sum(noised.values())
+        releases = sum(count.times for count in self._counts.values())
+        opened = releases - sum(count.times for count in noised.values())
         told = {
             "epsilon": None if opened else self.epsilon,
             "delta": self.delta,
@@ -162,7 +265,43 @@ class Ledger:
             "budget": self.budget,
         }
         told |= {"open_releases": opened, "noised_epsilon": self._epsilon(noised)} if opened else {}
-        return {**told, "releases": sum(self._counts.values()), **({"stopped": stopped} if stopped else {})}
+        if any(kind.once for kind in noised) and not _replaces(self._counts):
+            told["replacing_epsilon"] = replacing_epsilon_of(_times_of(noised), self.delta)
+        return {**told, "releases": releases, **({"stopped": stopped} if stopped else {})}
+
+
+def _kind_of(release: Release) -> _Kind:
+    # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once, which is
+    # known by what it is: of two kinds with as much noise both count.
+    rate, clients = (-1.0, release.clients) if release.rate is None else (release.rate, 0)
+    if release.once:
+        clients = zlib.crc32(release.what.encode())
+    population = 0 if release.once else release.population
+    return _Kind(float(release.noise_multiplier), rate, float(clients), float(population), float(release.hidden))
+
+
+def _counts_in(entries: np.ndarray) -> dict[_Kind, _Count]:
+    """The inverse of `_array_of`; files of earlier versions have fewer columns."""
+    columns = NOTHING.shape[1]
+    rows = [[*row, *(columns - len(row)) * [0.0]] for row in np.asarray(entries, np.float64).tolist()]
+    return {_Kind(*row[:4], row[5]): _Count(int(row[4]), int(row[6]), bool(row[7])) for row in rows}
+
+
+def _array_of(counts) -> np.ndarray:
+    rows = [[*kind[:4], each.times, kind.hidden, each.fresh, each.again] for kind, each in counts.items()]
+    return np.array(rows, np.float64).reshape(-1, NOTHING.shape[1])
+
+
+def _digest(run: str, rows) -> str:
+    return digest_of(json.dumps([run, rows]).encode())
+
+
+def _times_of(counts) -> dict[tuple, int]:
+    return {kind[:4]: count.times for kind, count in counts.items()}
+
+
+def _replaces(counts) -> bool:
+    return any(kind.rate < 0 and kind.clients < kind.population for kind in counts)
 
 
 def warn_of_delta(ledger: Ledger, clients: int):
@@ -184,51 +323,16 @@ def privacy_notes(summary: dict | None) -> list[str]:
             f"not private: {_releases(summary['open_releases'])} without noise (signatures, uploads beside the updates, or what the method "
             f"reads itself); those with noise alone cost epsilon {summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({summary['neighbours']})"
         ]
-    told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({summary['neighbours']})"
+    told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
     budget = "" if summary["budget"] is None else f", of a budget of {summary['budget']:g}"
     return [f"{told}{budget}", *([summary["stopped"]] if "stopped" in summary else [])]
 
 
+def _neighbours(summary: dict) -> str:
+    """Which populations ε compares, and what it is where other data take the place of a client's."""
+    more = f"; {summary['replacing_epsilon']:.4g} with other data in their place" if "replacing_epsilon" in summary else ""
+    return summary["neighbours"] + more
+
+
 def _releases(count: int) -> str:
     return "1 release came" if count == 1 else f"{count} releases came"
-
-
-def _replaces(counts) -> bool:
-    return any(rate < 0 and clients < population for _, rate, clients, population in counts)
-
-
-@functools.lru_cache(maxsize=64)
-def _epsilon_of(counts, delta: float, replaces: bool) -> float:
-    if replaces or any(key[0] < _LITTLE_NOISE for key, _ in counts):
-        amplified = (False, True) if replaces else (True,)
-        return min(_renyi(counts, delta, replaces, each) for each in amplified)
-    total = None
-    for (noise, rate, _, _), count in counts:
-        own = _loss(noise, rate if rate > 0 else 1.0).self_compose(count)
-        total = own if total is None else total.compose(own)
-    return float(total.get_epsilon_for_delta(delta))
-
-
-@functools.lru_cache(maxsize=16)
-def _loss(noise: float, rate: float):
-    from dp_accounting.pld import privacy_loss_distribution
-
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        noise, value_discretization_interval=_INTERVAL, sampling_prob=rate, use_connect_dots=True
-    )
-
-
-def _renyi(counts, delta: float, replaces: bool, amplified: bool) -> float:
-    import dp_accounting
-    from dp_accounting import rdp
-
-    relation = dp_accounting.NeighboringRelation
-    accountant = rdp.RdpAccountant(neighboring_relation=relation.REPLACE_ONE if replaces else relation.ADD_OR_REMOVE_ONE)
-    for (noise, rate, clients, population), count in counts:
-        event = dp_accounting.GaussianDpEvent(noise / 2 if replaces else noise)
-        if rate > 0 and not replaces and rate < 1:
-            event = dp_accounting.PoissonSampledDpEvent(rate, event)
-        elif replaces and amplified and clients < population:
-            event = dp_accounting.SampledWithoutReplacementDpEvent(int(population), int(clients), event)
-        accountant.compose(event, count)
-    return float(accountant.get_epsilon(delta))

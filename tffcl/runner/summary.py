@@ -45,6 +45,12 @@ def spread(values: np.ndarray) -> dict[str, float | None]:
     }
 
 
+def pooled(values: np.ndarray, counts: np.ndarray) -> float | None:
+    """The accuracy on the test examples of all clients together: each client's `values` by its number of them, `counts`."""
+    known = np.isfinite(values) & (counts > 0)
+    return float(np.average(values[known], weights=counts[known])) if known.any() else None
+
+
 def local_accuracies(progress: dict) -> np.ndarray:
     """Accuracy of each client's own model after its last local training, `float64 [N]`.
 
@@ -65,17 +71,23 @@ def local_of_all(accuracy: Mapping, progress: dict) -> np.ndarray:
     return np.where((progress["rounds_trained"] > 0) | np.isfinite(local), local, accuracy["untrained"])
 
 
-def participation(accuracy: Mapping, progress: dict) -> dict:
+def participation(accuracy: Mapping, progress: dict, counts: np.ndarray) -> dict:
     """The cluster accuracy of those that took part in a round, of the others, and by how much these are behind.
 
+    Args:
+      accuracy: `cluster float [N]`.
+      progress: The run's totals.
+      counts: `int [N]`, test examples.
+
     Returns:
-      Statistics of the former as `spread`, with their `share` of all clients, the `others` mean and the `gap` between the
-      means.
+      Statistics of the former as `spread` and `pooled`, with their `share` of all clients, the `others` mean and the `gap`
+      between the means.
     """
     took_part = progress["rounds_trained"] > 0
     found, others = spread(accuracy["cluster"][took_part]), spread(accuracy["cluster"][~took_part])["mean"]
     gap = None if found["mean"] is None or others is None else found["mean"] - others
-    return {**found, "share": share_trained(progress), "others": others, "gap": gap}
+    together = pooled(accuracy["cluster"][took_part], counts[took_part])
+    return {**found, "pooled": together, "share": share_trained(progress), "others": others, "gap": gap}
 
 
 def rand_index(true_groups, assignment) -> float | None:
@@ -134,12 +146,13 @@ def summarize(
     whole = dict.fromkeys(("std", "variance", "worst_decile"))
     _, sizes = np.unique(views.clusters, return_counts=True)
     clustering, training, evaluation = (float(value) for value in progress["seconds"])
-    numbers = cluster_numbers(population, views)
+    numbers, counts = cluster_numbers(population, views), test_counts(population)
+    cluster = {**spread(accuracy["cluster"]), "pooled": pooled(accuracy["cluster"], counts)}
     return {
         **about,
         "notes": [*([population.note] if population.note else []), *_notes(population, views), *told],
         "accuracy": {
-            "cluster": {**spread(accuracy["cluster"]), "participants": participation(accuracy, progress)},
+            "cluster": {**cluster, "participants": participation(accuracy, progress, counts)},
             "local": {
                 **spread(local),
                 "share": share_trained(progress),
@@ -174,15 +187,20 @@ def _validation(accuracy: Mapping) -> dict:
     return {"cluster": spread(accuracy["cluster"]), "global": {"mean": accuracy["global"]}}
 
 
+def test_counts(population: Population) -> np.ndarray:
+    """How many test examples each client has, `int [N]`."""
+    return np.array([len(index) for index in population.pooled_tests.indices])
+
+
 def client_table(population: Population, views: Views, accuracy: dict, progress: dict) -> dict[str, np.ndarray]:
     """The columns of clients.csv, arrays by name: who a client is, its cluster, its data, its accuracies."""
-    tests, labels = population.pooled_tests, population.label_counts
+    labels = population.label_counts
     columns = {
         "client_id": population.shown_ids,
         "true_cluster": population.groups,
         "cluster": np.asarray(views.clusters),
         "examples": population.sizes,
-        "test_examples": np.array([len(index) for index in tests.indices]),
+        "test_examples": test_counts(population),
         "rounds_trained": progress["rounds_trained"],
         "cluster_accuracy": accuracy["cluster"],
         "local_accuracy": local_accuracies(progress),

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.aggregators.traits import traits
 from tffcl.models.flat import FlatModel, FlatWeights
 from tffcl.runner.fingerprint import of_array
 from tffcl.validation import Parameters
@@ -62,6 +63,7 @@ def _table(values: Mapping) -> dict:
 
 
 def _parameters_in(factory) -> dict:
-    """The fields of the dataclass that a factory of ours was made of; one of TFF's is told by its name alone."""
+    """The fields of the dataclass that a factory of ours was made of, and the seed of its noise; one of TFF's is told by its name alone."""
     held = [value for value in vars(factory).values() if isinstance(value, Parameters)]
-    return {name: value for each in held for name, value in _table(vars(each)).items()}
+    told = {name: value for each in held for name, value in _table(vars(each)).items()}
+    return told | _table({"noise_seed": traits(factory).noise_seed})

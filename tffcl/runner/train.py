@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import pathlib
+import sys
 from collections.abc import Mapping
 
 from tffcl import runtime
@@ -12,7 +13,6 @@ from tffcl.clients import kept, sampling
 from tffcl.clients.fitting import fitted
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
-from tffcl.models.flat import FlatModel
 from tffcl.models.foreign import check_start
 from tffcl.reporting.marker import read_marker
 from tffcl.rounds import releases, watching
@@ -113,7 +113,7 @@ def train(
     try:
         # All that a user may have got wrong is known by now.
         with locked(out):
-            run = _claimed(method.model, out, settings, data, checkpoints, resume=resume, overwrite=overwrite)
+            run = _claimed(job, out, settings, data, checkpoints, resume=resume, overwrite=overwrite)
             with _under_way(job, out, most, show=show_progress) as (bar, store):
                 checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints, store, run)
                 state, accuracy, done = _trained(job, out, checkpoints, taking_part, bar, resume=resume, until=until)
@@ -143,16 +143,25 @@ def _prepared(method, protocol: Protocol, population: Population, later, setting
 
 
 def _claimed(
-    model: FlatModel, out: pathlib.Path, settings: Mapping, data: Mapping, checkpoints: Checkpoints, *, resume: bool, overwrite: bool
+    job: Job, out: pathlib.Path, settings: Mapping, data: Mapping, checkpoints: Checkpoints, *, resume: bool, overwrite: bool
 ) -> str:
     """Takes the directory, whose lock is held, for a run that begins or goes on; returns the run's name."""
     directory.check_claim(out, settings, resume=resume, overwrite=overwrite, held=True, longer=True)
     anew = not resume or checkpoints.latest() is None
     if anew:
-        check_start(model)
+        check_start(job.method.model)
     else:
         fingerprint.check_same_data(out, (read_marker(out) or {}).get("data"), data)
-    return directory.claim(out, settings, data, anew=anew, name="" if anew else checkpoints.run_named())
+    job.ledger.file, name = out / directory.LEDGER, "" if anew else checkpoints.run_named()
+    if resume:
+        name = job.ledger.read_file(name)
+    elif job.ledger.file.exists():
+        print(
+            f"tffcl: {out} held a private run; what it has released adds to what this one does, which counts its own",
+            file=sys.stderr,
+        )
+    job.ledger.run = directory.claim(out, settings, data, anew=anew, name=name, resume=resume)
+    return job.ledger.run
 
 
 @contextlib.contextmanager
