@@ -33,7 +33,7 @@ OF_EXPORTS = {checks.check_forms, checks.check_traffic, checks.check_exported_fi
 TASK = pathlib.Path(__file__).parent / "digits.toml"
 
 # What suits few clients, for every method that has such a parameter.
-SMALL = {"warm_up_rounds": 1, "num_clusters": 2, "num_neighbors": 3, "projection": 256, "beta": 0.1}
+SMALL = {"warm_up_rounds": 1, "num_clusters": 2, "num_neighbors": 3, "projection": 256}
 # What the parameters say of things that a builder needs; server images are in the task, a seed is the run's.
 NEEDED = {"encoder": {"encoder": "digits", "encoder_epochs": 1, "encoder_examples": 200, "fine_tune_epochs": 1}}
 
@@ -48,8 +48,8 @@ def small_parameters(name: str) -> dict:
     return values
 
 
-def configured(name: str) -> config.RunConfig:
-    return config.resolve(TASK, name, overrides={"algorithms": {name: small_parameters(name)}})
+def configured(name: str, **overrides) -> config.RunConfig:
+    return config.resolve(TASK, name, overrides={"algorithms": {name: small_parameters(name)}, **overrides})
 
 
 def pytest_collection_modifyitems(items):
@@ -59,7 +59,8 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
         if given.get("check") is checks.check_blocks and given["name"] not in IN_BLOCKS:
             item.add_marker(pytest.mark.slow)
-        if given.get("name") in LIKE_OTHERS and given.get("check", checks.check_forms) in OF_EXPORTS:
+        of_exports = given.get("check") in OF_EXPORTS or ("subject" in item.fixturenames and "check" not in given)
+        if given.get("name") in LIKE_OTHERS and of_exports:
             item.add_marker(pytest.mark.slow)
 
 

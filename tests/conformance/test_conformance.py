@@ -3,14 +3,20 @@
 import functools
 import pathlib
 
+import numpy as np
 import pytest
+import tensorflow as tf
+from sklearn.neural_network import MLPClassifier
 
+import tffcl
 from tests.conformance import checks, strangers
 from tests.conformance.conftest import configured
 from tests.conformance.subject import DoesNotApply, Subject
+from tffcl.clients.cohort import Cohort
 from tffcl.experiments import prepare
 from tffcl.experiments.catalog import ALGORITHMS
 from tffcl.references import load_reference
+from tffcl.runner.evaluator import Evaluator
 
 OWN = pathlib.Path(__file__).parents[1] / "experiments" / "own"
 # What the clients' graphs of a method are known to have that device runtimes lack, by computation.
@@ -54,6 +60,39 @@ def test_sums_take_the_place_of_keyed_means(subject, name):
     with subject.running():
         made = "training_summed" in subject.exported.manifest["computations"]
     assert {*SUMMED, *NOT_SUMMED} == {*ALGORITHMS} and made == (name in SUMMED)
+
+
+@pytest.fixture(scope="module")
+def pretrained(data_dir):
+    """A user's Keras model with scikit-learn's weights, that knows the task's images in both positions."""
+    train = prepare.load_data(configured("fedavg"), data_dir).train
+    x = np.concatenate([train.x, np.rot90(train.x, 2, axes=(1, 2))]) / 255
+    found = MLPClassifier([24], random_state=1, max_iter=40, learning_rate_init=0.01, tol=0.01)
+    found.fit(x.reshape(len(x), -1), np.tile(train.y, 2))
+    layers = tf.keras.layers
+    stack = layers.Rescaling(1 / 255, input_shape=(8, 8, 1)), layers.Flatten(), layers.Dense(24, "relu"), layers.Dense(10)
+    keras = tf.keras.Sequential(list(stack))
+    keras.set_weights([each for pair in zip(found.coefs_, found.intercepts_) for each in pair])
+    spec = tf.TensorSpec([None, 8, 8, 1], tf.uint8), tf.TensorSpec([None], tf.int32)
+    return tffcl.FlatModel.from_keras(keras, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), spec)
+
+
+APART = {"ifca", "clove"}  # whose models differ at first; the others are slow
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in APART else pytest.mark.slow) for name in ALGORITHMS], indirect=True
+)
+def test_trained_weights_are_kept(pretrained, name, clients, data_dir, worker):
+    worker.use_local_worker()
+    settings = configured(name, train={"learning_rate": 1e-4})
+    method = prepare.build_method(settings, pretrained, prepare.load_data(settings, data_dir), data_dir)
+    population, evaluator = clients[0], Evaluator(pretrained, clients[0])
+    before = evaluator.cluster_accuracy(pretrained.initial[np.newaxis], np.zeros(len(population), int)).mean()
+    state, _ = method.next(method.initialize(population), Cohort(population, population.client_ids, (1, 1)))
+    after = evaluator.cluster_accuracy(*method.models_for(method.choose(state, population), population.client_ids)).mean()
+    assert before > 0.9 and after > before - 0.03
+    assert any("were trained before" in note for note in method.views(state).notes) == (name in APART)
 
 
 @pytest.fixture(scope="module")

@@ -109,6 +109,30 @@ def test_other_initial_weights_are_the_same_numbers_at_other_places(pair):
         model.draw(3, "glorot")
 
 
+def test_weights_that_were_trained_stay_but_for_a_little_noise(tff_worker):
+    keras = own_data.keras_perceptron()
+    assert not made_of(keras).has_trained_weights
+    keras.set_weights(
+        [weight + np.float32(0.01) * np.arange(weight.size).reshape(weight.shape) for weight in keras.get_weights()]
+    )
+    model = made_of(keras)
+    assert model.has_trained_weights
+    parts = zip(model.unravel(model.draw(3)), model.unravel(model.draw(4)), model.unravel(model.initial))
+    for mine, other, given in parts:
+        assert 0 < np.std(mine - given) < 0.1 * np.std(given) and np.any(mine != other)
+
+
+def made_of(keras):
+    return tffcl.FlatModel.from_keras(keras, CROSS_ENTROPY, spec([30], tf.float32))
+
+
+def test_weights_that_are_all_zero_are_drawn_apart():
+    """As of TFF's tutorials: places to change there are none, and K equal models would stay equal."""
+    keras = own_data.sequential(layers.Dense(2, kernel_initializer="zeros", input_shape=(30,)))
+    drawn = [made_of(keras).draw(seed) for seed in (3, 4)]
+    assert np.all(drawn[0] != drawn[1]) and np.abs(drawn).max() < 0.3
+
+
 def with_control_flow(converted: bool) -> tffcl.FlatModel:
     """A softmax regression whose user writes `if` and `for` on tensors in the model and in the loss; or the same without."""
 
@@ -292,8 +316,6 @@ def test_saved_models_need_nothing_but_tensorflow(tmp_path):
     np.testing.assert_array_equal(np.load(files[2]), in_graph(model, build_predict(model), x))
 
 
-
-
 def of_keras(*stack, loss=CROSS_ENTROPY, input_spec=FEATURES):
     return tffcl.FlatModel.from_keras(sequential(*stack), loss, input_spec)
 
@@ -308,7 +330,6 @@ def regularized():
 
 def two(**more):
     return layers.Dense(2, input_shape=(30,), **more)
-
 
 
 def subclassed():

@@ -73,6 +73,26 @@ def build_trying(model: FlatModel, num_clusters: int, *, stacked: bool = False) 
     return build_asking(models_type(model.size, num_clusters), stacked_type(sequence) if stacked else sequence, try_all)
 
 
+def notes_of_models(model: FlatModel, assignment: np.ndarray, num_clusters: int) -> tuple[str, ...]:
+    """What a reader should know of K models that start apart: what became of given weights, and which have no client.
+
+    Args:
+      model: Their architecture.
+      assignment: `int32 [N]`, the model of each client.
+      num_clusters: K.
+    """
+    empty, found = num_clusters - len(np.unique(assignment)), []
+    if num_clusters > 1 and model.has_trained_weights:
+        found.append(
+            f"the weights of {model.name} were trained before: its {num_clusters} models began as these, each with a little noise of its own"
+        )
+    if empty:
+        found.append(
+            f"{empty} of the {num_clusters} models are of no client; another start, or fewer clusters, may use them all"
+        )
+    return tuple(found)
+
+
 class Choosing(Method):
     """A method whose clients choose among the state's models; a client's assignment is what it chose when last asked.
 

@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.choosing import build_trying
+from tffcl.algorithms.choosing import build_trying, notes_of_models
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Exports, Method
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.arrivals import check_newcomers, extended
 from tffcl.clients.cohort import Cohort
@@ -95,6 +95,10 @@ class CLoVE(EngineMethod):
         """Nobody is asked before the first round."""
         return Traffic() if before is None else super().joined_traffic(before, after)
 
+    def views(self, state: ClusteredState) -> Views:
+        notes = notes_of_models(self.model, state.assignment, self._how.num_clusters)
+        return dataclasses.replace(super().views(state), notes=notes)
+
     def hides_empty_rounds(self, state: ClusteredState) -> bool:
         return self._how.num_clusters == 1 and super().hides_empty_rounds(state)  # else the losses show who takes part
 
@@ -115,7 +119,7 @@ def build_clove(
     """Builds CLoVE.
 
     From the paper: vectors of losses on training data under all models, k-means at the server, a matching of clusters to models
-    by least total loss, models averaged by examples. Ours: the K models are drawn independently, as IFCA's; an evaluation
+    by least total loss, models averaged by examples. Ours: the K models are drawn as IFCA's; an evaluation
     clusters everyone by the losses of then; a newcomer takes the model of least loss. With one model it is FedAvg.
 
     The losses of a round are counted as signature traffic: each client receives all models and sends K numbers. Then it

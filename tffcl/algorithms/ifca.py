@@ -13,9 +13,9 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
 from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.choosing import WAYS, Choosing, build_chooser
+from tffcl.algorithms.choosing import WAYS, Choosing, build_chooser, notes_of_models
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
-from tffcl.algorithms.method import ClusteredState, Exports, Method, ended_within
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, ended_within
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE
 from tffcl.client_work.work import ClientResult, ClientWork, keyed
@@ -148,7 +148,7 @@ def _shared_size(model: FlatModel) -> int:
 
 
 def draw_models(model: FlatModel, how: IFCAParameters, seed: int) -> np.ndarray:
-    """Draws K initial models, `float32 [K, P]`.
+    """Draws K initial models, `float32 [K, P]`, by `FlatModel.draw`.
 
     One model is the common initial model, so that IFCA with K = 1 is FedAvg. With a shared representation all have the
     first one's.
@@ -257,9 +257,11 @@ class IFCA(Choosing):
         return dataclasses.replace(state, assignment=everyone, models=models, averaging=left), metrics
 
     def _apart(self, models: np.ndarray) -> np.ndarray:
-        """FedAvg's model with the last layers of the drawn ones."""
-        shared = _shared_size(self.model)
-        return np.concatenate([models[:, :shared], self._drawn[:, shared:]], axis=1)
+        """FedAvg's model with the last layers of the drawn ones; with their noise on its own, where trained weights were given."""
+        shared, last = _shared_size(self.model), self._drawn
+        if self.model.has_trained_weights:
+            last = models + (last - self.model.initial)
+        return np.concatenate([models[:, :shared], last[:, shared:]], axis=1)
 
     def _choose_and_train(self, state: IFCAState, cohort: Cohort):
         forced = _forced(self._parameters, cohort, self._seed)
@@ -270,6 +272,13 @@ class IFCA(Choosing):
         assignment[state.index(cohort.client_ids)] = chosen
         changes = {"models": result.values["models"], "aggregators": result.aggregators}
         return dataclasses.replace(state, assignment=assignment, **changes), result.metrics(cohort, chosen)
+
+    def views(self, state: IFCAState) -> Views:
+        found = super().views(state)
+        if state.averaging >= 0:
+            return found
+        notes = notes_of_models(self.model, state.assignment, self._parameters.num_clusters)
+        return dataclasses.replace(found, notes=(*found.notes, *notes))
 
     def hides_empty_rounds(self, state: IFCAState) -> bool:
         return releases.all_noised(self._round.uploads)

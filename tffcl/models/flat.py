@@ -93,6 +93,7 @@ INITIALIZATIONS: dict[str, Callable[[Weight, np.random.Generator], np.ndarray]] 
     "ifca_reference": _ifca_reference,
 }
 Initialization = one_of(INITIALIZATIONS)
+_NEAR = 0.05  # of a tensor's standard deviation: enough for models to part, and too little to lose what they know
 
 
 def initialize(weights: Sequence[Weight], initialization: str, seed: int) -> list[np.ndarray]:
@@ -248,13 +249,25 @@ class FlatModel(FlatWeights, Shown):
         """The initial parameters as a vector `float32 [P]`."""
         return self.ravel(self.functional.initial_weights[0])
 
+    @property
+    def has_trained_weights(self) -> bool:
+        """Whether the initial weights are of use: those of a model of another origin that somebody has trained.
+
+        A new model's biases, and all its other vectors, are of one value or of whole numbers, and no training leaves them so. A
+        model without vectors does not tell, and counts as trained.
+        """
+        vectors = [np.asarray(tensor) for tensor in self.functional.initial_weights[0] if np.ndim(tensor) == 1]
+        moved = (np.ptp(vector) > 0 and np.any(vector != np.round(vector)) for vector in vectors)
+        return self.initialization is None and (not vectors or any(moved))
+
     def draw(self, seed: int, initialization: str | None = None) -> np.ndarray:
-        """Draws other initial parameters, a vector `float32 [P]`.
+        """Draws other initial parameters, a vector `float32 [P]`, where models must differ at first.
 
         Args:
           seed: Decides the values.
           initialization: A name in `INITIALIZATIONS`; default as for `initial`. Of a model of another origin the entries of
-            each initial tensor change their places at random, so that they keep their distribution.
+            each initial tensor change their places at random, so that they keep their distribution; trained weights stay what
+            they are but for normal noise, of 5 % of the standard deviation in each tensor.
 
         Raises:
           UserError: If an initialization is named for a model of another origin.
@@ -264,8 +277,12 @@ class FlatModel(FlatWeights, Shown):
         if initialization is not None:
             raise UserError(f"initialization {initialization!r} is for tffcl's own architectures; {self.name} has its own")
         rng = np.random.default_rng(seed)
-        tensors = self.functional.initial_weights[0]
-        return self.ravel([rng.permutation(np.ravel(tensor)).reshape(np.shape(tensor)) for tensor in tensors])
+        tensors = [np.asarray(tensor) for tensor in self.functional.initial_weights[0]]
+        if not any(np.ptp(tensor) > 0 for tensor in tensors):  # all zero, e.g.: no places to change
+            return self.initial + rng.normal(0, _NEAR, self.size).astype(np.float32)
+        if self.has_trained_weights:
+            return self.ravel([tensor + rng.normal(0, _NEAR * np.std(tensor), tensor.shape) for tensor in tensors])
+        return self.ravel([rng.permutation(np.ravel(tensor)).reshape(tensor.shape) for tensor in tensors])
 
     @classmethod
     def from_functional(
