@@ -5,6 +5,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
+from tffcl.aggregators.uniform_mean import UniformMeanFactory
 from tffcl.errors import UserError
 
 STRUCT = collections.OrderedDict(a=np.float32, b=tff.TensorType(np.float32, [2]))
@@ -20,6 +21,13 @@ def uploads(keys):
         collections.OrderedDict(key=key, value=collections.OrderedDict(a=float(i), b=[i * 1.0, i * 2.0]))
         for i, key in enumerate(keys)
     ]
+
+
+class OwnMean(tff.aggregators.UnweightedAggregationFactory):
+    """A stranger's, of which nobody knows what it does with the zeros of clients that are no members."""
+
+    def create(self, value_type):
+        return tff.aggregators.UnweightedMeanFactory().create(value_type)
 
 
 class TestComputation:
@@ -128,6 +136,35 @@ class TestExecution:
         clients = [collections.OrderedDict(key=key, value=[value, 0.0]) for key, value in ((0, 1.0), (1, 5.0), (1, 7.0))]
         output = process.next(process.initialize(), clients, [1.0, 1.0, 1.0])
         np.testing.assert_allclose(output.result, [[0.5, 0.0], [6.0, 0.0]], atol=1e-4)
+
+    @pytest.mark.parametrize(
+        "factory, right",
+        [
+            (tff.aggregators.UnweightedMeanFactory(), False),
+            (tff.learning.robust_aggregator(weighted=False), False),
+            (tff.learning.compression_aggregator(weighted=False), False),
+            (tff.learning.secure_aggregator(weighted=False), False),
+            (tff.learning.dp_aggregator(0.5, 100, zeroing=True), True),
+            (tff.aggregators.clipping_factory(1.0, tff.aggregators.SumFactory()), True),
+            (tff.learning.robust_aggregator(), True),
+            (OwnMean(), False),
+        ],
+        ids=lambda given: type(given).__name__,
+    )
+    def test_what_counts_the_clients_of_all_clusters_is_refused(self, factory, right):
+        row = keyed(tff.TensorType(np.float32, [2]))
+        assert ClusteredMeanFactory(1, factory).create(row, FLOAT)
+        if right:
+            assert ClusteredMeanFactory(2, factory).create(row, FLOAT)
+        else:
+            with pytest.raises(UserError, match=f"{type(factory).__name__} is unweighted, so that in each of 2 clusters"):
+                ClusteredMeanFactory(2, factory).create(row, FLOAT)
+
+    @pytest.mark.parametrize("mean", [tff.aggregators.MeanFactory(), UniformMeanFactory()], ids=["by weights", "uniform"])
+    def test_means_in_clusters_of_three_and_one(self, tff_worker, mean):
+        process = ClusteredMeanFactory(2, mean).create(keyed(np.float32), FLOAT)
+        clients = [collections.OrderedDict(key=key, value=value) for key, value in ((0, 1.0), (0, 2.0), (0, 3.0), (1, 10.0))]
+        np.testing.assert_allclose(process.next(process.initialize(), clients, [2.0] * 4).result, [2, 10])
 
     def test_secure_sums_per_cluster(self, worker):
         """Secure sums run in TFF's test runtime only; the means are those of plain sums up to the quantisation."""

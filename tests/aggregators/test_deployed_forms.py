@@ -115,9 +115,11 @@ def models_after(composed, model, population, clients=(0, 1, 2, 3, 4)):
     return run_round(composed, cohort, values, composed.initial_aggregators, key=keys)
 
 
-@pytest.mark.parametrize("label", ["dp", pytest.param("lie", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("label", ["dp", "secure_sum", pytest.param("lie", marks=pytest.mark.slow)])
 def test_blocks_release_what_the_whole_does(tff_worker, model, population, label):
-    """The noise is drawn once, of the sums of all blocks; attackers that know everybody know those of other blocks."""
+    """The noise is drawn once, of the sums of all blocks; attackers that know everybody know those of other blocks.
+
+    Of no cluster two members are in the same block: a cluster is large enough by all blocks together."""
     composed = attacked_round(model, label)
     whole = models_after(composed, model, population)
     with mock.patch.object(blocks, "plan", lambda *_: blocks.Plan(blocks=3, in_flight=2)):

@@ -16,7 +16,7 @@ from tffcl.errors import UserError
 SIZE = 6
 VALUE = tff.to_type(collections.OrderedDict(key=np.int32, value=tff.TensorType(np.float32, [SIZE])))
 WEIGHT = tff.TensorType(np.float32)
-BOUND = 4 * 2.0**-30 * 10_000  # of a secure mean, for one client of weight 1
+BOUND = 4 * 2.0**-31 * 10_000  # of a secure mean, for one client of weight 1
 
 
 def unequal(clusters):
@@ -57,11 +57,39 @@ CLUSTERS = pytest.mark.parametrize("clusters", [2, 8, 25])
 @CLUSTERS
 def test_secure_sums_are_the_weighted_mean(tff_worker, clusters):
     keys, values, weights = unequal(clusters)
-    found = aggregated(keyed_factory("secure_sum", clusters), keys, values, weights)
+    factory = keyed_factory(tffcl.aggregation("secure_sum", min_cluster_size=1), clusters)
+    found = aggregated(factory, keys, values, weights)
     expected = means(keys, values, weights, clusters)
     np.testing.assert_allclose(found.result, expected, rtol=1e-6, atol=BOUND)
     assert not np.any(np.asarray(found.result)[-1])  # the empty cluster's, exactly
     np.testing.assert_allclose(found.measurements["weight"], np.bincount(keys, weights, clusters), rtol=1e-5)
+    assert list(found.measurements["clients"]) == list(np.bincount(keys, minlength=clusters))
+
+
+@pytest.mark.parametrize("least", [2, 3])
+def test_secure_sums_of_too_few_members_are_not_told(tff_worker, least):
+    """A member of weight 0 hides nobody; the clusters have 3, 1, 2 and, with weights, 1 members."""
+    keys, weights = np.array([0, 0, 0, 1, 2, 2, 3, 3]), np.array([1, 2, 3, 4, 5, 6, 7, 0])
+    values = np.random.default_rng(1).normal(size=(8, SIZE)).astype(np.float32)
+    found = aggregated(keyed_factory(tffcl.aggregation("secure_sum", min_cluster_size=least), 4), keys, values, weights)
+    expected, told = means(keys, values, weights, 4), np.array([3, 0, 2, 0])
+    told[told < least] = 0
+    np.testing.assert_allclose(found.result, expected * (told > 0)[:, None], rtol=1e-6, atol=BOUND)
+    assert not np.any(np.asarray(found.result)[told == 0])
+    assert list(found.measurements["clients"]) == list(told)
+    assert not np.any(np.asarray(found.measurements["weight"])[told == 0])
+
+
+def test_secure_sums_of_equal_weights_lose_nothing_to_the_largest_weight(tff_worker):
+    """Means of updates as small as those at the end of a training; rounded, they are not all too short."""
+    values = 1e-5 * np.random.default_rng(2).normal(size=(5, SIZE)).astype(np.float32)
+    factory = keyed_factory("secure_sum", 1).with_equal_weights()
+    found = aggregated(factory, np.zeros(5, int), values, np.ones(5))
+    np.testing.assert_allclose(found.result, [values.mean(axis=0)], rtol=0, atol=BOUND / 10_000)
+    found = aggregated(factory, np.zeros(400, int), np.full((400, SIZE), 0.3 * 2**-28, np.float32), np.ones(400))
+    assert not np.any(found.result)  # cut off upwards it would be one unit, and downwards minus one
+    below = aggregated(factory, np.zeros(4, int), np.full((4, SIZE), 0.8 * 2**-28, np.float32), np.ones(4))
+    np.testing.assert_array_equal(below.result, np.full((1, SIZE), 2**-28, np.float32))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +270,7 @@ def test_a_client_of_weight_zero_is_nobody(tff_worker):
     keys, values = np.array([0, 0]), np.array([[1] * SIZE, [1e9] * SIZE], np.float32)
     for name, options in (
         ("robust", {"rule": "median"}),
-        ("secure_sum", {}),
+        ("secure_sum", {"min_cluster_size": 1}),
         ("robust", {"rule": "clipping", "initial_clip": 9}),
     ):
         factory = keyed_factory(tffcl.aggregation(name, **options), 1)

@@ -1,5 +1,7 @@
 """Any factory of TFF inside each cluster: when the number of clusters is known, as it grows, and with secure sums."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow_federated as tff
@@ -11,6 +13,7 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fednova import build_fednova
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.per_fedavg import build_per_fedavg
 from tffcl.algorithms.scaffold import build_scaffold
 from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.client_work.local_sgd import LocalTraining
@@ -109,9 +112,29 @@ def test_secure_sums_hide_what_is_uploaded_beside_updates(tff_worker, model, pop
         serialized = tff.framework.serialize_computation(process.next).SerializeToString()
         assert b"federated_secure_sum_bitwidth" in serialized and b"federated_aggregate" not in serialized, name
     found, expected = (train(each, population, COHORTS[:2]) for each in (secure, plain))
-    np.testing.assert_allclose(found.models, expected.models, atol=2e-4)
+    np.testing.assert_allclose(found.models, expected.models, atol=1e-5)
     for name, rows in expected.server.items():
-        np.testing.assert_allclose(found.server[name], rows, atol=2e-4)
+        np.testing.assert_allclose(found.server[name], rows, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        build_per_fedavg,
+        pytest.param(build_scaffold, marks=pytest.mark.slow),
+        pytest.param(build_fednova, marks=pytest.mark.slow),
+    ],
+)
+def test_secure_sums_of_a_late_round_are_the_plain_ones(tff_worker, model, population, build):
+    """The small updates of a trained model, where each client counts the same or has many steps: within a thousandth."""
+    trained = train(build_fedavg(model, TRAINING), population, COHORTS[:1] * 15).models
+    late = LocalTraining(epochs=10, batch_size=10, learning_rate=0.001, momentum=0.9)
+    moves = []
+    for aggregation in (None, "secure_sum"):
+        method = build(model, late if build is build_fednova else TRAINING, aggregation=aggregation)
+        state = dataclasses.replace(method.initialize(population), models=trained)
+        moves.append(method.next(state, cohort_of(population, [0, 1, 2, 3, 4], 99))[0].models - trained)
+    assert np.linalg.norm(moves[1] - moves[0]) < 1e-3 * np.linalg.norm(moves[0])
 
 
 def test_private_control_variates_are_another_release(model):

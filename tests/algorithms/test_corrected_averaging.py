@@ -4,17 +4,20 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import tffcl
 from tests.oracles import corrected_averaging as oracle
 from tests.short_runs import COHORTS, TRAINING, assert_close, batch_rows, cohort_of, models_of, train
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fednova import FedNovaParameters, build_fednova
 from tffcl.algorithms.fedprox import FedProxParameters, build_fedprox
 from tffcl.algorithms.scaffold import ScaffoldParameters, build_scaffold
-from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.local_sgd import LocalTraining, build_full_gradient
 from tffcl.client_work.step_weights import build_step_weight
 from tffcl.clients.kept import KeptStates
 from tffcl.errors import UserError
+from tffcl.models import flat, layers
 
 FIVE = (*COHORTS, (2, 4), (0, 1, 3))
 PLAIN = dataclasses.replace(TRAINING, momentum=0.0)
@@ -76,6 +79,21 @@ def test_fednova_is_the_papers_in_numpy(tff_worker, model, population, by_hand, 
     np.testing.assert_allclose(state.models[0], by_hand(oracle.fednova, training, pull=pull), rtol=0, atol=2e-5)
 
 
+@SLOW
+def test_fednovas_other_effective_steps_are_the_mean_number_of_local_steps(tff_worker, model, population):
+    """With a strong pull ‖a‖₁ is several times less than τ, by which the authors' code moves the model."""
+    moves = {}
+    for counted in ("norm", "local_steps"):
+        method = build_fednova(model, PLAIN, FedNovaParameters(8.0, counted))
+        moves[counted] = train(method, population, FIVE[:1]).models[0] - model.initial
+    sizes = np.array([31, 40, 25, 50, 12])
+    steps = 2 * -(-sizes // 10)
+    norms = [oracle.weights_of_steps(taken, 0.1, 0.0, 8.0).sum() for taken in steps]
+    share = sizes @ steps / (sizes @ np.array(norms))
+    assert share > 4
+    np.testing.assert_allclose(moves["local_steps"], share * moves["norm"], rtol=1e-3, atol=1e-6)
+
+
 def test_fednova_of_clients_with_as_many_steps_is_fedavg(tff_worker, model, digit_clients):
     equal = digit_clients([30, 30, 30, 30, 30])
     found, expected = (train(build(model, HEAVY), equal).models for build in (build_fednova, build_fedavg))
@@ -106,7 +124,7 @@ def test_scaffold_is_the_papers_in_numpy(tff_worker, model, population, by_hand,
     state = train(build_scaffold(model, training, ScaffoldParameters(option)), population, FIVE)
     w, control, own = by_hand(oracle.scaffold, training, option=option, clients=5)
     np.testing.assert_allclose(state.models[0], w, rtol=0, atol=5e-5)
-    np.testing.assert_allclose(state.server["controls"][0], control, rtol=0, atol=2e-4)
+    np.testing.assert_allclose(state.server["control_sums"][0] / 5, control, rtol=0, atol=2e-4)
     for client, kept in enumerate(state.kept.of(range(5))):
         np.testing.assert_allclose(kept, own[client], rtol=0, atol=5e-4)
     assert np.abs(control).max() > 1e-2
@@ -117,7 +135,7 @@ def test_scaffolds_options_of_the_server(tff_worker, model, population, by_hand)
     w, control, _ = by_hand(oracle.scaffold, PLAIN, clients=5, server_rate=0.5, by_size=True)
     state = train(build_scaffold(model, PLAIN, how), population, FIVE)
     np.testing.assert_allclose(state.models[0], w, rtol=0, atol=5e-5)
-    np.testing.assert_allclose(state.server["controls"][0], control, rtol=0, atol=2e-4)
+    np.testing.assert_allclose(state.server["control_sums"][0] / 5, control, rtol=0, atol=2e-4)
 
 
 def test_scaffold_whose_control_variates_stay_zero_is_fedavg(tff_worker, model, population, reference):
@@ -125,19 +143,94 @@ def test_scaffold_whose_control_variates_stay_zero_is_fedavg(tff_worker, model, 
     state = method.initialize(population)
     for number, clients in enumerate(COHORTS, 1):
         state, _ = method.next(state, cohort_of(population, clients, number))
-        assert np.abs(state.server["controls"]).max() > 1e-3
-        zero = {"controls": np.zeros_like(state.server["controls"])}
+        assert np.abs(state.server["control_sums"]).max() > 1e-3
+        zero = {"control_sums": np.zeros_like(state.server["control_sums"])}
         state = dataclasses.replace(state, server=zero, kept=KeptStates(np.zeros(model.size, np.float32)))
     assert_close(models_of(method, state, population), reference("fedavg")[1])
 
 
-def test_scaffold_divides_by_everyone_who_is_there_and_newcomers_count(tff_worker, model, population):
+def apart(state) -> float:
+    """How far c, the sum over N, is from the mean of all clients' c_i."""
+    own = np.stack(state.kept.of(state.client_ids)).astype(float)
+    return np.abs(state.server["control_sums"][0] / len(own) - own.mean(axis=0)).max()
+
+
+@pytest.mark.parametrize("option", ["difference", pytest.param("gradient", marks=SLOW)])
+def test_newcomers_leave_c_the_mean_of_all_control_variates(tff_worker, model, population, option):
     few, late = population.restricted([0, 1, 2]), population.restricted([3, 4])
-    method = build_scaffold(model, PLAIN)
-    alone, _ = method.next(method.initialize(few), cohort_of(few, [0, 1], 1))
-    joined, _ = method.next(method.admit(method.initialize(few), late), cohort_of(population, [0, 1], 1))
-    np.testing.assert_allclose(joined.server["controls"] * 5, alone.server["controls"] * 3, rtol=1e-5, atol=1e-7)
-    assert np.abs(alone.server["controls"]).max() > 1e-3
+    method = build_scaffold(model, PLAIN, ScaffoldParameters(option))
+    state = train(method, few, [(0, 1, 2), (0, 2)] * 5)
+    joined = method.admit(state, late)
+    assert apart(joined) < 1e-6 < 1e-2 < np.abs(joined.server["control_sums"]).max() / 5
+    assert apart(train(method, population, [(0, 3), (1, 3, 4), (0, 2)], joined)) < 1e-6
+
+
+@pytest.fixture(scope="module")
+def softmax():
+    """Softmax regression, whose loss is convex."""
+
+    def logits(tensors, features, seed):
+        return layers.connect(tf.reshape(features, [-1, 64]), *tensors)
+
+    of = {
+        "input_shape": (8, 8, 1),
+        "num_classes": 10,
+        "normalization": (0.3, 0.4),
+        "initialization": "torch_default",
+        "seed": 3,
+    }
+    return flat.build_flat_model("softmax", flat.dense("output", 64, 10), logits, **of)
+
+
+@pytest.fixture(scope="module")
+def turned_clients(digit_clients):
+    return digit_clients([40] * 6, turns=[0, 0, 1, 1, 2, 2])
+
+
+def gradient_at_the_end(build, population, model, rounds, aggregation=None):
+    """The length of the gradient of the clients' mean loss at the model after so many rounds of everybody."""
+    method = build(model, LocalTraining(epochs=4, batch_size=0, learning_rate=0.3), aggregation=aggregation)
+    state = train(method, population, [range(6)] * rounds)
+    slope = build_full_gradient(model, LocalTraining())
+    batches = [next(iter(population.examples(client).batch(1000))) for client in range(6)]
+    return np.linalg.norm(np.mean([slope(state.models[0], each["x"], each["y"]) for each in batches], axis=0)), state
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "dp", "noise_multiplier": 0, "clip": 0.2},
+        pytest.param({"name": "dp", "noise_multiplier": 0, "clip": 0.5, "clipping": "adaptive", "secure": True}, marks=SLOW),
+        pytest.param({"name": "secure_sum", "bound": 0.02}, marks=SLOW),
+        pytest.param({"name": "robust", "rule": "median"}, marks=SLOW),
+    ],
+    ids=lambda options: options["name"],
+)
+def test_clipped_control_variates_still_end_where_the_mean_loss_does(tff_worker, turned_clients, softmax, options):
+    """What clients keep is what the server counts; a median is as far from the mean as FedAvg's is, and no farther."""
+    options = dict(options)
+    aggregation = tffcl.aggregation(options.pop("name"), **options)
+    found, state = gradient_at_the_end(build_scaffold, turned_clients, softmax, 40, aggregation)
+    expected, _ = gradient_at_the_end(build_fedavg, turned_clients, softmax, 40, aggregation)
+    assert found < 2 * expected
+    assert "rule" in options or apart(state) < 1e-6 < 1e-3 < np.abs(state.server["control_sums"]).max()
+
+
+@SLOW
+def test_the_noise_of_all_rounds_does_not_gather_in_c(tff_worker, turned_clients, softmax):
+    """c is averaged anew: its distance to the mean of all c_i is that of the latest rounds' noise, after 20 rounds and after 80."""
+    far = []
+    for rounds in (20, 80):
+        noisy = tffcl.aggregation("dp", noise_multiplier=0.3, clip=0.5, min_cluster_size=0.1, seed=1)
+        far.append(apart(gradient_at_the_end(build_scaffold, turned_clients, softmax, rounds, noisy)[1]))
+    assert far[1] < 1.5 * far[0]
+
+
+@SLOW
+def test_members_of_a_cluster_that_waits_keep_their_control_variates(tff_worker, model, population):
+    method = build_scaffold(model, PLAIN, aggregation="secure_sum")
+    state = train(method, population, [(0, 1, 2), (3,), (0, 4), (2,), (1, 3)])
+    assert apart(state) < 1e-6 < 1e-3 < np.abs(state.server["control_sums"]).max()
 
 
 def test_scaffold_sends_two_vectors_each_way_and_keeps_one(tff_worker, model, population):
@@ -154,6 +247,7 @@ def test_scaffold_sends_two_vectors_each_way_and_keeps_one(tff_worker, model, po
     [
         (lambda: ScaffoldParameters("third"), "unknown option 'third'.*difference, gradient"),
         (lambda: ScaffoldParameters(server_learning_rate=0.0), "server_learning_rate is 0.0; it must be a number above 0"),
+        (lambda: FedNovaParameters(effective_steps="tau"), "unknown effective_steps 'tau'.*local_steps, norm"),
         (lambda: FedNovaParameters(-1.0), "proximal_weight is -1.0; it must be a number from 0"),
     ],
 )

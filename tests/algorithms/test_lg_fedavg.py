@@ -1,5 +1,6 @@
 """LG-FedAvg: its limits, a plain NumPy version, which layers are local, what is sent, and its warm start."""
 
+import collections
 import dataclasses
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import tffcl
 from tests.algorithms.conftest import same_groups
 from tests.oracles import local_training
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, split, train
@@ -141,6 +143,17 @@ def test_where_nobody_takes_part_in_the_last_whole_round_the_next_shares_a_part(
     (state, metrics), (expected, told) = after(2), after(1)
     assert metrics.traffic == told.traffic and state.kept.has(COHORTS[1]).all()
     np.testing.assert_array_equal(state.models, expected.models)
+
+
+def test_each_shared_layer_is_compressed_with_a_range_of_its_own(model):
+    """Of the layers that a run tells the aggregation, those of the whole model, the shared ones; also where it was told none."""
+    for layers in (None, [layer.stop - layer.start for layer in model.layer_slices().values()]):
+        compressed = tffcl.aggregation("compression", layers=layers)
+        for local, ranges in ((["hidden/kernel"], 2), (["hidden"], 1), ([], 2)):
+            shared = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(local), aggregation=compressed).engine.round_for(1)
+            value = tff.TensorType(np.float32, [shared.server.values["models"].shape[1]])
+            sent = shared.uploads["update"].uploaded_type(tff.to_type(collections.OrderedDict(key=np.int32, value=value)))
+            assert sent["ranges"].shape == (2 * ranges,), local
 
 
 def test_private_noise_goes_on_where_the_whole_model_is_no_longer_shared(tff_worker, model, population):

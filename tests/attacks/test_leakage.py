@@ -13,7 +13,11 @@ from scipy import stats
 
 import tffcl
 from tests.oracles.leakage import auc, most_auc, standard_error
+from tests.short_runs import TRAINING, cohort_of, deployed_inputs
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
+from tffcl.aggregators.secure_sums import simulated
+from tffcl.algorithms.composed import ComposedParameters, build_composed
+from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.rounds.asking import build_signing
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.label_histogram import build_label_histogram
@@ -193,3 +197,31 @@ def test_a_private_mean_hides_a_member_as_well_as_its_noise_says_and_no_better(t
     most, error = most_auc(1, z), standard_error(ROUNDS * COPIES, ROUNDS * COPIES)
     assert most - 4 * error < private < most + 3 * error
     assert attacked(lambda seed: ClusteredMeanFactory(2 * COPIES), 1) == 1
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_the_update_of_a_lone_member_is_in_what_secure_sums_tell_only_where_one_member_is_enough(
+    tff_worker, model, digit_clients, least
+):
+    """Clusters of 3 and 1: the server reads the update off the model that moves, of the library's round and of the exported one."""
+    turned = digit_clients([40, 40, 40, 40], turns=[0, 0, 0, 1])
+    alone, _ = (fedavg := build_fedavg(model, TRAINING)).next(
+        fedavg.initialize(turned.restricted([3])), cohort_of(turned.restricted([3]), [3], 1)
+    )
+    update = alone.models[0] - model.initial
+    secure = tffcl.aggregation("secure_sum", min_cluster_size=least)
+    method = build_composed(model, TRAINING, ComposedParameters(num_clusters=2), aggregation=secure)
+    state, cohort = method.initialize(turned), cohort_of(turned, [0, 1, 2, 3], 1)
+    lone = state.assignment[3]
+    assert list(np.bincount(state.assignment)[[1 - lone, lone]]) == [3, 1]
+    after, metrics = method.next(state, cohort)
+    exported = simulated(method.exports().computations(state)["training"])
+    server = collections.OrderedDict(models=state.models, aggregators=state.aggregators)
+    moved, told = exported(server, deployed_inputs(cohort, key=state.assignment))
+    for models in (after.models, moved["models"]):
+        read = models[lone] - model.initial
+        assert np.abs(models[1 - lone] - model.initial).max() > 1e-2
+        assert np.allclose(read, update, atol=1e-4) if least == 1 else not np.any(read)
+    weights = np.asarray(told["measurements"]["update"]["weight"])
+    assert weights[lone] == pytest.approx(40 * (least == 1), abs=1e-2)  # and its number of examples
+    assert list(metrics.client_ids) == [0, 1, 2, 3][: 5 - least] and metrics.traffic.up % (5 - least) == 0

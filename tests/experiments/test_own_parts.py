@@ -79,6 +79,11 @@ def test_its_own_mean_is_what_a_method_takes_by_default(task):
         ("fedavg", {"aggregation": {"builder": "my_parts:build_net"}}, "needs|build_net"),
         (
             "fedavg",
+            {"aggregation": {"builder": "my_parts:build_nothing"}},
+            "aggregation my_parts:build_nothing gave None; it must give an aggregation factory, or",
+        ),
+        (
+            "fedavg",
             {"aggregation": {"builder": "my_parts:build_cancer"}},
             "aggregation is of Dataset; it must be an aggregation",
         ),

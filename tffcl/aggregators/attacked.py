@@ -50,6 +50,7 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         self._strength = STRENGTHS[kind] if strength is None else strength
         of = traits(self._inner)  # what is attacked promises what it promised
         self.noise_multiplier, self.noise_seed, self.hides_uploads = of.noise_multiplier, of.noise_seed, of.hides_uploads
+        self.is_mean, self.members_needed, self.clipped = of.is_mean, of.members_needed, of.clipped
         self.num_clusters, self.waits_for_clusters = of.num_clusters, of.waits_for_clusters
         self.by_parts = (lambda state: _Collected(self._process.next, state)) if kind == "lie" else None
 
@@ -64,6 +65,17 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
     def with_clusters(self, num_clusters: int) -> "AttackedFactory":
         """Returns the factory for so many clusters."""
         inner = traits(self._inner).with_clusters(num_clusters) if self.waits_for_clusters else self._inner
+        return self._of(inner)
+
+    def with_equal_weights(self) -> "AttackedFactory":
+        """Returns the factory for uploads whose weights are all 1, or 0."""
+        return self._of(traits(self._inner).with_equal_weights())
+
+    def with_layers(self, layers) -> "AttackedFactory":
+        """Returns the factory for flat values whose parts, of these lengths, are layers of a model."""
+        return self._of(traits(self._inner).with_layers(layers))
+
+    def _of(self, inner) -> "AttackedFactory":
         return type(self)(inner, self._kind, self._malicious, self._strength)
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:

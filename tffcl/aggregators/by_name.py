@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from tffcl.errors import unknown
-from tffcl.validation import NonNegative, Parameters, Positive, from_table, one_of, wrong
+from tffcl.validation import Count, NonNegative, Parameters, Positive, from_table, one_of, wrong
 
 CLIPS = ("fixed", "adaptive")
 ROBUST_RULES = ("clipping", "median", "trimmed_mean", "multi_krum")
@@ -29,17 +29,20 @@ class UniformMeanParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class SecureSumParameters(Parameters):
-    """Of means whose sums are secure: the server learns sums, and no client's update.
+    """Of means whose sums are secure: the server learns the sums of each cluster, and of no client's update alone.
 
     The server still sees the signatures that it asks for.
 
     Attributes:
       bound: Every coordinate of an update is clipped to this absolute value before it becomes a whole number.
-      largest_weight: A client with more training examples counts as one with so many.
+      largest_weight: A client with more training examples counts as one with so many; where all clients count the same it is 1.
+      min_cluster_size: A cluster with fewer members in a round waits: they are not asked, and it keeps its model. With 1 the sum of a
+        cluster's only member is its update.
     """
 
     bound: Positive = 4.0
     largest_weight: Positive = 10_000.0
+    min_cluster_size: Count = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +57,9 @@ class DPParameters(Parameters):
       clip_learning_rate: Of an adaptive clip.
       count_share: The share of the privacy loss that pays for the noisy number of members of each cluster.
       quantile_share: With an adaptive clip, the share that pays for the noisy number of updates that are not clipped.
-      min_cluster_size: A cluster whose noisy number of members in a round is less keeps its model in that round.
+      min_cluster_size: A cluster whose noisy number of members in a round is less keeps its model in that round. The noise of that
+        number has the standard deviation noise_multiplier / √count_share, 2.2 by default: only a size of several of these keeps
+        clusters of few members, or none, from moving by noise.
       secure: Whether the sums are secure, too, so that the aggregator sees no client's upload.
     """
 

@@ -32,7 +32,8 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
     where it is not a member. That hides the key from the server if the inner process hides the summands, and it costs
     `num_clusters` uploads instead of one. Differential privacy: an inner DP factory's `clients_per_round` is the expected
     number of clients **per cluster**; adaptive clipping and zeroing see the zeros of non-members and drift to 0, so give a
-    fixed clip. An unweighted inner factory ignores the weights.
+    fixed clip. An unweighted inner factory ignores the weights; with more than one cluster it may not count the clients, as
+    `tff.aggregators.UnweightedMeanFactory` does, since those of the other clusters are among them.
 
     The `state` is the tuple of the inner states (empty without an inner factory). `measurements` holds the weight sum
     and the number of clients per cluster; with an inner factory the tuple of the inner measurements instead, as the
@@ -86,7 +87,8 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
 
         Raises:
           TypeError: If `value_type` is no such struct, T has tensors that are not floating, or the weight is no scalar.
-          UserError: If there is an inner factory, which runs once per cluster, and no number of clusters.
+          UserError: If there is an inner factory, which runs once per cluster, and no number of clusters; or if it is unweighted,
+            there are more clusters than one, and it may count the clients of all.
         """
         check_types(value_type, weight_type)
         if self.waits_for_clusters:
@@ -318,11 +320,27 @@ def pad_rows(structure, rows):
     return tf.nest.map_structure(pad, structure)
 
 
+def _check_counts_nobody(factory: tff.aggregators.UnweightedAggregationFactory, process, num_clusters: int):
+    """Raises UserError if an unweighted factory may count the clients, those of other clusters included.
+
+    Sums and private means of TFF's do not; its means do, by a value that each client is given.
+    """
+    of_tff = type(factory).__module__.startswith("tensorflow_federated.")
+    if of_tff and b"federated_value_at_clients" not in tff.framework.serialize_computation(process.next).SerializeToString():
+        return
+    raise UserError(
+        f"aggregation {type(factory).__name__} is unweighted, so that in each of {num_clusters} clusters it would count the clients of "
+        "all; it must be a weighted one, e.g. tff.aggregators.MeanFactory(), or have weighted=True"
+    )
+
+
 def _inner_process(value_type, weight_type, num_clusters, inner_factory):
     """One inner process per cluster; a client is a zero with weight zero in those of the others."""
     weighted = isinstance(inner_factory, tff.aggregators.WeightedAggregationFactory)
     member_type = value_type["value"]
     inner = inner_factory.create(member_type, weight_type) if weighted else inner_factory.create(member_type)
+    if not weighted and num_clusters > 1:
+        _check_counts_nobody(inner_factory, inner, num_clusters)
 
     def build_mask(cluster):
         @tff.tensorflow.computation(value_type, weight_type)

@@ -37,6 +37,10 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
         """Returns the factory without the seed of its rounding."""
         return self if self._seed is None else type(self)(self._how, layers=self._layers)
 
+    def with_layers(self, layers) -> "CompressedClusteredMeanFactory":
+        """Returns the factory for flat values whose parts, of these lengths, have a range each."""
+        return CompressedClusteredMeanFactory(self._how, layers=layers, seed=self._seed)
+
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
         """Returns the type of what a client sends for a value `<key=int32,value=T>`: the bits as bytes, and two numbers a range."""
         sizes = [int(np.prod(leaf.shape)) for leaf in _leaves(value_type["value"])]

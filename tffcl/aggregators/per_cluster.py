@@ -81,14 +81,14 @@ def secure_sums(value_type: tff.Type, weight_type: tff.Type | None, clusters: in
     Every client uploads a row for each cluster, zero but for its own, in whole numbers of which the server gets the sum only.
 
     Args:
-      value_type: `<key=int32,value=T>` with all coordinates from -1 to 1, others are clipped. They are cut off after 30 binary
-        places: a sum is off by less than 2⁻³⁰ for each client, and never too large.
+      value_type: `<key=int32,value=T>` with all coordinates from -1 to 1, others are clipped. They are rounded to 30 binary
+        places: a sum is off by at most 2⁻³¹ for each client.
       weight_type: Of weights from 0 to 1; None: all clients count 1.
       clusters: K.
 
     Returns:
-      A process over values, and weights where there are some, with the result `<value=T[K,...],weight=float32[K]>`: the sums of
-      weight times value, and of the weights.
+      A process over values, and weights where there are some, with the result `<value=T[K,...],[weight=float32[K],]
+      clients=float32[K]>`: the sums of weight times value, of the weights, and the number of clients with a weight above 0.
     """
 
     @tff.tensorflow.computation(value_type, weight_type or np.float32)
@@ -99,10 +99,13 @@ def secure_sums(value_type: tff.Type, weight_type: tff.Type | None, clusters: in
         def scaled(leaf):
             leaf = tf.clip_by_value(tf.cast(leaf, tf.float64), -1.0, 1.0) * weight
             rows = tf.reshape(one, [clusters] + [1] * len(leaf.shape)) * leaf[tf.newaxis]
-            return tf.cast(rows * SECURE_BOUND, tf.int64)
+            return tf.cast(tf.round(rows * SECURE_BOUND), tf.int64)
 
-        found = tf.nest.map_structure(scaled, upload["value"])
-        return collections.OrderedDict(value=found, weight=tf.cast(one * weight * SECURE_BOUND, tf.int64))
+        found = collections.OrderedDict(value=tf.nest.map_structure(scaled, upload["value"]))
+        if weight_type is not None:
+            found["weight"] = tf.cast(tf.round(one * weight * SECURE_BOUND), tf.int64)
+        counts = one * tf.cast(weight > 0, tf.float64)
+        return collections.OrderedDict(**found, clients=tf.cast(counts * SECURE_BOUND, tf.int64))
 
     summing = tff.aggregators.SecureSumFactory(SECURE_BOUND, -SECURE_BOUND).create(as_integers.type_signature.result)
 

@@ -1,6 +1,7 @@
 """The differentially private mean per cluster: clipped updates, noised sums and counts, one Gaussian mechanism a round."""
 
 import collections
+import dataclasses
 import math
 
 import numpy as np
@@ -34,6 +35,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     the number of rounds; `measurements=<clients=float32[K],clip=float32>`, the noisy counts.
     """
 
+    is_mean = False
+
     def __init__(self, how: DPParameters = DPParameters(), *, num_clusters: int | None = None, seed: int | None = None):
         """Makes the factory.
 
@@ -59,18 +62,25 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
         """Returns the type of what a client sends for a value `<key=int32,value=T>`."""
         extended = _with_vote(value_type)
-        return integer_rows(extended["value"], self._clusters()) if self._how.secure else extended
+        return integer_rows(extended["value"], self._clusters(), weighted=False) if self._how.secure else extended
+
+    def clipped(self, value):
+        """Returns a client's value as short as a fixed clip makes it."""
+        return value * (self._how.clip / tf.maximum(global_norm(value), self._how.clip))
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
         """Returns the private mean of another upload in which all clients count the same, with clip and noise as of the updates.
 
-        It is another release: its noise multiplier composes with that of the updates. Numbers of another size than the clip's,
-        of which `bound` tells, stay as `plain` has them.
+        It is another release: its noise multiplier composes with that of the updates. An adaptive clip stays at its first value
+        here, so that clients know what of their upload counts. Numbers of another size than the clip's, of which `bound` tells,
+        stay as `plain` has them.
         """
         if bound is not None or not traits(plain).is_uniform:
             return plain
         seed = None if self.noise_seed is None else self.noise_seed + 1
-        return PrivateClusteredMeanFactory(self._how, num_clusters=self.num_clusters, seed=seed)
+        return PrivateClusteredMeanFactory(
+            dataclasses.replace(self._how, clipping="fixed"), num_clusters=self.num_clusters, seed=seed
+        )
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:
         """Creates the process for values of type `<key=int32, value=T>`; errors as in `ClusteredMeanFactory.create`."""
@@ -114,7 +124,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         @tff.tensorflow.computation(outcome.result.member, outcome.measurements.member, state_type)
         def release(result, measured, state):
             if how.secure:
-                sums, count = result["value"], result["weight"]
+                sums, count = result["value"], result["clients"]
             else:
                 count = tf.cast(measured["clients"], tf.float32)
                 sums = tf.nest.map_structure(lambda mean: mean * by_row(count, mean), result)

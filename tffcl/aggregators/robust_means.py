@@ -102,7 +102,7 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
     `ClusteredMeanFactory` without a fixed number of clusters; `measurements=<clients=int32[?]>`.
     """
 
-    is_keyed = True
+    is_keyed, is_mean = True, False
 
     def __init__(self, how: RobustParameters = RobustParameters()):
         """Makes the factory.

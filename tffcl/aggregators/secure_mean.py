@@ -16,10 +16,16 @@ from tffcl.aggregators.traits import FactoryTraits, traits
 class SecureClusteredMeanFactory(PerClusterFactory):
     """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of which the server sees sums only.
 
-    The created process takes and gives what that of `ClusteredMeanFactory` does, with `measurements=<weight=float32[K]>`. Every
-    client uploads a row for each cluster, in whole numbers, so that its cluster is hidden, too: K times the bytes of a plain
-    mean. A mean is off by less than `bound · 2⁻³⁰ · largest_weight / (mean weight of the members)` in every coordinate, for
-    each client of the cohort's members, and clipped to `bound`. The row of a cluster without members is exactly zero.
+    The created process takes and gives what that of `ClusteredMeanFactory` does. Every client uploads a row for each cluster, in
+    whole numbers, so that its cluster is hidden, too: K times the bytes of a plain mean. A mean is off by less than
+    `bound · 2⁻³¹ · largest_weight / (mean weight of the members)` in every coordinate, and clipped to `bound`; where all clients
+    count the same both weights are 1.
+
+    The sum of a cluster with one member is that member's update. So the row of a cluster of which fewer than `min_cluster_size`
+    clients with a weight above 0 take part is exactly zero, as are its measurements: it waits. This is applied to the sums, which
+    the server's software has then; a single secure sum cannot do better, as a server could always add a client of its own. The
+    engine of clustered training, which knows who is where, therefore does not ask the clients of a cluster that waits, and
+    whoever deploys an exported round has to leave them out as well.
 
     The only aggregation is `tff.federated_secure_sum_bitwidth`: a round has a MapReduceForm, and without clients' reports
     (`rounds.composer.compose`) a DistributeAggregateForm. What a method uploads beside its updates (SCAFFOLD's control
@@ -41,6 +47,19 @@ class SecureClusteredMeanFactory(PerClusterFactory):
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
         """Returns the type of what a client sends for a value `<key=int32,value=T>` and its weight, masks apart."""
         return integer_rows(value_type["value"], self._clusters())
+
+    @property
+    def members_needed(self) -> int:
+        """The least number of members of a cluster in a round."""
+        return self._how.min_cluster_size
+
+    def with_equal_weights(self) -> "SecureClusteredMeanFactory":
+        """Returns the factory that does not divide the range of whole numbers by `largest_weight`, which nobody has."""
+        return SecureClusteredMeanFactory(dataclasses.replace(self._how, largest_weight=1.0), num_clusters=self.num_clusters)
+
+    def clipped(self, value):
+        """Returns a client's value with all coordinates within the bound."""
+        return tf.clip_by_value(value, -self._how.bound, self._how.bound)
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
         """Returns secure sums for another keyed upload; see `FactoryTraits.beside`."""
@@ -64,17 +83,24 @@ class SecureClusteredMeanFactory(PerClusterFactory):
         def scale_weight(weight):
             return tf.cast(weight, tf.float32) / how.largest_weight
 
+        def enough(found):
+            return tf.cast(found["clients"] > how.min_cluster_size - 0.5, tf.float32)
+
         @tff.tensorflow.computation(sums.next.type_signature.result.result.member)
         def divide(found):
+            shown = enough(found)
+
             def mean(total):
                 mean = tf.math.divide_no_nan(total, by_row(found["weight"], total)) * how.bound
-                return tf.ensure_shape(tf.identity(mean), total.shape)
+                return tf.ensure_shape(mean * by_row(shown, total), total.shape)
 
             return tf.nest.map_structure(mean, found["value"])
 
         @tff.tensorflow.computation(sums.next.type_signature.result.result.member)
         def measure(found):
-            return collections.OrderedDict(weight=found["weight"] * how.largest_weight)
+            shown = enough(found)
+            clients = tf.cast(tf.round(found["clients"] * shown), tf.int32)
+            return collections.OrderedDict(weight=found["weight"] * how.largest_weight * shown, clients=clients)
 
         @tff.federated_computation(
             sums.initialize.type_signature.result,
@@ -90,13 +116,14 @@ class SecureClusteredMeanFactory(PerClusterFactory):
 
 
 class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.UnweightedAggregationFactory):
-    """`SecureClusteredMeanFactory` in which every client counts the same; `measurements=<clients=float32[K]>`."""
+    """`SecureClusteredMeanFactory` in which every client counts the same."""
 
     is_keyed, hides_uploads = True, True
 
     def __init__(self, how: SecureSumParameters = SecureSumParameters(), *, num_clusters: int):
         """Makes the factory; arguments as of `SecureClusteredMeanFactory`."""
-        self._weighted = SecureClusteredMeanFactory(dataclasses.replace(how, largest_weight=1.0), num_clusters=num_clusters)
+        self._weighted = SecureClusteredMeanFactory(how, num_clusters=num_clusters).with_equal_weights()
+        self.members_needed, self.clipped = self._weighted.members_needed, self._weighted.clipped
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
         """Returns the type of what a client sends for a value `<key=int32,value=T>`, masks apart."""
@@ -110,23 +137,18 @@ class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.Unweighte
         def one():
             return tf.constant(1.0)
 
-        @tff.tensorflow.computation(inner.next.type_signature.result.measurements.member)
-        def count(told):
-            return collections.OrderedDict(clients=told["weight"])
-
         @tff.federated_computation(inner.initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS))
         def next_fn(state, value):
-            found = inner.next(state, value, tff.federated_eval(one, tff.CLIENTS))
-            return tff.templates.MeasuredProcessOutput(found.state, found.result, tff.federated_map(count, found.measurements))
+            return inner.next(state, value, tff.federated_eval(one, tff.CLIENTS))
 
         return tff.templates.AggregationProcess(inner.initialize, next_fn)
 
 
-def integer_rows(member_type: tff.Type, clusters: int) -> tff.Type:
-    """Returns the type of the whole numbers that a client sends into secure sums: 31 bits each, counted as four bytes."""
+def integer_rows(member_type: tff.Type, clusters: int, *, weighted: bool = True) -> tff.Type:
+    """Returns the type of the whole numbers that a client sends into `secure_sums`: 31 bits each, counted as four bytes."""
 
     def rows(leaf):
         return tff.TensorType(np.int32, [clusters, *leaf.shape])
 
-    value = tff.types.structure_from_tensor_type_tree(rows, member_type)
-    return tff.to_type(collections.OrderedDict(value=value, weight=tff.TensorType(np.int32, [clusters])))
+    value, one = tff.types.structure_from_tensor_type_tree(rows, member_type), tff.TensorType(np.int32, [clusters])
+    return tff.to_type(collections.OrderedDict(value=value, **({"weight": one} if weighted else {}), clients=one))

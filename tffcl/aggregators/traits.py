@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # commands that only read settings load no TensorFlow
@@ -18,6 +18,10 @@ class FactoryTraits:
     Attributes:
       is_keyed: Whether it takes uploads `<key=int32, value=T>`, the key being the ID of the client's cluster.
       is_uniform: Whether all clients count the same.
+      is_mean: Whether a result is the mean of what clients uploaded, as `clipped`, up to rounding: not so under noise or a robust
+        rule.
+      members_needed: A cluster of which fewer clients are in a round waits: its row of the result is zero, and where the coordinator
+        knows the clusters it does not ask them at all.
       hides_uploads: Whether it keeps single uploads from the server: then nothing that clients upload beside may travel in the open.
       noise_multiplier: z of the Gaussian mechanism that one aggregation is, a client being added or removed; None or 0 where no
         noise hides anything. A client is in one cluster, so that the sums of all clusters together are one Gaussian mechanism.
@@ -32,6 +36,8 @@ class FactoryTraits:
 
     is_keyed: bool = False
     is_uniform: bool = False
+    is_mean: bool = True
+    members_needed: int = 1
     hides_uploads: bool = False
     noise_multiplier: float | None = None
     noise_seed: int | None = None
@@ -43,6 +49,23 @@ class FactoryTraits:
     def with_clusters(self, num_clusters: int) -> tff.aggregators.AggregationFactory:
         """Returns the factory for so many clusters."""
         del num_clusters
+        return self._factory
+
+    def with_equal_weights(self) -> tff.aggregators.AggregationFactory:
+        """Returns the factory for uploads whose weights are all 1, or 0."""
+        return self._factory
+
+    def with_layers(self, layers: Sequence[int]) -> tff.aggregators.AggregationFactory:
+        """Returns the factory for flat values whose parts, of these lengths, are layers of a model."""
+        del layers
+        return self._factory
+
+    def clipped(self, value):
+        """Returns what a client's value (a tensor) counts as, by bounds that the client knows."""
+        return value
+
+    @property
+    def _factory(self) -> tff.aggregators.AggregationFactory:
         return self
 
     def beside(
@@ -75,12 +98,11 @@ class _OfAnother(FactoryTraits):
     def __init__(self, factory: tff.aggregators.AggregationFactory):
         names = [name for name in vars(FactoryTraits) if not name.startswith("_")]
         vars(self).update((name, getattr(factory, name)) for name in names if hasattr(factory, name))
-        self._factory = factory
+        self._given = factory
 
-    def with_clusters(self, num_clusters: int) -> tff.aggregators.AggregationFactory:
-        """Returns the factory as it is: it knows nothing of clusters."""
-        del num_clusters
-        return self._factory
+    @property
+    def _factory(self) -> tff.aggregators.AggregationFactory:
+        return self._given
 
     def deployed(self) -> tff.aggregators.AggregationFactory:
         """Returns the factory as it is: a deployment is what it was made for."""

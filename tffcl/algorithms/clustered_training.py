@@ -29,6 +29,7 @@ from tffcl.rounds.summed import summed_form
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.runtime import memory
+from tffcl.validation import tell_once
 
 
 @built_once
@@ -130,8 +131,15 @@ class ClusteredTraining:
         )
 
     def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
-        """Runs one round; see `Method.next`."""
+        """Runs one round; see `Method.next`.
+
+        Clients of a cluster that waits (`FactoryTraits.members_needed`) are not asked, and do not stand in the metrics.
+        """
+        composed = self.round_for(len(state.models))
+        cohort = _of_large_clusters(composed, state, cohort)
         clusters = state.clusters(cohort.client_ids)
+        if not len(clusters) and not all_noised(composed.uploads):
+            return state, RoundMetrics.of_nobody()
         rows, keys = np.unique(clusters, return_inverse=True) if self.compact else (np.arange(len(state.models)), clusters)
         everything = self.broadcast(state)
         fields = {"key": keys.astype(np.int32)}
@@ -140,7 +148,7 @@ class ClusteredTraining:
         if state.kept is not None:
             fields |= {"kept": state.kept, "brought": self.brought_by(state, cohort.client_ids)}
         sent = tf.nest.map_structure(lambda leaf: leaf[rows], everything)
-        result = run_round(self.round_for(len(state.models)), cohort, sent, state.aggregators, **fields)
+        result = run_round(composed, cohort, sent, state.aggregators, **fields)
         moved = tf.nest.map_structure(lambda old, new: _with_rows(old, rows, new), everything, dict(result.values))
         moved.pop("members", None)
         changes = {"models": moved.pop("models"), "server": {**state.server, **moved}, "aggregators": result.aggregators}
@@ -225,6 +233,20 @@ def round_computations(composed: Round, first: Mapping, aggregators: Mapping | N
     if composed.deployed_with_kept is not None:
         found["training_with_kept"] = composed.deployed_with_kept
     return found
+
+
+def _of_large_clusters(composed: Round, state: ClusteredState, cohort: Cohort) -> Cohort:
+    """The clients of a cohort whose cluster has as many of them as each upload of the round needs."""
+    needed = max((traits(factory).members_needed for factory in composed.uploads.values()), default=1)
+    _, place, members = np.unique(state.clusters(cohort.client_ids), return_inverse=True, return_counts=True)
+    asked = members[place] >= needed
+    if asked.all():
+        return cohort
+    tell_once(
+        f"a cluster with fewer than {needed} clients in a round (min_cluster_size) waits, and these are not asked: a sum would not hide "
+        "what they upload"
+    )
+    return cohort.chosen(np.flatnonzero(asked))
 
 
 def _with_rows(old, rows, new):

@@ -16,21 +16,26 @@ from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import models_type, own_row
-from tffcl.validation import NonNegative, Parameters
+from tffcl.validation import NonNegative, Parameters, one_of
+
+EFFECTIVE_STEPS = ("norm", "local_steps")
 
 
 @dataclasses.dataclass(frozen=True)
 class FedNovaParameters(Parameters):
-    """What FedNova's clients minimise.
+    """What FedNova's clients minimise, and how far the model moves.
 
     Attributes:
       proximal_weight: μ; each client minimises its loss plus μ/2 times the squared distance to the model it received.
+      effective_steps: τ_eff, which multiplies the mean direction: the clients' mean "norm" ‖a‖₁ (paper, section 4), or their mean
+        number of "local_steps" τ, as in its authors' code with μ above 0, where ‖a‖₁ can be several times less than τ.
     """
 
     proximal_weight: NonNegative = 0.0
+    effective_steps: one_of(EFFECTIVE_STEPS) = "norm"
 
 
-_MOST_STEPS = 1e4  # a client's in secure sums: more count as so many
+_MOST_STEPS = 1e4  # a client's in secure sums, in the unit of `build_normalized_work`: more count as so many
 
 
 def move_by_steps(state, results, measurements):
@@ -42,20 +47,25 @@ def move_by_steps(state, results, measurements):
 
 @built_once
 def build_normalized_round(
-    model: FlatModel, training: LocalTraining, *, aggregation: tff.aggregators.AggregationFactory | None = None
+    model: FlatModel,
+    training: LocalTraining,
+    effective_steps: str = "norm",
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Round:
     """Builds one round of FedNova in each cluster: the sums are over the cohort's members, weighted by examples.
 
     Args:
       model: What is trained.
       training: Local hyper-parameters.
+      effective_steps: A name in `EFFECTIVE_STEPS`.
       aggregation: Of the directions, see `keyed_factory`; the numbers of steps take what stands beside it
         (`aggregated_beside`): secure sums, a robust rule or equal weights where these do, else the mean weighted by examples.
     """
     steps = aggregated_beside(aggregation, ClusteredMeanFactory(), _MOST_STEPS)
     uploads = {"update": keyed_factory(aggregation), "steps": steps}
     server = Server({"models": models_type(model.size)}, own_row, move_by_steps)
-    return compose(build_normalized_work(model, training), uploads, server)
+    return compose(build_normalized_work(model, training, steps_counted=effective_steps == "local_steps"), uploads, server)
 
 
 def build_normalized_training(
@@ -67,7 +77,11 @@ def build_normalized_training(
 ) -> ClusteredTraining:
     """Builds the engine of FedNova's rounds; arguments as in `build_fednova`."""
     proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
-    return build_engine(model, lambda factory: build_normalized_round(model, proximal, aggregation=factory), aggregation)
+
+    def build_round(factory) -> Round:
+        return build_normalized_round(model, proximal, parameters.effective_steps, aggregation=factory)
+
+    return build_engine(model, build_round, aggregation)
 
 
 @remembering
@@ -80,13 +94,13 @@ def build_fednova(
 ) -> Method:
     """Builds FedNova.
 
-    The model moves by Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4), pᵢ the share of a client's
-    examples among the cohort's. Where all clients take as many steps it is FedAvg.
+    The model moves by τ_eff = Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4), pᵢ the share of a client's
+    examples among the cohort's; `effective_steps` has another τ_eff. Where all clients take as many steps it is FedAvg.
 
     Args:
       model: What is trained.
       training: Local hyper-parameters; with momentum and with the proximal term ‖a‖₁ is as the paper says.
-      parameters: μ.
+      parameters: μ and τ_eff.
       aggregation: Of the normalised updates inside each cluster, see `aggregators.clustered_mean.keyed_factory`.
     """
     return OneModel("fednova", build_normalized_training(model, training, parameters, aggregation=aggregation))

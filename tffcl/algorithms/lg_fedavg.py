@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
+from tffcl.aggregators.traits import traits
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training, build_engine
 from tffcl.algorithms.fedavg import OneModel
@@ -77,7 +78,9 @@ def build_partly_shared_round(
     work, size = build_partly_shared_work(model, training, parts), parts.global_size
     if not size:
         return compose(work, {}, Server({"models": models_type(0)}, own_row))
-    return compose(work, {"update": keyed_factory(aggregation)}, keyed_server(size), weighting=WEIGHTINGS[weighting])
+    shared = [int(np.sum(~parts.is_local[layer])) for layer in model.layer_slices().values()]
+    factory = traits(keyed_factory(aggregation)).with_layers([layer for layer in shared if layer])
+    return compose(work, {"update": factory}, keyed_server(size), weighting=WEIGHTINGS[weighting])
 
 
 def build_partly_shared_training(

@@ -63,7 +63,7 @@ class PartlySharedTraining(ClusteredTraining):
             state = self._parted(state)
         after, metrics = super().next(state, cohort)
         if self.whole:  # the local layers to start from were learned, and come to a client before its first round
-            fresh = int((~state.kept.has(cohort.client_ids)).sum())
+            fresh = int((~state.kept.has(metrics.client_ids)).sum())
             sent = Traffic(down=self.kept.nbytes) * fresh
             metrics = dataclasses.replace(metrics, traffic=metrics.traffic + sent)
         return after, metrics

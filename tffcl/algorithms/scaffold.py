@@ -8,6 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory, aggregated_beside, keyed_factory, pad_rows
+from tffcl.aggregators.traits import traits
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
@@ -40,8 +41,10 @@ class ScaffoldParameters(Parameters):
 
 
 def receive(values, client) -> collections.OrderedDict:
-    """A client receives the model and the control variate of its cluster."""
-    return collections.OrderedDict(model=values["models"][client["key"]], control=values["controls"][client["key"]])
+    """A client receives the model and the control variate of its cluster, the mean over all its members."""
+    key = client["key"]
+    control = tf.math.divide_no_nan(values["control_sums"][key], values["members"][key])
+    return collections.OrderedDict(model=values["models"][key], control=control)
 
 
 @built_once
@@ -54,8 +57,13 @@ def build_controlled_round(
 ) -> Round:
     """Builds one round of SCAFFOLD in each cluster (Alg. 1 lines 3 to 17).
 
-    The server has `models float32[?,P]`, `controls float32[?,P]` and for itself `members float32[?]`, N of line 17: how many
-    clients each cluster has, present or not.
+    The server has `models float32[?,P]`, `control_sums float32[?,P]`, the sums N c of its members' control variates, and
+    `members float32[?]`, N of line 17: how many clients each cluster has, present or not. Newcomers, whose c_i is zero, change N
+    and not the sums, so that c stays the mean of all c_i.
+
+    Where the server does not get the sum of what the clients add to their c_i (under noise, which would gather in c, or a robust
+    rule), they upload c_i+ itself, and the server averages c anew: c <- c + n/N (mean c_i+ - c), n being the clients present.
+    With all of them present it is line 17.
 
     Args:
       model: What is trained.
@@ -65,21 +73,26 @@ def build_controlled_round(
         (`aggregated_beside`): secure sums or a robust rule where these do, else the mean in which all count the same.
     """
 
+    controls = aggregated_beside(aggregation, UniformClusteredMeanFactory())
+    anew = not traits(controls).is_mean
+
     def step(state, results, measurements):
         rows = tf.shape(state["models"])[0]
         models = state["models"] + parameters.server_learning_rate * pad_rows(results["update"], rows)
-        present = tf.cast(pad_rows(measurements["control"]["clients"], rows), tf.float32)
-        share = tf.math.divide_no_nan(present, state["members"])[:, tf.newaxis]
-        return {**state, "models": models, "controls": state["controls"] + share * pad_rows(results["control"], rows)}
+        change, present = pad_rows((results["control"], measurements["control"]["clients"]), rows)
+        if anew:
+            mean = tf.math.divide_no_nan(state["control_sums"], state["members"][:, tf.newaxis])
+            waits = tf.reduce_all(tf.equal(change, 0), axis=1, keepdims=True)
+            change = tf.where(waits, 0.0, change - mean)
+        # A noisy number of clients can be more than there are.
+        present = tf.clip_by_value(tf.cast(present, tf.float32), 0.0, state["members"])[:, tf.newaxis]
+        return {**state, "models": models, "control_sums": state["control_sums"] + present * change}
 
     rows_type = models_type(model.size)
-    server = Server(
-        {"models": rows_type, "controls": rows_type}, receive, step, private={"members": tff.TensorType(np.float32, [None])}
-    )
-    controls = aggregated_beside(aggregation, UniformClusteredMeanFactory())
+    values = {"models": rows_type, "control_sums": rows_type, "members": tff.TensorType(np.float32, [None])}
     uploads = {"update": keyed_factory(aggregation), "control": controls}
-    work = build_controlled_work(model, training, parameters.option)
-    return compose(work, uploads, server, weighting=WEIGHTINGS[parameters.weighting])
+    work = build_controlled_work(model, training, parameters.option, clipped=traits(controls).clipped, anew=anew)
+    return compose(work, uploads, Server(values, receive, step), weighting=WEIGHTINGS[parameters.weighting])
 
 
 def build_controlled_training(
@@ -95,7 +108,7 @@ def build_controlled_training(
         return build_controlled_round(model, training, parameters, aggregation=factory)
 
     def rows(count: int):
-        return {"controls": np.zeros([count, model.size], np.float32)}
+        return {"control_sums": np.zeros([count, model.size], np.float32)}
 
     nothing = np.zeros(model.size, np.float32)
     return build_engine(model, build_round, aggregation, rows=rows, kept=nothing, counts_members=True)

@@ -6,6 +6,12 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 
 
+def local_steps(training: LocalTraining, examples) -> tf.Tensor:
+    """Returns τ `int32`, how many steps a client with so many examples takes."""
+    size = training.batch_size or tf.maximum(examples, 1)
+    return training.epochs * -(-examples // size)
+
+
 def build_step_weight(training: LocalTraining):
     """Builds `(examples int32) -> float32`, ‖a‖₁ of FedNova (Wang et al. 2020, arXiv:2007.07481, section 4).
 
@@ -23,8 +29,7 @@ def build_step_weight(training: LocalTraining):
 
     @tf.function(autograph=False)
     def step_weight(examples):
-        size = training.batch_size or tf.maximum(examples, 1)
-        steps = training.epochs * -(-examples // size)
+        steps = local_steps(training, examples)
         pull = training.learning_rate * training.proximal_weight
 
         def step(number, moved, velocity):

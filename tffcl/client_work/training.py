@@ -10,7 +10,7 @@ from tffcl.client_work.choice import build_choose
 from tffcl.client_work.examples import stack
 from tffcl.client_work.local_evaluation import build_count_correct
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
-from tffcl.client_work.step_weights import build_step_weight
+from tffcl.client_work.step_weights import build_step_weight, local_steps
 from tffcl.client_work.work import ClientResult, ClientWork, keyed
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import converted
@@ -118,19 +118,29 @@ def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWo
     return ClientWork(model.example_spec, compute, training.fields(key=np.int32))
 
 
-def build_normalized_work(model: FlatModel, training: LocalTraining) -> ClientWork:
-    """Builds training whose clients upload what they moved in one step's worth (FedNova, Wang et al. 2020, section 4).
+def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_counted: bool = False) -> ClientWork:
+    """Builds training whose clients upload what they moved in as little as clients train (FedNova, Wang et al. 2020, section 4).
+
+    The unit is the ‖a‖₁ of a client of one example (see `step_weights`), and not one step: so the upload of the smallest clients is
+    their difference, and that of the others not so short that secure sums, which round, would lose it.
+
+    Args:
+      model: What is trained.
+      training: Hyper-parameters.
+      steps_counted: Whether clients tell how many steps they take, τ, in the place of ‖a‖₁.
 
     Returns:
       Work that receives `<model=float32[P]>`, with the field `key` and the uploads `update=<key=int32,value=float32[P]>`, the
-      difference divided by ‖a‖₁, and `steps=<key=int32,value=float32[1]>`, ‖a‖₁ (see `step_weights`).
+      difference divided by ‖a‖₁, and `steps=<key=int32,value=float32[1]>`, ‖a‖₁ or τ; both in that unit.
     """
     train_and_report, step_weight = build_train_and_report(model, training), build_step_weight(training)
+    unit = float(step_weight(1))
 
     def compute(received, client):
         trained, report = train_and_report(received["model"], client)
-        steps = step_weight(report["examples"])
-        direction = tf.math.divide_no_nan(trained - received["model"], steps)
+        worth = step_weight(report["examples"]) / unit
+        direction = tf.math.divide_no_nan(trained - received["model"], worth)
+        steps = tf.cast(local_steps(training, report["examples"]), tf.float32) / unit if steps_counted else worth
         uploads = {"update": keyed(client["key"], direction), "steps": keyed(client["key"], steps[tf.newaxis])}
         return ClientResult(uploads, report)
 

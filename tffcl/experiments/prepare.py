@@ -152,6 +152,9 @@ def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simu
         taken = {key: value for key, value in given.items() if key in inspect.signature(build).parameters}
         return build(from_table(AGGREGATIONS[name].parameter_class(), options, "aggregation"), **taken)
     factory = made_by("aggregation", name, build, None, **options)
+    if factory is None:  # which stands for the plain mean, and is what a function without return gives
+        wanted = 'an aggregation factory, or "mean"'
+        raise UserError(f"aggregation {name} gave None; it must give {wanted}", table="aggregation", key="builder")
     keyed_factory(factory)  # says what is wrong with what it is not
     return factory
 

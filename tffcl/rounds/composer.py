@@ -26,7 +26,7 @@ from tffcl.client_work.work import LOCAL_TEST, ClientWork
 from tffcl.rounds.plain_containers import plain_containers
 from tffcl.rounds.releases import check_hidden
 from tffcl.rounds.traffic import Transfer
-from tffcl.rounds.weightings import by_examples
+from tffcl.rounds.weightings import by_examples, uniform
 
 Weighted = tff.aggregators.WeightedAggregationFactory
 
@@ -371,6 +371,8 @@ def compose(
     if not reports and any(isinstance(factory, CollectFactory) for factory in uploads.values()):
         raise ValueError("the rows of a CollectFactory travel with the reports; this round has none")
     check_hidden(uploads)
+    if weighting is uniform:
+        uploads = {name: traits(factory).with_equal_weights() for name, factory in uploads.items()}
     return Round(client_work, uploads, server, weighting, reports)
 
 

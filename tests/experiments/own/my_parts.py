@@ -5,7 +5,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from sklearn import datasets, model_selection
 
-from tffcl import Dataset, FlatModel, Partition
+from tffcl import Dataset, FlatModel, Partition, aggregation
 
 
 def build_cancer(*, test_share: float = 0.25):
@@ -43,6 +43,11 @@ def build_net(input_shape, num_classes, *, hidden: int = 8, seed):
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     spec = (tf.TensorSpec([None, *input_shape], tf.float32), tf.TensorSpec([None], tf.int32))
     return FlatModel.from_keras(keras, loss, spec)
+
+
+def build_nothing():
+    """An aggregation whose author forgot `return`."""
+    aggregation("dp")
 
 
 def build_inner():
