@@ -239,7 +239,7 @@ def test_scaffold_sends_two_vectors_each_way_and_keeps_one(tff_worker, model, po
     vector, number = 4 * model.size, 4
     # Two keyed vectors with a weight each, the client's ID, and its report: examples, loss and a flag.
     up = 2 * (number + vector + number) + number + (number + number + 1)
-    assert (metrics.traffic.down, metrics.traffic.up) == (2 * 2 * vector, 2 * up)
+    assert (metrics.traffic.down, metrics.traffic.up) == (2 * (2 * vector + number), 2 * up)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def rounds(model):
         "normalized": (build_normalized_round(model, TRAINING), {"models": models}, clustered),
         "controlled": (
             build_controlled_round(model, TRAINING, ScaffoldParameters("gradient")),
-            {"models": models, "controls": zeros + 0.01, "members": np.array([3, 2], np.float32)},
+            {"models": models, "control_sums": zeros + 0.01, "members": np.array([3, 2], np.float32)},
             {**clustered, "kept": list(np.full([3, model.size], -0.02, np.float32))},
         ),
         "bilevel": (

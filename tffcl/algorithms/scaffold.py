@@ -41,10 +41,9 @@ class ScaffoldParameters(Parameters):
 
 
 def receive(values, client) -> collections.OrderedDict:
-    """A client receives the model and the control variate of its cluster, the mean over all its members."""
-    key = client["key"]
-    control = tf.math.divide_no_nan(values["control_sums"][key], values["members"][key])
-    return collections.OrderedDict(model=values["models"][key], control=control)
+    """A client receives the model of its cluster, and of what c is the quotient."""
+    rows = {"model": "models", "control_sum": "control_sums", "members": "members"}
+    return collections.OrderedDict((name, values[of][client["key"]]) for name, of in rows.items())
 
 
 @built_once
@@ -124,8 +123,9 @@ def build_scaffold(
 ) -> Method:
     """Builds SCAFFOLD.
 
-    A client keeps its control variate; a round sends two vectors each way. The code of PACFL and FLIS divides by the number of
-    steps also with momentum, which makes control variates too large; here momentum is right (see `control_variates`).
+    A client keeps its control variate; a round sends two vectors each way, and the number of members to clients. The code of
+    PACFL and FLIS divides by the number of steps also with momentum, which makes control variates too large; here momentum is
+    right (see `control_variates`).
 
     Args:
       model: What is trained.

@@ -39,14 +39,16 @@ def build_controlled_work(
       anew: Whether clients upload c_i+ itself, from which the server averages c anew, and not what has changed of it.
 
     Returns:
-      Work that receives `<model=float32[P],control=float32[P]>` and keeps `float32[P]`, c_i, with the field `key` and the
-      uploads `update` and `control`, both `<key=int32,value=float32[P]>`: y - x and c_i+ - c_i, or c_i+.
+      Work that receives `<model=float32[P],control_sum=float32[P],members=float32>`, c being the quotient of the last two, and
+      keeps `float32[P]`, c_i, with the field `key` and the uploads `update` and `control`, both `<key=int32,value=float32[P]>`:
+      y - x and c_i+ - c_i, or c_i+.
     """
     train_and_report, step_weight = build_train_and_report(model, training), build_step_weight(training)
     full_gradient = build_full_gradient(model, training)
 
     def compute(received, client):
-        start, own, control = received["model"], client["kept"], received["control"]
+        start, own = received["model"], client["kept"]
+        control = tf.math.divide_no_nan(received["control_sum"], received["members"])
         trained, report = train_and_report(start, client, correction=control - own)
         if option == "gradient":
             local = stack(client["examples"])
