@@ -89,7 +89,7 @@ class FactoryTraits:
 
         The state of its process has the same type.
         """
-        return self  # type: ignore[return-value]  # ours are factories, too
+        return self._factory
 
 
 class _OfAnother(FactoryTraits):
@@ -103,10 +103,6 @@ class _OfAnother(FactoryTraits):
     @property
     def _factory(self) -> tff.aggregators.AggregationFactory:
         return self._given
-
-    def deployed(self) -> tff.aggregators.AggregationFactory:
-        """Returns the factory as it is: a deployment is what it was made for."""
-        return self._factory
 
 
 def traits(factory: tff.aggregators.AggregationFactory) -> FactoryTraits:
