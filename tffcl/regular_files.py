@@ -77,12 +77,13 @@ def make_directory(path: pathlib.Path):
 
 
 @contextlib.contextmanager
-def replacing(path: pathlib.Path, *, private: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: pathlib.Path, *, private: bool = False, durable: bool = False) -> Iterator[BinaryIO]:
     """Gives a file to write to that takes the place of `path` when the block has ended: whole, or not at all.
 
     Args:
       path: What is written.
       private: Whether its owner alone may read it, whatever the umask says: examples and values of clients.
+      durable: Whether it is on the disk when the block has ended, also if the machine loses its power then.
 
     Raises:
       UserError: As `check_replaceable`.
@@ -95,10 +96,18 @@ def replacing(path: pathlib.Path, *, private: bool = False) -> Iterator[BinaryIO
     try:
         with open(new, "wb") as file:
             yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+    if durable:
+        with contextlib.suppress(OSError):  # some file systems do not sync a directory
+            place = os.open(path.parent, os.O_RDONLY)
+            os.fsync(place)
+            os.close(place)
 
 
 def write_bytes(path: pathlib.Path, contents: bytes, *, private: bool = False):

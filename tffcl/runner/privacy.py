@@ -1,9 +1,7 @@
 """The ledger of a run's privacy loss: ε of all that was released; the budget that it must not exceed; and the file that it is kept in."""
 
-import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import sys
 import zlib
@@ -13,6 +11,7 @@ import msgspec
 import numpy as np
 
 from tffcl.errors import UserError
+from tffcl.regular_files import read_text, replacing
 from tffcl.reporting.marker import digest_of
 from tffcl.rounds.releases import Release
 from tffcl.runner.composition import epsilon_of, replacing_epsilon_of
@@ -108,7 +107,7 @@ class Ledger:
         if not self.file.exists():
             return run
         try:
-            told = json.loads(self.file.read_text(encoding="utf-8"))
+            told = json.loads(read_text(self.file))
             if _digest(told["tffcl run"], told["releases"]) != told["digest"]:
                 raise ValueError("its digest is another")
             if run and told["tffcl run"] != run:
@@ -194,20 +193,9 @@ class Ledger:
     def _write(self, counts):
         if self.file is None:
             return
-        rows, partial = _array_of(counts).tolist(), self.file.with_name(f"{self.file.name}.partial")
-        try:
-            with open(partial, "w", encoding="utf-8") as file:
-                json.dump({"tffcl run": self.run, "releases": rows, "digest": _digest(self.run, rows)}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.file)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
-        with contextlib.suppress(OSError):  # some file systems do not sync a directory
-            place = os.open(self.file.parent, os.O_RDONLY)
-            os.fsync(place)
-            os.close(place)
+        rows = _array_of(counts).tolist()
+        with replacing(self.file, durable=True) as file:
+            file.write(json.dumps({"tffcl run": self.run, "releases": rows, "digest": _digest(self.run, rows)}).encode())
 
     def _check(self, release: Release, after):
         if not release.noise_multiplier:
