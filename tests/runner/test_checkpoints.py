@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tffcl
+from tests.short_runs import TRAINING
 from tffcl.algorithms.method import ClusteredState, Method
+from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.clients.kept import KeptStates, stored_in
 from tffcl.errors import UserError
 from tffcl.experiments.catalog import ALGORITHMS
+from tffcl.runner import checkpoints as checkpoints_module
 from tffcl.runner import state_arrays
 from tffcl.runner.checkpoints import PROGRESS_KEYS, Checkpoints
 
@@ -139,6 +143,63 @@ def test_one_too_many_of_a_process_that_ended_between_writing_and_removing_is_re
 
 
 @pytest.fixture
+def small_files(monkeypatch):
+    """Arrays of 40 bytes have files of their own."""
+    monkeypatch.setattr(checkpoints_module, "LARGE_BYTES", 40)
+
+
+def test_a_large_array_is_written_once_and_kept_as_long_as_a_checkpoint_names_it(tmp_path, small_files):
+    def state(assignment):
+        same = np.random.default_rng(0).random([3, 5], np.float32).T  # as it is after each round, though another object
+        return ClusteredState(np.arange(3, dtype=np.int32), np.asarray(assignment), same, ())
+
+    def large():
+        return {path.name: path.stat().st_ino for path in tmp_path.glob("*.npy")}
+
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(0, state([0, 0]), PROGRESS)
+    first = large()
+    assert len(first) == 1
+    checkpoints.save(1, state(np.arange(20)), PROGRESS)
+    both = large()
+    assert len(both) == 2 and first.items() <= both.items()
+    (tmp_path / f"{'0' * 32}.npy").touch()  # of a process that was killed before its checkpoint named it
+    (tmp_path / "mine.npy").touch()
+    for number in (2, 3):
+        checkpoints.save(number, state([1, number]), PROGRESS)
+        assert_same(checkpoints.load(number, ClusteredState)[0], state([1, number]))
+    assert large().keys() == {*first, "mine.npy"} and first.items() <= large().items()
+    (path,) = (tmp_path / name for name in first)
+    whole = path.read_bytes()
+    for contents in (whole[:-1], whole[:-1] + b"\0", whole.replace(b"(5, 3)", b"(3, 5)"), b"", None):
+        path.unlink() if contents is None else path.write_bytes(contents)
+        assert path.name in refused(checkpoints)
+    path.write_bytes(whole)
+    assert_same(checkpoints.load_newest(ClusteredState, 3)[1], state([1, 3]))
+
+
+def test_the_matrix_of_a_run_is_written_once(model, population, tmp_path, small_files):
+    """Of PACFL, stopped and resumed; the models of clusters, which move, have a file for each checkpoint that is kept."""
+
+    def run(out, **more):
+        method = build_pacfl(model, TRAINING, PACFLParameters(num_vectors=2, num_clusters=2))
+        how = {"rounds": 3, "clients_per_round": 3, "out": tmp_path / out, "checkpoint_every": 1, "show_progress": False}
+        return tffcl.train(method, population, **how, **more)
+
+    def matrices():
+        found = {path: np.load(path) for path in (tmp_path / "run" / "checkpoints").glob("*.npy")}
+        return {path.name: path.stat().st_ino for path, array in found.items() if array.shape == (5, 5)}
+
+    run("run", until=1)
+    first = matrices()
+    resumed, whole = run("run", resume=True), run("whole")
+    assert len(first) == 1 and matrices() == first
+    np.testing.assert_array_equal(resumed.model_of(0), whole.model_of(0))
+    again = run("run", overwrite=True)
+    assert again.summary["accuracy"] == whole.summary["accuracy"] and matrices().keys() == first.keys()
+
+
+@pytest.fixture
 def saved(tmp_path):
     """A checkpoint, of models that are larger than what is read at once: `(checkpoints, file, state)`."""
     models = np.random.default_rng(0).random([4, 5000], np.float32)
@@ -209,7 +270,7 @@ def test_nothing_is_executed(saved):
         arrays = dict(whole)
     for name in ("state.models", "structure", "kept versions"):
         np.savez(file, **{**arrays, name: np.array([Executed()], object)})
-        refused(checkpoints, ClusteredState) if name != "kept versions" else checkpoints._kept_of(3)
+        refused(checkpoints, ClusteredState) if name != "kept versions" else checkpoints._named_by(3)
     file.write_bytes(np.lib.format.magic(1, 0))
     refused(checkpoints)
     with open(file, "wb") as opened:

@@ -385,7 +385,9 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
     ]
     hidden, losses = Release("a round", 0, 5, 5, hidden=True), Release("the losses", 0, 5, 5)  # of everybody, both of them
     (note,) = ledger_of(2 * [losses, hidden]).notes
-    assert note.startswith("secure sums hide the updates only: 2 times clients also told the server, under their names, what nothing")
+    assert note.startswith(
+        "secure sums hide the updates only: 2 times clients also told the server, under their names, what nothing"
+    )
     assert ledger_of([signatures, Release("a round", 0, 3, 5)]).notes == []  # where nothing is hidden nobody is misled
 
 

@@ -126,9 +126,14 @@ def test_the_history_is_the_clusters_of_each_round(finished):
     last = found[max(found)]
     assert last.tolist() == [int(row["cluster"]) for row in rows_of(out / "clients.csv")]
     if name == "stocfl":
-        counts = [int(row["clusters"]) for row in rows_of(out / "rounds.csv")]
-        assert len(np.unique(found["000001.npy"])) == counts[0] and len(np.unique(last)) == counts[-1] < counts[0]
-        assert [int(row["known_clients"]) for row in rows_of(out / "rounds.csv")][0] == 12
+        rows, told = rows_of(out / "rounds.csv"), summary["clusters"]
+        assert [row["clusters"] for row in rows] == [
+            row["known_clusters"] for row in rows
+        ]  # nobody whom the server has not met
+        assert told["count"] == len(told["sizes"]) == int(rows[-1]["clusters"]) < len(np.unique(found["000001.npy"]))
+        assert told["unknown"] == len(last) - int(rows[-1]["known_clients"]) == len(last) - sum(told["sizes"]) > 0
+        assert len(np.unique(last)) == told["count"] + told["unknown"]  # they are in clusters of their own
+        assert int(rows[0]["known_clients"]) == 12
         assert summary["traffic"]["signature_bytes"] > 0
     else:
         assert len(found) == 1

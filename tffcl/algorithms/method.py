@@ -106,7 +106,7 @@ class Views(Shown):
         there = [name.replace("_", " ") for name in names if getattr(self, name) is not None and name != "notes"]
         return {
             "clients": len(self.client_ids),
-            "clusters": len(np.unique(self.clusters)),
+            "clusters": self.found,
             "also": ", ".join(there) or "nothing",
         }
 
@@ -114,6 +114,11 @@ class Views(Shown):
     def known_or_all(self) -> np.ndarray:
         """`bool [N]`: `known`, or everyone."""
         return np.ones(len(self.client_ids), bool) if self.known is None else np.asarray(self.known, bool)
+
+    @property
+    def found(self) -> int:
+        """How many clusters the known clients are in."""
+        return len(np.unique(self.clusters[self.known_or_all]))
 
 
 def nowhere_note(names: Sequence) -> str:

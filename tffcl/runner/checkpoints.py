@@ -2,9 +2,13 @@
 
 A file is written whole or not at all. It holds arrays and a description of how they are nested (`state_arrays`), nothing that
 is executed when it is read. What clients keep between rounds has files of its own, see `clients.kept`; a checkpoint names the
-versions that belong to it.
+versions that belong to it. So have large arrays, by the digest of their contents: one that stays as it is, as the distances of all
+pairs of clients, is written once, and every checkpoint names it.
 """
 
+import collections
+import hashlib
+import json
 import pathlib
 import re
 from collections.abc import Mapping
@@ -14,7 +18,7 @@ import numpy as np
 from tffcl.clients.archive import write_arrays
 from tffcl.clients.kept import KeptStore
 from tffcl.errors import UserError, tell
-from tffcl.regular_files import make_directory, opened
+from tffcl.regular_files import make_directory, opened, replacing
 from tffcl.runner import directory, state_arrays
 
 # What a run keeps beside the method's state: for each client, totals, and what its files are told by (JSON).
@@ -23,8 +27,11 @@ PROGRESS_KEYS = (
 )  # fmt: skip
 _KEPT = "kept versions"  # `int64 [n, 2]`: client and version
 _RUN = "run"  # which run it is of
+_LARGE = "large arrays"  # the name of each, and of its file, in JSON
+LARGE_BYTES = 2**22  # from so many on an array has a file of its own
 ANEW = "; --overwrite starts anew"
 _NAME = re.compile(r"round_(\d+)\.npz")
+_LARGE_NAME = re.compile(r"[0-9a-f]{32}\.npy")
 
 
 class Checkpoints:
@@ -55,15 +62,56 @@ class Checkpoints:
         make_directory(self._directory)
         progress = {key: np.asarray(progress[key]) for key in PROGRESS_KEYS}
         arrays, named = state_arrays.pack({"state": state, "progress": progress})
-        named = np.array(named, np.int64).reshape(-1, 2)
-        write_arrays(self._path(round_number), {_KEPT: named, _RUN: np.array(self._run), **arrays})
+        described = arrays.pop(state_arrays.STRUCTURE)
+        large = {name: self._write_large(array) for name, array in arrays.items() if array.nbytes >= LARGE_BYTES}
+        others = {name: array for name, array in arrays.items() if name not in large}
+        about = {
+            _KEPT: np.array(named, np.int64).reshape(-1, 2),
+            _RUN: np.array(self._run),
+            _LARGE: np.array(json.dumps(large)),
+            state_arrays.STRUCTURE: described,
+        }
+        write_arrays(self._path(round_number), {**about, **others})
         self._remove_oldest()
+
+    def _write_large(self, array: np.ndarray) -> str:
+        """Writes an array into a file of its own, unless it is there; returns the file's name."""
+        path = self._directory / f"{_digest(array)}.npy"
+        if not path.exists():
+            with replacing(path, private=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+        return path.name
+
+    def _read_large(self, saved) -> dict[str, np.ndarray]:
+        """Returns the large arrays that an open checkpoint names; one of an earlier version names none."""
+        found = {}
+        for name, file in self._large_in(saved).items():
+            try:
+                with opened(self._directory / file) as large:
+                    found[name] = np.load(large, allow_pickle=False)
+            except Exception as error:  # as in `load`
+                raise ValueError(f"{file}: {error}") from None
+            if f"{_digest(found[name])}.npy" != file:
+                raise ValueError(f"{file}, which holds {name}, is damaged")
+        return found
+
+    @staticmethod
+    def _large_in(saved) -> dict[str, str]:
+        named = json.loads(str(saved[_LARGE])) if _LARGE in saved.files else {}
+        if not all(map(_LARGE_NAME.fullmatch, named.values())):
+            raise ValueError("it names files that are no checkpoint's")
+        return named
 
     def _remove_oldest(self):
         for old in self.rounds()[: -self._keep]:
             self._path(old).unlink()
+        named = [self._named_by(number) for number in self.rounds()]
         if self._store is not None and self._store.files():
-            self._store.remove_all_but(pair for number in self.rounds() for pair in self._kept_of(number))
+            self._store.remove_all_but(pair for kept, _ in named for pair in kept)
+        wanted = {file for _, large in named for file in large}
+        for path in self._directory.glob("*.npy"):
+            if _LARGE_NAME.fullmatch(path.name) and path.name not in wanted:
+                path.unlink()
 
     def load(self, round_number: int, state_class: type):
         """Loads a saved round.
@@ -86,7 +134,7 @@ class Checkpoints:
                 if _RUN in saved.files and self._run and str(saved[_RUN]) not in ("", self._run):
                     raise ValueError("it is of another run")
                 self._check_kept(saved[_KEPT].tolist())
-                loaded = state_arrays.unpack(saved, {"state": state_class})
+                loaded = state_arrays.unpack(collections.ChainMap(self._read_large(saved), saved), {"state": state_class})
             return loaded["state"], dict(loaded["progress"])
         except Exception as error:  # NumPy's, zipfile's and json's errors for damaged files are of a dozen types
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -143,13 +191,20 @@ class Checkpoints:
     def _path(self, round_number: int) -> pathlib.Path:
         return self._directory / f"round_{round_number:06}.npz"
 
-    def _kept_of(self, round_number: int) -> list[tuple[int, int]]:
-        """The kept versions that a checkpoint names; none for a damaged one, which cannot be loaded anyway."""
+    def _named_by(self, round_number: int) -> tuple[list[tuple[int, int]], list[str]]:
+        """The kept versions and the files of large arrays that a checkpoint names; none for a damaged one, which cannot be loaded
+        anyway."""
         try:
             with opened(self._path(round_number)) as file, np.load(file, allow_pickle=False) as saved:
-                return [tuple(pair) for pair in saved[_KEPT].tolist()]
+                return [tuple(pair) for pair in saved[_KEPT].tolist()], [*self._large_in(saved).values()]
         except Exception:  # as in `load`
-            return []
+            return [], []
+
+
+def _digest(array: np.ndarray) -> str:
+    found = hashlib.blake2b(f"{array.dtype.str} {array.shape}".encode(), digest_size=16)
+    found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
 
 
 def unwritten(error: OSError, out: pathlib.Path, checkpoints: Checkpoints) -> UserError:

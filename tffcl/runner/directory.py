@@ -31,7 +31,7 @@ _PICTURES = (
 )
 # What a run and the commands on it leave behind: names of files in its directories, and of files beside them.
 _DIRECTORIES = {
-    CHECKPOINTS: r"round_\d{6,}(\.npz)?",
+    CHECKPOINTS: r"round_\d{6,}(\.npz)?|[0-9a-f]{32}\.npy",
     KEPT: r"\d+\.\d+\.npz",
     "tensorboard": r"events\.out\.tfevents\..+",
     "figures": rf"({_PICTURES})\.(png|svg|pdf)",

@@ -40,12 +40,11 @@ class Trained(Shown):
 
     def facts(self):
         """Which method, after how many rounds of whom."""
-        clusters = self.method.views(self.state).clusters
         return {
             "method": self.method.name,
             "after round": self.round_number,
             "clients": len(self.population),
-            "clusters": len(np.unique(clusters)),
+            "clusters": self.method.views(self.state).found,
         }
 
     def cluster_of(self, client) -> int:

@@ -122,8 +122,9 @@ def agreement(
 
 
 def cluster_numbers(population: Population, views: Views) -> dict:
-    """How many clusters there are, and how they fit the true groups; of known clients too, where a method meets them."""
-    numbers = {"clusters": len(np.unique(views.clusters)), "ari": agreement(population, views)}
+    """How many clusters the known clients are in, and how the clusters fit the true groups; of known clients too, where a method
+    meets them."""
+    numbers = {"clusters": views.found, "ari": agreement(population, views)}
     if views.known is not None:
         numbers["known_ari"] = agreement(population, views, views.known_or_all)
     return numbers
@@ -144,7 +145,8 @@ def summarize(
     """
     local = local_accuracies(progress)
     whole = dict.fromkeys(("std", "variance", "worst_decile"))
-    _, sizes = np.unique(views.clusters, return_counts=True)
+    _, sizes = np.unique(views.clusters[views.known_or_all], return_counts=True)
+    unknown = {} if views.known is None else {"unknown": int(np.sum(~views.known_or_all))}
     clustering, training, evaluation = (float(value) for value in progress["seconds"])
     numbers, counts = cluster_numbers(population, views), test_counts(population)
     cluster = {**spread(accuracy["cluster"]), "pooled": pooled(accuracy["cluster"], counts)}
@@ -161,7 +163,13 @@ def summarize(
             "global": {"mean": accuracy["global"], **whole},
         },
         **({"validation": _validation(accuracy["validation"])} if "validation" in accuracy else {}),
-        "clusters": {"count": numbers.pop("clusters"), "sizes": sizes.tolist(), **numbers, **_information(population, views)},
+        "clusters": {
+            "count": numbers.pop("clusters"),
+            "sizes": sizes.tolist(),
+            **unknown,
+            **numbers,
+            **_information(population, views),
+        },
         "traffic": {key: int(progress[key]) for key in ("down_bytes", "up_bytes", "signature_bytes")},
         "seconds": {
             "total": clustering + training + evaluation,

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import pathlib
-import sys
 from collections.abc import Mapping
 
 from tffcl import runtime
@@ -13,6 +12,7 @@ from tffcl.clients import kept, sampling
 from tffcl.clients.fitting import fitted
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
+from tffcl.errors import tell
 from tffcl.models.foreign import check_start
 from tffcl.reporting.marker import read_marker
 from tffcl.rounds import releases, watching
@@ -156,10 +156,7 @@ def _claimed(
     if resume:
         name = job.ledger.read_file(name)
     elif job.ledger.file.exists():
-        print(
-            f"tffcl: {out} held a private run; what it has released adds to what this one does, which counts its own",
-            file=sys.stderr,
-        )
+        tell(f"{out} held a private run; what it has released adds to what this one does, which counts its own")
     job.ledger.run = directory.claim(out, settings, data, anew=anew, name=name, resume=resume)
     return job.ledger.run
 
