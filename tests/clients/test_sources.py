@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from tests import own_data
 from tests.own_data import client_data
+from tffcl.clients import sources
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
 from tffcl.errors import UserError
@@ -148,6 +149,15 @@ def test_client_data_give_the_population_of_their_arrays(named, form):
         assert_holds(population.examples(client), *held(named.examples(client)))
     assert_holds(population.test_examples(1), X[:4], Y[:4])
     np.testing.assert_array_equal(population.pooled_tests.x, named.pooled_tests.x)
+
+
+def test_reading_many_clients_shows_how_far_it_is(monkeypatch, capsys):
+    train = client_data({"mia": (X, Y), "bo": (X[:2], Y[:2])})
+    found = Population.from_client_data(train, train.preprocess(lambda data: data.filter(lambda one: one["y"] < 0)))
+    assert not capsys.readouterr().err and not len(found.pooled_tests.y) and found.pooled_tests.x.shape == (0, 2)
+    monkeypatch.setattr(sources, "_LONG", 0)
+    Population.from_client_data(train)
+    assert "training examples of clients" in capsys.readouterr().err
 
 
 NAN = np.where(np.arange(12).reshape(6, 2) == 5, np.nan, X)

@@ -221,14 +221,9 @@ class Population(Shown):
         """`tests`, or the clients' test examples read one client after the other."""
         if self.tests is not None:
             return self.tests
-        parts = [next(iter(self.test_examples(int(client)).batch(2**30)), None) for client in self.client_ids]
-        held = [part for part in parts if part is not None]
-        if not held:
-            spec = self.test_examples(int(self.client_ids[0])).element_spec
-            nothing = np.zeros([0, *spec["x"].shape], spec["x"].dtype.as_numpy_dtype), np.zeros(0, np.int32)
-            return PooledTests(*nothing, (np.zeros(0, np.int64),) * len(parts))
-        ends = np.cumsum([0 if part is None else len(part["y"]) for part in parts])
-        x, y = (np.concatenate([np.asarray(part[name]) for part in held]) for name in ("x", "y"))
+        parts = [read_whole(self.test_examples(int(client))) for client in self.client_ids]
+        ends = np.cumsum([len(part["y"]) for part in parts])
+        x, y = (np.concatenate([part[name] for part in parts]) for name in ("x", "y"))
         return PooledTests(x, y, tuple(np.split(np.arange(len(y)), ends[:-1])))
 
 
@@ -248,14 +243,17 @@ _READ: "weakref.WeakKeyDictionary[tf.data.Dataset, collections.OrderedDict]" = w
 def _read(examples: tf.data.Dataset) -> collections.OrderedDict:
     """The examples of a data set as arrays, read once: reading one anew in every round costs more than training on few examples."""
     if examples not in _READ:
-        found = next(iter(examples.batch(2**30)), None)
-        spec = examples.element_spec
-        _READ[examples] = (
-            _none_of(str(spec), spec)
-            if found is None
-            else collections.OrderedDict((name, np.asarray(found[name])) for name in "xy")
-        )
+        found = read_whole(examples)
+        _READ[examples] = collections.OrderedDict((name, found[name]) for name in "xy")
     return _READ[examples]
+
+
+def read_whole(examples: tf.data.Dataset):
+    """Returns all examples of a data set, also none, as one structure of arrays `[n, ...]`."""
+    nothing = tf.nest.map_structure(lambda leaf: tf.zeros([0, *leaf.shape], leaf.dtype), examples.element_spec)
+    # Not by an iterator: to make one takes five times as long as to read the few examples of a client so.
+    first = examples.batch(2**30).concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).get_single_element()
+    return tf.nest.map_structure(np.asarray, first)
 
 
 def _none_of(kind: str, spec) -> collections.OrderedDict:

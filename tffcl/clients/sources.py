@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
+from tqdm import tqdm
 
 from tffcl import arrays
-from tffcl.clients.population import PooledTests, Population, as_examples
+from tffcl.clients.population import PooledTests, Population, as_examples, read_whole
 from tffcl.errors import UserError
 
+_LONG = 3.0  # seconds, after which one wants to know how long it will take
 _MOST_COUNTED = 1000  # different labels of which clients' counts are kept for reports
 
 
@@ -126,9 +128,15 @@ def from_client_data(train, test=None, *, known: Population | None = None) -> Po
     for name, given in (("train", train), ("test", test)):
         if given is not None and not hasattr(given, "create_tf_dataset_for_client"):
             raise UserError(f"{name} is of {type(given).__name__}; it must be a tff.simulation.datasets.ClientData")
-    trains = {client: _arrays_of(train, client) for client in train.client_ids}
-    tests = {} if test is None else {client: _arrays_of(test, client) for client in test.client_ids if client in trains}
+    trains = _read_all(train, train.client_ids, "training")
+    tests = {} if test is None else _read_all(test, [each for each in test.client_ids if each in trains], "test")
     return from_arrays(trains, tests, known=known)
+
+
+def _read_all(data, client_ids, kind: str) -> dict:
+    """The arrays of each client; what takes long shows how far it is."""
+    bar = tqdm(client_ids, f"{kind} examples of clients", unit="client", delay=_LONG, leave=False)
+    return {client: _arrays_of(data, client) for client in bar}
 
 
 def _arrays_of(data, client) -> tuple[np.ndarray, np.ndarray]:
@@ -148,11 +156,8 @@ def _arrays_of(data, client) -> tuple[np.ndarray, np.ndarray]:
         raise UserError(
             f"the examples of client {client} never end; leave out repeat(), LocalTraining(epochs=...) repeats them"
         )
-    whole = next(iter(examples.batch(2**30)), None)
-    if whole is None:
-        nothing = [np.zeros([0, *each.shape], each.dtype.as_numpy_dtype) for each in (x, y)]
-        return tuple(nothing)
-    return tuple(np.asarray(part) for part in (whole if pair else (whole["x"], whole["y"])))
+    whole = read_whole(examples)
+    return tuple(whole if pair else (whole["x"], whole["y"]))
 
 
 def _checked(client, pair, kind: str) -> tuple[np.ndarray, np.ndarray]:
