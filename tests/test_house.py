@@ -13,7 +13,7 @@ APART = {"reporting", "datasets", "runtime", "errors", "validation", "references
 # What stands apart knows the base at most.
 KNOWN_APART = {
     "runtime": {"errors"},
-    "reporting": {"errors", "regular_files"},
+    "reporting": {"errors", "regular_files", "shown"},
     "datasets": {"errors", "validation", "references", "shown", "arrays", "regular_files"},
 }
 

@@ -82,6 +82,14 @@ def test_a_comparison_is_found_by_method_and_seed(comparison_path):
     assert files.is_run(comparison_path / "pacfl" / "seed-10")
 
 
+def test_runs_say_what_they_are_in_a_line(comparison_path):
+    """At the prompt, where all their columns would be pages."""
+    for run in files.find_runs(comparison_path):
+        assert repr(run).startswith(f"RunFiles(task: digits, method: {run.method}, seed: {run.seed}, rounds: ")
+        for part in (run, run.clients, run.clustering):
+            assert part is None or len(repr(part)) < 400 and "array(" not in repr(part) and "<table>" in part._repr_html_()
+
+
 def test_seeds_are_ordered_as_numbers(tmp_path, make_run):
     for seed in (10, 9):
         make_run(tmp_path / "pacfl" / f"seed-{seed}", seed=seed)

@@ -22,6 +22,7 @@ from tffcl.reporting.run_arrays import (
     representations_of,
     samples_of,
 )  # fmt: skip
+from tffcl.shown import Shown, percent
 
 ROUND_COLUMNS = (
     "round", "seconds", "train_loss", "clusters", "ari", "cluster_accuracy", "local_accuracy", "local_share",
@@ -43,7 +44,7 @@ NO_CLUSTER = -1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Clients:
+class Clients(Shown):
     """`clients.csv`, a column an array; N clients, C classes.
 
     Attributes:
@@ -71,9 +72,13 @@ class Clients:
     def __len__(self) -> int:
         return len(self.client_id)
 
+    def facts(self):
+        """How many there are, and how many of them have trained."""
+        return {"clients": len(self), "have trained": int(np.count_nonzero(self.rounds_trained))}
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RunFiles:
+class RunFiles(Shown):
     """What a run has written.
 
     Attributes:
@@ -105,6 +110,12 @@ class RunFiles:
     history: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
     splits: np.ndarray | None = None
     samples: Samples | None = None
+
+    def facts(self):
+        """Which run it is, and its mean accuracy."""
+        accuracy = {"cluster": percent(self.number("accuracy", "cluster", "mean"))}
+        rounds = {"rounds": self.summary.get("rounds")}
+        return {"task": self.task, "method": self.method, "seed": self.seed, **rounds, **accuracy, "path": self.path}
 
     @property
     def task(self) -> str:

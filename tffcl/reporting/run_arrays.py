@@ -9,10 +9,11 @@ import numpy as np
 
 from tffcl.regular_files import opened
 from tffcl.reporting import columns
+from tffcl.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Clustering:
+class Clustering(Shown):
     """`clustering.npz`: what the server grouped the clients by.
 
     Attributes:
@@ -45,9 +46,13 @@ class Clustering:
     points: np.ndarray | None = None
     mask: np.ndarray | None = None
 
+    def facts(self):
+        """Who was compared by what."""
+        return {"clients": len(self.client_ids), "measure": self.measure, "clusters": len(np.unique(self.labels))}
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Representations:
+class Representations(Shown):
     """`representations.npz`: the map of what clients sent of their data.
 
     Attributes:
@@ -58,9 +63,13 @@ class Representations:
     places: np.ndarray
     points: np.ndarray
 
+    def facts(self):
+        """How many clients are on the map."""
+        return {"clients": len(self.places)}
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Samples:
+class Samples(Shown):
     """`samples.npz`: some training images of each cluster.
 
     Attributes:
@@ -72,6 +81,10 @@ class Samples:
     images: np.ndarray
     labels: np.ndarray
     clusters: np.ndarray
+
+    def facts(self):
+        """How many images there are, of how many clusters."""
+        return {"images": len(self.images), "clusters": len(np.unique(self.clusters))}
 
 
 def read_arrays(path: pathlib.Path, make: Callable):
