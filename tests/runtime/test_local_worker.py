@@ -1,5 +1,6 @@
 """The worker of this machine: what is left of one that another has replaced."""
 
+import multiprocessing
 import threading
 import time
 
@@ -7,6 +8,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+import tffcl
+from tests import own_data
 from tffcl import runtime
 from tffcl.errors import UserError
 
@@ -38,3 +41,34 @@ def test_nothing_is_left_of_a_replaced_worker(tff_worker):
     assert len(there - set(threading.enumerate())) >= 2
     with pytest.raises(UserError, match="worker has ended"):  # and not that a connection is closed
         context.invoke(successor, 3)
+
+
+def in_child(model, population, pipe):
+    for call in (
+        runtime.use_local_worker,
+        own_data.perceptron,
+        lambda: tffcl.train(
+            tffcl.algorithms.build_fedavg(model, tffcl.LocalTraining()), population, rounds=1, clients_per_round=2, out="nowhere"
+        ),
+    ):
+        try:
+            call()
+        except UserError as error:
+            pipe.send(str(error))
+    runtime.stop_local_worker()  # as at the end of a process: the parent's is not its own
+
+
+def test_a_forked_process_says_that_it_cannot_compute(tff_worker):
+    """It would wait for ever for threads that it has not got."""
+    model, population = own_data.regression(), tffcl.Population.from_arrays(*own_data.clinics())
+    assert successor(1) == 2
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=in_child, args=(model, population, there))
+    child.start()
+    try:
+        for _ in range(3):
+            assert here.poll(60) and 'multiprocessing.get_context("spawn")' in here.recv()
+        child.join(60)
+    finally:
+        child.kill()
+    assert child.exitcode == 0 and tff_worker.alive() and successor(2) == 3

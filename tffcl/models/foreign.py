@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel, Weight
 from tffcl.models.graph_function import converted, graph_function
+from tffcl.runtime import check_process
 
 
 def from_functional(
@@ -42,6 +43,7 @@ def from_functional(
       UserError: If the input is no such batch, the output is not floats for two or more classes, the loss is no mean over
         them, or takes logits where the outputs are probabilities, or the other way round.
     """
+    check_process()
     if not isinstance(functional, tff.learning.models.FunctionalModel):
         kind = type(functional).__name__
         raise UserError(f"functional is of {kind}; it must be a tff.learning.models.FunctionalModel")
@@ -88,6 +90,7 @@ def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_sp
     Raises:
       UserError: If the model is not built, TFF cannot make a function of it, or `from_functional` refuses it.
     """
+    check_process()
     if not isinstance(keras_model, tf.keras.Model):
         raise UserError(f"keras_model is of {type(keras_model).__name__}; it must be a tf.keras.Model")
     name = name or keras_model.name

@@ -2,6 +2,7 @@
 
 from tffcl.runtime.addresses import Address, RemoteWorkers
 from tffcl.runtime.connecting import CHANNEL_OPTIONS, MESSAGE_BYTES, connect
+from tffcl.runtime.forking import check_process
 from tffcl.runtime.local_worker import (
     LARGE_WORKER,
     context_options,
@@ -15,6 +16,6 @@ from tffcl.runtime.serving import serve
 from tffcl.runtime.worker_process import Worker, WorkerSettings, worker_binary
 
 __all__ = [
-    "CHANNEL_OPTIONS", "LARGE_WORKER", "MESSAGE_BYTES", "Address", "RemoteWorkers", "Worker", "WorkerSettings", "connect", "context_options",
+    "CHANNEL_OPTIONS", "LARGE_WORKER", "MESSAGE_BYTES", "Address", "RemoteWorkers", "Worker", "WorkerSettings", "check_process", "connect", "context_options",
     "lanes", "renew_local_worker", "serve", "stop_local_worker", "use_local_worker", "worker_binary", "worker_count",
 ]  # fmt: skip

@@ -1,13 +1,16 @@
 """TFF's default context over a worker of this machine, and what else computations run in."""
 
 import atexit
+import os
 import sys
 
 from tffcl.errors import UserError
 from tffcl.runtime.compiling import compile_once
 from tffcl.runtime.connecting import ENDED
+from tffcl.runtime.forking import check_process
 from tffcl.runtime.worker_process import Worker, WorkerSettings
 
+_LEAVING_SECONDS = 10.0
 LARGE_WORKER = 400_000_000  # bytes: what a run of small models leaves is half of it
 
 
@@ -67,6 +70,7 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
       The worker. It ends with this process, or with `stop_local_worker`.
     """
     global _local, _context, _second_context
+    check_process()
     import tensorflow_federated as tff
 
     settings = settings or (_local.settings if _local else WorkerSettings())
@@ -116,13 +120,31 @@ def renew_local_worker(above: int = 0):
         use_local_worker(settings)
 
 
-@atexit.register
 def stop_local_worker():
     """Ends the worker that `use_local_worker` started; no effect if there is none."""
     global _local
     worker, _local = _local, None
     if worker:
         worker.stop()
+
+
+def _leave_to_parent():
+    global _local
+    _local = None  # a forked process that ends must not end it
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+@atexit.register
+def _end():
+    stop_local_worker()
+    # Who was interrupted may have left a thread of TFF in a call of gRPC, which fails now. When the interpreter is taken down
+    # with a thread in there, the process is aborted ("exception not rethrown").
+    for context in filter(None, (_context, _second_context)):
+        runner = context._async_runner
+        runner._event_loop.call_soon_threadsafe(runner._event_loop.stop)
+        runner._thread.join(_LEAVING_SECONDS)
 
 
 @atexit.register

@@ -329,7 +329,7 @@ class _Share(tff.framework.AsyncContext):
         worker = next((each for each in order if not each.lost), None)
         if worker is None:
             why = "; ".join(f"{each.address}: {each.lost}" for each in self._workers)
-            raise UserError(f"no worker is left ({why}); start them again and use --resume")
+            raise UserError(f"no worker is left ({why}); start them again and use --resume (in Python resume=True)")
         return worker
 
 
