@@ -90,7 +90,7 @@ def find_function(kind: str, table: Mapping, known: Mapping[str, Callable[[], Ca
     return name, known[name]() if name in known else load_reference(registered(kind)[name], where=f"{kind} {name}"), options
 
 
-def made_by(kind: str, name: str, function: Callable, wanted: type | None, *args, **kwargs):
+def made_by(kind: str, name: str, function: Callable, wanted: type | None, /, *args, **kwargs):
     """Returns what a function makes that `find_function` found.
 
     Args:

@@ -34,6 +34,27 @@ def test_the_demo(tmp_path):
         assert (tmp_path / "out" / name).stat().st_size > 3000 and name in text
 
 
+OWN = """import numpy as np
+from tffcl import Dataset
+
+def build(*, kind: str, name: str = ""):
+    y = np.arange(90) % 2
+    owner = np.array([f"clinic {each % 3}" for each in range(90)], kind)
+    return Dataset.from_arrays("mine", (np.ones([60, 5]), y[:60]), (np.ones([30, 5]), y[60:]), clients=(owner[:60], owner[60:]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["object", "str"])
+def test_a_table_has_no_pictures(tmp_path, kind):
+    """Of a builder with a parameter `kind`, whose clients have names as pandas holds them, or NumPy."""
+    (tmp_path / "my_table.py").write_text(OWN)
+    path = write(tmp_path / "own.toml", f'builder = "my_table:build"\nkind = "{kind}"', 'name = "by_owner"')
+    text = show(resolved(path), tmp_path / "out")
+    assert "mine/by_owner, examples of 5" in text and "3 clients, no true groups" in text
+    assert "by client and label:\n    client       0       1\n         0      10      10\n" in text
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["labels.png", "sizes.png"]
+
+
 def test_the_samples_are_what_a_run_trains_on(tmp_path):
     """The picture's rows are of the same clients' data as `prepare.load_data` gives."""
     from tffcl.experiments import prepare

@@ -12,6 +12,7 @@ from tffcl.experiments.config import RunConfig
 
 _MOST_CLIENTS = 10
 _MOST_GROUPS = 16
+_MOST_LABELS = 12
 _PICTURES = 10
 
 
@@ -19,7 +20,7 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
     """Draws and describes how a task's data are parted among clients.
 
     Writes into `out`: `labels.png` (the labels of each client), `sizes.png` (how many clients have how many
-    examples) and `samples.png` (training images of each group, or of the first clients where there are none),
+    examples) and, of images, `samples.png` (training images of each group, or of the first clients where there are none),
     all as the clients hold them: parted by the run's seed, after rotations, tints and changes of labels.
 
     Args:
@@ -41,10 +42,16 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
     drawn = {
         "labels.png": figures.label_histograms(federated.label_counts(), federated.true_groups),
         "sizes.png": figures.client_sizes_figure([len(index) for index in federated.train_indices]),
-        "samples.png": figures.sample_pictures(*_samples(federated)),
     }
+    if _are_drawn(federated):
+        drawn["samples.png"] = figures.sample_pictures(*_samples(federated))
     written = [str(figures.save(figure, out / name)) for name, figure in drawn.items()]
     return "\n".join([*_lines(config, federated), f"written: {', '.join(written)}"])
+
+
+def _are_drawn(federated: FederatedDataset) -> bool:
+    """Whether the examples are pictures, in grey or colours."""
+    return federated.train.are_images and federated.train.x.shape[-1] in (1, 3)
 
 
 def _samples(federated: FederatedDataset) -> tuple[list[np.ndarray], list[str], list[np.ndarray]]:
@@ -75,8 +82,8 @@ def _over_classes(index: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
-    counts = federated.label_counts()
-    yield f"{config.task}, seed {config.seed}: {federated.name}, images of {_shape(federated)}"
+    counts, kind = federated.label_counts(), "images" if federated.train.are_images else "examples"
+    yield f"{config.task}, seed {config.seed}: {federated.name}, {kind} of {_shape(federated)}"
     yield f"  {federated.num_clients:,} clients, {_groups_in_words(federated.true_groups)}"
     yield f"  training examples of a client: {_spread(counts.sum(axis=1))}; {counts.sum():,} in all"
     tests = np.array([len(index) for index in federated.test_indices])
@@ -84,6 +91,8 @@ def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
     yield f"  classes of a client: {_spread((counts > 0).sum(axis=1))}; {federated.num_classes} in all"
     yield f"  skew of labels: {_skew_in_words(counts)}"
     yield f"  skew of sizes: {_sizes_in_words(counts.sum(axis=1))}"
+    if not _are_drawn(federated):
+        yield from _label_lines(counts)
     yield from _group_lines(counts, federated.true_groups, federated.transforms)
     if federated.note:
         yield f"  note: {federated.note}"
@@ -149,6 +158,20 @@ def _group_lines(counts: np.ndarray, groups: np.ndarray | None, transforms: Sequ
         yield f"  group {group}: {len(own):,} clients, {own.sum():,} training examples, labels {held}{told}"
     if len(names) > _MOST_GROUPS:
         yield f"  and {len(names) - _MOST_GROUPS} more groups"
+
+
+def _label_lines(counts: np.ndarray) -> Iterator[str]:
+    """A table of the first clients and labels: how many training examples of each label a client holds."""
+    shown = counts[:_MOST_CLIENTS, :_MOST_LABELS]
+    width = max(6, len(f"{shown.max():,}"))
+    yield "  training examples by client and label:"
+    yield "    client" + "".join(f"  {label:>{width}}" for label in range(shown.shape[1]))
+    for client, row in enumerate(shown):
+        yield f"    {client:>6}" + "".join(f"  {count:>{width},}" for count in row)
+    sizes = zip(counts.shape, shown.shape, ("clients", "labels"))
+    more = [f"{size - most} more {what}" for size, most, what in sizes if size > most]
+    if more:
+        yield f"    and {', '.join(more)}"
 
 
 def _ranges(numbers: np.ndarray) -> str:
