@@ -5,6 +5,7 @@ import contextlib
 import io
 import os
 import pathlib
+import signal
 import sys
 
 from tffcl.errors import UserError, printable, tell, unknown
@@ -143,6 +144,12 @@ def _add_finished(commands):
     command_options.add_format(report)
 
 
+def _hear_no_more(arguments):
+    """Ignores Ctrl-C where the process is about to end: a second one would print tracebacks of whatever is being taken down."""
+    if arguments is None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command.
 
@@ -171,9 +178,11 @@ def main(arguments: list[str] | None = None) -> int:
         tell(f"{error.name} is not installed; tffcl doctor --fix installs what is missing")
         return 2
     except UserError as error:
+        _hear_no_more(arguments)
         tell(str(error))
         return error.exit_code
     except KeyboardInterrupt:
+        _hear_no_more(arguments)
         tell("stopped")
         return 130
     except PermissionError as error:

@@ -37,6 +37,14 @@ def test_no_old_model_survives_overwriting(stopped, lost):
     assert len(rows_of(stopped / "rounds.csv")) == 1
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_is_not_taken_over_by_another(stopped):
+    shutil.rmtree(stopped / "checkpoints")
+    with pytest.raises(UserError, match="holds another run: its seed is 0, not 3; resume with .* --overwrite, or give another --out"):
+        run(resolved(seed=3), stopped, resume=True, show_progress=False)
+    assert go(stopped, resume=True, until=1) is None
+    assert Checkpoints(stopped / "checkpoints").rounds() == [0, 1]
+
+
 def test_overwriting_leaves_what_no_run_has_written(finished, capsys):
     foreign = ["checkpoints/mine.bin", "figures/holiday.png", "notes.txt", "figures/inner/accuracy.png"]
     for name in foreign:
@@ -256,7 +264,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(stopped,
         told = refused(stopped, resume=True, unchanged=False)
     assert told == (
         "somewhere cannot be written: No space left on device (what was done up to round 3 is saved, later rounds "
-        "are lost; the same command with --resume goes on when it can be written)"
+        "are lost; the same command with --resume (in Python resume=True) goes on when it can be written)"
     )
     assert_same_result(go(stopped, resume=True).summary, runs[1])
     assert [row["round"] for row in rows_of(stopped / "rounds.csv")] == ["1", "2", "3", "4"]

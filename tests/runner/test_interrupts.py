@@ -8,6 +8,9 @@ import threading
 
 import pytest
 
+import tffcl
+from tests import own_data
+from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.cli import main
 from tffcl.runner import interrupts
 from tffcl.runner import job as rounds
@@ -143,5 +146,23 @@ def test_a_run_stops_after_the_round_in_which_it_was_lost(pythons_own_handler, m
 
     monkeypatch.setattr(rounds, "_next_round", second_round)
     assert main(["run", "demo_digits", "--algorithm", "fedavg", "--rounds", "50", "--out", str(tmp_path / "run")]) == 130
-    assert "stopped after round 2; the same command with --resume goes on" in capsys.readouterr().err
+    assert "stopped after round 2; the same command with --resume (in Python resume=True) goes on" in capsys.readouterr().err
     assert (tmp_path / "run" / "checkpoints" / "round_000002.npz").is_file()
+
+
+@pytest.mark.parametrize("when", ["initialize", "next", "views"])
+def test_in_python_it_is_one_error_wherever_the_run_is(pythons_own_handler, tmp_path, monkeypatch, when):
+    """While the method initialises, in a round, and where the result is written."""
+    method, clients = build_fedavg(own_data.regression(), tffcl.LocalTraining()), tffcl.Population.from_arrays(*own_data.clinics())
+    real, place = getattr(method, when), "before the first round" if when != "views" else "after round 1"
+
+    def interrupted(*given):
+        if when != "views" or (tmp_path / "run" / "checkpoints" / "round_000001.npz").exists():
+            send()
+        return real(*given)
+
+    monkeypatch.setattr(method, when, interrupted)
+    with pytest.raises(interrupts.Interrupted, match=rf"stopped {place}.* \(in Python resume=True\) goes on"):
+        tffcl.train(method, clients, rounds=1, clients_per_round=2, out=tmp_path / "run", show_progress=False)
+    monkeypatch.undo()
+    assert tffcl.train(method, clients, rounds=1, clients_per_round=2, out=tmp_path / "run", resume=True, show_progress=False)

@@ -142,7 +142,7 @@ def test_who_asks_for_the_end_saves_and_leaves_no_worker(tmp_path, number):
     process.send_signal(number)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 130 and [*(target / "checkpoints").glob("round_*.npz")]
-    assert "the same command with --resume goes on" in errors
+    assert "the same command with --resume (in Python resume=True) goes on" in errors
     assert "Traceback" not in errors
     assert workers and not any(alive(pid) for pid in workers)
 

@@ -217,5 +217,5 @@ def unwritten(error: OSError, out: pathlib.Path, checkpoints: Checkpoints) -> Us
     there = "nothing of the run is saved"
     if saved is not None:
         rounds = f"what was done up to round {saved} is saved, later rounds are lost" if saved else "no round is saved"
-        there = f"{rounds}; the same command with --resume goes on when it can be written"
+        there = f"{rounds}; the same command with --resume (in Python resume=True) goes on when it can be written"
     return UserError(f"{place} cannot be written: {error.strerror or error} ({there})")

@@ -96,7 +96,8 @@ def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: 
         if foreign:
             raise UserError(f"{out / foreign[0]} is no run's, and a run would write over it; move it, or give another --out")
         return
-    if overwrite or not is_begun(out):
+    begun = is_begun(out)
+    if overwrite or not begun and not (resume and (out / "config.toml").is_file()):
         return
     if not resume:
         raise UserError(
@@ -334,8 +335,13 @@ def check_same(out: pathlib.Path, settings: Mapping, *, longer: bool = False):
     )
     if difference:
         key, before, now = difference
+        if longer and key == "train.rounds":
+            raise UserError(
+                f"{out} holds a run of {before} rounds, not {now}; it goes on for as many or more, or give another --out (for a result "
+                f"after {now} rounds begin with these, and resume with more; until= stops a run before its end)"
+            )
         raise UserError(
-            f"{out} holds another run: its {key} is {before!r}, not {now!r}; resume with its own settings, or give another --out"
+            f"{out} holds another run: its {key} is {before!r}, not {now!r}; resume with its own settings, start anew with --overwrite, or give another --out"
         )
 
 

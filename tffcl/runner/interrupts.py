@@ -22,6 +22,12 @@ class Interrupted(UserError):
     exit_code = 130  # as shells have it for a process that Ctrl-C has ended
 
 
+def stopped(done: int) -> Interrupted:
+    """Returns the error for a run that was asked to end when so many rounds were done and saved."""
+    when = f"after round {done}" if done else "before the first round"
+    return Interrupted(f"stopped {when}; the same command with --resume (in Python resume=True) goes on")
+
+
 class Interrupts:
     """Whether the process has been asked to end.
 

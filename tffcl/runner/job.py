@@ -16,7 +16,7 @@ from tffcl.runner import accuracies, checks, summary
 from tffcl.runner.checkpoints import Checkpoints
 from tffcl.runner.clustering_error import clustering_error
 from tffcl.runner.history import ClusterHistory
-from tffcl.runner.interrupts import Interrupted, Interrupts
+from tffcl.runner.interrupts import Interrupts, stopped
 from tffcl.runner.privacy import NOTHING, BudgetSpent, Ledger
 from tffcl.runner.progress import show
 from tffcl.runner.round_metrics import Metrics
@@ -186,7 +186,7 @@ def run_rounds(job: Job, state, done: int, last: int, checkpoints: Checkpoints, 
     except KeyboardInterrupt:
         if done > saved:
             save()
-        raise Interrupted(f"stopped after round {done}; the same command with --resume goes on") from None
+        raise stopped(done) from None
     except UserError as error:
         if done > saved:
             save()

@@ -119,7 +119,7 @@ def _digest(names: list[str], rows: list[list[str]]) -> str:
 
 
 def _damaged(file: pathlib.Path, reason: str) -> UserError:
-    return UserError(f"{file} is damaged: {' '.join(reason.split())}; without it, --resume goes on, but its rounds are lost")
+    return UserError(f"{file} is damaged: {' '.join(reason.split())}; without it, --resume (in Python resume=True) goes on, but its rounds are lost")
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -20,7 +20,7 @@ from tffcl.runner import checks, directory, fingerprint, needs
 from tffcl.runner.checkpoints import Checkpoints, unwritten
 from tffcl.runner.finishing import finish
 from tffcl.runner.history import ClusterHistory
-from tffcl.runner.interrupts import Interrupts, watch_for_interrupts
+from tffcl.runner.interrupts import Interrupts, stopped, watch_for_interrupts
 from tffcl.runner.job import Job, Protocol, first_state, no_progress, run_rounds
 from tffcl.runner.lock import locked
 from tffcl.runner.privacy import Ledger, PrivacySettings, warn_of_delta
@@ -95,6 +95,7 @@ def train(
       UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
       Interrupted: After Ctrl-C, SIGTERM or SIGHUP.
     """
+    runtime.check_process()
     checks.check_method(method)
     method = as_method(method)
     most = None if memory is None else parse_bytes(memory)
@@ -119,6 +120,8 @@ def train(
                 state, accuracy, done = _trained(job, out, checkpoints, taking_part, bar, resume=resume, until=until)
                 about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": done}
                 return None if accuracy is None else finish(job, out, about, state, accuracy)
+    except KeyboardInterrupt:  # not in a round
+        raise stopped(checkpoints.latest() or 0) from None
     except (ConnectionError, TimeoutError):  # of workers, not of files
         raise
     except OSError as error:
