@@ -81,7 +81,7 @@ def test_what_is_loaded_of_a_run_has_fresh_noise_and_nobody_malicious(tff_worker
 
     deployed, simulated = factory(), factory(simulated=True)
     assert type(deployed).__name__ == "PrivateClusteredMeanFactory" and type(simulated).__name__ == "AttackedFactory"
-    assert deployed._seed is None and simulated._inner._seed is not None
+    assert deployed.noise_seed is None and simulated.noise_seed is not None
 
 
 def test_the_bytes_are_those_that_a_rule_sends(model):

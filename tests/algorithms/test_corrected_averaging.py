@@ -9,6 +9,7 @@ import tensorflow as tf
 import tffcl
 from tests.oracles import corrected_averaging as oracle
 from tests.short_runs import COHORTS, TRAINING, assert_close, batch_rows, cohort_of, models_of, train
+from tffcl.algorithms.composed import ComposedParameters, build_composed
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fednova import FedNovaParameters, build_fednova
 from tffcl.algorithms.fedprox import FedProxParameters, build_fedprox
@@ -163,6 +164,19 @@ def test_newcomers_leave_c_the_mean_of_all_control_variates(tff_worker, model, p
     joined = method.admit(state, late)
     assert apart(joined) < 1e-6 < 1e-2 < np.abs(joined.server["control_sums"]).max() / 5
     assert apart(train(method, population, [(0, 3), (1, 3, 4), (0, 2)], joined)) < 1e-6
+
+
+@SLOW
+def test_newcomers_that_join_clusters_and_found_one_leave_each_c_right(tff_worker, model, digit_clients):
+    turned = digit_clients([40] * 6, turns=[0, 0, 0, 0, 1, 1])
+    few, late = turned.restricted([0, 1, 2]), turned.restricted([3, 4, 5])
+    method = build_composed(model, PLAIN, ComposedParameters(threshold=12, training="scaffold"))
+    joined = method.admit(train(method, few, [(0, 1, 2)] * 3), late)
+    assert list(joined.assignment) == [0, 0, 0, 0, 1, 1]
+    for state in (joined, train(method, turned, [(0, 3, 4, 5), (1, 2, 5)], joined)):
+        for cluster, summed in enumerate(state.server["control_sums"]):
+            members = state.client_ids[state.assignment == cluster]
+            np.testing.assert_allclose(summed, np.sum(state.kept.of(members), axis=0), rtol=0, atol=2e-6)
 
 
 @pytest.fixture(scope="module")

@@ -73,6 +73,8 @@ def test_what_is_exported_runs_and_shows_no_client(exported, capsys, label):
 
 def test_the_script_runs_secure_rounds(exported, worker, capfd):
     to = exported("secure_sum")
+    (training,) = [phase for phase in read_manifest(to)["phases"] if phase["phase"] == "training"]
+    assert training["asks"].startswith("no clients of a cluster of which fewer than 2 take part")
     try:
         runpy.run_path(str(to / "run_one_round.py"))["main"]()
     finally:

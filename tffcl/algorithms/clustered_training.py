@@ -22,7 +22,7 @@ from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, compose
-from tffcl.rounds.releases import all_noised
+from tffcl.rounds.releases import all_noised, members_needed
 from tffcl.rounds.server_steps import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.summed import summed_form
@@ -182,6 +182,7 @@ class ClusteredTraining:
             server_values=self.broadcast,
             summed=summed_form(self.round) if self.round else None,
             build_for=None if self.round else build_for,
+            members_needed=members_needed(self.round_for(1).uploads),
             **more,
         )
 
@@ -237,7 +238,7 @@ def round_computations(composed: Round, first: Mapping, aggregators: Mapping | N
 
 def _of_large_clusters(composed: Round, state: ClusteredState, cohort: Cohort) -> Cohort:
     """The clients of a cohort whose cluster has as many of them as each upload of the round needs."""
-    needed = max((traits(factory).members_needed for factory in composed.uploads.values()), default=1)
+    needed = members_needed(composed.uploads)
     _, place, members = np.unique(state.clusters(cohort.client_ids), return_inverse=True, return_counts=True)
     asked = members[place] >= needed
     if asked.all():

@@ -293,6 +293,7 @@ class IFCA(Choosing):
             lambda: round_computations(self._round, {"models": self._drawn}),
             server_values=values,
             summed=summed_form(self._round),
+            members_needed=releases.members_needed(self._round.uploads),
         )
 
 

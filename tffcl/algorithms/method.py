@@ -140,6 +140,7 @@ class Exports:
         `rounds.summed`; None where the server needs each client's upload.
       clustering: What the numbers of the grouping mean, by name, for the manifest.
       build_for: `(number of clusters) -> {name: tff.Computation}`, where that decides the computations; else None.
+      members_needed: A cluster of which fewer clients are in a round waits, see `aggregators.traits.FactoryTraits`.
     """
 
     build: Callable[[], Mapping[str, tff.Computation]]
@@ -147,6 +148,7 @@ class Exports:
     summed: Callable[[int], tff.Computation] | None = None
     clustering: Mapping[str, str] = dataclasses.field(default_factory=dict)
     build_for: Callable[[int], Mapping[str, tff.Computation]] | None = None
+    members_needed: int = 1
 
     def computations(self, state) -> dict[str, tff.Computation]:
         """Returns what runs on devices and aggregators from a state on."""

@@ -309,6 +309,9 @@ def _phases(method, exports: Exports, computations) -> list[dict]:
             "computation": "training",
             "server_value": "initial at first, trained to go on from this run",
         })  # fmt: skip
+        if (needed := exports.members_needed) > 1:
+            asked = f"no clients of a cluster of which fewer than {needed} take part: their sums would hide nobody (min_cluster_size)"
+            phases[-1]["asks"] = asked
     elif "training_with_kept" in computations:
         phases.append({"phase": "training", "when": "every round", "computation": "training_with_kept", "gives": _KEPT})
     return phases
