@@ -385,10 +385,22 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
     ]
     hidden, losses = Release("a round", 0, 5, 5, hidden=True), Release("the losses", 0, 5, 5)  # of everybody, both of them
     (note,) = ledger_of(2 * [losses, hidden]).notes
-    assert note.startswith(
-        "secure sums hide the updates only: 2 times clients also told the server, under their names, what nothing"
-    )
+    assert note.startswith("secure sums hide the updates only: clients also told") and note.endswith("(asked 2 times)")
     assert ledger_of([signatures, Release("a round", 0, 3, 5)]).notes == []  # where nothing is hidden nobody is misled
+
+
+def test_what_clients_tell_beside_secure_sums_in_every_round_is_noted(tff_worker, model, population):
+    """CLoVE's losses; and, at the start alone, which of IFCA's models attracts whom."""
+    first = Cohort(population, population.client_ids, (1, 1))
+    how = IFCAParameters(num_clusters=2, start="attracting", least_share=0.01)
+    for method in (
+        build_clove(model, TRAINING, CLoVEParameters(num_clusters=2), aggregation="secure_sum"),
+        build_ifca(model, TRAINING, how, seed=0, aggregation="secure_sum"),
+    ):
+        ledger = ledger_of([])
+        with releases.accounted(ledger):
+            method.next(method.initialize(population), first)
+        assert [note.partition(":")[0] for note in ledger.notes] == ["secure sums hide the updates only"], method
 
 
 @pytest.mark.parametrize(

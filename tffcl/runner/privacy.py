@@ -230,8 +230,8 @@ class Ledger:
         told = "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
         others = sum(self._counts[kind].times for kind in in_the_open if not kind.once)
         asked = (
-            f"secure sums hide the updates only: {others} times clients also told the server, under their names, what nothing hides "
-            "(their losses under the models, or the model that they choose)"
+            "secure sums hide the updates only: clients also told the server, under their names, what nothing hides, such as their "
+            f"losses under the models or the model that they choose (asked {'once' if others == 1 else f'{others} times'})"
         )
         return [told] * any(kind.once for kind in in_the_open) + [asked] * bool(others)
 
