@@ -1,14 +1,23 @@
 """What FLIS and IFCA become at their limits."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
+from tffcl.algorithms import choosing
+from tffcl.algorithms.choosing import build_trying, losses_of_few
+from tffcl.algorithms.clove import CLoVEParameters, build_clove
 from tffcl.algorithms.flis_dc import FLISDCParameters, build_flis_dc
 from tffcl.algorithms.flis_hc import FLISHCParameters, build_flis_hc
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca
 from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_sgd import build_local_sgd
+from tffcl.clustering.loss_vectors import group_by_losses
+from tffcl.rounds.asking import ask_all
+
+CHOOSERS = (build_ifca, IFCAParameters), (build_clove, CLoVEParameters)
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +86,23 @@ def test_ifcas_shared_layers_are_the_mean_over_the_whole_cohort(tff_worker, mode
         )
         assert_close(after.models[cluster, last.start :], own[last.start :])
     assert np.abs(shared - before.models[0, : last.start]).max() > 1e-2
+
+
+def test_losses_of_many_small_clients_are_those_that_each_would_answer(tff_worker, model, digit_clients, monkeypatch):
+    """At an evaluation these are not asked through the runtime; choices are the same, with clients of any size together."""
+    population = digit_clients([3, 260, 40, 250, 1, 200, 51, 7])
+    models = np.stack([model.draw(seed) for seed in (1, 2, 3)] + [np.full(model.size, np.nan, np.float32)])
+    asked = ask_all(build_trying(model, 4, stacked=True), models, population, population.stacked)
+    few, losses = losses_of_few(model, models, population, population.stacked)
+    assert few.tolist() == [True, False, True, True, True, True, True, True] and np.isinf(losses[:, 3]).all()
+    np.testing.assert_allclose(losses, asked[few], rtol=1e-5)
+    ifca, clove = (build(model, TRAINING, how(num_clusters=4)) for build, how in CHOOSERS)
+    people = []
+    monkeypatch.setattr(
+        choosing, "ask_all", lambda *given, **more: people.append(given[2].client_ids.tolist()) or ask_all(*given, **more)
+    )
+    np.testing.assert_array_equal(ifca.chosen_rows(models, population), asked.argmin(axis=1))
+    assert people == [[1]]
+    state = dataclasses.replace(clove.initialize(population), models=models)
+    expected = group_by_losses(asked)
+    np.testing.assert_array_equal(clove.choose(state, population).assignment, expected)

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.choosing import build_trying, notes_of_models
+from tffcl.algorithms.choosing import build_trying, losses_of_few, notes_of_models
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
@@ -63,13 +63,13 @@ class CLoVE(EngineMethod):
             return self.engine.next(state, cohort)
         clients = len(cohort.client_ids)
         asked = cohort.population.restricted(cohort.client_ids)
-        grouped = self._grouped(state, asked, cohort.seed[1], releases.of_all("the losses", asked))
+        losses = ask_all(self._trying, state.models, asked, asked.stacked, told=releases.of_all("the losses", asked))
+        grouped = self._grouped(state, asked, cohort.seed[1], losses)
         state, metrics = self.engine.next(grouped, cohort)
         return state, metrics.with_signatures(self.joining * clients)
 
-    def _grouped(self, state: ClusteredState, population: Population, number: int, told=None) -> ClusteredState:
-        """The state after the clients of a population were clustered by their losses."""
-        losses = ask_all(self._trying, state.models, population, population.stacked, told=told)
+    def _grouped(self, state: ClusteredState, population: Population, number: int, losses: np.ndarray) -> ClusteredState:
+        """The state after the clients of a population were clustered by their losses `float32 [N, K]`."""
         assignment = state.assignment.copy()
         where = state.index(population.client_ids)
         assignment[where] = group_by_losses(losses, square_root=self._how.square_root, seed=self._seed + number)
@@ -79,7 +79,13 @@ class CLoVE(EngineMethod):
         """Everyone is clustered by their losses under the models of now."""
         if self._how.num_clusters == 1:
             return state
-        return self._grouped(state, population, 0)
+        few, losses = losses_of_few(self.model, state.models, population, population.stacked)
+        found = np.empty([len(population), self._how.num_clusters], np.float32)
+        found[few] = losses
+        if not few.all():
+            others = population.restricted(population.client_ids[~few])
+            found[~few] = ask_all(self._trying, state.models, others, others.stacked)
+        return self._grouped(state, population, 0, found)
 
     def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
         """A newcomer, who has nobody to be clustered with, takes the model of least loss."""

@@ -81,17 +81,27 @@ def build_count_correct(model: FlatModel):
     return count_correct
 
 
+def build_losses(model: FlatModel, *, few: bool = False):
+    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> float32[n]`, the loss of each example; `few` as in `build_predict`."""
+    outputs = _build_inference(model, tf.identity, tf.float32, (*model.label_shape, model.num_classes), few)
+
+    @tf.function(autograph=False)
+    def losses(vector, x, y):
+        return model.losses(outputs(vector, x), y)
+
+    return losses
+
+
 def build_mean_loss(model: FlatModel):
     """Builds `(vector float32[P], x [n, ...], y int32[n]) -> float32`, the mean loss.
 
     With n = 0 the loss is 0; where the model's answers are not finite it is infinite.
     """
-    outputs = _build_inference(model, tf.identity, tf.float32, (*model.label_shape, model.num_classes))
+    losses = build_losses(model)
 
     @tf.function(autograph=False)
     def mean_loss(vector, x, y):
-        losses = model.losses(outputs(vector, x), y)
-        mean = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.cast(tf.shape(y)[0], tf.float32))
+        mean = tf.math.divide_no_nan(tf.reduce_sum(losses(vector, x, y)), tf.cast(tf.shape(y)[0], tf.float32))
         return tf.where(tf.math.is_finite(mean), mean, float("inf"))
 
     return mean_loss
