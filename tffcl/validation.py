@@ -113,6 +113,22 @@ def check_labels(labels: Collection[str], what: str):
             raise UserError(f"{other!r} and {label!r} differ by case alone; each must be {what}, which results are in")
 
 
+def check_kind(name: str, value: object, kind: type | tuple[type, ...], wanted: str):
+    """Checks that an argument is an object of a class.
+
+    Args:
+      name: The argument's.
+      value: What was given.
+      kind: The class, or several.
+      wanted: In words, with how to make one, e.g. "a tffcl.FlatModel, as FlatModel.from_keras makes one".
+
+    Raises:
+      UserError: If it is none.
+    """
+    if not isinstance(value, kind):
+        raise UserError(f"{name} is of {type(value).__name__}; it must be {wanted}", key=name)
+
+
 def describe(kind: Any) -> str:
     """Says in words what a value of the type `kind` may be, e.g. "a whole number from 1"; "" if it may be anything."""
     return _words(_info(kind))
@@ -157,17 +173,21 @@ class Parameters(Shown):
 
     Attributes:
       renamed: Keys of earlier versions, which task files may still have, and what they are called now.
+      instead: Names that users of other libraries look for, and what there is in their place.
       alternatives: Groups of keys of which one stands for all: given on the command line, it replaces the file's others.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]  # those of who derives from this
     renamed: ClassVar[Mapping[str, str]] = {}
+    instead: ClassVar[Mapping[str, str]] = {}
     alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def __new__(cls, *_, **given):
         """Raises UserError, with the nearest name, where Python would raise a TypeError for a field that there is not."""
         names = [field.name for field in dataclasses.fields(cls)]
         for name in given:
+            if name in cls.instead:
+                raise UserError(f"{cls.__name__} has no {name}: {cls.instead[name]}", key=name)
             if name not in names:
                 raise unknown(f"parameter of {cls.__name__}", name, names)
         return super().__new__(cls)

@@ -326,6 +326,67 @@ def test_weights_that_a_keras_model_gets_later_are_told_of(tmp_path, clinics):
     assert run(method, clients, tmp_path / "before", resume=True).summary["rounds"] == 2
 
 
+def with_token(arrays, client, token):
+    x, y = arrays[client]
+    return {**arrays, client: (np.where((np.arange(len(x)) == 3)[:, None] & (np.arange(9) == 2), token, x), y)}
+
+
+def test_a_token_that_no_embedding_has_is_told_by_client(tmp_path):
+    train, test = own_data.writers()
+    method, known = build_fedavg(own_data.letters(), TRAINING), Population.from_arrays(train, test)
+    for clients, later, message in (
+        (Population.from_arrays(with_token(train, "writer 2", 99), test), {}, "client writer 2 has the token 99; .* takes tokens from 0 to 11"),
+        (Population.from_arrays(train, with_token(test, "writer 4", -1)), {}, "client writer 4 has the token -1"),
+        (known, {2: Population.from_arrays(with_token(train, "writer 0", 12), test, known=known)}, "client writer 0 has the token 12"),
+    ):
+        with pytest.raises(UserError, match=message) as told:
+            run(method, clients, tmp_path / "run", later=later)
+        assert "\n" not in str(told.value) and not (tmp_path / "run").exists()
+    result = run(method, known, tmp_path / "run", rounds=1)
+    for probabilities in (False, True):
+        with pytest.raises(UserError, match="one of the examples has the token 12; .* takes tokens from 0 to 11"):
+            result.predict("writer 1", np.full([2, 9], 12), probabilities=probabilities)
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda model, run: build_fedavg(model.keras, TRAINING), "model is of Sequential; it must be a tffcl.FlatModel, as FlatModel.from_keras"),
+        (lambda model, run: build_fedavg(model, {"epochs": 2}), r"training is of dict; it must be a LocalTraining\(...\)"),
+        (lambda model, run: build_pacfl(model, TRAINING, {"num_clusters": 3}), r"parameters is of dict; it must be a PACFLParameters\(...\)"),
+        (lambda model, run: build_ifca(model, TRAINING, 3), r"parameters is of int; it must be a IFCAParameters\(...\)"),
+        (lambda model, run: run(own_data.clinics()[0]), "population is of dict; it must be a tffcl.Population, as Population.from_arrays makes"),
+        (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), {2: {}}), r"later\[2\] is of dict; it must be a tffcl.Population"),
+        (lambda model, run: tffcl.compare([build_fedavg(model, TRAINING)], "nowhere"), r"one of configs is of OneModel; .* tffcl.resolve.* tffcl.train"),
+        (lambda model, run: tffcl.compare(build_fedavg(model, TRAINING), "nowhere"), "configs is of OneModel; it must be a list of what tffcl.resolve"),
+        (lambda model, run: tffcl.run("demo_digits", "nowhere"), "config is of str; it must be what tffcl.resolve"),
+        (lambda model, run: tffcl.measure_similarity(Population.from_arrays(own_data.clinics()[0])), "config is of Population; it must be what"),
+        (lambda model, run: tffcl.export_result("runs/mine", "nowhere"), "result is of str; it must be what tffcl.train or tffcl.run returns"),
+        (lambda model, run: tffcl.write_report(model), "path is of FlatModel; it must be the directory of a run, e.g. result.out"),
+        (lambda model, run: tffcl.LocalTraining(class_weight={0: 2}), r"LocalTraining has no class_weight: a tf.keras.losses.Loss of your own weighs"),
+        (lambda model, run: tffcl.LocalTraining(optimizer="adam"), "LocalTraining has no optimizer: clients train by SGD, with momentum"),
+    ],
+)  # fmt: skip
+def test_an_object_of_the_wrong_kind_is_told_in_one_line(tmp_path, call, message):
+    model = own_data.perceptron()
+
+    def trained(population, later=None):
+        return run(build_fedavg(model, TRAINING), population, tmp_path / "run", later=later)
+
+    with pytest.raises(UserError, match=message) as told:
+        call(model, trained)
+    assert "\n" not in str(told.value)
+
+
+def test_columns_of_a_result_are_known_by_name(clinics, regression, tmp_path, monkeypatch):
+    result = run(build_fedavg(regression, TRAINING), Population.from_arrays(*clinics), tmp_path / "run", rounds=1)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as where pandas is not installed
+    for rows in (result.clients, result.clients[:2]):
+        assert "cluster" in rows and "nowhere" not in rows and "cluster_accuracy" in rows.columns
+        assert rows["client_id"][1] == rows.client_id[1] == rows[1]["client_id"] == "clinic_1" and len(repr(rows)) < 300
+    assert repr(result.rounds).startswith("1 rows of round, ")
+
+
 def small_images():
     layers = own_data.layers
     keras = own_data.sequential(layers.Flatten(input_shape=(8, 8, 1)), layers.Dense(10))

@@ -393,7 +393,7 @@ LINE = np.zeros([CLIENTS, CLIENTS], np.float32)
         (with_models(lambda models, rows: (models, rows / 1)), r"models_for gives rows float64 \[6\]"),
         (with_models(lambda models, rows: (models, rows + 1)), "models_for gives rows 1 to 2 of 2 models"),
         (with_models(lambda models, rows: (models, rows - 1)), "models_for gives rows -1 to 0 of 2 models"),
-        (with_models(diverged), "means: model 1 is not finite; a lower learning_rate helps, or the data hold NaN"),
+        (with_models(diverged), "means: model 1 is not finite; a lower learning_rate helps, or features on a smaller scale"),
         (changed(views=lambda self, state: {}), "views must return tffcl.algorithms.method.Views, not dict"),
         (with_views(client_ids=np.arange(1, 7)), "views must be of the 6 clients that take part, ascending"),
         (with_views(clusters=np.zeros(5, int)), r"views.clusters is int64 \[5\]; its shape must be \[6\]"),

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tffcl.algorithms.method import Method
-from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.foreign import check_start
-from tffcl.validation import Parameters
+from tffcl.validation import Parameters, check_kind
 
 Build = TypeVar("Build", bound=Callable)
 
@@ -26,7 +25,7 @@ def remembering(build: Build) -> Build:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         for name, value in bound.arguments.items():
-            check_kind(name, value, signature.parameters[name].annotation)
+            check_declared(name, value, signature.parameters[name].annotation)
         method = build(*args, **kwargs)
         if isinstance(method, Method):  # and no engine of one
             method.built_from = dict(bound.arguments)
@@ -35,12 +34,10 @@ def remembering(build: Build) -> Build:
     return remembered  # type: ignore[return-value]
 
 
-def check_kind(name: str, value: object, kind: object):
+def check_declared(name: str, value: object, kind: object):
     """Raises UserError if a model is no FlatModel that a run can start from, or parameters are not of the class `kind`."""
-    if not isinstance(kind, type) or not issubclass(kind, (FlatModel, Parameters)):
-        return
-    if not isinstance(value, kind):
-        wanted = "a tffcl.FlatModel, as FlatModel.from_keras makes one" if kind is FlatModel else f"a {kind.__name__}(...)"
-        raise UserError(f"{name} is of {type(value).__name__}; it must be {wanted}")
     if kind is FlatModel:
+        check_kind(name, value, FlatModel, "a tffcl.FlatModel, as FlatModel.from_keras makes one")
         check_start(value)
+    elif isinstance(kind, type) and issubclass(kind, Parameters):
+        check_kind(name, value, kind, f"a {kind.__name__}(...)")

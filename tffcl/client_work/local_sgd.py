@@ -1,6 +1,7 @@
 """Local training: epochs of mini-batch SGD with momentum on a model that comes and goes as one vector."""
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -31,6 +32,14 @@ class LocalTraining(Parameters):
       weight_decay: L2 coefficient added to the gradient.
       proximal_weight: μ of FedProx, λ of Ditto and StoCFL: the loss has `proximal_weight / 2 * ||w - centre||^2` added.
     """
+
+    instead: ClassVar = {
+        "class_weight": "a tf.keras.losses.Loss of your own weighs classes, call(y, outputs) with tf.gather(weights, y)",
+        "optimizer": "clients train by SGD, with momentum; optimizer= of build_fedavg is the server's",
+        "callbacks": "tffcl.train(rounds=R, resume=True) with more and more rounds lets you look at each, and stop",
+        "schedule": "learning_rate_decay is what the learning rate is multiplied by after every round",
+        "lr": "it is called learning_rate",
+    }
 
     epochs: Count = 1
     batch_size: Whole = 10

@@ -11,7 +11,7 @@ from tffcl import runtime
 from tffcl.errors import Diverged, UserError, tell
 from tffcl.experiments.clock import Job, ended, started
 from tffcl.experiments.comparable import check_comparable
-from tffcl.experiments.config import RunConfig
+from tffcl.experiments.config import RunConfig, check_config
 from tffcl.experiments.run import run
 from tffcl.regular_files import write_text
 from tffcl.reporting import report
@@ -22,6 +22,7 @@ from tffcl.reporting.targets import Target, read_targets
 from tffcl.runner.directory import FAILED, check_claim, check_no_run, place_in
 from tffcl.runner.lock import locked
 from tffcl.runtime import RemoteWorkers
+from tffcl.validation import check_kind
 
 
 def compare(
@@ -55,6 +56,9 @@ def compare(
     Raises:
       UserError: As `run_all`, or if two configurations are the same run, or one that is there already has other settings.
     """
+    check_kind("configs", configs, (list, tuple), "a list of what tffcl.resolve(task, algorithm) returns")
+    for each in configs:
+        check_config("one of configs", each)
     out = pathlib.Path(out)
     check_no_run(out, "a comparison", COMPARISON, ["algorithms"], ["report.html", "table.csv", "targets.csv"])
     places = [place_in(out, config.algorithm, f"seed-{config.seed}") for config in configs]

@@ -32,6 +32,7 @@ from tffcl.runner.directory import BUILT_FROM
 from tffcl.runner.privacy import PrivacySettings
 from tffcl.validation import (
     Parameters,
+    check_kind,
     check_labels,
     check_options,
     check_value,
@@ -71,6 +72,12 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
                 raise UserError(f"--set {pair!r}: {part} has a value already, so it has no keys")
         table[path[-1]] = value
     return overrides
+
+
+def check_config(name: str, config: object):
+    """Raises UserError if something else is given in the place of what `resolve` returns."""
+    wanted = "what tffcl.resolve(task, algorithm) returns; methods and clients that were made in Python are for tffcl.train"
+    check_kind(name, config, RunConfig, wanted)
 
 
 def resolve(

@@ -5,7 +5,7 @@ import pathlib
 from tffcl.aggregators.attacked import OF_DATA
 from tffcl.experiments import prepare
 from tffcl.experiments.attacks import note_of, told_of, with_imitators, with_wrong_labels
-from tffcl.experiments.config import RunConfig
+from tffcl.experiments.config import RunConfig, check_config
 from tffcl.experiments.populations import build_populations
 from tffcl.experiments.published import write_published
 from tffcl.runner import directory
@@ -43,6 +43,7 @@ def run(
       UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
       Interrupted: After Ctrl-C, SIGTERM or SIGHUP.
     """
+    check_config("config", config)
     settings, protocol = config.as_dict(), config.train
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before the data are read

@@ -13,7 +13,7 @@ from tffcl.clustering.projection import project
 from tffcl.errors import unknown
 from tffcl.experiments import prepare
 from tffcl.experiments.catalog import SIGNATURES
-from tffcl.experiments.config import RunConfig
+from tffcl.experiments.config import RunConfig, check_config
 from tffcl.experiments.populations import build_population
 from tffcl.regular_files import replacing
 from tffcl.runner.summary import rand_index
@@ -105,6 +105,7 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
     Raises:
       UserError: If the method does not cluster before training.
     """
+    check_config("config", config)
     if config.method_source.clustering_builder is None:
         before = {*SIGNATURES.values(), "composed"}
         raise unknown("algorithm that clusters before training", config.algorithm, before)

@@ -24,6 +24,7 @@ from tffcl.models.saved_model import save_models
 from tffcl.runner import directory as runs
 from tffcl.runner import state_arrays
 from tffcl.runner.result import Result, Trained
+from tffcl.validation import check_kind
 
 SUMMED = "training_summed"
 TRAININGS = {"training", "training_with_kept"}  # forms of a round of training; the script runs the first that there is
@@ -85,6 +86,7 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
     Raises:
       UserError: If `to` holds something, or `<to>.partial` exists.
     """
+    check_kind("result", result, Result, "what tffcl.train or tffcl.run returns")
     to = pathlib.Path(to)
     _check_free(to)
     runtime.use_local_worker()

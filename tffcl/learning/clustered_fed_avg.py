@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
-from tffcl.algorithms.built_from import check_kind
+from tffcl.algorithms.built_from import check_declared
 from tffcl.algorithms.ifca import IFCAParameters, draw_models
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, build_choose_and_train
@@ -104,7 +104,7 @@ def build_clustered_fed_avg(
       UserError: If an argument is not what it must be.
     """
     for name, value, kind in (("model", model, FlatModel), ("training", training, LocalTraining)):
-        check_kind(name, value, kind)
+        check_declared(name, value, kind)
     how = IFCAParameters(num_clusters=num_clusters)
     seed = check_value("seed", seed, Whole)
     spec = check_element_spec(model, element_spec)

@@ -203,7 +203,7 @@ class FlatModel(FlatWeights, Shown):
       initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn; None for a model of another origin.
       key: Equal for models of one architecture, whatever their initial weights: what is traced for one serves the other. None
         for a model that is like no other.
-      keras: The Keras model that it was made of; None for all others. Its weights are not those of the vectors.
+      keras: The Keras model that it was made of; None for all others. A run does not start if it has got other weights since.
     """
 
     functional: tff.learning.models.FunctionalModel
@@ -295,7 +295,7 @@ class FlatModel(FlatWeights, Shown):
             label.
           name: For titles.
           weight_names: "layer/weight" of each trainable weight, so that layers can be named; default numbers.
-          probabilities: Outputs to probabilities; default softmax, for outputs that are logits.
+          probabilities: Outputs to probabilities; default softmax, or nothing where the outputs are probabilities already.
 
         Raises:
           UserError: If the input is no such batch, or the output is not floats for two or more classes.
@@ -310,14 +310,16 @@ class FlatModel(FlatWeights, Shown):
 
         Args:
           keras_model: Built, with an output for each class; all weights trained (no batch normalization, no frozen layers), no
-            regularizers.
+            regularizers. Training starts from the weights that it has now.
           loss: Of whole-number labels, a mean over the batch, e.g.
-            `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
+            `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`; labels that it leaves out (`ignore_class`), as
+            padding is, do not count in accuracies either.
           input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension.
           name: For titles; default the Keras model's.
 
         Raises:
-          UserError: If the model is not built, or TFF cannot make a function of it.
+          UserError: If the model is not built, TFF cannot make a function of it, or the loss takes logits where the outputs are
+            probabilities, or the other way round.
         """
         from tffcl.models import foreign
 

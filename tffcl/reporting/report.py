@@ -26,6 +26,8 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
     Raises:
       UserError: If a file of a run is missing or damaged, or the directory cannot be written to.
     """
+    if not isinstance(path, (str, pathlib.PurePath)):
+        raise UserError(f"path is of {type(path).__name__}; it must be the directory of a run, e.g. result.out")
     path = pathlib.Path(path)
     before = style.asked_formats.set(tuple(each for each in _FIGURES if each in formats))
     try:

@@ -143,7 +143,8 @@ def check_finite(reports: Mapping[str, np.ndarray], cohort: Cohort):
     """Raises Diverged if a client's trained model is not finite; the reports' rows are in the order of the cohort."""
     if not np.all(reports["finite"]):
         bad = np.flatnonzero(~reports["finite"])[0]
+        largest = np.abs(cohort.population.stacked(cohort.client_ids[bad])["x"].astype(float)).max()
         raise Diverged(
             f"client {cohort.population.name_of(cohort.client_ids[bad])} trained a model that is not finite (loss {reports['loss'][bad]:g}) in round "
-            f"{cohort.seed[1]}; a lower learning_rate or momentum helps, or its data hold NaN"
+            f"{cohort.seed[1]}; a lower learning_rate or momentum helps, or scaling its features (the largest is {largest:g})"
         )

@@ -63,7 +63,7 @@ def check_models(name: str, models, rows, clients: int, size: int):
     used = np.unique(rows)
     bad = [row for row in used if not np.isfinite(models[row]).all()]
     if bad:
-        raise Diverged(f"{name}: model {bad[0]} is not finite; a lower learning_rate helps, or the data hold NaN")
+        raise Diverged(f"{name}: model {bad[0]} is not finite; a lower learning_rate helps, or features on a smaller scale")
 
 
 def check_views(name: str, views, client_ids: np.ndarray, size: int):

@@ -3,6 +3,7 @@
 import collections
 import functools
 import hashlib
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -12,6 +13,7 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.client_work.local_evaluation import FEW, build_predict
 from tffcl.clients.population import PooledTests, Population
+from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import session_function
@@ -51,6 +53,43 @@ def _build_predict_here(model: FlatModel):
     """Builds `build_predict` as a function of arrays in this process."""
     predict, x = build_predict(model, few=True), model.example_spec["x"]
     return session_function(predict, tf.TensorSpec([model.size]), tf.TensorSpec([None, *model.input_shape], x.dtype))
+
+
+def check_tokens(model: FlatModel, population: Population):
+    """Tries a model of whole numbers, which may be an embedding's, on the examples that hold the least and the largest.
+
+    Raises:
+      UserError: If it cannot be computed on them; names the client, and what is allowed.
+    """
+    dtype = model.example_spec["x"].dtype
+    if not dtype.is_integer or dtype == tf.uint8:  # those are images
+        return
+    extremes = {}
+    for client, x in _held(population):
+        for beyond, place in ((np.less, x.argmin()), (np.greater, x.argmax())) if x.size else ():
+            if beyond not in extremes or beyond(x.flat[place], extremes[beyond][0]):
+                extremes[beyond] = x.flat[place], client, x[place // x[0].size]
+    for _, client, example in extremes.values():
+        try:
+            _build_predict_here(model)(model.initial, example[np.newaxis])
+        except tf.errors.InvalidArgumentError as error:
+            raise not_taken(model, f"client {population.name_of(client)}", error) from None
+
+
+def _held(population: Population):
+    """Yields each client with its training examples, then with its test examples."""
+    yield from ((client, population.stacked(client)["x"]) for client in population.client_ids)
+    tests = population.pooled_tests
+    yield from ((client, tests.x[index]) for client, index in zip(population.client_ids, tests.indices, strict=True))
+
+
+def not_taken(model: FlatModel, who: str, error: tf.errors.InvalidArgumentError) -> UserError:
+    """Returns the error for examples that TensorFlow cannot compute a model on, e.g. a token beyond its vocabulary."""
+    token = re.search(r"indices\S* = (-?\d+) is not in \[(-?\d+), (-?\d+)\)", error.message)
+    if token is None:
+        return UserError(f"{model.name} cannot be computed on the examples of {who}: {' '.join(error.message.split())[:200]}")
+    value, first, end = map(int, token.groups())
+    return UserError(f"{who} has the token {value}; {model.name} takes tokens from {first} to {end - 1}")
 
 
 class Evaluator:

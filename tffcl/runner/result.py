@@ -19,6 +19,7 @@ from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.models.foreign import keras_with
 from tffcl.models.graph_function import graph_function
+from tffcl.runner.evaluator import not_taken
 from tffcl.shown import Shown, percent
 
 
@@ -61,6 +62,8 @@ class Trained(Shown):
     def keras_model_of(self, client) -> tf.keras.Model:
         """Returns the model that a client uses as a Keras model of one's own, to go on with, to save or to serve.
 
+        It answers as the Keras model of `FlatModel.from_keras` does, with logits where that one does.
+
         Raises:
           UserError: If the client did not take part, or the method's model was not made by `FlatModel.from_keras`.
         """
@@ -72,14 +75,14 @@ class Trained(Shown):
         Args:
           client: Whose model.
           x: Examples `[n, ...]` as the model takes them.
-          probabilities: Whether it answers with the probability of each class.
+          probabilities: Whether it answers with the probability of each class, where the Keras model may give logits.
 
         Returns:
           Labels `int32 [n]`, or probabilities `float32 [n, classes]`; with an axis more for sequences of labels.
 
         Raises:
-          UserError: If the client did not take part, the examples' type or shape is not the data's, or entries are NaN, infinite
-            or masked.
+          UserError: If the client did not take part, the examples' type or shape is not the data's, entries are NaN, infinite or
+            masked, or the model cannot be computed on them.
         """
         given, x, spec = x, as_array(x, "the examples"), self.method.model.example_spec["x"]
         if x.shape[1:] != tuple(spec.shape) or x.dtype.kind not in "biuf":
@@ -88,7 +91,10 @@ class Trained(Shown):
             raise UserError(f"the examples are {x.dtype} of shape {list(x.shape)}; they must be {wanted}{hint}")
         check_finite(x, "the examples", given)
         x = as_type(x, spec.dtype.as_numpy_dtype, "the examples")
-        return _predictor(self.method.model, probabilities)(self.model_of(client), x).numpy()
+        try:
+            return _predictor(self.method.model, probabilities)(self.model_of(client), x).numpy()
+        except tf.errors.InvalidArgumentError as error:
+            raise not_taken(self.method.model, "one of the examples", error) from None
 
 
 @built_once
@@ -119,12 +125,12 @@ class Result(Shown):
 
     @property
     def rounds(self):
-        """A row a round: a pandas DataFrame where pandas is installed, else a NumPy structured array."""
+        """A row a round: a pandas DataFrame where pandas is installed, else a NumPy record array; columns by name."""
         return _table(self.round_columns)
 
     @property
     def clients(self):
-        """A row a client: a pandas DataFrame where pandas is installed, else a NumPy structured array."""
+        """A row a client: a pandas DataFrame where pandas is installed, else a NumPy record array; columns by name."""
         return _table({name: column for name, column in self.client_columns.items() if column is not None})
 
     def model_of(self, client) -> np.ndarray:
@@ -160,4 +166,18 @@ def _table(columns: Mapping[str, np.ndarray]):
         import pandas
 
         return pandas.DataFrame(columns)
-    return np.rec.fromarrays(list(columns.values()), names=list(columns))  # type: ignore[call-overload]  # which its stubs lack
+    return np.rec.fromarrays(list(columns.values()), names=list(columns)).view(_Rows)  # type: ignore[call-overload]
+
+
+class _Rows(np.recarray):
+    """A table of NumPy that knows its columns by name, as one of pandas does."""
+
+    def __contains__(self, name) -> bool:
+        return name in self.columns
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.dtype.names or ()
+
+    def __repr__(self) -> str:
+        return f"{len(self)} rows of {', '.join(self.columns)}; a column is an array, e.g. [{self.columns[0]!r}]"

@@ -18,6 +18,7 @@ from tffcl.reporting.marker import read_marker
 from tffcl.rounds import releases, watching
 from tffcl.runner import checks, directory, fingerprint, needs
 from tffcl.runner.checkpoints import Checkpoints, unwritten
+from tffcl.runner.evaluator import check_tokens
 from tffcl.runner.finishing import finish
 from tffcl.runner.history import ClusterHistory
 from tffcl.runner.interrupts import Interrupts, stopped, watch_for_interrupts
@@ -31,6 +32,7 @@ from tffcl.runner.stages import Stages
 from tffcl.runner.told import told_of
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.runtime.memory import budget, budget_bytes, parse_bytes
+from tffcl.validation import check_kind
 
 
 def train(
@@ -97,6 +99,8 @@ def train(
     """
     runtime.check_process()
     checks.check_method(method)
+    for place, each in {"population": population, **{f"later[{start}]": each for start, each in (later or {}).items()}}.items():
+        check_kind(place, each, Population, "a tffcl.Population, as Population.from_arrays makes one")
     method = as_method(method)
     most = None if memory is None else parse_bytes(memory)
     protocol = Protocol(rounds, clients_per_round, seed, evaluate_every, checkpoint_every, keep_checkpoints, sample)
@@ -134,6 +138,7 @@ def _prepared(method, protocol: Protocol, population: Population, later, setting
     population, later = fitted(population, spec), {start: fitted(each, spec) for start, each in (later or {}).items()}
     for each in (population, *later.values()):
         check_examples(each, spec, method.model.num_classes)
+        check_tokens(method.model, each)
     stages = Stages(method.model, population, later)
     sampling.sample_cohort(
         population.client_ids, protocol.clients_per_round, protocol.seed, 1
