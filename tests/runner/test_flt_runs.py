@@ -62,10 +62,8 @@ def test_similarity_by_embeddings_is_what_a_run_starts_from(kept, tmp_path):
     settings = [f"algorithms.flt.{key}={value}" for key, value in METHODS[name].items()] + ["newcomers.clients=0"]
     arguments = [part for setting in settings for part in ("--set", setting)]
     shown = tmp_path / "similarity"
-    assert (
-        main(["similarity", "demo_digits", "--signature", "embedding", "--data-dir", kept, "--out", str(shown), *arguments])
-        == 0
-    )
+    command = ["similarity", "demo_digits", "--signature", "embedding", "--map", "--data-dir", kept, "--out", str(shown)]
+    assert main([*command, *arguments]) == 0
     with np.load(shown / "proximity.npz") as found:
         assert found["proximity"].shape == (40, 40) and len(set(found["labels"])) <= 4
         resolved_again = config.resolve(
@@ -75,7 +73,7 @@ def test_similarity_by_embeddings_is_what_a_run_starts_from(kept, tmp_path):
         with np.load(tmp_path / "run" / "clustering.npz") as clustering:
             for key in ("proximity", "labels", "merges", "threshold"):
                 np.testing.assert_array_equal(found[key], clustering[key])
-    assert (shown / "dendrogram.png").stat().st_size > 10_000
+    assert (shown / "dendrogram.png").stat().st_size > 10_000 and (shown / "umap.png").stat().st_size > 5_000
 
 
 def test_similarity_suggests_the_gamma_that_a_task_says(kept, tmp_path, capsys):

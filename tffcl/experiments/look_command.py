@@ -13,6 +13,7 @@ def add_similarity(parser):
         "--signature", default="subspace", metavar="S", help="what clients tell about their data (default: subspace)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S")
+    parser.add_argument("--map", action="store_true", help="also umap.png, the clients as points, those that are alike near each other")
     parser.add_argument("--out", metavar="OUT", help="directory of matrix and pictures (default: below runs/)")
 
 
@@ -49,7 +50,7 @@ def similarity(options):
         overrides = tasks.merged({"algorithms": {"composed": {"signature": name}}}, overrides)
     resolved = config.resolve(options.task, method, seed=options.seed, overrides=overrides)
     out = options.out or f"runs/{shared.task_name(options.task)}/similarity/{name.replace(':', '.')}"
-    print(similarity.similarity(resolved, out, data_dir=options.data_dir))
+    print(similarity.similarity(resolved, out, data_dir=options.data_dir, map_clients=options.map))
 
 
 def show(options):

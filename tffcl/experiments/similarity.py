@@ -121,7 +121,7 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
     return Similarity(population.client_ids, found, labels, dendrogram, threshold, suggestion, how, config.seed)
 
 
-def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None) -> str:
+def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None, map_clients: bool = False) -> str:
     """Measures and draws the clients' proximity matrix.
 
     Writes `proximity.npz` (as clustering.npz of a run), `proximity.png`, `dendrogram.png` and `histogram.png` into `out`.
@@ -130,6 +130,7 @@ def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | No
       config: As in `measure_similarity`.
       out: Directory.
       data_dir: Where data sets are.
+      map_clients: Whether `umap.png` is written too, the clients as points.
 
     Returns:
       A few lines of text: what was measured, the suggested threshold and number of clusters, and how they
@@ -147,14 +148,14 @@ def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | No
             suggestion=found.suggestion.reason, unit=found.how.unit, measure=found.how.metric,
             linkage=found.how.linkage,
         )  # fmt: skip
-    figures.save(found.heat_map(), out / "proximity.png")
-    figures.save(found.tree(), out / "dendrogram.png")
     truth = prepare.load_data(config, data_dir).true_groups
-    figures.save(found.histogram(truth), out / "histogram.png")
-    return "\n".join(_lines(config, found, truth, out))
+    pictures = {"proximity": found.heat_map(), "dendrogram": found.tree(), "histogram": found.histogram(truth)}
+    pictures |= {"umap": found.umap()} if map_clients else {}
+    written = [figures.save(picture, out / f"{name}.png") for name, picture in pictures.items()]
+    return "\n".join([*_lines(config, found, truth), f"written: {', '.join(map(str, written))}, {out / 'proximity.npz'}"])
 
 
-def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: pathlib.Path):
+def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
     labels, suggestion, unit = found.labels, found.suggestion, found.how.unit
     pairs = found.proximity[np.triu_indices(len(labels), 1)]
     if pairs.size:
@@ -176,8 +177,6 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None, out: 
         yield f"adjusted Rand index against the {len(np.unique(truth))} true groups: {index:.3f}"
     if truth is not None and pairs.size:
         yield from _within_and_across(pairs, truth, unit)
-    pictures = ", ".join(str(out / f"{name}.png") for name in ("proximity", "dendrogram", "histogram"))
-    yield f"written: {pictures}, {out / 'proximity.npz'}"
 
 
 def _within_and_across(pairs: np.ndarray, truth: np.ndarray, unit: str):
