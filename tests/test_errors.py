@@ -12,6 +12,7 @@ SHOWN = r"a\nb\r\x1b[31mred\x1b[0m \u202egnp.exe\u2066 \x9b2J \u200b\ufeff\x00"
 def test_control_characters_are_shown_as_escapes():
     assert printable(ODD) == SHOWN == str(UserError(ODD))
     assert printable("β = 0.5 ± 1 %, “x”, 東京") == "β = 0.5 ± 1 %, “x”, 東京"
+    assert len(str(UserError(f"a is {'9' * 5000}; it must be 1"))) < 1000
     assert printable("a\nb\x1b", keep="\n") == "a\nb\\x1b"
     assert printable("\udc80") == r"\udc80"  # of a path that is no UTF-8
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 _MOST_LISTED, _LONGEST_LIST = 12, 160  # names that a message lists, and their characters; of more only the nearest
 _LONGEST = 100  # characters of what a user gave in a message
+_LONGEST_MESSAGE = 1000  # characters; what is left out is in the middle of what a user gave
 
 
 # What `tffcl list` calls the kinds of names that it has.
@@ -45,7 +46,8 @@ class UserError(ValueError):
     exit_code = 2
 
     def __init__(self, message: str, *, table: str | None = None, key: str | None = None):
-        super().__init__(printable(str(message)))
+        text = printable(str(message))
+        super().__init__(text if len(text) <= _LONGEST_MESSAGE else f"{text[:700]} ... {text[-250:]}")
         self.table = table
         self.key = key
 

@@ -17,6 +17,8 @@ SECONDS = 30  # after which a command counts as timed out
 ALLOWED = {
     "same": "what was read is what the undamaged input says: the damage lies in bytes that carry nothing",
     "as written": "a text without a checksum says another allowed value, and what was read is that value and no other",
+    "untouched": "what is no file was not asked for, or a new file took its place; what a link leads to is as it was",
+    "forged": "who forges a result and its checksum is no accident; no control character nor tag of it reaches terminal or page",
     "an earlier round": "nothing tells that a stopped run had a newer checkpoint than the one that is there, which was read whole",
 }
 
@@ -86,9 +88,9 @@ def run(monkeypatch, *arguments: str) -> Outcome:
         return outcome(lambda: main(list(arguments)))
 
 
-def outcome(call) -> Outcome:
-    """Calls what returns an exit code; says what came of it."""
-    with _watched() as (said, found):
+def outcome(call, shown: io.StringIO | None = None) -> Outcome:
+    """Calls what returns an exit code; says what came of it. What it prints goes into `shown`."""
+    with _watched(shown) as (said, found):
         found.append(call())
     return _judged(said.getvalue(), found[0])
 
@@ -107,12 +109,12 @@ class _Read:
 
 
 @contextlib.contextmanager
-def _watched():
+def _watched(shown: io.StringIO | None = None):
     """What the block says on standard error, and a list to put what it gives; an Outcome instead if it fails."""
     said, found, before = io.StringIO(), [], signal.signal(signal.SIGALRM, _alarm)
     signal.alarm(SECONDS)
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(shown or io.StringIO()):
             yield said, found
     except Reached as reached:
         found[:] = [Outcome("accepted", said.getvalue(), reached.config)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tffcl.errors import UserError
+from tffcl.errors import UserError, printable
 from tffcl.regular_files import opened
 from tffcl.reporting import columns, comparisons
 from tffcl.reporting.json_files import read_json, read_toml
@@ -39,6 +39,7 @@ CLIENT_COLUMNS = (
     "local_accuracy",
 )  # fmt: skip
 _MOST_NAMED = 3  # runs in a message
+_LARGEST = 2**63  # of numbers in a summary: bytes are the largest
 SPLIT_COLUMNS = ("round", "cluster", "founded")
 NO_CLUSTER = -1
 
@@ -144,12 +145,14 @@ class RunFiles(Shown):
             value = value.get(key)
         if value is None:
             return math.nan
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        most = 1 if keys[0] == "accuracy" else _LARGEST
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= most:
             raise self._damaged(keys, value)
         return float(value)
 
     def _damaged(self, keys, value) -> UserError:
-        return UserError(f"{self.path / 'summary.json'} is damaged: {'.'.join(keys)} is {value!r}, not a number")
+        what = "a fraction" if keys[0] == "accuracy" else "a number"
+        return UserError(f"{self.path / 'summary.json'} is damaged: {'.'.join(keys)} is {str(value)[:100]}, not {what}")
 
 
 def is_run(path: str | pathlib.Path) -> bool:
@@ -217,7 +220,7 @@ def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
     rounds, clients = _read_rounds(path / "rounds.csv"), _read_clients(path / "clients.csv")
     return RunFiles(
         path=path,
-        method=method or str(summary["algorithm"]),
+        method=printable(method or summary["algorithm"]),
         config=config,
         summary=summary,
         rounds=rounds,
@@ -269,10 +272,13 @@ def _read_config(path: pathlib.Path) -> dict:
 
 def _read_summary(path: pathlib.Path) -> dict:
     summary = read_json(path)
-    for key, kind in (("task", str), ("algorithm", str), ("seed", int)):
+    for key, kind in (("task", str), ("algorithm", str), ("seed", int), ("rounds", int)):
         if not isinstance(summary.get(key), kind):
-            raise columns.damaged(path, f"{key} is {summary.get(key)!r}")
+            raise columns.damaged(path, f"{key} is {str(summary.get(key))[:100]}")
     check_summary(path.parent)
+    notes = summary.get("notes", [])
+    if not (isinstance(notes, list) and all(isinstance(each, str) for each in notes)):
+        raise columns.damaged(path, f"notes is {str(notes)[:100]}, not a list of texts")
     accuracy = summary.get("accuracy")  # null where none was measured
     kinds = () if accuracy is None else ("cluster", "local", "global")
     missing = [kind for kind in kinds if not isinstance(accuracy, dict) or kind not in accuracy]

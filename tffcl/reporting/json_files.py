@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 
+from tffcl.errors import UserError
 from tffcl.regular_files import write_text
 from tffcl.reporting import columns
 
@@ -68,5 +69,7 @@ def telling_damage(path: pathlib.Path):
     """Inside the block, contents that are not what they should be are the damage of this file: a UserError that names it."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except UserError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise columns.damaged(path, f"{type(error).__name__}: {error}") from error

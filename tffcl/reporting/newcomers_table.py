@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from tffcl.errors import UserError
 from tffcl.regular_files import write_text
-from tffcl.reporting import columns, files, tables
+from tffcl.reporting import files, tables
 from tffcl.reporting.files import RunFiles
-from tffcl.reporting.json_files import read_json
+from tffcl.reporting.json_files import read_json, telling_damage
 from tffcl.reporting.marker import NEWCOMERS
 from tffcl.reporting.page.page_table import PageTable, percent, plain
 from tffcl.reporting.tables import Column, Row
@@ -79,7 +79,7 @@ def clients_table(run: RunFiles) -> PageTable | None:
     if not (run.path / NEWCOMERS).is_file():
         return None
     heads = ("newcomer", "true group", "cluster", "examples", "test examples", "cluster %", "local %")
-    try:
+    with telling_damage(run.path / NEWCOMERS):
         rows = [
             [
                 each["client_id"],
@@ -94,8 +94,6 @@ def clients_table(run: RunFiles) -> PageTable | None:
             ]
             for each in _with_newcomers(run).summary["clients"]
         ]
-    except (KeyError, TypeError) as error:
-        raise columns.damaged(run.path / NEWCOMERS, f"there is no {error}") from error
     return plain(heads, rows, numbers=True)
 
 

@@ -33,8 +33,11 @@ def to_page(runs: Sequence[RunFiles]) -> PageTable | None:
         for noted in read_published(run):
             key = (run.method, noted["study"], noted["column"], noted["row"], noted["measure"])
             found.setdefault(key, []).append((run, noted))
-    table = plain(HEADS, [_row(own) for own in found.values()], numbers=True)
-    return dataclasses.replace(table, stacked=True) if found else None
+    rows = []
+    for own in found.values():
+        with telling_damage(own[0][0].path / PUBLISHED):
+            rows.append(_row(own))
+    return dataclasses.replace(plain(HEADS, rows, numbers=True), stacked=True) if rows else None
 
 
 def read_published(run: RunFiles) -> list[dict]:

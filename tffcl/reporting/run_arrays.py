@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from tffcl.errors import printable
 from tffcl.regular_files import opened
 from tffcl.reporting import columns
 from tffcl.shown import Shown
@@ -123,6 +124,22 @@ def samples_of(arrays: Mapping[str, np.ndarray]) -> Samples:
     return Samples(images, labels.astype(int), clusters.astype(int))
 
 
+def _check_merges(merges: np.ndarray, count: int):
+    """Raises ValueError if merges are no tree of so many clients: SciPy's functions would read outside of their memory."""
+    sizes, left = [1] * count, set(range(count))
+    for first, second, height, size in merges.tolist():
+        pair = {first, second}
+        if len(pair) < 2 or not pair <= left or not math.isfinite(height) or size != sizes[int(first)] + sizes[int(second)]:
+            raise ValueError("merges is no tree of the clients")
+        left -= pair
+        left.add(len(sizes))
+        sizes.append(int(size))
+
+
+def _text(array: np.ndarray) -> str:
+    return printable(str(array))
+
+
 def clustering_of(arrays: Mapping[str, np.ndarray]) -> Clustering:
     """Makes Clustering of the arrays of `clustering.npz`."""
     client_ids = arrays["client_ids"].astype(str)
@@ -132,20 +149,24 @@ def clustering_of(arrays: Mapping[str, np.ndarray]) -> Clustering:
     if merges is not None and merges.size == 0 and count > 1:
         merges = None
     shapes = {"proximity": (count, count), "labels": (count,)} | ({} if merges is None else {"merges": (count - 1, 4)})
+    sizes = arrays["points"].shape[1:2] if "points" in arrays else ()  # how many centres a client may have
+    shapes |= {name: shape for name, shape in (("relatedness", (count, count)), ("mask", (count, *sizes))) if name in arrays}
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
             raise ValueError(f"{name} is {arrays[name].shape}, for {count} clients it must be {shape}")
+    if merges is not None:
+        _check_merges(merges, count)
     threshold = float(arrays["threshold"]) if "threshold" in arrays else math.nan
     return Clustering(
         client_ids=client_ids,
         proximity=arrays["proximity"].astype(np.float64),
-        unit=str(arrays["unit"]),
+        unit=_text(arrays["unit"]),
         merges=None if merges is None else merges.astype(np.float64),
         threshold=threshold if math.isfinite(threshold) else None,
         labels=arrays["labels"].astype(np.int64),
-        suggestion=str(arrays["suggestion"]),
-        measure=str(arrays["measure"]),
-        linkage=str(arrays["linkage"]),
-        tree_unit=str(arrays.get("tree_unit", arrays["unit"])),
+        suggestion=_text(arrays["suggestion"]),
+        measure=_text(arrays["measure"]),
+        linkage=_text(arrays["linkage"]),
+        tree_unit=_text(arrays.get("tree_unit", arrays["unit"])),
         **{name: arrays[name] for name in ("relatedness", "points", "mask") if name in arrays},
     )

@@ -10,7 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.text import Text
 
+from tffcl.errors import printable
 from tffcl.regular_files import write_bytes
 
 DPI = 120
@@ -39,9 +41,16 @@ def new_figure(width: float, height: float) -> ReportFigure:
 def to_png(figure: Figure) -> bytes:
     """Returns the picture of a figure."""
     data = io.BytesIO()
+    _take_literally(figure)
     # Without the metadata the same files give the same bytes, whatever matplotlib's version.
     figure.savefig(data, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.1, metadata={"Software": None})
     return data.getvalue()
+
+
+def _take_literally(figure: Figure):
+    """Names of clients and methods are no formulas, whatever dollar signs are in them."""
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
 
 
 # What pictures are made in beside PNG, while a report is written.
@@ -51,6 +60,7 @@ asked_formats: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar(
 def to_bytes(figure: Figure, format: str) -> bytes:
     """Returns a figure as "svg" or "pdf", the same bytes each time."""
     data, dated = io.BytesIO(), {"svg": "Date", "pdf": "CreationDate"}[format]
+    _take_literally(figure)
     with matplotlib.rc_context({"svg.hashsalt": "tffcl"}):
         figure.savefig(data, format=format, bbox_inches="tight", pad_inches=0.1, metadata={dated: None})
     return data.getvalue()
@@ -103,7 +113,7 @@ def say_empty(axes: Axes, why: str) -> None:
 
 def shorten(text: object, length: int = 14) -> str:
     """Returns a name that fits an axis."""
-    text = str(text)
+    text = printable(str(text))
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
