@@ -152,7 +152,7 @@ class RunFiles(Shown):
 
     def _damaged(self, keys, value) -> UserError:
         what = "a fraction" if keys[0] == "accuracy" else "a number"
-        return UserError(f"{self.path / 'summary.json'} is damaged: {'.'.join(keys)} is {str(value)[:100]}, not {what}")
+        return UserError(f"{self.path / 'summary.json'} is damaged: {'.'.join(keys)} is {value!r:.100}, not {what}")
 
 
 def is_run(path: str | pathlib.Path) -> bool:
@@ -273,12 +273,12 @@ def _read_config(path: pathlib.Path) -> dict:
 def _read_summary(path: pathlib.Path) -> dict:
     summary = read_json(path)
     for key, kind in (("task", str), ("algorithm", str), ("seed", int), ("rounds", int)):
-        if not isinstance(summary.get(key), kind):
-            raise columns.damaged(path, f"{key} is {str(summary.get(key))[:100]}")
+        if not isinstance(summary.get(key, 0 if key == "rounds" else None), kind):  # very old runs have noted no rounds
+            raise columns.damaged(path, f"{key} is {summary.get(key)!r:.100}")
     check_summary(path.parent)
     notes = summary.get("notes", [])
     if not (isinstance(notes, list) and all(isinstance(each, str) for each in notes)):
-        raise columns.damaged(path, f"notes is {str(notes)[:100]}, not a list of texts")
+        raise columns.damaged(path, f"notes is {notes!r:.100}, not a list of texts")
     accuracy = summary.get("accuracy")  # null where none was measured
     kinds = () if accuracy is None else ("cluster", "local", "global")
     missing = [kind for kind in kinds if not isinstance(accuracy, dict) or kind not in accuracy]
@@ -289,6 +289,8 @@ def _read_summary(path: pathlib.Path) -> dict:
 
 def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
     table = columns.read_table(path, ROUND_COLUMNS)
+    if np.any(table.integers("round", empty=0) < 1):
+        raise columns.damaged(path, "a row is of no round")
     optional = [name for name in OPTIONAL_ROUND_COLUMNS if name in table.names]
     return {name: table.floats(name) for name in (*ROUND_COLUMNS, *optional)}
 
