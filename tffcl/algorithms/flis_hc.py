@@ -2,6 +2,8 @@
 
 Before the first round every client trains the initial model on its own data and answers the server's images; clients
 whose models answer alike are clustered hierarchically, once, and every cluster trains its own model from the initial one.
+That is Alg. 3. The authors' released code clusters nothing hierarchically: it relates clients by a fixed threshold, and each
+averages the last models of those that it is related to.
 """
 
 import dataclasses

@@ -1,5 +1,8 @@
-"""Images of the server's own: some methods (FLIS) compare clients by what their models say of such images."""
+"""Images of the server's own: some methods (FLIS) compare clients by what their models say of such images.
 
+FLIS takes "real or synthetic" ones. Here they are held out of the data set; others, as synthetic ones, go in by Python:
+`build_flis_hc` and `build_flis_dc` take any `server_images`.
+"""
 import dataclasses
 
 import numpy as np
