@@ -140,7 +140,7 @@ def test_what_holds_a_run_is_left_alone(finished, method, population):
         train(method, population, finished.out)
     with pytest.raises(UserError, match="holds another run: its seed is 3, not 4; resume with its own settings"):
         train(method, population, finished.out, resume=True, seed=4)
-    with pytest.raises(UserError, match="its train.rounds is 4, not 3"):
+    with pytest.raises(UserError, match=r"holds a run of 4 rounds, not 3; it goes on for as many or more, .*; until= stops a run before its end"):
         train(method, population, finished.out, resume=True, rounds=3)
 
 

@@ -73,10 +73,9 @@ def build_count_correct(model: FlatModel):
     def count_correct(vector, x, y):
         right = tf.equal(predict(vector, x), y)
         if not model.ignored:
-            return tf.math.count_nonzero(right, dtype=tf.int32), tf.size(y)
+            return tf.reduce_sum(tf.cast(right, tf.int32)), tf.size(y)
         counts = counted(model, y)
-        right = tf.logical_and(right, counts)
-        return tf.math.count_nonzero(right, dtype=tf.int32), tf.math.count_nonzero(counts, dtype=tf.int32)
+        return tuple(tf.reduce_sum(tf.cast(each, tf.int32)) for each in (tf.logical_and(right, counts), counts))
 
     return count_correct
 
