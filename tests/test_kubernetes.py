@@ -1,6 +1,7 @@
 """The deployment sketch: valid YAML whose parts fit together, and commands that tffcl knows."""
 
 import pathlib
+import re
 
 import pytest
 
@@ -54,8 +55,32 @@ def test_the_job_knows_every_worker(objects):
     assert list(map(str, addresses)) == expected
     assert options.resume and spec["restartPolicy"] == "OnFailure"
     assert options.out.startswith(container["volumeMounts"][0]["mountPath"])
-    (volume,) = spec["volumes"]
-    assert container["volumeMounts"][0]["name"] == volume["name"]
+    assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in spec["volumes"]}
+    (volume,) = [each for each in spec["volumes"] if each["name"] == container["volumeMounts"][0]["name"]]
     assert volume["persistentVolumeClaim"]["claimName"] == objects["PersistentVolumeClaim"]["metadata"]["name"]
     images = {each["containers"][0]["image"] for each in (spec, workers["template"]["spec"])}
     assert len(images) == 1
+
+
+def test_pods_may_do_what_they_need_and_no_more(objects):
+    for kind in ("StatefulSet", "Job"):
+        pod = objects[kind]["spec"]["template"]["spec"]
+        assert pod["automountServiceAccountToken"] is False and pod["securityContext"]["runAsNonRoot"]
+        (container,) = pod["containers"]
+        rights = container["securityContext"]
+        assert rights["allowPrivilegeEscalation"] is False and rights["readOnlyRootFilesystem"] is True
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+        assert set(container["resources"]["limits"]) == {"cpu", "memory"}
+        places = {each["mountPath"] for each in container["volumeMounts"]}
+        assert {each["value"] for each in container["env"] if each["name"] == "HOME"} <= places  # the rest cannot be written
+    worker = objects["StatefulSet"]["spec"]["template"]["spec"]["containers"][0]
+    assert worker["livenessProbe"]["tcpSocket"] == worker["readinessProbe"]["tcpSocket"]
+    policy = objects["NetworkPolicy"]["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"] and policy["egress"] == []
+    assert objects["Job"]["spec"]["activeDeadlineSeconds"] > 0
+
+
+def test_what_is_said_of_the_readme_is_there():
+    section, what = re.search(r'\(README, "(.+?)": (.+?)\)', FILE.read_text(encoding="utf-8")).groups()
+    readme = (FILE.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"## {section}\n" in readme and what.capitalize() in readme

@@ -1,0 +1,132 @@
+"""What a manifest tells whoever deploys: what runs when, what the values of a round are, and what it lets the server learn."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import tensorflow_federated as tff
+
+from tffcl.algorithms.method import Exports, Method
+from tffcl.export import forms
+from tffcl.rounds.releases import Release
+
+SUMMED = "training_summed"
+TRAININGS = {"training", "training_with_kept"}  # forms of a round of training; the script runs the first that there is
+_KEPT = "what clients keep, which stays on the devices; the computation hands it out at CLIENTS"
+# What the names of a round's values mean to whoever has to supply them.
+_OF_CLIENTS = {
+    "examples": "the client's training examples one by one, not in batches",
+    "choice_examples": "those that the client chooses a model on",
+    "client_id": "a number that no other client of the round has; what it reports comes under it",
+    "seed": "decides the order of its examples and all else that is random in its training; others in each round and for each client, as "
+    "(numpy.random.SeedSequence([seed, round, client_id]).generate_state(2) >> 1).astype('int32') of a run's",
+    "key": "the row of the server's models that it trains, or what its upload is grouped by",
+    "row": "the row of the server's models that it receives",
+    "forced": "the row of the server's models that it must take, -1: it chooses itself",
+    "round": "the number of the round, from 1, by which its learning rate decays",
+    "changed": "1 if its data have changed since it told about them, else 0",
+    "kept": "what it has kept of its last round, or in its first one what the method starts from",
+}
+_OF_SERVER = {
+    "models": "a row a model",
+    "members": "how many clients each cluster has, those that do not take part in the round too: here of this run; who deploys to others "
+    "puts their numbers in",
+    "aggregators": "states of the aggregations, from round to round",
+}
+
+
+@dataclasses.dataclass
+class Releases:
+    """A ledger (see `rounds.releases`) that only notes what a round tells the server.
+
+    Attributes:
+      found: All that was released.
+    """
+
+    found: list[Release] = dataclasses.field(default_factory=list)
+
+    def spend(self, release: Release):
+        """Notes a release."""
+        self.found.append(release)
+
+    @property
+    def hide_clients(self) -> bool:
+        """Whether noise or secure sums hide what single clients upload in a round."""
+        rounds = [each for each in self.found if not each.once]
+        return bool(rounds) and all(each.noise_multiplier or each.hidden for each in rounds)
+
+
+def describe_phases(method: Method, exports: Exports, computations: Mapping[str, tff.Computation]) -> list[dict]:
+    """Returns what runs when."""
+    phases = []
+    if "signature" in computations:
+        phases.append({
+            "phase": "signature",
+            "when": "once for every client, before its first round of training",
+            "computation": "signature",
+            "server_value": "signature_context",
+            "gives": "a signature a client; those of this run are in clustering/state.npz",
+        })  # fmt: skip
+    if exports.clustering or "signature" in computations:
+        phases.append({
+            "phase": "clustering",
+            "when": "on the coordinator, when all signatures are there (Python, tffcl.clustering)",
+            **{key: str(value) for key, value in exports.clustering.items()},
+            "gives": "a cluster a client; this run's are in clustering/assignments.csv, threshold and tree in clustering/state.npz",
+        })  # fmt: skip
+    for name, computation in computations.items():
+        if forms.hands_out_kept(computation) and name not in TRAININGS:
+            phases.append({"phase": name, "when": "every round, before training", "computation": name, "gives": _KEPT})
+        elif name in exports.when and name not in TRAININGS:
+            phases.append({"phase": name, "when": exports.when[name], "computation": name})
+    how = (
+        "every client chooses among the models itself"
+        if method.clients_choose
+        else "the coordinator gives every client its key"
+    )
+    begins = {"begins": exports.when["training"]} if "training" in exports.when else {}
+    if "training" in computations:
+        phases.append({
+            "phase": "training",
+            "when": f"every round; {how}",
+            **begins,
+            "computation": "training",
+            "server_value": "initial at first, trained to go on from this run",
+        })  # fmt: skip
+    elif "training_with_kept" in computations:
+        phases.append({"phase": "training", "when": "every round", "computation": "training_with_kept", "gives": _KEPT})
+    return phases
+
+
+def describe_fields(computations: Mapping[str, tff.Computation]) -> dict[str, dict[str, str]]:
+    """Returns what the clients' and the server's values of the rounds mean, by name, as far as names tell it."""
+    found: dict[str, dict[str, str]] = {"server": {}, "clients": {}}
+    for computation in computations.values():
+        parameter = computation.type_signature.parameter
+        for part in parameter if isinstance(parameter, tff.StructType) else []:
+            if isinstance(part, tff.FederatedType) and isinstance(part.member, tff.StructType):
+                where, known = ("server", _OF_SERVER) if part.placement is tff.SERVER else ("clients", _OF_CLIENTS)
+                found[where] |= {name: known[name] for name in tff.structure.name_list(part.member) if name in known}
+    return found
+
+
+def describe_privacy(found: Sequence[Release], spent: Mapping | None) -> dict:
+    """Returns what the computations release with noise or in sums, and what this run has spent; nothing where all is open.
+
+    Args:
+      found: What one round and some newcomers released.
+      spent: `privacy` of the run's summary.json; None where it has none.
+    """
+    if not any(each.noise_multiplier or each.hidden for each in found):
+        return {}
+    releases = {}
+    for each in found:
+        often = "once for each client" if each.once else "every round"
+        releases[each.what, often] = {
+            "what": each.what, "when": often, "noise_multiplier": each.noise_multiplier, "secure_sums": each.hidden,
+        }  # fmt: skip
+    return {
+        "releases": list(releases.values()),
+        "spent_by_this_run": dict(spent or {}),
+        "ledger": "no computation counts what it releases: who deploys adds every round and every signature to what the same clients have "
+        "spent, with their way of drawing cohorts (dp-accounting, as tffcl's own ledger)",
+    }  # fmt: skip

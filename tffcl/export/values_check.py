@@ -1,0 +1,129 @@
+"""Proof that the values of an export are those that its computations, its state and the library make."""
+
+import csv
+import importlib.metadata
+import pathlib
+import zipfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.algorithms.method import Method
+from tffcl.errors import UserError
+from tffcl.export import forms
+from tffcl.export.export_run import ASSIGNMENTS, MODELS, SAVED_MODEL, SCRIPT, STATE, assignments, first_value
+from tffcl.export.manifest import NAME
+from tffcl.export.rehearsal import difference
+from tffcl.rounds.plain_containers import plain_containers
+
+
+def compared(path: pathlib.Path, run: Callable, expected, same: str) -> str:
+    """Returns the line that a file gives the same numbers; UserError if it gives others."""
+    apart = difference(expected, run())
+    if not apart.close:
+        raise UserError(f"{path} gives other numbers than {same}: they differ by up to {apart.largest:.3g}")
+    return f"{path}: as {same} (largest difference {apart.largest:.1e})"
+
+
+def loaded(path: pathlib.Path):
+    """Opens a file of NumPy's; UserError if it is none, or holds objects, which would be code."""
+    try:
+        found = np.load(path, allow_pickle=False)
+        if isinstance(found, np.lib.npyio.NpzFile):
+            dict(found)  # all of it is read now
+        return found
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} is damaged, or holds other things than numbers: {error}") from None
+
+
+def check_values(directory: pathlib.Path, manifest: Mapping):
+    """Compares what the export itself can tell; yields a line for each file."""
+    values = manifest.get("values", {})
+    if "initial" in values:
+        start = plain_containers(_computation(directory, manifest, "initialize")())
+        (place, initial), (_, trained) = (
+            _server_value(directory, manifest, name, "training") for name in ("initial", "trained")
+        )
+        yield compared(place, lambda: initial, first_value(start, trained), "what initialize gives")
+    if "signature_context" in values:
+        place, told = _server_value(directory, manifest, "signature_context", "signature")
+        given = _given(directory, manifest, "signature")
+        yield compared(place, lambda: told, given[0], "what the signatures of the check were computed from")
+    script = directory / SCRIPT.name
+    if script.is_file():
+        if script.read_bytes() == SCRIPT.read_bytes():
+            yield f"{script}: the script of this tffcl"
+        elif manifest.get("versions", {}).get("tffcl") == importlib.metadata.version("tffcl"):
+            raise UserError(f"{script} is not the script that this tffcl writes")
+    place = directory / SAVED_MODEL
+    served = getattr(tf.saved_model.load(str(place)), "models", None)
+    if served is None:
+        raise UserError(f"{place} has no variable models")
+    yield compared(place, served.numpy, loaded(directory / MODELS), f"the parameters in {MODELS}")
+
+
+def check_state(directory: pathlib.Path, manifest: Mapping):
+    """Compares with what the method's state tells without the method; yields a line for each file."""
+    state = loaded(directory / STATE)
+    if "trained" in manifest.get("values", {}) and "state.models" in state:
+        place, trained = _server_value(directory, manifest, "trained", "training")
+        yield compared(place, lambda: trained["models"], state["state.models"], f"the models in {STATE}")
+    if (directory / ASSIGNMENTS).is_file() and "state.assignment" in state:
+        place, clusters = directory / ASSIGNMENTS, state["state.assignment"].tolist()
+        _check_rows(place, [row[1] for row in _table(place)], ["cluster", *map(str, clusters)], f"the clusters in {STATE}")
+        yield f"{place}: the clusters are those in {STATE}"
+
+
+def check_trained(directory: pathlib.Path, manifest: Mapping, method: Method, state, arguments: Mapping[str, tuple]):
+    """Compares what a deployment goes on from with the library's value of the state; yields a line."""
+    exports = method.exports()
+    if "trained" in manifest.get("values", {}) and "training" in arguments and exports.server_values:
+        expected = {**plain_containers(arguments["training"][0]), **exports.server_values(state)}
+        place, trained = _server_value(directory, manifest, "trained", "training")
+        yield compared(place, lambda: trained, expected, f"the library by {STATE}")
+
+
+def check_learned(directory: pathlib.Path, method: Method, state):
+    """Compares assignments and models with the library's of the state; yields a line for each."""
+    if (directory / ASSIGNMENTS).is_file():
+        place, rows = directory / ASSIGNMENTS, assignments(method, state, str)
+        _check_rows(place, _table(place), [list(map(str, row)) for row in rows], f"the library's by {STATE}")
+        yield f"{place}: the library's by {STATE}"
+    models, _ = method.models_for(state, method.views(state).client_ids)
+    saved = loaded(directory / MODELS)
+    if np.shape(models) == saved.shape:  # not where clients keep models, which no export has
+        yield compared(directory / MODELS, lambda: saved, np.asarray(models), f"the library's by {STATE}")
+
+
+def _table(file: pathlib.Path) -> list[list[str]]:
+    with open(file, newline="", encoding="utf-8") as opened:
+        return [row for row in csv.reader(opened)]
+
+
+def _check_rows(place: pathlib.Path, found: list, expected: list, same: str):
+    if found != expected:
+        line = next(n for n, pair in enumerate(zip([*found, None], [*expected, None]), 1) if pair[0] != pair[1])
+        raise UserError(f"{place}, line {line}, tells something else than {same}")
+
+
+def _computation(directory: pathlib.Path, manifest: Mapping, name: str) -> tff.Computation:
+    if name not in manifest["computations"]:
+        raise UserError(f"{directory / NAME} is damaged: it has values of the computation {name}, and not the computation")
+    return forms.read_computation(directory / manifest["computations"][name]["file"])
+
+
+def _server_value(directory: pathlib.Path, manifest: Mapping, name: str, computation: str) -> tuple[pathlib.Path, Any]:
+    """A server's value of the export by its name, and its file."""
+    kind = _computation(directory, manifest, computation).type_signature.parameter
+    if name not in manifest["values"] or not isinstance(kind, tff.StructType):
+        raise UserError(f"{directory / NAME} is damaged: there is no value {name} that {computation} takes")
+    file = directory / manifest["values"][name]["file"]
+    return file, forms.read_value(file, kind[0])
+
+
+def _given(directory: pathlib.Path, manifest: Mapping, name: str) -> tuple:
+    kind = _computation(directory, manifest, name).type_signature.parameter
+    return forms.from_argument(forms.read_value(directory / manifest["computations"][name]["check"]["input"], kind), kind)
