@@ -11,11 +11,14 @@ from tests.runtime.processes import Processes
 from tests.short_runs import TRAINING, cohort_of, deployed_inputs
 from tffcl.aggregators.attacked import AttackedFactory
 from tffcl.algorithms.clustered_training import build_clustered_training
+from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.experiments import config, prepare
+from tffcl.experiments.catalog import ALGORITHMS
 from tffcl.export import forms
 from tffcl.rounds import blocks
 from tffcl.rounds.simulation import run_round
+from tffcl.validation import keys_of
 
 RULES = {
     "secure_sum": {},
@@ -82,6 +85,44 @@ def test_what_is_loaded_of_a_run_has_fresh_noise_and_nobody_malicious(tff_worker
     deployed, simulated = factory(), factory(simulated=True)
     assert type(deployed).__name__ == "PrivateClusteredMeanFactory" and type(simulated).__name__ == "AttackedFactory"
     assert deployed.noise_seed is None and simulated.noise_seed is not None
+
+
+SIMULATED = {
+    "dp by hand": lambda: tffcl.aggregation("dp", seed=1),
+    "compression by hand": lambda: tffcl.aggregation("compression", seed=1),
+    "attacked": lambda: AttackedFactory(None, "sign_flip", [0, 2]),
+    "attacked dp": lambda: AttackedFactory(tffcl.aggregation("dp", seed=1), "gaussian", [0, 2]),
+}
+
+
+@pytest.mark.parametrize("label", SIMULATED)
+def test_what_is_exported_has_nothing_of_a_simulation(tff_worker, model, population, label):
+    method = build_fedavg(model, TRAINING, aggregation=SIMULATED[label]())
+    state = method.initialize(population)
+    training = method.exports().computations(state)["training"]
+    assert b"StatelessRandomNormal" not in tff.framework.serialize_computation(training).SerializeToString()
+    assert forms.draws_noise(training) == (label != "attacked")
+    if label == "attacked":  # the same client moves the model alike, whatever its ID
+        (client,) = deployed_inputs(cohort_of(population, [0], 1), key=np.zeros(1, np.int32))
+        value = {"models": state.models, "aggregators": state.aggregators}
+        moved = [training(value, [{**client, "client_id": np.int32(each)}])[0]["models"] for each in (0, 1, 2)]
+        np.testing.assert_array_equal(moved[0], moved[1])
+        np.testing.assert_array_equal(moved[0], moved[2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items() if "aggregation" in keys_of(entry.builder())])
+def test_no_methods_export_has(tff_worker, name):
+    """Of every method of the catalog that takes an aggregation, built as a run builds it."""
+    overrides = {"attack": {"share": 0.2}, "aggregation": {"name": "uniform_mean" if name == "fednova" else "dp"}}
+    chosen = config.resolve("demo_digits", name, overrides={**overrides, "model": {"hidden": 4}, "partition": {"clients": 8}})
+    federated = prepare.load_data(chosen)
+    method = prepare.build_method(chosen, prepare.build_model(chosen, federated), federated, simulated=True)
+    for each, computation in method.exports().build().items():
+        written = tff.framework.serialize_computation(computation).SerializeToString()
+        assert b"StatelessRandomNormal" not in written or each == "signature", each
+        fields = computation.type_signature.parameter
+        assert fields is None or "own_noise" not in str(fields)
 
 
 def test_the_bytes_are_those_that_a_rule_sends(model):

@@ -22,9 +22,11 @@ from tffcl.algorithms.method import as_method
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
-from tffcl.export import forms
-from tffcl.export.rehearsal import difference
+from tffcl.export import forms, phases
+from tffcl.export.export_run import first_value
+from tffcl.export.rehearsal import difference, recorded
 from tffcl.rounds import blocks
+from tffcl.rounds.plain_containers import plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic, type_bytes
 from tffcl.runner import state_arrays
 from tffcl.runner.checks import check_method, check_state
@@ -206,6 +208,40 @@ def check_forms(subject: Subject):
         assert apart.close, f"{name}: its MapReduceForm gives other numbers, by up to {apart.largest:.3g}"
 
 
+# Methods whose coordinator makes the models of a round's results, so that the exported round's value is not the next round's.
+COORDINATED = {"flis_dc", "fedsem", "cfl", "flt", "stocfl"}
+
+
+def check_rounds_from_the_first_values(subject: Subject):
+    """What is exported begins as a run does, and goes on as the library does where no coordinator steps in between."""
+    method, exports = subject.method, subject.method.exports()
+    try:
+        begun = exports.server_values and exports.server_values(subject.start)
+        computations = exports.computations(subject.start)
+    except UserError:  # the first rounds are not yet the method's own
+        computations, begun = exports.build(), None
+    beside = computations.keys() - {"initialize", *phases.TRAININGS}
+    assert beside <= {each.get("computation") for each in phases.describe_phases(method, exports, computations)}
+    if "training" not in computations:
+        raise DoesNotApply("its rounds have no value at the server")
+    state = plain_containers(computations["initialize"]())
+    assert begun is None or len(state["models"]) in (1, len(begun["models"]))
+    for after in (subject.first, subject.second):
+        given, clients = recorded(computations, after.calls)["training"]
+        given = plain_containers(given)
+        if after is subject.first:
+            state = first_value(state, given)
+        elif method.name in COORDINATED or len(given["models"]) != len(state["models"]):
+            return  # a part of the models, or more of them since clients were grouped
+        if method.name == "flt":
+            given["aggregators"] = state["aggregators"]  # who of a cohort is related, which its coordinator puts in
+        apart = difference(given, state)
+        assert apart.close, f"the server's values differ by up to {apart.largest:.3g} from those that a run has then"
+        state = plain_containers(forms.run(computations["training"], state, clients)[0])
+    apart = difference(exports.server_values(subject.second.state), {name: state[name] for name in begun})
+    assert apart.close, f"after two rounds the server's values differ by up to {apart.largest:.3g}"
+
+
 def check_traffic(subject: Subject):
     """A round's traffic is what the types of the exported round say; what clients keep never counts."""
     for cohort, after in zip(subject.cohorts, (subject.first, subject.second)):
@@ -363,6 +399,7 @@ CHECKS = (
     check_blocks,
     check_missed_clusters,
     check_forms,
+    check_rounds_from_the_first_values,
     check_traffic,
     check_whole_traffic,
     check_newcomers,

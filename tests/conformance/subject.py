@@ -16,7 +16,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.export import forms
-from tffcl.export.rehearsal import rehearse, synthetic_examples
+from tffcl.export.rehearsal import recording, rehearse, synthetic_examples
 from tffcl.runner import state_arrays
 from tffcl.runtime import use_local_worker
 
@@ -44,11 +44,12 @@ class Exported:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class After:
-    """What a round gave: the state, the metrics, and the state's numbers as they were then."""
+    """What a round gave: the state, the metrics, the state's numbers as they were then, and what was computed."""
 
     state: object
     metrics: object
     numbers: Mapping[str, np.ndarray]
+    calls: list = dataclasses.field(default_factory=list)
 
 
 class Subject:
@@ -116,11 +117,15 @@ class Subject:
 
     @functools.cached_property
     def first(self) -> After:
-        return self.run(self.start, 1)
+        return self._recorded(self.start, 1)
+
+    def _recorded(self, state, number: int) -> After:
+        with recording(tff.framework.get_context_stack().current) as calls:
+            return dataclasses.replace(self.run(state, number), calls=calls)
 
     @functools.cached_property
     def second(self) -> After:
-        return self.run(self.first.state, 2)
+        return self._recorded(self.first.state, 2)
 
     @functools.cached_property
     def third(self) -> After | None:

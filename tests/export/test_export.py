@@ -12,7 +12,7 @@ import pytest
 import tffcl
 from tffcl.cli import main
 from tffcl.experiments import config
-from tffcl.export import forms, manifest
+from tffcl.export import export_check, forms, manifest
 
 SHORT = {"train": {"rounds": 2}, "dataset": {"server_examples": 60}}
 
@@ -228,6 +228,75 @@ def test_a_file_with_right_checksums_and_wrong_contents_is_refused(capsys, tff_w
         shutil.copy(copied / "computations" / "signature" / "computation.pb", place / "computation.pb")
         expected = f"{place / 'computation.pb'} is a computation of type"
     manifest.write_manifest(copied, {key: value for key, value in contents.items() if key not in ("files", "sha256")})
+    assert expected in refused(capsys, copied)
+
+
+def replaced_script(copied, contents):
+    (copied / "run_one_round.py").write_text("print('other')\n")
+    return "run_one_round.py is not the script that this tffcl writes"
+
+
+def other_values(copied, contents):
+    shutil.copy(copied / "state" / "initial.pb", copied / "state" / "trained.pb")
+    return "state/trained.pb gives other numbers than the library by clustering/state.npz"
+
+
+def other_start(copied, contents):
+    shutil.copy(copied / "state" / "trained.pb", copied / "state" / "initial.pb")
+    return "state/initial.pb gives other numbers than what initialize gives"
+
+
+def other_assignments(copied, contents):
+    file = copied / "clustering" / "assignments.csv"
+    first, *rows = file.read_text().splitlines()
+    file.write_text("\n".join([first, *rows[1:], rows[0]]) + "\n")
+    return "clustering/assignments.csv, line 2, tells something else than the library's"
+
+
+def other_models(copied, contents):
+    models = np.load(copied / "state" / "models.npy")
+    np.save(copied / "state" / "models.npy", models + 1)
+    return "saved_model gives other numbers than the parameters in state/models.npy"
+
+
+def models_of_objects(copied, contents):
+    np.save(copied / "state" / "models.npy", np.array([{}], object), allow_pickle=True)
+    return "state/models.npy is damaged, or holds other things than numbers"
+
+
+def state_of_objects(copied, contents):
+    np.savez(copied / "clustering" / "state.npz", structure=np.array([{}], object))
+    return "clustering/state.npz is damaged, or holds other things than numbers"
+
+
+def no_computations(copied, contents):
+    del contents["computations"]
+    return "manifest.json is damaged: it names no computations"
+
+
+def no_check(copied, contents):
+    del contents["computations"]["training"]["check"]
+    return "manifest.json is damaged: the computation training takes values, and there is no check of it"
+
+
+def no_training(copied, contents):
+    del contents["computations"]["training"]
+    return "it has values of the computation training, and not the computation"
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        replaced_script, other_values, other_start, other_assignments, other_models, models_of_objects, state_of_objects,
+        no_computations, no_check, no_training,
+    ],
+)  # fmt: skip
+def test_whatever_is_exchanged_is_found_though_all_checksums_are_right(capsys, tff_worker, copied, monkeypatch, forge):
+    if forge is not no_check:  # that computations run is tested above, and takes seconds
+        monkeypatch.setattr(export_check, "_check_computation", lambda *given: [])
+    contents = {key: value for key, value in manifest.read_manifest(copied).items() if key not in ("files", "sha256")}
+    expected = forge(copied, contents)
+    manifest.write_manifest(copied, contents)
     assert expected in refused(capsys, copied)
 
 

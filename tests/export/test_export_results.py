@@ -1,5 +1,6 @@
 """What `tffcl.train` gave, exported: also a method, a model and data of one's own, of which no file tells."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -10,7 +11,11 @@ from tests.experiments.own.my_methods import Histograms
 from tests.short_runs import TRAINING
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.ditto import build_ditto
+from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.ifca import build_ifca
+from tffcl.cli import main
 from tffcl.errors import UserError
+from tffcl.experiments import config
 from tffcl.export.export_check import check_export
 
 
@@ -23,12 +28,60 @@ def test_a_method_of_ones_own(tff_worker, model, population, tmp_path):
     manifest = tffcl.export_result(result, tmp_path / "to")
     assert manifest["algorithm"] == "histograms" and manifest["rounds"] == 2 and manifest["seed"] == 3
     np.testing.assert_array_equal(np.load(tmp_path / "to" / "state" / "models.npy"), result.trained.state.models)
-    *checked, last = check_export(tmp_path / "to")
-    assert len(checked) >= 2 and last == "it is of tffcl.train, whose data no file holds: not compared on real clients"
+    *checked, told, last = check_export(tmp_path / "to")
+    assert len(checked) >= 2 and told.startswith("it is of tffcl.train, whose method and data no file holds: not compared")
+    left = ["clustering/assignments.csv", "clustering/state.npz", "config.toml", "state/models.npy", "state/trained.pb"]
+    assert last == f"taken as they are: {', '.join(left)}"
     with pytest.raises(UserError, match="holds something already"):
         tffcl.export_result(result, tmp_path / "to")
     with pytest.raises(UserError, match=r"is of tffcl.train, .*resume=True.*export_result"):
         tffcl.load_run(tmp_path / "run")
+
+
+def test_a_simulation_is_exported_as_it_would_be_deployed(tff_worker, tmp_path, capsys):
+    """Of tffcl.run: no seed of its noise, of updates and of signatures, and no attack; and what it costs is said."""
+    overrides = {
+        "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 8}, "partition": {"clients": 8}, "model": {"hidden": 4},
+        "algorithms": {"pacfl": {"num_clusters": 2, "threshold": config.tasks.UNSET, "signature_noise_multiplier": 0.5}},
+        "aggregation": {"name": "dp", "noise_multiplier": 0.5}, "attack": {"share": 0.25},
+    }  # fmt: skip
+    result = tffcl.run(config.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False)
+    assert type(result.trained.method.engine.round_for(2).uploads["update"]).__name__ == "AttackedFactory"
+    manifest = tffcl.export_result(result, tmp_path / "to")
+    for name, about in manifest["computations"].items():
+        written = (tmp_path / "to" / about["file"]).read_bytes()
+        assert "own_noise" not in about["type"] and (b"StatelessRandomNormal" not in written or name == "signature")
+        assert ("noise" in about.get("check", {})) == (name in ("training", "signature"))
+    told = {(each["what"], each["when"]): each["noise_multiplier"] for each in manifest["privacy"]["releases"]}
+    assert told == {("a round", "every round"): 0.5, ("the signatures", "once for each client"): 0.5}
+    assert manifest["privacy"]["spent_by_this_run"]["epsilon"] == result.summary["privacy"]["epsilon"] > 0
+    assert main(["export", "--check", str(tmp_path / "to")]) == 0
+    said = capsys.readouterr().out
+    assert said.count("noise drawn anew") >= 4 and f"{tmp_path}/to/state/trained.pb: as the library" in said
+    assert said.strip().splitlines()[-1] == "taken as they are: clustering/state.npz, config.toml"
+
+
+def test_what_private_rounds_hide_is_in_no_file_of_an_export(tff_worker, model, population, tmp_path):
+    """IFCA's clients choose themselves, and a simulation asks them; built by hand, with a seed for the noise."""
+    method = build_ifca(model, TRAINING, aggregation=tffcl.aggregation("dp", noise_multiplier=0.5, seed=1))
+    result = trained(method, population, tmp_path / "run")
+    state = dataclasses.replace(result.trained.state, assignment=np.arange(len(population), dtype=np.int32) % 2)
+    result = dataclasses.replace(result, trained=dataclasses.replace(result.trained, state=state))
+    manifest = tffcl.export_result(result, tmp_path / "to")
+    assert "clustering/assignments.csv" not in manifest["files"]
+    assert "not written" in manifest["privacy"]["clustering/assignments.csv"]
+    with np.load(tmp_path / "to" / "clustering" / "state.npz") as saved:
+        assert not saved["state.assignment"].any()
+    written = (tmp_path / "to" / manifest["computations"]["training"]["file"]).read_bytes()
+    assert b"StatelessRandomNormal" not in written and check_export(tmp_path / "to")
+
+
+def test_clients_are_called_in_the_table_as_their_owner_calls_them(tff_worker, model, population, tmp_path):
+    names = np.array(["ann", "bob", "cy", "dee", "=eve"])
+    result = trained(build_fedavg(model, TRAINING), dataclasses.replace(population, names=names), tmp_path / "run")
+    tffcl.export_result(result, tmp_path / "to")
+    rows = (tmp_path / "to" / "clustering" / "assignments.csv").read_text().split()
+    assert rows == ["client_id,cluster,model", "ann,0,0", "bob,0,0", "cy,0,0", "dee,0,0", "'=eve,0,0"]
 
 
 @pytest.mark.slow

@@ -180,6 +180,9 @@ class Choosing(Method):
         assignment[state.index(population.client_ids)] = self.chosen_rows(state.models, population)
         return dataclasses.replace(state, assignment=assignment)
 
+    def without_choices(self, state: ClusteredState) -> ClusteredState:
+        return dataclasses.replace(state, assignment=np.zeros_like(state.assignment))
+
     def models_for(self, state: ClusteredState, client_ids):
         return state.models, state.clusters(client_ids)
 

@@ -43,20 +43,20 @@ class CLoVE(EngineMethod):
     """CLoVE, see `build_clove`."""
 
     def __init__(self, engine: ClusteredTraining, parameters: CLoVEParameters, seed: int):
-        super().__init__("clove", engine)
+        super().__init__("clove", dataclasses.replace(engine, draw=self._drawn) if parameters.num_clusters > 1 else engine)
         self._how, self._seed = parameters, seed
         self._trying = build_trying(engine.model, parameters.num_clusters, stacked=True)
         if parameters.num_clusters > 1:
             self.joining = Traffic(parameters.num_clusters * self.model.initial.nbytes, 4 * parameters.num_clusters)
 
     def initialize(self, population: Population) -> ClusteredState:
-        clusters = self._how.num_clusters
-        nobody = np.zeros(len(population), np.int32)
-        fields = self.engine.start(population, np.arange(clusters, dtype=np.int32))
-        if clusters > 1:
-            seeds = np.random.SeedSequence(self._seed).generate_state(clusters)
-            fields["models"] = np.stack([self.model.draw(int(each)) for each in seeds])
-        return ClusteredState(**{**fields, "assignment": nobody})
+        fields = self.engine.start(population, np.arange(self._how.num_clusters, dtype=np.int32))
+        return ClusteredState(**{**fields, "assignment": np.zeros(len(population), np.int32)})
+
+    def _drawn(self, count: int) -> np.ndarray:
+        """The models that a run starts from."""
+        seeds = np.random.SeedSequence(self._seed).generate_state(count)
+        return np.stack([self.model.draw(int(each)) for each in seeds])
 
     def next(self, state: ClusteredState, cohort: Cohort):
         if self._how.num_clusters == 1:
@@ -110,7 +110,13 @@ class CLoVE(EngineMethod):
 
     def exports(self) -> Exports:
         clusters = self._how.num_clusters
-        return self.engine.exports(build=lambda: {"losses": build_trying(self.model, clusters)} if clusters > 1 else {})
+        if clusters == 1:
+            return self.engine.exports()
+        when = (
+            "every round, before training, of its clients and with its models; the coordinator clusters the losses by k-means and gives "
+            "each cluster the model of least loss, whose row is the key of its clients (Python, tffcl.clustering.loss_vectors)"
+        )
+        return self.engine.exports(build=lambda: {"losses": build_trying(self.model, clusters)}, when={"losses": when})
 
 
 @remembering

@@ -76,6 +76,7 @@ class ClusteredTraining:
       flags: `(state, Cohort) -> int32 [m]`, the clients' flags of change, for a round that takes them; else None.
       round_of: `(number of clusters) -> Round`, where there is no `round`.
       counts_members: Whether the server of the round has `members float32[?]`, how many clients each cluster has.
+      draw: `(count) -> float32 [count, P]`, the models that the clusters start from, where these are not all the initial one.
     """
 
     model: FlatModel
@@ -86,6 +87,7 @@ class ClusteredTraining:
     flags: Callable[[ClusteredState, Cohort], np.ndarray] | None = None
     round_of: Callable[[int], Round] | None = None
     counts_members: bool = False
+    draw: Callable[[int], np.ndarray] | None = None
 
     def round_for(self, clusters: int) -> Round:
         """Returns the round of so many clusters."""
@@ -104,13 +106,12 @@ class ClusteredTraining:
         """
         count = int(assignment.max()) + 1
         memory.check_room(count * self.initial.nbytes, f"the models of {count:,} clusters × {self.initial.size:,} parameters")
-        models = np.repeat(self.initial[np.newaxis], assignment.max() + 1, axis=0)
         return {
             "client_ids": population.client_ids,
             "assignment": assignment,
-            "models": models,
-            "aggregators": self.round_for(len(models)).initial_aggregators,
-            "server": self.rows(len(models)),
+            "models": self.first_models(count),
+            "aggregators": self.round_for(count).initial_aggregators,
+            "server": self.rows(count),
             "kept": None if self.kept is None else KeptStates(self.kept),
         }
 
@@ -168,23 +169,28 @@ class ClusteredTraining:
         return state.kept.of(client_ids)
 
     def exports(self, **more) -> Exports:
-        """Returns what can be deployed; `more` are further fields of `Exports`, `build` adds to the computations."""
-        build = more.pop("build", dict)
+        """Returns what can be deployed; `more` are further fields of `Exports`, `build` adds to the computations.
 
-        def build_for(clusters: int = 1):
-            first = {"models": np.repeat(self.initial[np.newaxis], clusters, axis=0), **self.rows(clusters)}
+        The first values are those that a run starts from with the clusters and the clients of the given values, or of one client.
+        """
+        build, alone = more.pop("build", dict), {"models": self.initial[np.newaxis], "members": np.ones(1, np.float32)}
+
+        def build_for(values: Mapping = alone):
+            clusters = len(values["models"])
+            first = {"models": self.first_models(clusters), **self.rows(clusters)}
             if self.counts_members:
-                first["members"] = np.ones(clusters, np.float32)  # whoever deploys knows how many there are
+                first["members"] = values["members"]
             return {**build(), **round_computations(self.round_for(clusters), first)}
 
+        summed = summed_form(self.round) if self.round else None
+        needed = members_needed(self.round_for(1).uploads)
         return Exports(
-            build_for,
-            server_values=self.broadcast,
-            summed=summed_form(self.round) if self.round else None,
-            build_for=None if self.round else build_for,
-            members_needed=members_needed(self.round_for(1).uploads),
-            **more,
+            build_for, server_values=self.broadcast, summed=summed, build_for=build_for, members_needed=needed, **more
         )
+
+    def first_models(self, count: int) -> np.ndarray:
+        """Returns the models `float32 [count, P]` that so many clusters start from: all the initial one, or those that were drawn."""
+        return np.repeat(self.initial[np.newaxis], count, axis=0) if self.draw is None else self.draw(count)
 
     def models_for(self, state: ClusteredState, client_ids) -> tuple[np.ndarray, np.ndarray]:
         """See `Method.models_for`; an engine whose clients have more than their row of `models` says so here."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tffcl.aggregators.collect import CollectFactory
+from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_difference_work
@@ -74,4 +75,13 @@ class CollectedTraining(Method):
         return state.models, state.clusters(client_ids)
 
     def exports(self) -> Exports:
-        return Exports(lambda: {"training": self.round.deployed}, server_values=lambda state: {"models": state.models})
+        note = (
+            "the models come back as they are: the coordinator sees each client's difference beside its report, and clusters and moves "
+            f"the models by them (Python, tffcl.algorithms.{self.name})"
+        )
+        first = {"models": self.model.initial[np.newaxis]}
+        return Exports(
+            lambda: round_computations(self.round, first),
+            server_values=lambda state: {"models": state.models},
+            when={"training": note},
+        )

@@ -204,6 +204,7 @@ class FLISDC(Choosing):
         return Exports(
             lambda: round_computations(self._round, first, self._aggregators),
             server_values=lambda state: {"models": state.models, "images": self._images},
+            when={"training": "a round gives a row for each of its clients; equal rows are one cluster's, and are kept once"},
         )
 
 

@@ -123,7 +123,8 @@ class FLUX(EngineMethod):
         return Views(state.client_ids, state.assignment, metric=metric)
 
     def exports(self) -> Exports:
-        found = self.engine.exports(build=lambda: {"signature": build_collection(self._newcomers)})
+        note = f"a run begins with {self._how.warm_up_rounds} rounds of one model, row 0, which every cluster then starts from"
+        found = self.engine.exports(build=lambda: {"signature": build_collection(self._newcomers)}, when={"training": note})
 
         def values(state: FLUXState) -> dict:
             if state.descriptors is None:

@@ -38,6 +38,15 @@ STARTS = {
     "warm_up": "K models drawn independently, then `warm_up_rounds` rounds with clients in random equal groups",
     "fedavg": "`fedavg_rounds` rounds of FedAvg, whose model all K share then but for their last layers, drawn independently",
 }
+# What a deployment must know of how a run begins, beside its first values.
+_BEGINS = {
+    "attracting": "the first models are drawn again until each is chosen by enough clients: initial is the first draw",
+    "warm_up": "in the first {warm_up_rounds} rounds the coordinator gives each client a row (`forced`), in random groups of equal size",
+    "fedavg": (
+        "the first {fedavg_rounds} rounds are FedAvg's (`forced` 0 for everyone); then every row has the layers of row 0 but for the "
+        "last, which is drawn for each"
+    ),
+}
 _MOST_DRAWS = 200
 _TRIED_CLIENTS = 100  # the finder's: enough to tell a share of a tenth
 
@@ -289,11 +298,14 @@ class IFCA(Choosing):
                 raise ended_within(f"{self._fedavg_rounds} rounds are FedAvg's (fedavg_rounds)")
             return {"models": state.models}
 
+        first = np.repeat(self.model.initial[np.newaxis], len(self._drawn), axis=0) if self._fedavg_rounds else self._drawn
+        begins = _BEGINS.get(self._parameters.start, "").format(**vars(self._parameters))
         return Exports(
-            lambda: round_computations(self._round, {"models": self._drawn}),
+            lambda: round_computations(self._round, {"models": first}),
             server_values=values,
             summed=summed_form(self._round),
             members_needed=releases.members_needed(self._round.uploads),
+            when={"training": begins} if begins else {},
         )
 
 

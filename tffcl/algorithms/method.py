@@ -139,21 +139,25 @@ class Exports:
       summed: `(number of clusters) -> tff.Computation`, a round with the same models whose only aggregation is a sum, see
         `rounds.summed`; None where the server needs each client's upload.
       clustering: What the numbers of the grouping mean, by name, for the manifest.
-      build_for: `(number of clusters) -> {name: tff.Computation}`, where that decides the computations; else None.
+      build_for: `(server values of a state) -> {name: tff.Computation}`, where the numbers of clusters and clients decide the
+        computations or their first values; else None.
       members_needed: A cluster of which fewer clients are in a round waits, see `aggregators.traits.FactoryTraits`.
+      when: For the manifest, what a deployment must know of a computation beside its name: of "training", how rounds begin or what
+        the coordinator does between them; of one with another name than those above, when it runs and what comes of it.
     """
 
     build: Callable[[], Mapping[str, tff.Computation]]
     server_values: Callable[[object], Mapping] | None = None
     summed: Callable[[int], tff.Computation] | None = None
     clustering: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    build_for: Callable[[int], Mapping[str, tff.Computation]] | None = None
+    build_for: Callable[[Mapping], Mapping[str, tff.Computation]] | None = None
     members_needed: int = 1
+    when: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def computations(self, state) -> dict[str, tff.Computation]:
-        """Returns what runs on devices and aggregators from a state on."""
+        """Returns what runs on devices and aggregators, of a deployment with the clients and clusters of a state."""
         if self.build_for and self.server_values:
-            return dict(self.build_for(len(self.server_values(state)["models"])))
+            return dict(self.build_for(self.server_values(state)))
         return dict(self.build())
 
 
@@ -234,6 +238,10 @@ class Method(abc.ABC):
     def choose(self, state, population: Population):
         """Lets every client of the population choose its model anew; changes no model and no later round."""
         del population
+        return state
+
+    def without_choices(self, state):
+        """Returns the state without what `choose` and rounds have noted of the clients' choices, which changes no later round."""
         return state
 
     def models_held(self, state, client_ids: np.ndarray) -> int:

@@ -126,4 +126,7 @@ class PartlySharedTraining(ClusteredTraining):
                 raise ended_within(f"{self.whole_rounds} rounds share the whole model (fedavg_rounds)")
             return self.broadcast(state)
 
+        if self.whole:
+            note = f"a run begins with {self.whole_rounds} rounds of FedAvg on the whole model, whose two parts are then what all start from"
+            more["when"] = {**more.get("when", {}), "training": note}
         return dataclasses.replace(super().exports(**more), server_values=values)

@@ -125,7 +125,15 @@ class RelatedTraining:
             lambda: {**build(), **round_computations(self.round, first)},
             server_values=lambda state: {"models": state.models},
             clustering=clustering,
+            when={"training": _NOTE},
         )
+
+
+# What a deployment must know of a round.
+_NOTE = (
+    "before a round the coordinator puts into `aggregators` who of its clients are related, rows and columns by their `key` (Python, "
+    "tffcl.clustering); the round gives a mix of the models for each row"
+)
 
 
 def build_related_training(

@@ -337,6 +337,7 @@ class StoCFL(Method):
         return Exports(
             lambda: {"signature": build_collection(self._signature), **round_computations(self._round, first)},
             server_values=lambda state: {"models": state.models, "global_model": state.models[0]},
+            when={"training": "row 0 of models is nobody's key; after a round the coordinator puts global_model there"},
         )
 
 

@@ -93,9 +93,7 @@ def join_newcomers(
     return contents
 
 
-def join_all(
-    out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True, trust_builders: bool = False
-):
+def join_all(out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True, trust_builders: bool = False):
     """Lets the newcomers of every finished run of a comparison join it; those that have joined before are left as they are.
 
     Args:

@@ -158,7 +158,8 @@ def kept(each: StudyRun, results: pathlib.Path) -> bool:
     if not (place / "config.toml").is_file() or each.newcomers and not (place / "newcomers.json").is_file():
         return False
     try:
-        before = configs.load_run_config(place, trust_builders=each.config)  # with the defaults of keys that an earlier version had not
+        # With the defaults of keys that an earlier version had not.
+        before = configs.load_run_config(place, trust_builders=each.config)
     except UserError:
         return False
     diverged = (place / FAILED).is_file() and read_json(place / FAILED).get("task")

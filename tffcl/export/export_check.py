@@ -9,15 +9,18 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import runtime
-from tffcl.algorithms.method import Method
+from tffcl.algorithms.method import Method, as_method
 from tffcl.client_work.local_evaluation import build_probabilities
 from tffcl.clients.fitting import as_type
 from tffcl.errors import UserError
 from tffcl.experiments import prepare
 from tffcl.experiments.config import load_run_config
+from tffcl.experiments.run_config import RunConfig
 from tffcl.export import forms
-from tffcl.export.manifest import read_manifest
+from tffcl.export.export_run import MODELS, SAVED_MODEL, STATE
+from tffcl.export.manifest import NAME, read_manifest
 from tffcl.export.rehearsal import difference, rehearse
+from tffcl.export.values_check import check_learned, check_trained, check_values, compared, loaded
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
 from tffcl.runner import state_arrays
@@ -27,13 +30,12 @@ _TRIED_IMAGES = 64
 _MOST_EXAMPLES = 20  # of a real client: the numbers are to be compared, not to be good
 
 
-def check_export(
-    directory: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool = False
-) -> list[str]:
+def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool = False) -> list[str]:
     """Loads every file of an export, runs it, and holds the numbers against the library's.
 
     Computations and their forms are run on the values that the export brings, whose results the library wrote then, and,
-    where the task's data can be loaded, on real clients beside the library's own computations of today.
+    where the task's data can be loaded, on real clients beside the library's own computations of today. What can be computed
+    again of the other files is compared; which cannot is said.
 
     Args:
       directory: What `export_run` wrote.
@@ -41,32 +43,40 @@ def check_export(
       trust_builders: As of `finished.load_run`.
 
     Returns:
-      A line for each file that was run.
+      A line for each file that was run or compared, and one for the others.
 
     Raises:
       UserError: Naming the file that is damaged, foreign, or gives other numbers.
     """
     directory = pathlib.Path(directory)
     manifest = read_manifest(directory)
+    of_a_task = BUILT_FROM not in read_settings(directory / "config.toml")
+    config = load_run_config(directory, trust_builders=trust_builders) if of_a_task else None  # before anything runs
     runtime.use_local_worker()
     lines = []
     for name, described in manifest["computations"].items():
         lines += _check_computation(directory, name, described)
-    if BUILT_FROM in read_settings(directory / "config.toml"):
-        return [*lines, "it is of tffcl.train, whose data no file holds: not compared on real clients"]
-    found = _load_library(directory, data_dir, trust_builders)
-    if found is None:
-        return [*lines, f"the data of task {manifest['task']} are not there: not compared on real clients"]
-    federated, method, state = found
-    lines += _check_on_task(directory, manifest, method, state, federated)
-    lines.append(_check_saved_model(directory, method.model, _as_taken(method.model, federated.test.x[:_TRIED_IMAGES])))
-    return lines
+    lines += check_values(directory, manifest)
+    if config is None:
+        lines.append("it is of tffcl.train, whose method and data no file holds: not compared with the library on real clients")
+    else:
+        lines += _check_with_library(directory, manifest, config, data_dir)
+    left = [name for name in manifest["files"] if not name.startswith("check/") and not _is_told(directory, name, lines)]
+    return [*lines, f"taken as they are: {', '.join(left)}"]
+
+
+def _is_told(directory: pathlib.Path, name: str, lines: list[str]) -> bool:
+    """Whether a line is about a file, or about a directory that it is in."""
+    *above, _ = pathlib.PurePosixPath(name).parents
+    return any(line.startswith(f"{directory / place}: ") for line in lines for place in (name, *above))
 
 
 def _check_computation(directory: pathlib.Path, name: str, described: dict):
     path = directory / described["file"]
     computation = _read_computation(path, described["type"])
     if "check" not in described:
+        if computation.type_signature.parameter is not None:
+            raise UserError(f"{directory / NAME} is damaged: the computation {name} takes values, and there is no check of it")
         computation()
         yield f"{path}: runs"
         return
@@ -74,13 +84,13 @@ def _check_computation(directory: pathlib.Path, name: str, described: dict):
     given = forms.read_value(directory / described["check"]["input"], signature.parameter)
     expected = forms.read_value(directory / described["check"]["output"], signature.result)
     arguments = forms.from_argument(given, signature.parameter)
-    compared = _compared_noise if "noise" in described["check"] else _compared
-    yield compared(path, lambda: forms.run(computation, *arguments), expected, "the library when it was exported")
-    for kind, form in described["forms"].items():
+    comparing = _compared_noise if "noise" in described["check"] else compared
+    yield comparing(path, lambda: forms.run(computation, *arguments), expected, "the library when it was exported")
+    for kind, form in described.get("forms", {}).items():
         if "directory" in form:
             place = directory / form["directory"]
             run = functools.partial(_run_form, kind, forms.read_form(place, kind), signature, arguments)
-            yield compared(place, run, expected, "the whole computation")
+            yield comparing(place, run, expected, "the whole computation")
 
 
 def _read_computation(path: pathlib.Path, kind: str):
@@ -108,24 +118,21 @@ def _compared_noise(path: pathlib.Path, run: Callable, expected, same: str) -> s
     return f"{path}: shapes as {same}, and noise drawn anew, so that numbers were not compared"
 
 
-def _compared(path: pathlib.Path, run: Callable, expected, same: str) -> str:
-    apart = difference(expected, run())
-    if not apart.close:
-        raise UserError(f"{path} gives other numbers than {same}: they differ by up to {apart.largest:.3g}")
-    return f"{path}: as {same} (largest difference {apart.largest:.1e})"
-
-
-def _load_library(directory: pathlib.Path, data_dir: str | None, trust_builders: bool):
-    """The run's data, method and state, the first by the task; None where its data are not there."""
-    config = load_run_config(directory, trust_builders=trust_builders)
+def _check_with_library(directory: pathlib.Path, manifest: dict, config: RunConfig, data_dir: str | None) -> list[str]:
+    """Compares with the method that the task builds, on its data."""
     try:
         federated = prepare.load_data(config, data_dir)
     except UserError:
-        return None
-    method = prepare.build_method(config, prepare.build_model(config, federated), federated, data_dir)
-    with np.load(directory / "clustering" / "state.npz", allow_pickle=False) as saved:
-        state = state_arrays.unpack(saved, {"state": method.state_class})["state"]
-    return federated, method, state
+        return [f"the data of task {config.task} are not there: not compared with the library on real clients"]
+    method = as_method(prepare.build_method(config, prepare.build_model(config, federated), federated, data_dir))
+    try:
+        with loaded(directory / STATE) as saved:
+            state = state_arrays.unpack(saved, {"state": method.state_class})["state"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{directory / STATE} holds no state of {config.algorithm}: {error}") from None
+    lines = list(_check_on_task(directory, manifest, method, state, federated))
+    lines += check_learned(directory, method, state)
+    return [*lines, _check_saved_model(directory, method.model, _as_taken(method.model, federated.test.x[:_TRIED_IMAGES]))]
 
 
 def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, state, federated):
@@ -140,11 +147,15 @@ def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, stat
 
     context = tff.framework.get_context_stack().current
     computations = method.exports().computations(state)
-    for name, arguments in rehearse(method, computations, state, examples, context).items():
+    given = rehearse(method, computations, state, examples, context)
+    for name, arguments in given.items():
+        if name not in manifest["computations"]:
+            raise UserError(f"{directory / NAME} has no computation {name}, and the library exports one of this method")
         path = directory / manifest["computations"][name]["file"]
         run = functools.partial(forms.run, forms.read_computation(path), *arguments)
-        compared = _compared_noise if forms.draws_noise(computations[name]) else _compared
-        yield compared(path, run, forms.run(computations[name], *arguments), "the library on clients of the task")
+        comparing = _compared_noise if forms.draws_noise(computations[name]) else compared
+        yield comparing(path, run, forms.run(computations[name], *arguments), "the library on clients of the task")
+    yield from check_trained(directory, manifest, method, state, given)
 
 
 def _as_taken(model: FlatModel, x: np.ndarray) -> np.ndarray:
@@ -153,11 +164,11 @@ def _as_taken(model: FlatModel, x: np.ndarray) -> np.ndarray:
 
 
 def _check_saved_model(directory: pathlib.Path, model: FlatModel, images: np.ndarray):
-    path, models = directory / "saved_model", np.load(directory / "state" / "models.npy")
+    path, models = directory / SAVED_MODEL, loaded(directory / MODELS)
     serve = tf.saved_model.load(str(path)).signatures["serving_default"]
     spec = model.example_spec["x"]
     x = tf.TensorSpec([None, *spec.shape], spec.dtype)
     probabilities = graph_function(build_probabilities(model), tf.TensorSpec([model.size]), x)
     found = [serve(images=tf.constant(images), cluster=tf.constant(row))["probabilities"] for row in range(len(models))]
     expected = [probabilities(vector, images) for vector in models]
-    return _compared(path, lambda: found, expected, "the library on images of the task")
+    return compared(path, lambda: found, expected, "the library on images of the task")

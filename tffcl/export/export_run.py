@@ -1,10 +1,11 @@
 """A finished run as files for a TFF deployment; `export.export_check` proves that they run."""
 
 import csv
+import functools
 import importlib.metadata
 import pathlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -12,25 +13,29 @@ import tensorflow_federated as tff
 import tomli_w
 
 from tffcl import runtime
-from tffcl.algorithms.method import Exports, as_method
+from tffcl.algorithms.method import Exports, Method, as_method
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.clients import kept
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.experiments.finished import load_run
 from tffcl.export import forms
 from tffcl.export.manifest import read_manifest, write_manifest
+from tffcl.export.phases import SUMMED, TRAININGS, Releases, describe_fields, describe_phases, describe_privacy
 from tffcl.export.rehearsal import rehearse, synthetic_examples
 from tffcl.models.saved_model import save_models
+from tffcl.reporting.columns import text_cell
+from tffcl.reporting.marker import check_summary
+from tffcl.rounds.releases import accounted
 from tffcl.runner import directory as runs
 from tffcl.runner import state_arrays
 from tffcl.runner.result import Result, Trained
 from tffcl.validation import check_kind
 
-SUMMED = "training_summed"
-TRAININGS = {"training", "training_with_kept"}  # forms of a round of training; the script runs the first that there is
-_KEPT = "what clients keep, which stays on the devices; the computation hands it out at CLIENTS"
 _PACKAGES = ("tffcl", "tensorflow-federated", "tensorflow", "numpy")
-_SCRIPT = pathlib.Path(__file__).parent / "run_one_round.py"
+ASSIGNMENTS, STATE = "clustering/assignments.csv", "clustering/state.npz"
+MODELS, SAVED_MODEL = "state/models.npy", "saved_model"
+SCRIPT = pathlib.Path(__file__).parent / "run_one_round.py"
 
 
 def export_run(
@@ -48,7 +53,7 @@ def export_run(
     | `computations/NAME/map_reduce/`, `distribute_aggregate/` | its deployment forms, a file for each part, computations too |
     | `state/` | server values before the first and after the last round, `models.npy float32 [K, P]` |
     | `saved_model/` | all models for TensorFlow alone, see `models.saved_model` |
-    | `clustering/` | `assignments.csv`; `state.npz` with signatures, proximity, tree, threshold |
+    | `clustering/` | `assignments.csv`, but for what private rounds hide; `state.npz` with signatures, proximity, tree, threshold |
     | `check/` | arguments and results of the computations, for `export.export_check` |
     | `run_one_round.py` | a round with TFF alone |
 
@@ -67,7 +72,8 @@ def export_run(
     to = pathlib.Path(to)
     _check_free(to)
     trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders)
-    return _export(trained, trained.config.as_dict(), to)
+    summary = check_summary(pathlib.Path(out)) or {}
+    return _export(trained, trained.config.as_dict(), to, summary.get("privacy"))
 
 
 def export_result(result: Result, to: str | pathlib.Path) -> dict:
@@ -91,7 +97,7 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
     _check_free(to)
     runtime.use_local_worker()
     with kept.stored_in(result.out / runs.KEPT):
-        return _export(result.trained, runs.read_settings(result.out / "config.toml"), to)
+        return _export(result.trained, runs.read_settings(result.out / "config.toml"), to, result.summary.get("privacy"))
 
 
 def _check_free(to: pathlib.Path):
@@ -106,12 +112,15 @@ def _partial(to: pathlib.Path) -> pathlib.Path:
     return to.with_name(f"{to.name}.partial")
 
 
-def _export(trained: Trained, settings: Mapping, to: pathlib.Path) -> dict:
-    """Writes everything beside `to` first; a run's settings are `task`, `algorithm`, `seed` and others by table."""
+def _export(trained: Trained, settings: Mapping, to: pathlib.Path, spent: Mapping | None) -> dict:
+    """Writes everything beside `to` first; a run's settings are `task`, `algorithm`, `seed` and others by table.
+
+    What it has `spent` is `privacy` of its summary.
+    """
     partial = _partial(to)
     partial.mkdir(parents=True)
     try:
-        contents = _write(partial, trained, settings)
+        contents = _write(partial, trained, settings, spent)
         write_manifest(partial, contents)
         if to.is_dir():
             to.rmdir()
@@ -122,14 +131,15 @@ def _export(trained: Trained, settings: Mapping, to: pathlib.Path) -> dict:
     return read_manifest(to)
 
 
-def _write(directory: pathlib.Path, trained: Trained, settings: Mapping) -> dict:
+def _write(directory: pathlib.Path, trained: Trained, settings: Mapping, spent: Mapping | None) -> dict:
     method, state = as_method(trained.method), trained.state
     values = {**settings, "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}}
     (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
     context = tff.framework.get_context_stack().current
     exports = method.exports()
     computations = exports.computations(state)
-    arguments = rehearse(method, computations, state, synthetic_examples(method.model, settings["seed"]), context)
+    with accounted(Releases()) as told:
+        arguments = rehearse(method, computations, state, synthetic_examples(method.model, settings["seed"]), context)
     if exports.summed and "training" in arguments:
         # Clients that the server meets in the rehearsal may found clusters.
         clusters = max(len(exports.server_values(state)["models"]), len(arguments["training"][0]["models"]))
@@ -141,9 +151,9 @@ def _write(directory: pathlib.Path, trained: Trained, settings: Mapping) -> dict
     }
     states = _write_states(directory, computations, arguments, exports, state)
     _write_models(directory, trained)
-    _write_clustering(directory, trained)
+    chosen = _write_clustering(directory, trained, private=told.hide_clients)
     if TRAININGS & computations.keys():
-        shutil.copy(_SCRIPT, directory / "run_one_round.py")
+        shutil.copy(SCRIPT, directory / "run_one_round.py")
     return {
         "task": settings["task"],
         "algorithm": settings["algorithm"],
@@ -151,7 +161,9 @@ def _write(directory: pathlib.Path, trained: Trained, settings: Mapping) -> dict
         "rounds": trained.round_number,
         "versions": values["versions"],
         "model": _describe_model(trained),
-        "phases": _phases(method, exports, computations),
+        "phases": describe_phases(method, exports, computations),
+        "fields": describe_fields(computations),
+        "privacy": {**describe_privacy(told.found, spent), **chosen},
         "computations": described,
         "values": states,
     }
@@ -214,15 +226,15 @@ def _write_states(directory: pathlib.Path, computations, arguments, exports: Exp
         trained = {**arguments["training"][0], **exports.server_values(state)}
         write("trained", trained, kind)
         if "initialize" in computations:
-            write("initial", _initial(computations["initialize"](), trained), kind)
+            write("initial", first_value(computations["initialize"](), trained), kind)
     if "signature" in arguments:
         kind = computations["signature"].type_signature.parameter[0]
         write("signature_context", arguments["signature"][0], kind)
     return written
 
 
-def _initial(start, trained):
-    """The first value with as many models as the trained one has: all start from the same one where a method draws one."""
+def first_value(start, trained):
+    """Returns the first value with as many models as the trained one has: all start from the same one where a method draws one."""
     rows = len(trained["models"])
     if len(start["models"]) == rows:
         return start
@@ -241,9 +253,9 @@ def _is_row(leaf) -> bool:
 def _write_models(directory: pathlib.Path, trained: Trained):
     models, _ = trained.method.models_for(trained.state, trained.population.client_ids)
     models = np.asarray(models)
-    save_models(directory / "saved_model", trained.method.model, models)
+    save_models(directory / SAVED_MODEL, trained.method.model, models)
     (directory / "state").mkdir(exist_ok=True)
-    np.save(directory / "state" / "models.npy", models)
+    np.save(directory / MODELS, models)
 
 
 def _describe_model(trained: Trained) -> dict:
@@ -258,65 +270,42 @@ def _describe_model(trained: Trained) -> dict:
         "models": len(rows),
         "input": str(tff.TensorType(model.example_spec["x"].dtype.as_numpy_dtype, [None, *model.input_shape])),
         "classes": model.num_classes,
-        "saved_model": "saved_model",
+        "saved_model": SAVED_MODEL,
         "tensors": tensors,
     }
 
 
-def _write_clustering(directory: pathlib.Path, trained: Trained):
-    """The assignment table, and all that the method keeps between rounds (signatures, proximity, tree, threshold)."""
-    method, views = trained.method, trained.method.views(trained.state)
+def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: bool) -> dict:
+    """Writes the assignment table, and all that the method keeps between rounds (signatures, proximity, tree, threshold).
+
+    What clients have chosen among the models, which only simulations ask, is left out where a round hides what they tell: the
+    manifest says so by what this returns.
+    """
+    method, state = as_method(trained.method), trained.state
     (directory / "clustering").mkdir()
-    _, rows = method.models_for(trained.state, views.client_ids)
-    with open(directory / "clustering" / "assignments.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["client_id", "cluster", "model"])
-        writer.writerows(
-            zip(views.client_ids.tolist(), np.asarray(views.clusters).tolist(), np.asarray(rows).tolist(), strict=True)
-        )
-    arrays, _ = state_arrays.pack({"state": trained.state}, with_kept=False)
-    np.savez_compressed(directory / "clustering" / "state.npz", **arrays)
+    hidden = private and method.clients_choose
+    if hidden:
+        state = method.without_choices(state)
+    else:
+        with open(directory / ASSIGNMENTS, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(assignments(method, state, functools.partial(_called, trained.population)))
+    arrays, _ = state_arrays.pack({"state": state}, with_kept=False)
+    np.savez_compressed(directory / STATE, **arrays)
+    why = "not written: clients choose themselves, and a round tells the server nobody's choice"
+    return {ASSIGNMENTS: why} if hidden else {}
 
 
-def _phases(method, exports: Exports, computations) -> list[dict]:
-    """What runs when."""
-    phases = []
-    if "signature" in computations:
-        phases.append({
-            "phase": "signature",
-            "when": "once for every client, before its first round of training",
-            "computation": "signature",
-            "server_value": "signature_context",
-            "gives": "a signature a client; those of this run are in clustering/state.npz",
-        })  # fmt: skip
-    if exports.clustering or "signature" in computations:
-        phases.append({
-            "phase": "clustering",
-            "when": "on the coordinator, when all signatures are there (Python, tffcl.clustering)",
-            **{key: str(value) for key, value in exports.clustering.items()},
-            "gives": "a cluster a client; this run's are in clustering/assignments.csv, threshold and tree in clustering/state.npz",
-        })  # fmt: skip
-    how = (
-        "every client chooses among the models itself"
-        if method.clients_choose
-        else "the coordinator gives every client its key"
-    )
-    for name, computation in computations.items():
-        if forms.hands_out_kept(computation) and name not in TRAININGS:
-            phases.append({"phase": name, "when": "every round, before training", "computation": name, "gives": _KEPT})
-    if "training" in computations:
-        phases.append({
-            "phase": "training",
-            "when": f"every round; {how}",
-            "computation": "training",
-            "server_value": "initial at first, trained to go on from this run",
-        })  # fmt: skip
-        if (needed := exports.members_needed) > 1:
-            asked = f"no clients of a cluster of which fewer than {needed} take part: their sums would hide nobody (min_cluster_size)"
-            phases[-1]["asks"] = asked
-    elif "training_with_kept" in computations:
-        phases.append({"phase": "training", "when": "every round", "computation": "training_with_kept", "gives": _KEPT})
-    return phases
+def assignments(method: Method, state, called: Callable[[int], str]) -> list[list]:
+    """Returns the rows of the assignment table: of every client what it is `called`, its cluster and the row of its model."""
+    views = method.views(state)
+    _, rows = method.models_for(state, views.client_ids)
+    columns = map(called, views.client_ids.tolist()), np.asarray(views.clusters).tolist(), np.asarray(rows).tolist()
+    return [["client_id", "cluster", "model"], *map(list, zip(*columns, strict=True))]
+
+
+def _called(population: Population, client: int) -> str:
+    """As clients.csv has it; a state may know more clients than the population."""
+    return text_cell(population.name_of(client)) if client in population.client_ids else str(client)
 
 
 def describe(manifest: dict, to: str | pathlib.Path) -> str:

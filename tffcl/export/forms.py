@@ -1,6 +1,7 @@
 """Computations, TFF values and deployment forms as files, and back."""
 
 import pathlib
+import re
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +18,7 @@ _MAP_REDUCE = (
 _DISTRIBUTE_AGGREGATE = (
     "server_prepare", "server_to_client_broadcast", "client_work", "client_to_server_aggregation", "server_result",
 )  # fmt: skip
+_DRAWN_ANEW = re.compile(rb"(?<!Stateless)Random(StandardNormal|UniformInt)")  # what noise and rounding without a seed take
 PARTS = {"map_reduce": _MAP_REDUCE, "distribute_aggregate": _DISTRIBUTE_AGGREGATE}
 
 
@@ -73,7 +75,7 @@ def run(computation: tff.Computation, *arguments):
 
 def draws_noise(computation: tff.Computation) -> bool:
     """Whether the computation draws noise anew in each run, so that no two runs give the same numbers."""
-    return b"RandomStandardNormal" in tff.framework.serialize_computation(computation).SerializeToString()
+    return _DRAWN_ANEW.search(tff.framework.serialize_computation(computation).SerializeToString()) is not None
 
 
 def build_form(kind: str, computation: tff.Computation):

@@ -79,13 +79,23 @@ def read_manifest(directory: pathlib.Path) -> dict:
     return contents
 
 
+def _is_described(table) -> bool:
+    """Whether a table of the manifest says of a file what is read of it."""
+    if not (isinstance(table, dict) and {"file", "type"} <= set(table)):
+        return False
+    forms, check = table.get("forms", {}), table.get("check", {"input": "", "output": ""})
+    inner = isinstance(check, dict) and {"input", "output"} <= set(check) and isinstance(forms, dict)
+    return inner and all(isinstance(each, dict) for each in forms.values())
+
+
 def _check_places(contents: dict, listed: dict, manifest: pathlib.Path):
     """Checks that every place that the manifest names is one of the files that it lists, or a directory of such files."""
-    described = contents.get("computations", {})
-    if not isinstance(described, dict) or not all(
-        isinstance(each, dict) and {"file", "type"} <= set(each) for each in described.values()
-    ):
-        raise UserError(f"{manifest} is damaged: computations must be tables with file and type")
+    described = {section: contents.get(section, {}) for section in ("values", "computations")}
+    for section, tables in described.items():
+        if not isinstance(tables, dict) or not all(_is_described(each) for each in tables.values()):
+            raise UserError(f"{manifest} is damaged: {section} must be tables with file and type")
+    if not described["computations"]:
+        raise UserError(f"{manifest} is damaged: it names no computations")
     left = [(described, "")]
     while left:
         value, key = left.pop()

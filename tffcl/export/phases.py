@@ -30,6 +30,7 @@ _OF_SERVER = {
     "models": "a row a model",
     "members": "how many clients each cluster has, those that do not take part in the round too: here of this run; who deploys to others "
     "puts their numbers in",
+    "control_sums": "the sums of the control variates of each cluster's clients",
     "aggregators": "states of the aggregations, from round to round",
 }
 
@@ -44,9 +45,9 @@ class Releases:
 
     found: list[Release] = dataclasses.field(default_factory=list)
 
-    def spend(self, release: Release):
-        """Notes a release."""
-        self.found.append(release)
+    def spend(self, *told: Release):
+        """Notes releases."""
+        self.found += told
 
     @property
     def hide_clients(self) -> bool:
@@ -83,15 +84,18 @@ def describe_phases(method: Method, exports: Exports, computations: Mapping[str,
         if method.clients_choose
         else "the coordinator gives every client its key"
     )
-    begins = {"begins": exports.when["training"]} if "training" in exports.when else {}
+    note = {"note": exports.when["training"]} if "training" in exports.when else {}
     if "training" in computations:
         phases.append({
             "phase": "training",
             "when": f"every round; {how}",
-            **begins,
+            **note,
             "computation": "training",
             "server_value": "initial at first, trained to go on from this run",
         })  # fmt: skip
+        if (needed := exports.members_needed) > 1:
+            asked = f"no clients of a cluster of which fewer than {needed} take part: their sums would hide nobody (min_cluster_size)"
+            phases[-1]["asks"] = asked
     elif "training_with_kept" in computations:
         phases.append({"phase": "training", "when": "every round", "computation": "training_with_kept", "gives": _KEPT})
     return phases
@@ -127,6 +131,8 @@ def describe_privacy(found: Sequence[Release], spent: Mapping | None) -> dict:
     return {
         "releases": list(releases.values()),
         "spent_by_this_run": dict(spent or {}),
+        "noise_of_this_run": "follows from its seed in config.toml, but for tffcl.train with an aggregation that has none: who has this "
+        "export can take it away from the models and signatures of the run, which was a simulation; what is deployed draws anew",
         "ledger": "no computation counts what it releases: who deploys adds every round and every signature to what the same clients have "
         "spent, with their way of drawing cohorts (dp-accounting, as tffcl's own ledger)",
     }  # fmt: skip

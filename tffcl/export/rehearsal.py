@@ -3,7 +3,7 @@
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -35,7 +35,8 @@ class _Recorder(tff.framework.SyncContext):
 
 
 @contextlib.contextmanager
-def _recording(context):
+def recording(context):
+    """Notes what is computed inside the block, in another context; yields the list of `(type, argument)`, see `recorded`."""
     recorder = _Recorder(context)
     tff.framework.set_default_context(recorder)
     try:
@@ -75,28 +76,36 @@ def rehearse(
     Raises:
       UserError: If the method hands its computations something that the exported ones don't take.
     """
-    ids = _one_a_model(method, state)
+    ids = _some_of_each_model(method, state)
     population = _population(ids, {int(client): examples(int(client)) for client in ids})
     some = [int(client) for client in ids[:_ARRIVALS]]
     arrivals = {_NEW_ID + place: examples(client) for place, client in enumerate(some)}
-    with _recording(context) as calls:
+    with recording(context) as calls:
         method.next(state, Cohort(population, ids, (0, 1)))
         if "signature" in computations:
             method.admit(state, _population(np.array(sorted(arrivals)), arrivals))
-    found = {}
+    found = recorded(computations, calls)
     for name, computation in computations.items():
-        if computation.type_signature.parameter is not None:
-            found[name] = _argument(name, computation.type_signature.parameter, calls)
+        if computation.type_signature.parameter is not None and name not in found:
+            raise UserError(f"the computation {name!r} of this method can't be rehearsed: no round calls one of its type")
     return found
 
 
-def _one_a_model(method: Method, state) -> np.ndarray:
-    """Clients of which every model has one, three at least if there are so many."""
-    ids = method.views(state).client_ids
+def recorded(computations: Mapping[str, tff.Computation], calls: Sequence) -> dict[str, tuple]:
+    """Returns what the exported computations would have been given by name, of what was recorded."""
+    found = {name: _argument(each.type_signature.parameter, calls) for name, each in computations.items()}
+    return {name: argument for name, argument in found.items() if argument is not None}
+
+
+def _some_of_each_model(method: Method, state) -> np.ndarray:
+    """Clients of which every model has as many as a cluster must have in a round, three at least if there are so many."""
+    ids, needed = method.views(state).client_ids, method.exports().members_needed
     _, rows = method.models_for(state, ids)
-    _, first = np.unique(rows, return_index=True)
-    others = np.setdiff1d(np.arange(len(rows)), first)[: max(0, 3 - len(first))]
-    return ids[np.sort(np.concatenate([first, others]))]
+    order = np.argsort(rows, kind="stable")
+    _, first, members = np.unique(rows[order], return_index=True, return_counts=True)
+    some = order[np.arange(len(rows)) - np.repeat(first, members) < needed]
+    others = np.setdiff1d(np.arange(len(rows)), some)[: max(0, 3 - len(some))]
+    return ids[np.sort(np.concatenate([some, others]))]
 
 
 def _population(ids: np.ndarray, data) -> Population:
@@ -104,8 +113,10 @@ def _population(ids: np.ndarray, data) -> Population:
     return Population(ids.astype(np.int32), sizes, data.__getitem__, data.__getitem__)
 
 
-def _argument(name: str, wanted: tff.Type, calls) -> tuple:
+def _argument(wanted: tff.Type | None, calls) -> tuple | None:
     """The first recorded argument whose values are those of the wanted type, and perhaps more fields of a client."""
+    if wanted is None:
+        return None
     parts = list(wanted) if isinstance(wanted, tff.StructType) else [wanted]
     for recorded, argument in calls:
         given = recorded.parameter
@@ -116,7 +127,7 @@ def _argument(name: str, wanted: tff.Type, calls) -> tuple:
         found, values = zip(*map(_without_seeds, found, values))
         if all(map(_covers, found, parts)):
             return tuple(_project(value, part) for value, part in zip(values, parts, strict=True))
-    raise UserError(f"the computation {name!r} of this method can't be rehearsed: no round calls one of its type")
+    return None
 
 
 def _without_seeds(kind: tff.Type, value) -> tuple[tff.Type, object]:

@@ -1,4 +1,5 @@
 """One training round from exported files with TensorFlow Federated alone: python run_one_round.py"""
+# TFF starts its worker for it, which listens on all addresses of this machine while it runs, and does what it is sent.
 
 import pathlib
 import signal

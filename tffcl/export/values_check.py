@@ -65,18 +65,6 @@ def check_values(directory: pathlib.Path, manifest: Mapping):
     yield compared(place, served.numpy, loaded(directory / MODELS), f"the parameters in {MODELS}")
 
 
-def check_state(directory: pathlib.Path, manifest: Mapping):
-    """Compares with what the method's state tells without the method; yields a line for each file."""
-    state = loaded(directory / STATE)
-    if "trained" in manifest.get("values", {}) and "state.models" in state:
-        place, trained = _server_value(directory, manifest, "trained", "training")
-        yield compared(place, lambda: trained["models"], state["state.models"], f"the models in {STATE}")
-    if (directory / ASSIGNMENTS).is_file() and "state.assignment" in state:
-        place, clusters = directory / ASSIGNMENTS, state["state.assignment"].tolist()
-        _check_rows(place, [row[1] for row in _table(place)], ["cluster", *map(str, clusters)], f"the clusters in {STATE}")
-        yield f"{place}: the clusters are those in {STATE}"
-
-
 def check_trained(directory: pathlib.Path, manifest: Mapping, method: Method, state, arguments: Mapping[str, tuple]):
     """Compares what a deployment goes on from with the library's value of the state; yields a line."""
     exports = method.exports()
@@ -88,14 +76,16 @@ def check_trained(directory: pathlib.Path, manifest: Mapping, method: Method, st
 
 def check_learned(directory: pathlib.Path, method: Method, state):
     """Compares assignments and models with the library's of the state; yields a line for each."""
-    if (directory / ASSIGNMENTS).is_file():
-        place, rows = directory / ASSIGNMENTS, assignments(method, state, str)
-        _check_rows(place, _table(place), [list(map(str, row)) for row in rows], f"the library's by {STATE}")
-        yield f"{place}: the library's by {STATE}"
     models, _ = method.models_for(state, method.views(state).client_ids)
     saved = loaded(directory / MODELS)
-    if np.shape(models) == saved.shape:  # not where clients keep models, which no export has
+    whole = np.shape(models) == saved.shape  # clients that keep models have rows of their own, which no export can make again
+    if whole:
         yield compared(directory / MODELS, lambda: saved, np.asarray(models), f"the library's by {STATE}")
+    if (directory / ASSIGNMENTS).is_file():
+        place, columns = directory / ASSIGNMENTS, slice(None if whole else 2)
+        rows = [list(map(str, row)) for row in assignments(method, state, str)]
+        _check_rows(place, *([row[columns] for row in each] for each in (_table(place), rows)), f"the library's by {STATE}")
+        yield f"{place}: {', '.join(rows[0][columns])} are the library's by {STATE}"
 
 
 def _table(file: pathlib.Path) -> list[list[str]]:
