@@ -100,3 +100,9 @@ def test_private_signatures_are_exported_with_noise(exported, capsys):
     assert about["check"]["noise"] and forms.draws_noise(forms.read_computation(to / about["file"]))
     assert main(["export", "--check", str(to)]) == 0
     assert f"{to}/computations/signature/computation.pb: shapes as" in capsys.readouterr().out
+
+
+def test_each_cluster_is_rehearsed_by_as_many_as_secure_sums_need(exported, capsys):
+    to = exported("secure_sum", "pacfl", num_clusters=2, threshold=None)
+    assert main(["export", "--check", str(to)]) == 0
+    assert f"{to}/computations/training/computation.pb: as the library on clients" in capsys.readouterr().out
