@@ -403,3 +403,16 @@ def test_a_cell_that_fails_leaves_the_others_and_is_tried_again(tmp_path, monkey
     assert sorted(calls) == ["fedavg", "pacfl", "pacfl", "solo"]
     noted = json.loads((tmp_path / "results" / "digits" / "pacfl" / "seed-0" / "failed.json").read_text())
     assert str(error) in noted["reason"]
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../../x", "/etc", "", "a\nb", "x" * 300, "...", "\u202e"])
+def test_the_directory_of_a_cell_is_inside_of_the_studys(tmp_path, name):
+    place = tmp_path / study_files.slug(name)
+    assert place.resolve().parent == tmp_path.resolve() and not place.name.startswith(".") and len(place.name) <= 80
+
+
+def test_results_are_read_from_inside_of_the_studys_directory_alone(tmp_path):
+    cell = {"column": "a", "row": "b", "directory": "../other", "measure": "local", "published": [None, None], "missing": ""}
+    (tmp_path / "study.json").write_text(json.dumps({"cells": [cell], "seeds": [0]}))
+    with pytest.raises(UserError, match="study.json is damaged.*must be inside its own"):
+        study_table.read_study(tmp_path)

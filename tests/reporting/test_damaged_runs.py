@@ -42,7 +42,7 @@ def test_a_sweep_with_a_directory_outside(tmp_path, directory):
         f'task = "t"\nalgorithm = "a"\nkeys = ["train.rounds"]\nlabels = ["rounds"]\nseeds = [0]\n'
         f'[[points]]\nvalues = [1]\ndirectory = "{directory}"\n'
     )
-    assert "it must be inside the sweep's own" in refused(sweeps.read_sweep, tmp_path)
+    assert "it must be inside its own" in refused(sweeps.read_sweep, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["config.toml", "summary.json", "rounds.csv", "clients.csv", "clustering.npz"])
@@ -66,6 +66,31 @@ def test_a_report_is_written_through_no_link_and_into_no_pipe(run_path, tmp_path
     os.mkfifo(run_path / "report.html")
     assert "report.html is not a file" in refused(report.write_report, run_path)
     assert [path.name for path in own.iterdir()] == ["page.html"] and (own / "page.html").read_text() == "mine"
+
+
+FORGED = {
+    "notes that are no list": {"notes": None},
+    "no number of rounds": {"rounds": None},
+    "an accuracy that is no share": {"accuracy": {kind: {"mean": 1e20} for kind in ("cluster", "local", "global")}},
+    "infinite bytes": {"traffic": {"up_bytes": float("inf")}},
+}
+
+
+@pytest.mark.parametrize("changes", FORGED.values(), ids=FORGED)
+def test_values_that_no_run_writes_are_told(run_path, changes):
+    summary = json.loads((run_path / "summary.json").read_text())
+    (run_path / "summary.json").write_text(json.dumps(summary | changes))
+    assert f"summary.json is damaged: {[*changes][0]}" in refused(report.write_report, run_path)
+
+
+@pytest.mark.parametrize("change", [(0, -7), (2, np.nan), (3, 9), (1, 0.5), (0, 1e300)])
+def test_merges_that_are_no_tree_are_told(run_path, change):
+    """SciPy would read outside of its memory."""
+    with np.load(run_path / "clustering.npz") as archive:
+        arrays = dict(archive)
+    arrays["merges"][-1, change[0]] = change[1]
+    np.savez(run_path / "clustering.npz", **arrays)
+    assert "clustering.npz is damaged: merges is no tree of the clients" in refused(files.read_run, run_path)
 
 
 def test_flipped_bits_end_in_a_line_or_in_a_run(run_path):

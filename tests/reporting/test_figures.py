@@ -317,3 +317,9 @@ def test_neither_tensorflow_nor_pyplot_is_imported(comparison_path):
         "assert not {'tensorflow', 'tensorflow_federated', 'matplotlib.pyplot'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_names_of_clients_are_no_formulas(recwarn):
+    names = [r"$\frac{$", "$x$", "\x1b[31m", "a\nb"]
+    assert style.to_png(figures.proximity_figure(1 - np.eye(4), client_ids=names, unit="degrees"))
+    assert not recwarn.list  # of letters that a font has not, which would be printed as they are

@@ -3,7 +3,7 @@
 import pathlib
 from collections.abc import Mapping
 
-from tffcl.errors import UserError
+from tffcl.errors import UserError, printable
 from tffcl.experiments.sweep_command import parse_seeds
 from tffcl.regular_files import write_text
 
@@ -101,7 +101,7 @@ def write_tables(out: pathlib.Path, asked: Mapping | None = None):
         figures.save(figures.privacy_figure(read), results / study_table.PICTURE)
     write_text(results / "table.csv", study_table.to_csv(read))
     write_text(results / "table.md", study_table.to_markdown(read))
-    print(study_table.to_text(study_table.read_study(results, **asked) if asked else read))
+    print(printable(study_table.to_text(study_table.read_study(results, **asked) if asked else read), keep="\n"))
     print(f"\nresults: {results}")
 
 

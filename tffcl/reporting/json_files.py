@@ -64,6 +64,14 @@ def read_toml(path: pathlib.Path) -> dict:
         raise columns.damaged(path, error) from error
 
 
+def inside(directory: str) -> pathlib.PurePath:
+    """Returns the name of a directory in another as a file says it; ValueError if it leads out of that."""
+    found = pathlib.PurePath(directory)
+    if found.is_absolute() or ".." in found.parts:
+        raise ValueError(f"directory is {str(found)[:100]!r}; it must be inside its own")
+    return found
+
+
 @contextlib.contextmanager
 def telling_damage(path: pathlib.Path):
     """Inside the block, contents that are not what they should be are the damage of this file: a UserError that names it."""

@@ -11,7 +11,7 @@ import numpy as np
 from tffcl.errors import UserError
 from tffcl.reporting import columns
 from tffcl.reporting.comparisons import Failure, read_failure
-from tffcl.reporting.json_files import read_json, telling_damage
+from tffcl.reporting.json_files import inside, read_json, telling_damage
 from tffcl.reporting.units import Stat, human_time
 
 CONTENTS = "study.json"
@@ -177,7 +177,7 @@ def read_study(
 
 
 def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Result:
-    places = [path / cell["directory"] / f"seed-{seed}" for seed in seeds] if cell["directory"] else []
+    places = [path / inside(cell["directory"]) / f"seed-{seed}" for seed in seeds] if cell["directory"] else []
     failures = tuple(each for each in (read_failure(place, cell["row"]) for place in places) if each)
     places = [place for place in places if (place / "summary.json").is_file()]
     told = [_read_run(place, cell) for place in places]

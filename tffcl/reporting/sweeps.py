@@ -11,7 +11,7 @@ from tffcl.errors import UserError
 from tffcl.reporting import columns, files, tables
 from tffcl.reporting.comparisons import Failure, read_failure
 from tffcl.reporting.files import RunFiles
-from tffcl.reporting.json_files import read_toml
+from tffcl.reporting.json_files import inside, read_toml
 from tffcl.reporting.page.page_table import PageTable
 from tffcl.reporting.tables import COLUMNS, LEGEND, Column, Row
 from tffcl.reporting.units import Stat, show_number, show_value
@@ -140,11 +140,8 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
     if len(values) != settings:
         raise ValueError(f"a point has {len(values)} values for {settings} keys")
     name = ", ".join(map(show_value, values))
-    inside = pathlib.PurePath(noted["directory"])
-    if inside.is_absolute() or ".." in inside.parts:
-        raise ValueError(f"directory is {str(inside)[:100]!r}; it must be inside the sweep's own")
     # Proximity matrices of many runs at once could be too much memory, and nothing here needs them.
-    places = [path / noted["directory"] / f"seed-{seed}" for seed in seeds]
+    places = [path / inside(noted["directory"]) / f"seed-{seed}" for seed in seeds]
     runs = [
         dataclasses.replace(files.read_run(place, name), clustering=None)
         for place in places
