@@ -2,7 +2,8 @@
 
 import pytest
 
-from tffcl.experiments import config, tasks
+from tffcl.experiments import config, study_plan, tasks
+from tffcl.experiments.study_files import load_study
 
 WHOLE = [name for name in tasks.task_names() if not name.endswith("_small")]
 
@@ -70,3 +71,43 @@ def test_femnist_by_writer_takes_five_percent_of_the_writers_that_there_are():
 def test_shifted_tasks_have_as_many_examples_a_client_as_table_2():
     for name, examples in (("stocfl_shifted_mnist", 9600), ("stocfl_shifted_cifar10", 8000)):
         assert tasks.load_task(name).contents["partition"]["examples_per_client"] == examples
+
+
+@pytest.mark.parametrize(
+    ("table", "images", "others"),
+    [
+        (1, 10_000, {"CIFAR-10/PCA+kM+HC"}),
+        (2, 10_000, set()),
+        (3, 3432, set()),
+        (4, 18_800, {"CNN/FedSEM", "CNN/FLT"}),
+        (5, 10_000, set()),
+    ],
+)
+def test_flts_standard_errors_are_those_of_one_pooled_test(table, images, others):
+    found = load_study(f"flt_table_{table}")
+    assert f"{images:,} test images together" in found.published_is
+    printed = {cell.name: cell.published for cell in found.cells if cell.published[1] is not None}
+    apart = {name.split(", ")[-1] for name, (mean, error) in printed.items() if abs((mean * (100 - mean) / images) ** 0.5 - error) > 0.015}
+    assert len(printed) > 5 and apart == others
+
+
+def test_flt_on_cifar_10_has_the_papers_encoders_and_the_number_of_classes_as_k():
+    for table in (1, 2, 5):
+        for cell in load_study(f"flt_table_{table}").cells:
+            if "flt_cifar10" in cell.task and cell.method == "flt":
+                found = study_plan.resolve(cell, 0, 1, {}).method
+                enc1 = "Enc1" in cell.name
+                assert found.encoder == ("flt_cifar10_enc1" if enc1 else "flt_cifar10_enc2"), cell.name
+                assert (found.fine_tune_epochs, found.num_centres, found.threshold) == (0 if enc1 else 5, "classes", 1.0)
+
+
+def test_figure_6_of_pacfl_is_by_equation_3_and_figure_2_by_equation_2():
+    for figure, metric in ((6, "trace"), (2, "smallest_angle")):
+        cells = load_study(f"pacfl_figure_{figure}").cells
+        assert {study_plan.resolve(cell, 0, 1, {}).method.metric for cell in cells} == {metric}
+
+
+def test_clusters_that_a_task_inherits_are_said_to_be():
+    for name in of("pacfl_fmnist") + of("flis_fmnist"):
+        if name != "pacfl_fmnist_label_skew_20":
+            assert resolved(name).method.num_clusters == 4 and "4 clusters are inherited" in resolved(name).source, name

@@ -17,7 +17,7 @@ from tests.test_cli import fails
 from tffcl.cli import main
 from tffcl.errors import UserError
 from tffcl.experiments import study, study_files, study_record
-from tffcl.reporting import study_table
+from tffcl.reporting import study_results, study_table
 
 SHORT = ["--rounds", "2", "--set", "train.clients_per_round=4", "--set", "train.local_epochs=1", "--set", "evaluation.every=1"]
 MINE = """
@@ -242,7 +242,12 @@ def test_the_table_has_published_numbers_and_differences(done):
     read = rows_of(out / "results" / "digits" / "solo" / "seed-3" / "rounds.csv")
     reached = [int(row["round"]) for row in read if 100 * float(row["local_accuracy_all"] or 0) >= 5]
     assert float(rows["to target", "SOLO"]["here"]) == reached[0]
-    assert float(rows["to target", "SOLO"]["difference"]) == reached[0] - 1  # which further rounds do not change
+    assert rows["to target", "SOLO"]["difference"] == ""  # the command set other epochs and clients
+
+
+def test_rounds_to_a_target_are_compared_whatever_the_rounds():
+    assert not study_results.is_cut("rounds_to", 2, 30) and study_results.is_cut("local", 2, 30)
+    assert not study_results.is_cut("local", 30, 30)
 
 
 def test_a_study_in_which_nothing_is_published_has_all_of_its_cells(mine):
@@ -264,6 +269,7 @@ def test_the_table_is_made_again_and_goes_into_the_page(done, tmp_path, capsys):
     assert main(["study", str(study_file), "--table-only", "--out", str(out)]) == 0
     assert table.read_bytes() == before
     text = capsys.readouterr().out
+    assert "set otherwise than in the tasks: train.clients_per_round, train.local_epochs." in text
     assert "Mine (A paper, Table 9)" in text and "2 of 30" in text and "Another: not available: no code of it" in text
     kept = tmp_path / "kept"
     shutil.copytree(out / "results", kept / "mine")

@@ -9,8 +9,11 @@ from tffcl.experiments import config as configs
 from tffcl.experiments.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, plain
 from tffcl.reporting.columns import read_text
 from tffcl.reporting.json_files import write_json
+from tffcl.reporting.settings import flatten
 from tffcl.reporting.study_table import CONTENTS
 from tffcl.runner.directory import check_claim, check_no_run, clear, place_in
+
+_UNCHANGING = ("evaluation.", "checkpoint.")  # settings that change nothing of what is trained
 
 
 def claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
@@ -97,6 +100,7 @@ def _contents(planned: StudyPlan) -> dict:
                 "directory": None if place is None else place.as_posix(),
                 "paper_rounds": whole.get(place),
                 "set": plain(cell.overrides),
+                "changed": [key for key in sorted(flatten(planned.overrides)) if not key.startswith(_UNCHANGING)],
                 "tuned": dict(cell.tuned),
             }
             for cell, place in zip(planned.cells, planned.places, strict=True)

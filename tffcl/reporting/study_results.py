@@ -48,12 +48,12 @@ class Result:
 
     @property
     def cut(self) -> bool:
-        """Whether fewer rounds were run than the paper's number is of, see `is_cut`."""
-        return is_cut(self.noted["measure"], self.rounds, self.noted.get("paper_rounds"))
+        """Whether fewer rounds were run than the paper's number is of, see `is_cut`, or the command set something else."""
+        return bool(self.noted.get("changed")) or is_cut(self.noted["measure"], self.rounds, self.noted.get("paper_rounds"))
 
     @property
     def difference(self) -> float | None:
-        """Here minus paper; None where one of them is not there, or fewer rounds were run than the paper's number is of."""
+        """Here minus paper; None where one of them is not there, or what was run is not what the paper's number is of."""
         return None if self.published[0] is None or not self.here.count or self.cut else self.here.mean - self.published[0]
 
 
@@ -142,6 +142,8 @@ class StudyResults:
         """In a line: rounds and seeds that were run, how long that took, and what ± means."""
         spent = sum(self.seconds.values())
         took = f"; {human_time(spent)} of training, evaluation and clustering" if spent else ""
+        changed = sorted({key for result in self.results for key in result.noted.get("changed", ())})
+        took += f"; set otherwise than in the tasks: {', '.join(changed)}" if changed else ""
         run = f"Run with {self.share}; seed{'s' * (', ' in self.seeds)} {self.seeds}{took}."
         theirs = self.noted["published_is"]
         here = f"Here ± is the sample standard deviation over seeds{', in the paper ' * bool(theirs)}{theirs}."

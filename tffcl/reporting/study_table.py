@@ -39,7 +39,7 @@ def compared_cells(
       here: What the runs gave.
       missed: How many of them never reached the target.
       published: Mean and spread, each None where the paper has none.
-      cut: Whether the runs had fewer rounds than the published number is of: then there is no difference to tell.
+      cut: Whether the runs had fewer rounds, or other settings, than the published number is of: then there is no difference.
     """
     measure, (mean, spread) = noted["measure"], published
     decimals = 0 if measure in ("rounds_to", "clusters", "known_clusters") else 3 if measure == "ari" else 2
