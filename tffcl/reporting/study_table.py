@@ -86,9 +86,16 @@ def _tables(study: StudyResults):
         yield (f"{column} ({tasks})" if tasks else column), HEADS, lines, study.notes(column)
 
 
+def _notes(study: StudyResults) -> list[str]:
+    """What a reader should know of the whole study, beside the tables."""
+    private = any(result.noted["measure"] in EPSILONS for result in study.results)
+    added = "Each run's epsilon is its own, of each seed, too: for a client of several runs they add up."
+    return [*filter(None, [study.noted["note"]]), *([added] if private else [])]
+
+
 def to_text(study: StudyResults) -> str:
     """Returns the tables for a terminal, one for each of the paper's columns."""
-    parts = [study.heading, study.setting, *([study.noted["note"]] if study.noted["note"] else [])]
+    parts = [study.heading, study.setting, *_notes(study)]
     for heading, head, lines, notes in _tables(study):
         parts += ["", heading]
         if lines:
@@ -100,7 +107,7 @@ def to_text(study: StudyResults) -> str:
 def to_markdown(study: StudyResults, level: int = 2, place: str = "") -> str:
     """Returns the study as a section of a Markdown page, with a heading of this level; `place` leads from the page to its files."""
     parts = [f"{'#' * level} {study.heading}", "", f"`tffcl study {study.noted['study']}`. {study.setting}"]
-    parts += ["", study.noted["note"]] if study.noted["note"] else []
+    parts += [line for note in _notes(study) for line in ("", note)]
     if study.league:
         parts += ["", f"![accuracies of every method on every setting]({place}{LEAGUE_PICTURE})"]
     parts += [line for each in study.findings for line in ("", each)]
