@@ -64,6 +64,9 @@ def test_the_picture_has_a_line_for_each_column_and_a_place_without_noise(study)
     assert lines[0].get_xdata().tolist() == [20, 80, 80] and lines[1].get_xdata().tolist() == [3, 20, 80]
     assert lines[0].get_ydata() == pytest.approx([0.55] * 3)
     assert "no noise" in [text.get_text() for text in clusters.texts]
+    figure.draw_without_rendering()
+    labels = [label.get_text() for label in clusters.get_xticklabels() + clusters.get_xticklabels(minor=True)]
+    assert "10" in labels and not any("$" in label for label in labels)
 
 
 def test_tables_and_page_show_the_picture(study, capsys):

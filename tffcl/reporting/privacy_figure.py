@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogFormatter
 
 from tffcl.reporting import style
 from tffcl.reporting.study_results import EPSILONS, Result, StudyResults
@@ -53,6 +54,8 @@ def _draw(axes: Axes, cells: list[Result], value, largest: float, look: dict):
 
 def _set_scale(axes: Axes, cells: list[Result], largest: float):
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(LogFormatter())  # the usual one makes formulas, which figures do not show
+    axes.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
     axes.set_xlabel("epsilon")
     if any(not math.isfinite(each.here.mean) for each in cells):
         axes.axvline(2 * largest, color=style.GREY, linewidth=0.8, linestyle=":")
