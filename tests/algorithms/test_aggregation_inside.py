@@ -68,6 +68,8 @@ def test_secure_sums_are_simulated_and_exported_as_they_are(tff_worker, model, p
     plain = build_fedavg(model, ONCE)
     found, expected = (train(each, population, COHORTS[:1]).models for each in (method, plain))
     np.testing.assert_allclose(found, expected, atol=1e-4)  # fixed point
+    alone, metrics = method.next(state := method.initialize(population), cohort_of(population, [2], 1))
+    assert not len(metrics.client_ids) and np.array_equal(alone.models, state.models)  # whose update the sum would be
     exported = method.exports().computations(method.initialize(population))["training"]
     assert b"federated_secure_sum" in tff.framework.serialize_computation(exported).SerializeToString()
 

@@ -69,6 +69,11 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
         return self._num_clusters
 
     @property
+    def members_needed(self) -> int | None:
+        """What the inner factory says, see `FactoryTraits`."""
+        return None if self._inner_factory is None else traits(self._inner_factory).members_needed
+
+    @property
     def waits_for_clusters(self) -> bool:
         """Whether it must be told the number of clusters before it can be created."""
         return self._inner_factory is not None and self._num_clusters is None

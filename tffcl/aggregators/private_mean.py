@@ -35,7 +35,7 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     the number of rounds; `measurements=<clients=float32[K],clip=float32>`, the noisy counts.
     """
 
-    is_mean = False
+    is_mean, members_needed = False, 1  # how many there are is hidden by noise
 
     def __init__(self, how: DPParameters = DPParameters(), *, num_clusters: int | None = None, seed: int | None = None):
         """Makes the factory.

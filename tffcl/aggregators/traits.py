@@ -20,8 +20,8 @@ class FactoryTraits:
       is_uniform: Whether all clients count the same.
       is_mean: Whether a result is the mean of what clients uploaded, as `clipped`, up to rounding: not so under noise or a robust
         rule.
-      members_needed: A cluster of which fewer clients are in a round waits: its row of the result is zero, and where the coordinator
-        knows the clusters it does not ask them at all.
+      members_needed: A cluster of which fewer clients are in a round waits: where the coordinator knows the clusters it does not ask
+        them. None is 2 for secure sums, of which one member's is its upload, and else 1.
       hides_uploads: Whether it keeps single uploads from the server: then nothing that clients upload beside may travel in the open.
       noise_multiplier: z of the Gaussian mechanism that one aggregation is, a client being added or removed; None or 0 where no
         noise hides anything. A client is in one cluster, so that the sums of all clusters together are one Gaussian mechanism.
@@ -37,7 +37,7 @@ class FactoryTraits:
     is_keyed: bool = False
     is_uniform: bool = False
     is_mean: bool = True
-    members_needed: int = 1
+    members_needed: int | None = None
     hides_uploads: bool = False
     noise_multiplier: float | None = None
     noise_seed: int | None = None

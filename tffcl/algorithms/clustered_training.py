@@ -22,7 +22,7 @@ from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, compose
-from tffcl.rounds.releases import all_noised, members_needed
+from tffcl.rounds.releases import all_noised
 from tffcl.rounds.server_steps import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.summed import summed_form
@@ -183,9 +183,9 @@ class ClusteredTraining:
             return {**build(), **round_computations(self.round_for(clusters), first)}
 
         summed = summed_form(self.round) if self.round else None
-        needed = members_needed(self.round_for(1).uploads)
         return Exports(
-            build_for, server_values=self.broadcast, summed=summed, build_for=build_for, members_needed=needed, **more
+            build_for, server_values=self.broadcast, summed=summed, build_for=build_for,
+            members_needed=lambda: self.round_for(1).members_needed, **more,
         )
 
     def first_models(self, count: int) -> np.ndarray:
@@ -244,7 +244,7 @@ def round_computations(composed: Round, first: Mapping, aggregators: Mapping | N
 
 def _of_large_clusters(composed: Round, state: ClusteredState, cohort: Cohort) -> Cohort:
     """The clients of a cohort whose cluster has as many of them as each upload of the round needs."""
-    needed = members_needed(composed.uploads)
+    needed = composed.members_needed
     _, place, members = np.unique(state.clusters(cohort.client_ids), return_inverse=True, return_counts=True)
     asked = members[place] >= needed
     if asked.all():

@@ -304,7 +304,7 @@ class IFCA(Choosing):
             lambda: round_computations(self._round, {"models": first}),
             server_values=values,
             summed=summed_form(self._round),
-            members_needed=releases.members_needed(self._round.uploads),
+            members_needed=lambda: self._round.members_needed,
             when={"training": begins} if begins else {},
         )
 

@@ -141,7 +141,7 @@ class Exports:
       clustering: What the numbers of the grouping mean, by name, for the manifest.
       build_for: `(server values of a state) -> {name: tff.Computation}`, where the numbers of clusters and clients decide the
         computations or their first values; else None.
-      members_needed: A cluster of which fewer clients are in a round waits, see `aggregators.traits.FactoryTraits`.
+      members_needed: `() -> int`; a cluster of which fewer clients are in a round waits, see `aggregators.traits.FactoryTraits`.
       when: For the manifest, what a deployment must know of a computation beside its name: of "training", how rounds begin or what
         the coordinator does between them; of one with another name than those above, when it runs and what comes of it.
     """
@@ -151,7 +151,7 @@ class Exports:
     summed: Callable[[int], tff.Computation] | None = None
     clustering: Mapping[str, str] = dataclasses.field(default_factory=dict)
     build_for: Callable[[Mapping], Mapping[str, tff.Computation]] | None = None
-    members_needed: int = 1
+    members_needed: Callable[[], int] = lambda: 1
     when: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def computations(self, state) -> dict[str, tff.Computation]:

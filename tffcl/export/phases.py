@@ -93,7 +93,7 @@ def describe_phases(method: Method, exports: Exports, computations: Mapping[str,
             "computation": "training",
             "server_value": "initial at first, trained to go on from this run",
         })  # fmt: skip
-        if (needed := exports.members_needed) > 1:
+        if (needed := exports.members_needed()) > 1:
             asked = f"no clients of a cluster of which fewer than {needed} take part: their sums would hide nobody (min_cluster_size)"
             phases[-1]["asks"] = asked
     elif "training_with_kept" in computations:

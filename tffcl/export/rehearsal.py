@@ -99,7 +99,7 @@ def recorded(computations: Mapping[str, tff.Computation], calls: Sequence) -> di
 
 def _some_of_each_model(method: Method, state) -> np.ndarray:
     """Clients of which every model has as many as a cluster must have in a round, three at least if there are so many."""
-    ids, needed = method.views(state).client_ids, method.exports().members_needed
+    ids, needed = method.views(state).client_ids, method.exports().members_needed()
     _, rows = method.models_for(state, ids)
     order = np.argsort(rows, kind="stable")
     _, first, members = np.unique(rows[order], return_index=True, return_counts=True)

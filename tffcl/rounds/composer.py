@@ -101,6 +101,16 @@ class Round:
         return {name: simulated(process.next) for name, process in self.aggregators.items()}
 
     @functools.cached_property
+    def members_needed(self) -> int:
+        """How many members a cluster must have in the round for all uploads to count, see `FactoryTraits`."""
+        needed = [1]
+        for name, process in self.aggregators.items():
+            said = traits(self.uploads[name]).members_needed
+            has_secure_sums = self.simulated_aggregations[name] is not process.next
+            needed.append(said or (2 if has_secure_sums else 1))
+        return max(needed)
+
+    @functools.cached_property
     def simulated_update(self) -> tff.Computation:
         """The client's part as `client_update`, of examples as stacked tensors and with test examples."""
         return self._client_update(simulated=True)

@@ -72,11 +72,6 @@ def all_noised(uploads: Mapping) -> bool:
     return bool(uploads) and all(traits(factory).noise_multiplier for factory in uploads.values())
 
 
-def members_needed(uploads: Mapping) -> int:
-    """How many members a cluster must have in a round for all uploads to count, see `FactoryTraits`."""
-    return max((traits(factory).members_needed for factory in uploads.values()), default=1)
-
-
 def check_hidden(uploads: Mapping):
     """Raises UserError if some uploads are hidden from the server, by secure sums or noise, and others travel in the open beside them."""
     hidden = [name for name, factory in uploads.items() if traits(factory).hides_uploads]
