@@ -5,6 +5,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tffcl
 from tests.short_runs import TRAINING, cohort_of, models_of, split
@@ -91,13 +92,16 @@ def test_more_clusters_than_clients(tff_worker, model, digit_clients):
         method.initialize(digit_clients([20] * 3))
 
 
-def test_copies_of_one_client_can_be_cut_by_count(tff_worker, model, digits):
-    """All merges have height 0, so no threshold gives two clusters; the count is met all the same."""
+def test_copies_of_one_client_stay_together_whatever_number_of_clusters_is_asked_for(tff_worker, model, digits):
+    """All merges have height 0: a second cluster would be cut by the clients' order."""
     x, y = digits
-    copy = as_examples(x[:30], y[:30])
-    state = pacfl(model).initialize(population_of(dict.fromkeys(range(4), copy)))
-    assert state.assignment.max() == 1
-    assert state.threshold == 0
+    first, second = as_examples(x[:30], y[:30]), as_examples(x[30:60], y[30:60])
+    state = pacfl(model).initialize(population_of(dict.fromkeys(range(4), first)))
+    assert state.assignment.tolist() == [0] * 4 and len(state.models) == 1
+    assert state.notes == ("num_clusters is 2, but signatures are of 1 kind: clients at 0 from each other stay together",)
+    three = pacfl(model, dataclasses.replace(HOW, num_clusters=3))
+    state = three.initialize(population_of({0: first, 1: second, 2: first, 3: second}))
+    assert state.assignment.tolist() == [0, 1, 0, 1] and "of 2 kinds" in state.notes[0]
 
 
 def test_clients_are_clustered_as_they_join(tff_worker, model, digit_clients):
@@ -151,12 +155,12 @@ def test_one_cluster_is_fedavg_for_newcomers_too(tff_worker, model, digit_client
     assert np.isfinite(joined.threshold)
 
 
-def test_a_first_cohort_among_which_there_is_no_gap(tff_worker, model, digit_clients):
+def test_a_first_cohort_too_small_for_a_rule(tff_worker, model, digit_clients):
     """The cut is found once: of two clients it would put everyone who comes later in a cluster of its own, or all in one."""
     population = digit_clients([60] * 4)
     method = pacfl(model, PACFLParameters(num_vectors=3, when="as_they_join"))
     with pytest.raises(
-        UserError, match="the first round has 2 clients, among which no gap tells clusters apart; it needs 3 clients"
+        UserError, match="the first round has 2 clients, among which nothing tells clusters apart; it needs 4 clients"
     ):
         method.next(method.initialize(population), cohort_of(population, [0, 1], 1))
 
@@ -168,7 +172,9 @@ def test_a_first_cohort_with_fewer_clients_than_clusters(tff_worker, model, digi
         method.next(method.initialize(population), cohort_of(population, [0, 1], 1))
 
 
-@pytest.mark.parametrize("how, enough", [({}, 3), ({"num_clusters": 2}, 2), ({"threshold": 5.0}, 1)], ids=str)
+@pytest.mark.parametrize(
+    "how, enough", [({}, 4), ({"threshold": "gap"}, 3), ({"num_clusters": 2}, 2), ({"threshold": 5.0}, 1)], ids=str
+)
 def test_a_poisson_cohort_that_is_too_small_for_the_first_clusters_is_left_out(tff_worker, model, digit_clients, how, enough):
     """A run does not end by chance, and does not form clusters of too few."""
     population = digit_clients([60] * 4)
@@ -193,3 +199,104 @@ def test_a_run_whose_first_cohorts_are_too_small_for_clusters_goes_on(tff_worker
     run = tffcl.train(method, population, seed=seed, out=tmp_path / "run", **how)
     assert np.isnan(run.rounds["train_loss"]).tolist() == [True, False] and run.rounds["up_bytes"][0] == 0
     assert run.client_columns["rounds_trained"].sum() == drawn(seed)[1]
+
+
+def by_itself(model, **how):
+    return pacfl(model, PACFLParameters(num_vectors=3, **how))
+
+
+NOISE = 4  # beside the turns by a right angle
+
+
+@pytest.fixture(scope="module")
+def shuffled(digits):
+    """As `digit_clients`, of digits at random: in their order those of one client are of a few writers."""
+    x, y = digits
+    order = np.random.default_rng(0).permutation(len(y))
+
+    def build(sizes, turns=None):
+        ends, clients = np.cumsum(sizes), {}
+        for client, (end, size) in enumerate(zip(ends, sizes, strict=True)):
+            rows, turn = order[end - size : end], turns[client] if turns else 0
+            noise = np.random.default_rng(1).integers(0, 256, (size, 8, 8, 1), np.uint8)
+            images = noise if turn == NOISE else np.rot90(x[rows], turn, axes=(1, 2)).copy()
+            clients[client] = as_examples(images, y[rows])
+        return population_of(clients)
+
+    return build
+
+
+def test_clients_that_do_not_differ_are_one_cluster_and_a_run_says_so(tff_worker, model, shuffled, tmp_path):
+    population = shuffled([80] * 8)
+    method = by_itself(model)
+    state = method.initialize(population)
+    assert not state.assignment.any() and state.notes[0].startswith("nothing differs:")
+    assert by_itself(model, threshold="gap").initialize(population).assignment.any()
+    assert "nothing differs" in repr(state)
+    run = tffcl.train(method, population, rounds=1, clients_per_round=8, out=tmp_path / "run", show_progress=False)
+    assert run.summary["notes"] == list(state.notes)
+    assert np.load(tmp_path / "run" / "clustering.npz")["suggestion"] == state.notes[0]
+    # Who comes later joins the one cluster, however odd; so says the rule, and not a threshold.
+    known, newcomers = split(shuffled([80] * 8 + [60], turns=[0] * 8 + [1]), [8])
+    assert method.admit(method.initialize(known), newcomers).assignment.tolist() == [0] * 9
+
+
+def test_groups_are_found_and_newcomers_join_them_or_found_one(tff_worker, model, shuffled):
+    turns = [0, 1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, NOISE, 1]
+    everyone = shuffled([80] * 10 + [80, 60, 80, 2], turns=turns)
+    known, newcomers = split(everyone, [10, 11, 12, 13])
+    method = by_itself(model)
+    state = method.initialize(known)
+    assert state.assignment.tolist() == turns[:10] and state.notes[0].startswith("2 groups:")
+    view = method.views(state)
+    assert view.metric.tree_unit == "self-distances" and view.metric.unit == "degrees" and view.notes == state.notes
+    admitted = method.admit(state, newcomers)
+    assert admitted.assignment[:12].tolist() == turns[:12]
+    assert admitted.assignment[12] == 2 and admitted.assignment[13] in (0, 1)  # two examples tell too little to found one
+    assert admitted.examples.tolist() == [80] * 10 + [80, 60, 80, 2]
+    arrays, _ = pack({"state": admitted})
+    again = unpack(arrays, {"state": method.state_class})["state"]
+    assert again.chance == admitted.chance and again.notes == admitted.notes
+    np.testing.assert_array_equal(method.admit(state, newcomers).assignment, admitted.assignment)
+
+
+def test_halves_are_traffic_and_private_signatures_have_none(tff_worker, model):
+    plain = pacfl(model, PACFLParameters(num_vectors=3, threshold=1.0)).joining
+    assert by_itself(model).joining == Traffic(down=8, up=3 * plain.up + 4)
+    with pytest.raises(UserError, match='set threshold to a number or to "gap", or set num_clusters'):
+        by_itself(model, signature_noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_a_number_of_clusters_newcomers_found_none(tff_worker, model, digit_clients, seed):
+    """Alg. 3 gives each newcomer a cluster's model; a limit between two merges would leave some with the untrained one."""
+    everyone = digit_clients([60] * 6 + [5] * 3 + [60], turns=[0, 1, 0, 1, 1, 0] + [seed % 2] * 3 + [2])
+    known, newcomers = split(everyone, [6, 7, 8, 9])
+    method = pacfl(model)
+    admitted = method.admit(method.initialize(known), newcomers)
+    assert len(admitted.models) == 2 and admitted.assignment.max() == 1
+
+
+@pytest.mark.parametrize("how", [{}, {"threshold": "gap"}], ids=str)
+def test_newcomers_join_a_single_client(tff_worker, model, digit_clients, how):
+    known, newcomers = split(digit_clients([60] * 3), [1, 2])
+    method = by_itself(model, **how)
+    assert method.admit(method.initialize(known), newcomers).assignment.tolist() == [0, 0, 0]
+
+
+def test_odd_examples_are_noted(tff_worker):
+    rng, scales = np.random.default_rng(0), np.array([1000.0, *[0.1] * 19])
+    clients = {f"c{client}": (rng.normal(1, 1, (50, 20)) * scales, rng.integers(0, 2, 50)) for client in range(6)}
+    keras = tf.keras.Sequential([tf.keras.Input([20]), tf.keras.layers.Dense(2)])
+    spec = tf.TensorSpec([None, 20]), tf.TensorSpec([None], tf.int32)
+    flat = tffcl.FlatModel.from_keras(keras, tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True), spec)
+    raw = build_pacfl(flat, TRAINING).initialize(population_of_arrays(clients))
+    assert "columns hide the others" in raw.notes[-1] and 'preprocess = "centred"' in raw.notes[-1]
+    even = {name: (x / scales, y) for name, (x, y) in clients.items()}
+    assert len(build_pacfl(flat, TRAINING).initialize(population_of_arrays(even)).notes) == 1
+    with pytest.raises(UserError, match='preprocess is \'normalized\'; .* it must be "raw" or "centred"'):
+        build_pacfl(flat, TRAINING, PACFLParameters(preprocess="normalized"))
+
+
+def population_of_arrays(clients):
+    return tffcl.Population.from_arrays({name: (x.astype(np.float32), y.astype(np.int32)) for name, (x, y) in clients.items()})

@@ -12,6 +12,7 @@ from scipy import linalg
 from tests.oracles import angles as oracle
 from tffcl.clustering import proximity
 from tffcl.clustering.proximity import METRICS, principal_angles
+from tffcl.clustering.signature_distances import subspace_angles
 from tffcl.errors import UserError
 
 # float32 keeps about 7e-6 degrees near 90; sums of several angles a few times that.
@@ -316,3 +317,17 @@ def test_metrics_and_functions_have_the_same_names():
 def test_tensorflow_is_never_imported():
     code = "import sys; from tffcl.clustering import hierarchical, newcomers, proximity; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("metric", ["angle_sum", "trace"])
+def test_clients_with_fewer_vectors_are_not_nearer_to_everybody(metric):
+    """A sum of one angle is as much as three of that size: a client of one example would be each other's nearest."""
+    bases, mask = related(np.random.default_rng(3), 4, 12, 3, 0.7), np.ones((4, 3), bool)
+    whole = subspace_angles(metric, {"basis": bases, "mask": mask}, None)
+    np.testing.assert_array_equal(whole, principal_angles(bases, mask, metric=metric))
+    mask[3, 1:] = False
+    few = subspace_angles(metric, {"basis": bases, "mask": mask}, None)
+    np.testing.assert_array_equal(few[:3, :3], whole[:3, :3])
+    np.testing.assert_allclose(few[3], 3 * principal_angles(bases, mask, metric=metric)[3], rtol=1e-6)
+    newcomers = subspace_angles(metric, {"basis": bases[:3], "mask": mask[:3]}, {"basis": bases[3:], "mask": mask[3:]})
+    np.testing.assert_allclose(newcomers[:, 0], few[:3, 3], rtol=1e-6)

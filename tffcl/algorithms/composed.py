@@ -14,8 +14,8 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.method import Method
-from tffcl.algorithms.one_shot import CUTS, THRESHOLD, OneShot, OneShotClustering, check_cut
-from tffcl.algorithms.pacfl import PACFLParameters, build_data_signature
+from tffcl.algorithms.one_shot import CUTS, THRESHOLD, Cut, OneShot, OneShotClustering, check_cut, cut_of
+from tffcl.algorithms.pacfl import PACFLParameters, build_data_signature, build_subspace_remark
 from tffcl.algorithms.trainings import build_training, training_of
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import client_relatedness, hierarchical, inference_similarity, proximity
@@ -45,8 +45,8 @@ class ComposedParameters(Parameters):
         Signature`, or a table of one of them with its parameters: {name = "subspace", num_vectors = 5}.
       metric: How far two clients are apart: one of the signature's own, "euclidean" or "cosine"; default the signature's first.
       linkage: A name in `hierarchical.WITH_WARD`.
-      threshold: Merges up to this distance are made.
-      num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
+      threshold: Merges up to this distance are made; or a name in `one_shot.RULES`.
+      num_clusters: The number of clusters instead. With neither, the threshold is "self".
       training: A name in `TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight = 0.1}.
     """
 
@@ -55,7 +55,7 @@ class ComposedParameters(Parameters):
     signature: str | dict = "subspace"
     metric: str | None = None
     linkage: one_of(hierarchical.WITH_WARD) = "average"
-    threshold: NonNegative | None = None
+    threshold: Cut | None = None
     num_clusters: Count | None = None
     training: str | dict = "sgd"
 
@@ -237,8 +237,9 @@ def build_clustering(
     distances, unit = (kind.distances, kind.unit) if metric in kind.metrics else (vector_distances, metric)
     return OneShotClustering(
         signature, lambda first, second: distances(metric, first, second), unit=unit, metric=metric,
-        linkage=parameters.linkage, threshold=parameters.threshold, num_clusters=parameters.num_clusters, setting=THRESHOLD,
+        linkage=parameters.linkage, threshold=cut_of(parameters), num_clusters=parameters.num_clusters, setting=THRESHOLD,
         device_signature=kind.build_device(model, **own) if kind.build_device else None,
+        remark=build_subspace_remark(model, own.get("preprocess", "raw")) if name == "subspace" else None,
     )  # fmt: skip
 
 

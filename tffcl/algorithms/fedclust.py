@@ -12,13 +12,13 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.method import Method
-from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, check_cut, grouped_as
+from tffcl.algorithms.one_shot import CUTS, Cut, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical
 from tffcl.clustering.vector_metrics import VECTOR_METRICS, vector_distances
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.partial_weights import build_partial_weights
-from tffcl.validation import Count, NonNegative, Parameters, one_of
+from tffcl.validation import Count, Parameters, one_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +30,9 @@ class FedClustParameters(Parameters):
       layers: Names of the layers whose weights are sent; default the last one (the paper).
       metric: A name in `vector_metrics.VECTOR_METRICS` (the paper: Euclidean).
       linkage: A name in `hierarchical.LINKAGES`.
-      threshold: Merges up to this distance are made; it has the unit of weights, and so depends on model and warm-up.
-      num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
+      threshold: Merges up to this distance are made, in the unit of weights, so that it depends on model and warm-up; or a name in
+        `one_shot.RULES`.
+      num_clusters: The number of clusters instead. With neither, the threshold is "self".
     """
 
     alternatives: ClassVar = CUTS
@@ -40,7 +41,7 @@ class FedClustParameters(Parameters):
     layers: Sequence[str] | None = None
     metric: one_of(VECTOR_METRICS) = "euclidean"
     linkage: one_of(hierarchical.LINKAGES) = "average"
-    threshold: NonNegative | None = None
+    threshold: Cut | None = None
     num_clusters: Count | None = None
 
     def check(self):
@@ -74,7 +75,7 @@ def build_fedclust(
     """Builds FedClust.
 
     From the paper are the signature, the Euclidean distance, hierarchical clustering with a threshold and newcomers that are
-    placed by their own warm-up (here as PACFL's Alg. 2 and 3 do); the linkage and the gap that decides without a threshold are
+    placed by their own warm-up (here as PACFL's Alg. 2 and 3 do); the linkage and the rule that decides without a threshold are
     ours.
 
     Args:

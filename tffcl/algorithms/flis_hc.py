@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.method import Method
-from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, check_cut
+from tffcl.algorithms.one_shot import CUTS, RULES, OneShotClustering, build_one_shot, check_cut, cut_of
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical
 from tffcl.clustering import inference_similarity as inference
@@ -33,8 +33,8 @@ class FLISHCParameters(Parameters):
       metric: A name in `inference_similarity.FORMS`: "agreement" (the authors' code) or "frobenius" (the paper's formula).
       soft: Whether clients answer with probabilities instead of their most likely class.
       linkage: A name in `hierarchical.LINKAGES`, on 1 - similarity.
-      threshold: β, merges down to this similarity are made.
-      num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
+      threshold: β, merges down to this similarity are made; or a name in `one_shot.RULES`.
+      num_clusters: The number of clusters instead. With neither, the threshold is "self".
     """
 
     renamed: ClassVar = {"similarity": "metric", "beta": "threshold"}
@@ -43,12 +43,12 @@ class FLISHCParameters(Parameters):
     metric: one_of(inference.FORMS) = "agreement"
     soft: bool = False
     linkage: one_of(hierarchical.LINKAGES) = "average"
-    threshold: float | None = None
+    threshold: float | one_of(RULES) | None = None
     num_clusters: Count | None = None
 
     def check(self):
         check_cut(self)
-        if self.threshold is not None:
+        if isinstance(self.threshold, float):
             inference.check_threshold(self.threshold, "agreement", 1, None)
 
 
@@ -76,7 +76,7 @@ def build_clustering(
       UserError: If there are no images, they do not fit the model, or no similarity can reach β.
     """
     images = check_images(model, server_images)
-    if how.threshold is not None:
+    if isinstance(how.threshold, float):
         inference.check_threshold(how.threshold, how.metric, len(images), model.num_classes if how.soft else None)
     return OneShotClustering(
         build_inference(model, training, images, soft=how.soft, seed=seed),
@@ -84,7 +84,7 @@ def build_clustering(
         unit="dissimilarity",
         metric=how.metric,
         linkage=how.linkage,
-        threshold=None if how.threshold is None else 1 - how.threshold + _ROUNDING,
+        threshold=1 - how.threshold + _ROUNDING if isinstance(how.threshold, float) else cut_of(how),
         setting={"threshold": lambda threshold: 1 - threshold},
         num_clusters=how.num_clusters,
     )

@@ -29,6 +29,7 @@ class MetricView:
       threshold: Where the tree is cut; None for a grouping without a threshold.
       linkage: Name of the linkage; "" without a tree.
       tree_unit: Of merges and threshold, where they have another than the proximity.
+      notes: What was found of the clusters, where the grouping says it itself.
     """
 
     proximity: np.ndarray
@@ -38,6 +39,7 @@ class MetricView:
     threshold: float | None = None
     linkage: str = ""
     tree_unit: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -16,16 +16,24 @@ from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, 
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.population import Population
-from tffcl.clustering import hierarchical
+from tffcl.clustering import hierarchical, self_distance
 from tffcl.clustering import newcomers as joining
+from tffcl.clustering.hierarchical import GAP
+from tffcl.clustering.self_distance import SELF, Chance
 from tffcl.clustering.signature_distances import without_direction
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
+from tffcl.signatures.halves import EXAMPLES, FIRST, SECOND, WHOLE, by_name, with_halves
 from tffcl.signatures.signature import Signature
-from tffcl.validation import tell_once
+from tffcl.validation import NonNegative, one_of, tell_once
 
+RULES = {
+    SELF: "by how far clients are from themselves: one cluster, unless they differ in groups (see `clustering.self_distance`)",
+    GAP: "at the largest relative gap between merges, where there always is one",
+}
+Cut = NonNegative | one_of(RULES)  # the type of a `threshold`
 CUTS = (("threshold", "num_clusters"),)  # `Parameters.alternatives` of methods that cut a tree
 THRESHOLD = {"threshold": lambda threshold: threshold}  # a task's key for a threshold, and its value there
 
@@ -41,12 +49,13 @@ class OneShotClustering:
       unit: Of the proximity, for reports.
       metric: Name of the metric, for reports.
       linkage: A name in `hierarchical.LINKAGES`.
-      threshold: Merges up to it are made; None for the other two ways.
-      num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
+      threshold: Merges up to it are made; or a name in `RULES`, of which `SELF` takes halves of every signature. None: by number.
+      num_clusters: The number of clusters instead.
       tree_unit: Of the merges, where they have another than the proximity.
       setting: How a task says a threshold: its key and `(threshold) -> value`; empty where it cannot.
       device_signature: The same by operations that device runtimes have, where they lack some of `signature`'s: what is
         exported.
+      remark: `(signatures, proximity) -> str`: what is odd about them, for the notes of a run; "" for nothing.
     """
 
     signature: Signature
@@ -54,24 +63,76 @@ class OneShotClustering:
     unit: str
     metric: str
     linkage: str
-    threshold: float | None
+    threshold: float | str | None
     num_clusters: int | None
     tree_unit: str | None = None
     setting: Mapping[str, Callable[[float], float]] = dataclasses.field(default_factory=dict)
     device_signature: Signature | None = None
+    remark: Callable[[Mapping, np.ndarray], str] | None = None
 
-    def build_signing(self) -> Callable[[Population], dict[str, np.ndarray]]:
-        """Builds `sign(population)`: the signatures' arrays by name, rows are clients."""
-        sign = build_signing(self.signature)
+    def __post_init__(self):
+        """Raises UserError for the rule `SELF` with private signatures: halves would be two releases more of every client."""
+        if self.threshold == SELF and self.signature.noise_multiplier:
+            raise UserError(
+                'threshold is "self", which takes halves of every signature, and these have noise: halves would tell more of the '
+                'clients than is accounted for; set threshold to a number or to "gap", or set num_clusters',
+                key="threshold",
+            )
 
-        def signed(population: Population):
+    @functools.cached_property
+    def sent(self) -> Signature:
+        """What clients send: their signature, with those of two halves of their examples where the rule needs them."""
+        return with_halves(self.signature) if self.threshold == SELF else self.signature
+
+    @functools.cached_property
+    def sent_by_devices(self) -> Signature:
+        """The same by operations that device runtimes have."""
+        signature = self.device_signature or self.signature
+        return with_halves(signature) if self.threshold == SELF else signature
+
+    def build_signing(self) -> Callable[[Population], "Signed"]:
+        """Builds `sign(population)`."""
+        sign = build_signing(self.sent)
+
+        def signed(population: Population) -> Signed:
             value = sign(population)
-            return dict(value) if isinstance(value, Mapping) else {"value": value}
+            if self.threshold != SELF:
+                return Signed(by_name(value))
+            whole, first, second = (by_name(value[part]) for part in (WHOLE, FIRST, SECOND))
+            return Signed(whole, (first, second), value[EXAMPLES])
 
         return signed
 
+    def form(self, signed: "Signed") -> "Formed":
+        """Measures how far clients are apart and clusters them."""
+        proximity = self.distances(signed.whole, None)
+        odd = self.remark(signed.whole, proximity) if self.remark else ""
+        if signed.halves is None:
+            labels, dendrogram, threshold = self.group(proximity)
+            weak = self.suggest(proximity, dendrogram) if self.threshold == GAP else None
+            said = weak.reason if weak and not weak.is_clear else ""
+            if self.num_clusters is not None and labels.max() + 1 < self.num_clusters:
+                kinds = f"{labels.max() + 1} kind{'s' if labels.any() else ''}"
+                said = f"num_clusters is {self.num_clusters}, but signatures are of {kinds}: clients at 0 from each other stay together"
+            return Formed(proximity, labels, dendrogram, threshold, _notes(said, odd))
+        first, second = signed.halves
+        least = self.signature.least_examples
+        able = self_distance.able(signed.examples, least)
+        halves = None
+        if len(able) >= self_distance.FEWEST:
+            first, second = ({name: rows[able] for name, rows in half.items()} for half in (first, second))
+            apart = self.distances(first, None), self.distances(second, None), self.distances(first, second)
+            halves = self_distance.Halves(*apart)
+        found = self_distance.judge(proximity, halves, signed.examples, least=least, linkage=self.linkage)
+        said = found.sentence
+        if found.kind == self_distance.DIFFER:
+            cut = hierarchical.suggest_threshold(hierarchical.build_dendrogram(proximity, self.linkage), unit=self.unit)
+            ((key, as_set),) = self.setting.items()
+            said += f"; {key} = {as_set(cut.threshold):.4g}, at the largest gap, would give {cut.num_clusters}"
+        return Formed(proximity, found.labels, found.dendrogram, found.threshold, _notes(said, odd), found.chance)
+
     def group(self, proximity: np.ndarray):
-        """Clusters a proximity matrix, see `hierarchical.group`."""
+        """Clusters a proximity matrix by a number or a gap, see `hierarchical.group`."""
         return hierarchical.group(proximity, self.linkage, self.threshold, self.num_clusters, unit=self.unit)
 
     def suggest(self, proximity: np.ndarray, dendrogram: hierarchical.Dendrogram) -> hierarchical.Suggestion:
@@ -93,7 +154,53 @@ class OneShotClustering:
     def described(self) -> dict[str, str]:
         """What the grouping's numbers mean, for an export's manifest."""
         described = {"unit": self.unit, "metric": self.metric, "linkage": self.linkage}
-        return described if self.tree_unit is None else {**described, "tree_unit": self.tree_unit}
+        tree_unit = self_distance.UNIT if self.threshold == SELF else self.tree_unit
+        return described if tree_unit is None else {**described, "tree_unit": tree_unit}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Signed:
+    """What clients have sent. Arrays by name, rows are clients.
+
+    Attributes:
+      whole: Their signatures.
+      halves: Those of two halves of their examples, where the rule needs them; else None.
+      examples: `int32 [N]`, how many examples they have, where the rule needs them.
+    """
+
+    whole: Mapping[str, np.ndarray]
+    halves: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]] | None = None
+    examples: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Formed:
+    """Clusters of all who have signed.
+
+    Attributes:
+      proximity: `float32 [N, N]`.
+      labels: `int32 [N]`.
+      dendrogram: The tree that was cut.
+      threshold: Where, in the tree's unit.
+      notes: What a reader should know of it.
+      chance: What a self-distance is, where the tree is in units of it.
+    """
+
+    proximity: np.ndarray
+    labels: np.ndarray
+    dendrogram: hierarchical.Dendrogram
+    threshold: float
+    notes: tuple[str, ...] = ()
+    chance: Chance | None = None
+
+
+def _notes(*said: str) -> tuple[str, ...]:
+    return tuple(each for each in said if each)
+
+
+def cut_of(parameters) -> float | str | None:
+    """The `threshold` of a grouping by a method's parameters: the rule `SELF` where neither it nor `num_clusters` is given."""
+    return SELF if parameters.threshold is parameters.num_clusters is None else parameters.threshold
 
 
 def grouped_as(
@@ -114,7 +221,7 @@ def grouped_as(
         unit=unit,
         metric=how.metric,
         linkage=how.linkage,
-        threshold=how.threshold,
+        threshold=cut_of(how),
         num_clusters=how.num_clusters,
         setting=THRESHOLD,
         **more,
@@ -135,13 +242,23 @@ class OneShotState(ClusteredState):
       signatures: The signatures' arrays by name, rows are clients.
       proximity: `float32 [N, N]`.
       merges: `float64 [N-1, 4]`, SciPy linkage matrix.
-      threshold: `float64`, where the tree is cut.
+      threshold: `float64`, where the tree is cut, in the tree's unit.
+      notes: What a reader should know of the clusters: whether clients differ, and whether in groups.
+      chance: What a self-distance is, where the tree is in units of it; else None.
+      examples: `int32 [N]`, how many examples clients have, where it is.
     """
 
     signatures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     proximity: np.ndarray | None = None
     merges: np.ndarray | None = None
     threshold: np.ndarray | None = None
+    notes: tuple[str, ...] = dataclasses.field(default=(), metadata={"may_lack": True})
+    chance: Chance | None = dataclasses.field(default=None, metadata={"may_lack": True})
+    examples: np.ndarray | None = dataclasses.field(default=None, metadata={"may_lack": True})
+
+    def facts(self):
+        """How many clients share how many models, and what was found of them."""
+        return {**super().facts(), **({"found": "; ".join(self.notes)} if self.notes else {})}
 
 
 class OneShot(EngineMethod):
@@ -153,56 +270,79 @@ class OneShot(EngineMethod):
     def __init__(self, name: str, engine: ClusteredTraining, clustering: OneShotClustering):
         super().__init__(name, engine)
         self.clustering, self._sign = clustering, clustering.build_signing()
-        self.joining = Traffic.of(signature_transfer(clustering.signature))
+        self.joining = Traffic.of(signature_transfer(clustering.sent))
 
     def initialize(self, population: Population) -> OneShotState:
         self.clustering.check(len(population))
-        signatures = self._sign(population)
-        _tell_nowhere(population, signatures)
-        proximity = self.clustering.distances(signatures, None)
-        labels, dendrogram, threshold = self.clustering.group(proximity)
-        grouped = {"proximity": proximity, "merges": dendrogram.merges, "threshold": np.float64(threshold)}
-        return OneShotState(**self.engine.start(population, labels), signatures=signatures, **grouped)
+        signed = self._sign(population)
+        _tell_nowhere(population, signed.whole)
+        formed = self.clustering.form(signed)
+        for note in formed.notes:
+            tell_once(f"{self.name}: {note}")
+        return OneShotState(
+            **self.engine.start(population, formed.labels), signatures=signed.whole, proximity=formed.proximity,
+            merges=formed.dendrogram.merges, threshold=np.float64(formed.threshold), notes=formed.notes, chance=formed.chance,
+            examples=signed.examples,
+        )  # fmt: skip
 
     def admit(self, state: OneShotState, newcomers: Population) -> OneShotState:
         """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model.
 
-        With `num_clusters` 1 they found none.
+        They found none where the number of clusters was given, where a rule has found a single one, and, by self-distances,
+        those with too few examples to tell.
         """
         check_newcomers(state, newcomers)
         how, known, signed = self.clustering, state.signatures, self._sign(newcomers)
-        _tell_nowhere(newcomers, signed)
-        proximity = joining.extend_proximity(state.proximity, how.distances(known, signed), how.distances(signed, None))
-        # Whoever asks for one cluster has everyone in it; the tree of those who came first has another cut to show.
-        threshold = math.inf if how.num_clusters == 1 else float(state.threshold)
-        labels = joining.assign_newcomers(proximity, state.assignment, threshold=threshold, linkage=how.linkage)
-        members = extended(state, newcomers, labels[len(state.assignment) :])
-        order = joined_order(state, newcomers)
-        extended_proximity = proximity[np.ix_(order, order)]
+        whole, order = signed.whole, joined_order(state, newcomers)
+        _tell_nowhere(newcomers, whole)
+        proximity = joining.extend_proximity(state.proximity, how.distances(known, whole), how.distances(whole, None))
+        examples = None if state.chance is None else np.concatenate([state.examples, signed.examples])
+        scaled = proximity if state.chance is None else proximity / state.chance.between(examples)
+        free = np.ones(len(newcomers), bool)
+        if state.chance is not None:
+            free[:] = False
+            free[self_distance.able(signed.examples, how.signature.least_examples)] = True
+        labels = _placed(scaled, state.assignment, free, self._limit(state), how.linkage)
+        joined = scaled[np.ix_(order, order)]
         return dataclasses.replace(
             state,
-            **members,
+            **extended(state, newcomers, labels[len(state.assignment) :]),
             **self.engine.grown(state, labels.max() + 1 - len(state.models)),
-            signatures={name: np.concatenate([known[name], signed[name]])[order] for name in known},
-            proximity=extended_proximity,
+            signatures={name: np.concatenate([known[name], whole[name]])[order] for name in known},
+            proximity=proximity[np.ix_(order, order)],
             # The tree of all that are there now. It is for reports: the old clients' clusters do not follow from it any more.
-            merges=hierarchical.build_dendrogram(extended_proximity, how.linkage).merges,
+            merges=hierarchical.build_dendrogram(joined, how.linkage).merges,
+            examples=None if examples is None else examples[order],
         )
+
+    def _limit(self, state: OneShotState) -> float:
+        """How far from the nearest cluster a newcomer may be that joins it."""
+        by_rule = isinstance(self.clustering.threshold, str)
+        together = self.clustering.num_clusters is not None or (by_rule and not state.assignment.any())
+        return math.inf if together else float(state.threshold)
 
     def views(self, state: OneShotState) -> Views:
         how = self.clustering
+        tree_unit = how.tree_unit if state.chance is None else self_distance.UNIT
         metric = MetricView(
-            state.proximity, how.unit, how.metric, state.merges, float(state.threshold), how.linkage, how.tree_unit
+            state.proximity, how.unit, how.metric, state.merges, float(state.threshold), how.linkage, tree_unit, state.notes
         )
-        return Views(
-            state.client_ids, state.assignment, metric=metric, nowhere=lambda: _nowhere(state.client_ids, state.signatures)
-        )
+        nowhere = functools.partial(_nowhere, state.client_ids, state.signatures)
+        return Views(state.client_ids, state.assignment, metric=metric, notes=state.notes, nowhere=nowhere)
 
     def exports(self) -> Exports:
-        signature = self.clustering.device_signature or self.clustering.signature
+        signature = self.clustering.sent_by_devices
         return self.engine.exports(
             build=lambda: {"signature": build_collection(signature)}, clustering=self.clustering.described()
         )
+
+
+def _placed(proximity: np.ndarray, known: np.ndarray, free: np.ndarray, limit: float, linkage: str) -> np.ndarray:
+    """As `newcomers.assign_newcomers`; newcomers that are not `free bool [B]` join the nearest cluster however far it is."""
+    labels = joining.assign_newcomers(proximity, known, threshold=math.inf, linkage=linkage)
+    rows = np.concatenate([np.ones(len(known), bool), free])
+    labels[rows] = joining.assign_newcomers(proximity[np.ix_(rows, rows)], known, threshold=limit, linkage=linkage)
+    return labels
 
 
 def _nowhere(client_ids: np.ndarray, signatures: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -13,6 +13,9 @@ from tffcl.algorithms.one_shot import OneShot, OneShotState
 from tffcl.clients.arrivals import check_newcomers
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, index_of
+from tffcl.clustering import self_distance
+from tffcl.clustering.hierarchical import GAP
+from tffcl.clustering.self_distance import SELF
 from tffcl.errors import UserError
 from tffcl.rounds.traffic import RoundMetrics
 
@@ -22,7 +25,7 @@ ARRIVALS = {
 }
 
 
-_FEWEST = 3  # clients among which a gap can be found
+_FEWEST = {GAP: 3, SELF: self_distance.FEWEST}  # clients among which a rule can find clusters
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,8 +73,8 @@ class OneShotArrivals(Method):
         how = self._inner.clustering
         if state.met is None and how.num_clusters is None and self._too_few(len(fresh)):
             raise UserError(
-                f"when is 'as_they_join' and the first round has {len(fresh)} clients, among which no gap tells clusters apart; it needs "
-                f"{_FEWEST} clients or more, a threshold or num_clusters"
+                f"when is 'as_they_join' and the first round has {len(fresh)} clients, among which nothing tells clusters apart; it needs "
+                f"{_FEWEST[how.threshold]} clients or more, a number as threshold, or num_clusters"
             )
         arrivals = population.restricted(fresh)
         met = self._inner.initialize(arrivals) if state.met is None else self._inner.admit(state.met, arrivals)
@@ -80,8 +83,7 @@ class OneShotArrivals(Method):
     def _too_few(self, clients: int) -> bool:
         """Whether so many clients are fewer than the first clusters can be formed of."""
         how = self._inner.clustering
-        by_gap = how.threshold is how.num_clusters is None
-        return clients < (_FEWEST if by_gap else how.num_clusters or 1)
+        return clients < _FEWEST.get(how.threshold, how.num_clusters or 1)
 
     def hides_empty_rounds(self, state: ArrivingState) -> bool:
         return state.met is not None and self._inner.hides_empty_rounds(state.met)
@@ -108,12 +110,13 @@ class OneShotArrivals(Method):
 
     def views(self, state: ArrivingState) -> Views:
         known = self._known(state, state.client_ids)
-        clusters, inner = np.arange(len(known), dtype=np.int32), None
+        clusters, shown = np.arange(len(known), dtype=np.int32), {}
         if state.met is not None:
             inner = self._inner.views(state.met)
             clusters += inner.clusters.max() + 1
             clusters[known] = inner.clusters
-        shown = {} if inner is None else {"metric": inner.metric if known.all() else None, "nowhere": inner.nowhere}
+            metric = inner.metric if known.all() else None
+            shown = {"metric": metric, "notes": inner.notes, "nowhere": inner.nowhere}
         return Views(state.client_ids, clusters, known, **shown)
 
     def exports(self) -> Exports:

@@ -5,17 +5,20 @@ between all pairs (Eq. 2 or 3), clusters them hierarchically, and every cluster 
 """
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.method import Method
-from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, check_cut, grouped_as
+from tffcl.algorithms.one_shot import CUTS, Cut, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.algorithms.one_shot_arrivals import ARRIVALS, OneShotArrivals
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical, proximity
-from tffcl.clustering.signature_distances import subspace_angles
+from tffcl.clustering.signature_distances import scale_remark, subspace_angles
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import Signature
 from tffcl.signatures.subspace import PREPROCESSING, build_subspace
@@ -36,8 +39,8 @@ class PACFLParameters(Parameters):
       max_classes: With `per_class`, room for so many classes a client; default all.
       metric: A name in `proximity.METRICS`: "smallest_angle" (Eq. 2), "trace" (Eq. 3), "angle_sum", "smallest_entry".
       linkage: A name in `hierarchical.LINKAGES`; "weighted" is what the authors' code calls average.
-      threshold: β in degrees; merges up to it are made.
-      num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
+      threshold: β in degrees; merges up to it are made; or a name in `one_shot.RULES`.
+      num_clusters: The number of clusters instead. With neither, the threshold is "self".
       when: "before_training": all clients are clustered before the first round (the authors' code, and the paper's "one-shot");
         "as_they_join": those of the first round are, with their threshold or number of clusters, and others are placed when
         they first take part (Alg. 1 lines 7 to 16).
@@ -57,7 +60,7 @@ class PACFLParameters(Parameters):
     max_classes: Count | None = None
     metric: one_of(proximity.METRICS) = "smallest_angle"
     linkage: one_of(hierarchical.LINKAGES) = "average"
-    threshold: NonNegative | None = None
+    threshold: Cut | None = None
     num_clusters: Count | None = None
     when: one_of(ARRIVALS) = "before_training"
     signature_noise_multiplier: NonNegative = 0.0
@@ -82,6 +85,9 @@ def build_data_signature(model: FlatModel, clustering: PACFLParameters, method: 
       method: A name in `subspace.METHODS`.
       **private: Noise, clip and seed of a private signature, see `build_subspace`.
     """
+    if clustering.preprocess == "normalized" and model.preprocess is tf.identity:
+        rule = f'{model.name} takes examples as they are; it must be "raw" or "centred", or standardise the examples first'
+        raise wrong("preprocess", "normalized", rule)
     return build_subspace(
         model.example_spec,
         clustering.num_vectors,
@@ -111,7 +117,17 @@ def build_clustering(
     private: dict[str, Any] = {"noise_multiplier": how.signature_noise_multiplier, "clip": how.signature_clip}
     on_device = build_data_signature(model, how, "power", **private)
     signature = build_data_signature(model, how, **private, noise_seed=noise_seed)
-    return grouped_as(how, signature, subspace_angles, "degrees", device_signature=on_device)
+    remark = build_subspace_remark(model, how.preprocess)
+    return grouped_as(how, signature, subspace_angles, "degrees", device_signature=on_device, remark=remark)
+
+
+def build_subspace_remark(model: FlatModel, preprocess: str) -> Callable[[Mapping, np.ndarray], str]:
+    """Builds what `OneShotClustering.remark` is for subspaces of the model's examples."""
+    kind = model.example_spec["x"].dtype
+    if kind.is_integer and kind != tf.uint8:
+        tokens = f"the examples are {kind.name}; angles mean nothing where these are numbers of tokens: take another signature"
+        return lambda signatures, angles: tokens
+    return scale_remark if preprocess == "raw" else lambda signatures, angles: ""
 
 
 @remembering

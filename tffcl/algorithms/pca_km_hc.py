@@ -15,7 +15,7 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.method import Method
-from tffcl.algorithms.one_shot import CUTS, OneShotClustering, build_one_shot, check_cut, grouped_as
+from tffcl.algorithms.one_shot import CUTS, Cut, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import client_relatedness, hierarchical
 from tffcl.clustering.signature_distances import centre_distances
@@ -33,8 +33,8 @@ class PCAKMHCParameters(Parameters):
       num_centres: k (authors: 5).
       metric: A name in `client_relatedness.DISTANCES` (authors: "matching").
       linkage: A name in `hierarchical.WITH_WARD` (paper: "ward").
-      threshold: Merges up to this distance are made.
-      num_clusters: The number of clusters instead. With neither, the largest relative gap between merges decides.
+      threshold: Merges up to this distance are made; or a name in `one_shot.RULES`.
+      num_clusters: The number of clusters instead. With neither, the threshold is "self".
       signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see
         `private_noise.noised_centres`; 0 is none, and no clip.
       signature_clip: The largest norm of a centre with it.
@@ -47,7 +47,7 @@ class PCAKMHCParameters(Parameters):
     num_centres: Count = 5
     metric: one_of(client_relatedness.DISTANCES) = "matching"
     linkage: one_of(hierarchical.WITH_WARD) = "ward"
-    threshold: NonNegative | None = None
+    threshold: Cut | None = None
     num_clusters: Count | None = None
     signature_noise_multiplier: NonNegative = 0.0
     signature_clip: Positive = 1.0

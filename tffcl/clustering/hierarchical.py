@@ -23,6 +23,8 @@ LINKAGES = {
 # Where the dissimilarities are, or are taken for, Euclidean distances.
 WITH_WARD = {**LINKAGES, "ward": "what a merge adds to the sum of squared distances to the means (Ward)"}
 
+GAP = "gap"  # the word for the largest relative gap of a tree where a threshold could stand
+
 # Asymmetry and diagonal up to this, relative to the largest entry, is float32 rounding.
 _RELATIVE_TOLERANCE = 1e-5
 
@@ -343,20 +345,32 @@ def _labels_after(dendrogram: Dendrogram, made: int) -> np.ndarray:
     size = leaves + made
     graph = sparse.coo_matrix((np.ones(2 * made, np.int8), (parents, children)), shape=(size, size))
     _, component = csgraph.connected_components(graph, directed=False)
-    _, first, inverse = np.unique(component[:leaves], return_index=True, return_inverse=True)
+    return by_first_member(component[:leaves])
+
+
+def by_first_member(labels: np.ndarray) -> np.ndarray:
+    """Returns labels [N] of any numbers as int32 [N] from 0, in the order of each cluster's first member."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
     return rank[inverse]
 
 
-def group(proximity: np.ndarray, linkage: str, threshold: float | None, num_clusters: int | None, *, unit: str):
-    """Clusters a proximity matrix by a threshold, by count, or with neither where the tree has its largest relative gap.
+def numbers_of(dendrogram: Dendrogram) -> list[int]:
+    """Returns the numbers of clusters that some threshold gives, ascending; heights within rounding of each other are equal."""
+    heights = dendrogram.heights
+    rises = heights > np.concatenate([[0.0], heights[:-1]]) * _EQUAL_RATIO
+    return [1, *(dendrogram.num_leaves - int(made) for made in np.flatnonzero(rises)[::-1])]
+
+
+def group(proximity: np.ndarray, linkage: str, threshold: float | str | None, num_clusters: int | None, *, unit: str):
+    """Clusters a proximity matrix by a threshold or by count.
 
     Args:
       proximity: `[N, N]`.
       linkage: A name in `LINKAGES`.
-      threshold: Merges up to it are made.
-      num_clusters: The number of clusters instead.
+      threshold: Merges up to it are made; `GAP`: up to where the tree has its largest relative gap.
+      num_clusters: The number of clusters instead; fewer where fewer clients differ: those at 0 from each other are one.
       unit: Of the proximity, for messages.
 
     Returns:
@@ -367,8 +381,10 @@ def group(proximity: np.ndarray, linkage: str, threshold: float | None, num_clus
     """
     dendrogram = build_dendrogram(proximity, linkage)
     if num_clusters is not None:
-        return cut(dendrogram, num_clusters=num_clusters), dendrogram, threshold_of(dendrogram, num_clusters)
-    if threshold is None:
+        different = int(cut(dendrogram, threshold=0.0).max()) + 1
+        number = min(_checked_number(dendrogram, num_clusters), different)
+        return cut(dendrogram, num_clusters=number), dendrogram, threshold_of(dendrogram, number)
+    if threshold == GAP:
         threshold = suggest_threshold(dendrogram, unit=unit).threshold
     return cut(dendrogram, threshold=threshold), dendrogram, threshold
 

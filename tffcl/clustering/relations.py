@@ -7,8 +7,7 @@ import numpy as np
 
 from tffcl.clustering import centre_map, hierarchical
 from tffcl.clustering import client_relatedness as fcr
-
-GAP = "gap"  # a γ that the distances themselves suggest
+from tffcl.clustering.hierarchical import GAP
 
 
 def suggested_gamma(apart: np.ndarray, unit: str = "") -> hierarchical.Suggestion:

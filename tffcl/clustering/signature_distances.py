@@ -8,6 +8,7 @@ import numpy as np
 from tffcl.clustering import client_relatedness, inference_similarity, proximity
 
 Arrays = Mapping[str, np.ndarray]
+_TELLING = 2.0  # degrees below which angles may be those of one large column
 _SUMS = ("angle_sum", "trace")  # metrics that add angles up
 
 
@@ -15,7 +16,9 @@ def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.nda
     """Returns principal angles in degrees (PACFL Eq. 2 and 3).
 
     A client whose data span no direction, as all-zero images do, is as far from all others as clients can be, 90 degrees an
-    angle, and at 0 from others like it: the paper's angles say nothing of it, and it must not stop the others.
+    angle, and at 0 from others like it: the paper's angles say nothing of it, and it must not stop the others. Where one of two
+    clients has fewer vectors than columns, metrics that add angles up have fewer to add: their mean counts for each that is
+    missing, or a client with a single vector would be nearer to everybody than members of one group to each other.
 
     Args:
       metric: A name in `proximity.METRICS`.
@@ -27,9 +30,34 @@ def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.nda
     given = {} if second is None else dict(zip(("others", "others_mask"), _somewhere(second, others_nowhere), strict=True))
     angles = proximity.principal_angles(*_somewhere(first, nowhere), metric=metric, **given)
     angles_summed = min(first["basis"].shape[-2:] + second_or_first["basis"].shape[-1:]) if metric in _SUMS else 1
+    if metric in _SUMS:
+        angles *= angles_summed / np.maximum(_angles_added(metric, first["mask"], second_or_first["mask"]), 1)
     angles[nowhere[:, None] ^ others_nowhere[None, :]] = 90.0 * angles_summed
     angles[nowhere[:, None] & others_nowhere[None, :]] = 0.0
     return angles
+
+
+def _angles_added(metric: str, mask: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """How many angles a sum is of, `[N, M]`: those of common columns, or of as many as the smaller subspace has dimensions."""
+    if metric == "trace":
+        return np.asarray(mask, np.float32) @ np.asarray(others, np.float32).T
+    return np.minimum.outer(np.sum(mask, axis=1), np.sum(others, axis=1)).astype(np.float32)
+
+
+def scale_remark(signatures: Arrays, angles: np.ndarray) -> str:
+    """Says of subspaces (as in `subspace_angles`) that angles between them tell little, as columns have very different scales.
+
+    That is so where all angles are below two degrees and the clients' first vectors lie along a few of the features.
+    """
+    first = np.asarray(signatures["basis"], np.float64)[:, :, 0]
+    features = first.shape[1]
+    along = 1 / np.maximum((first**4).sum(axis=1), 1 / features)  # as many features as a vector of equal entries has
+    if features < 4 or len(angles) < 2 or angles.max() >= _TELLING or np.median(along) > features / 8:
+        return ""
+    return (
+        f"the largest angle between clients is {angles.max():.2g} degrees, and their first vectors lie along {np.median(along):.1f} "
+        f'of {features} features: large columns hide the others; standardise the columns, or set preprocess = "centred"'
+    )
 
 
 def without_direction(signatures: Arrays) -> np.ndarray:

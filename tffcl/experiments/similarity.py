@@ -6,9 +6,10 @@ import pathlib
 import numpy as np
 
 from tffcl import runtime
-from tffcl.algorithms.one_shot import OneShotClustering
+from tffcl.algorithms.one_shot import Formed, OneShotClustering, Signed
+from tffcl.clients.population import Population
 from tffcl.clients.sampling import stream
-from tffcl.clustering import hierarchical
+from tffcl.clustering import hierarchical, self_distance
 from tffcl.clustering.projection import project
 from tffcl.errors import unknown
 from tffcl.experiments import prepare
@@ -30,7 +31,9 @@ class Similarity(Shown):
       labels: `int32 [N]`, the clusters by the task's settings.
       dendrogram: The tree of merges.
       threshold: Where the tree is cut for `labels`.
-      suggestion: Threshold and number of clusters that the tree itself suggests.
+      tree_unit: Of merges and threshold.
+      notes: What was found of the clusters: whether clients differ, and whether in groups.
+      suggestion: Threshold and number of clusters at the largest gap.
       how: Signature, metric and cut.
       seed: Of the task.
     """
@@ -40,6 +43,8 @@ class Similarity(Shown):
     labels: np.ndarray
     dendrogram: hierarchical.Dendrogram
     threshold: float
+    tree_unit: str
+    notes: tuple[str, ...]
     suggestion: hierarchical.Suggestion
     how: OneShotClustering
     seed: int
@@ -50,7 +55,7 @@ class Similarity(Shown):
             "clients": len(self.client_ids),
             "metric": f"{self.how.metric} ({self.how.unit})",
             "clusters": len(np.unique(self.labels)),
-            "suggested": self.suggestion.reason,
+            "found": "; ".join(self.notes) or self.suggestion.reason,
         }
 
     def heat_map(self):
@@ -66,10 +71,10 @@ class Similarity(Shown):
         """Draws which clients merge at which distance, and the cut."""
         from tffcl.reporting import figures
 
-        tree_unit = self.how.tree_unit or self.how.unit
+        suggested = self.suggestion.reason if self.how.suggested_unit == self.tree_unit else ""
         return figures.dendrogram_figure(
-            self.dendrogram.merges, self.threshold, labels=self.labels, unit=tree_unit,
-            linkage=self.how.linkage, suggestion=self.suggestion.reason if self.how.suggested_unit == tree_unit else "",
+            self.dendrogram.merges, self.threshold, labels=self.labels, unit=self.tree_unit, linkage=self.how.linkage,
+            suggestion="; ".join(self.notes) or suggested,
         )  # fmt: skip
 
     def histogram(self, truth: np.ndarray | None = None):
@@ -115,10 +120,28 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
     runtime.use_local_worker()
     population = build_population(federated)
     how.check(len(population.client_ids))
-    found = how.distances(how.build_signing()(population), None)
-    labels, dendrogram, threshold = how.group(found)
-    suggestion = how.suggest(found, dendrogram)
-    return Similarity(population.client_ids, found, labels, dendrogram, threshold, suggestion, how, config.seed)
+    formed, notes = _formed(how, population)
+    # A threshold that a task can have is one of the tree in the metric's own unit.
+    tree, unit = formed.dendrogram, how.tree_unit or how.unit
+    if formed.chance is not None:
+        tree, unit = hierarchical.build_dendrogram(formed.proximity, how.linkage), self_distance.UNIT
+    return Similarity(
+        population.client_ids, formed.proximity, formed.labels, formed.dendrogram, formed.threshold, unit, notes,
+        how.suggest(formed.proximity, tree), how, config.seed,
+    )  # fmt: skip
+
+
+def _formed(how: OneShotClustering, population: Population) -> tuple[Formed, tuple[str, ...]]:
+    """The clusters by the task's settings, and what there is to say: whatever they are, whether clients differ, and in groups."""
+    # FLT's distances are those of a map of all clients, which halves have no place in, and halves of private signatures would
+    # be further releases.
+    if how.threshold == self_distance.SELF or type(how) is not OneShotClustering or how.signature.noise_multiplier:
+        formed = how.form(how.build_signing()(population))
+        return formed, formed.notes
+    by_itself = dataclasses.replace(how, threshold=self_distance.SELF, num_clusters=None)
+    signed = by_itself.build_signing()(population)
+    formed = how.form(Signed(signed.whole))
+    return formed, tuple(dict.fromkeys([*by_itself.form(signed).notes, *formed.notes]))
 
 
 def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None, map_clients: bool = False) -> str:
@@ -145,7 +168,7 @@ def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | No
         np.savez_compressed(
             file, client_ids=found.client_ids, proximity=found.proximity,
             merges=found.dendrogram.merges, threshold=found.threshold, labels=found.labels,
-            suggestion=found.suggestion.reason, unit=found.how.unit, measure=found.how.metric,
+            suggestion="; ".join(found.notes) or found.suggestion.reason, unit=found.how.unit, measure=found.how.metric,
             linkage=found.how.linkage,
         )  # fmt: skip
     truth = prepare.load_data(config, data_dir).true_groups
@@ -156,12 +179,28 @@ def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | No
 
 
 def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
-    labels, suggestion, unit = found.labels, found.suggestion, found.how.unit
+    labels, unit = found.labels, found.how.unit
     pairs = found.proximity[np.triu_indices(len(labels), 1)]
     if pairs.size:
         low, middle, high = np.percentile(pairs, [0, 50, 100])
         measured = f"{low:.4g} to {high:.4g}{'' if unit == found.how.metric else f' {unit}'}, median {middle:.4g}"
         yield f"{len(labels)} clients of {config.task}, {found.how.metric}: {measured}"
+    yield from found.notes
+    if found.how.threshold != self_distance.SELF:
+        yield from _suggested(config, found)
+    sizes = np.unique(labels, return_counts=True)[1].tolist()
+    settings = f"as the method cuts the tree (at {found.threshold:.4g} {found.tree_unit})"
+    yield f"{settings}: {len(sizes)} clusters of sizes {sizes}"
+    index = rand_index(truth, labels)
+    if truth is not None and index is not None:
+        yield f"adjusted Rand index against the {len(np.unique(truth))} true groups: {index:.3f}"
+    if truth is not None and pairs.size:
+        yield from _within_and_across(pairs, truth, unit)
+
+
+def _suggested(config: RunConfig, found: Similarity):
+    """What the largest gap suggests, and how a task says it."""
+    suggestion = found.suggestion
     suggested = f"{suggestion.threshold:.4g} {found.how.suggested_unit}, {suggestion.num_clusters} clusters"
     yield f"{'suggested threshold' if suggestion.is_clear else 'largest gap at'} {suggested}: {suggestion.reason}"
     if not suggestion.is_clear:
@@ -169,14 +208,6 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
     elif found.how.setting:
         ((key, as_set),) = found.how.setting.items()
         yield f"as a task says it: algorithms.{config.algorithm}.{key} = {as_set(suggestion.threshold):.4g}"
-    sizes = np.unique(labels, return_counts=True)[1].tolist()
-    settings = f"as the method cuts the tree (at {found.threshold:.4g})"
-    yield f"{settings}: {len(sizes)} clusters of sizes {sizes}"
-    index = rand_index(truth, labels)
-    if truth is not None and index is not None:
-        yield f"adjusted Rand index against the {len(np.unique(truth))} true groups: {index:.3f}"
-    if truth is not None and pairs.size:
-        yield from _within_and_across(pairs, truth, unit)
 
 
 def _within_and_across(pairs: np.ndarray, truth: np.ndarray, unit: str):

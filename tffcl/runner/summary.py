@@ -273,6 +273,7 @@ def write_clustering(out: pathlib.Path, views: Views, population: Population):
         more["merges"] = metric.merges
         dendrogram = hierarchical.Dendrogram(metric.merges, metric.linkage)
         suggestion = hierarchical.suggest_threshold(dendrogram, unit=metric.tree_unit or metric.unit).reason
+        suggestion = "; ".join(metric.notes) or suggestion
     if metric.threshold is not None:
         more["threshold"] = np.float64(metric.threshold)
     if metric.tree_unit is not None:

@@ -91,4 +91,5 @@ def build_pca_centres(
         key=key,
         noise_multiplier=noise_multiplier,
         noise_seed=noise_seed,
+        least_examples=num_centres,
     )

@@ -27,6 +27,7 @@ class Signature:
         they take `computation`.
       noise_multiplier: z of the Gaussian mechanism that a client's signature is, when the client is left out; 0: not private.
       unseeded: `() -> Signature`, the same whose noise is drawn anew; None where this one's is, or where there is none.
+      least_examples: Of fewer examples it is not what it is of more, as there are fewer vectors or centres than asked for.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Signature:
     stacked: Callable[[], tff.Computation] | None = None
     noise_multiplier: float = 0.0
     unseeded: Callable[[], "Signature"] | None = None
+    least_examples: int = 1
 
     @property
     def deployed(self) -> "Signature":
@@ -103,6 +105,7 @@ def build_signature(
     key: Hashable = None,
     noise_multiplier: float = 0.0,
     noise_seed: int | None = None,
+    least_examples: int = 1,
 ) -> Signature:
     """Makes a `Signature` from a tf.function.
 
@@ -117,11 +120,12 @@ def build_signature(
       noise_multiplier: See `Signature`.
       noise_seed: For simulations that are to be repeated: `own_noise(context)` then is the seed of each client's noise. None:
         it is None, and noise is drawn anew.
+      least_examples: See `Signature`.
     """
     unseeded = None
     if noise_multiplier and noise_seed is not None:
         given = {"context_type": context_type, "context": context, "key": key, "noise_multiplier": noise_multiplier}
-        unseeded = functools.partial(build_signature, name, example_spec, compute, **given)
+        unseeded = functools.partial(build_signature, name, example_spec, compute, **given, least_examples=least_examples)
         there = [] if context is NO_CONTEXT else list(tff.structure.iter_elements(context_type))
         context_type = tff.to_type(collections.OrderedDict([*there, (OWN_NOISE, tff.TensorType(np.int32, [2]))]))
         seed = np.array([noise_seed % 2**31, 1], np.int32)
@@ -144,7 +148,9 @@ def build_signature(
     if not tff.types.contains_only(value_type, _is_fixed):
         raise UserError(f"signature {name} gives {value_type}; every dimension must be known: tf.ensure_shape(value, [...])")
     stacked = functools.cache(lambda: traced(stacked_type(deployed)))
-    return Signature(name, context_type, value_type, computation, context, stacked, noise_multiplier, unseeded)
+    return Signature(
+        name, context_type, value_type, computation, context, stacked, noise_multiplier, unseeded, least_examples=least_examples
+    )
 
 
 def _is_fixed(kind: tff.Type) -> bool:

@@ -365,4 +365,4 @@ def build_subspace(
         else (num_vectors, per_class, num_classes, max_classes, preprocess, samples, energy, method)
     )
     private = {"noise_multiplier": noise_multiplier, "noise_seed": noise_seed}
-    return build_signature("subspace", example_spec, compute, key=key, **private)
+    return build_signature("subspace", example_spec, compute, key=key, least_examples=num_vectors, **private)

@@ -1,0 +1,115 @@
+"""Whether clients differ, and in groups: signatures that are means of Gaussian examples, so that chance is what it is."""
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+
+from tffcl.clustering import self_distance
+from tffcl.clustering.hierarchical import build_dendrogram, group, numbers_of
+from tffcl.clustering.self_distance import ALIKE, DIFFER, FEW, GROUPS, Chance, Halves, able, estimate_chance, judge
+
+FEATURES = 20
+
+
+def judged(centres, sizes, seed=0, *, least=1, linkage="average"):
+    """The verdict on clients whose examples are Gaussian around centres [N, FEATURES]."""
+    rng, sizes = np.random.default_rng(seed), np.asarray(sizes)
+    halved = np.maximum(sizes // 2, 1)[:, None]
+    first, second = (centres + rng.normal(size=(len(sizes), FEATURES)) / np.sqrt(halved) for _ in range(2))
+    whole = (first + second) / 2
+    rows = able(sizes, least)
+    halves = None
+    if len(rows) >= self_distance.FEWEST:
+        halves = Halves(*(cdist(one[rows], other[rows]) for one, other in ((first, first), (second, second), (first, second))))
+    return judge(cdist(whole, whole), halves, sizes, least=least, linkage=linkage)
+
+
+def in_groups(clients, groups, apart, seed=0):
+    """Centres of clients in groups one after the other, the groups' centres some `apart` times a unit of examples' noise."""
+    centres = np.random.default_rng(100 + seed).normal(size=(groups, FEATURES))
+    return apart * (centres / np.linalg.norm(centres, axis=1, keepdims=True))[np.arange(clients) % groups]
+
+
+def sizes_of(how, clients, seed):
+    if isinstance(how, int):
+        return np.full(clients, how)
+    return np.clip(np.random.default_rng(seed).lognormal(5, 1, clients), 8, 3000).astype(int)
+
+
+@pytest.mark.parametrize("sizes", [30, 300, "unequal"], ids=str)
+@pytest.mark.parametrize("clients", [5, 12, 60])
+def test_clients_that_do_not_differ_are_one_cluster(clients, sizes):
+    found = [judged(np.zeros((clients, FEATURES)), sizes_of(sizes, clients, seed), seed).kind for seed in range(20)]
+    assert found.count(ALIKE) >= 19, found
+
+
+@pytest.mark.parametrize("linkage", ["average", "complete", "ward"])
+@pytest.mark.parametrize("sizes", [100, "unequal"], ids=str)
+@pytest.mark.parametrize("clients, groups", [(12, 2), (12, 3), (40, 4)])
+def test_groups_are_found_without_a_number(clients, groups, sizes, linkage):
+    verdict = judged(in_groups(clients, groups, 2.0), sizes_of(sizes, clients, 1), linkage=linkage)
+    assert verdict.kind == GROUPS and verdict.labels.tolist() == [client % groups for client in range(clients)]
+    assert f"{groups} groups" in verdict.sentence
+    # The threshold is one of the tree, and cuts it into these clusters.
+    assert verdict.dendrogram.heights[-groups] < verdict.threshold < verdict.dendrogram.heights[clients - groups]
+
+
+def test_weak_groups_need_more_clients_and_no_constant():
+    """The groups merge at 1.3 times what chance does, which a tree of clients in one group may reach too."""
+    verdict = judged(in_groups(60, 3, 0.6), sizes_of(50, 60, 0))
+    assert verdict.kind == GROUPS and verdict.labels.max() == 2
+    assert verdict.dendrogram.heights[-2] < 1.6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clients_that_differ_without_groups_are_told_so(seed):
+    centres = np.random.default_rng(seed).normal(size=(40, FEATURES)) / 3
+    verdict = judged(centres, sizes_of(200, 40, seed), seed)
+    assert verdict.kind == DIFFER and not verdict.labels.any()
+    assert "clients differ, but not in groups" in verdict.sentence
+
+
+def test_clients_with_too_few_examples_decide_nothing_and_join_the_nearest_group():
+    """One with a single example is far from everybody by chance, and hides no group."""
+    sizes = np.full(13, 100)
+    sizes[5] = 1
+    verdict = judged(in_groups(13, 2, 4.0), sizes, least=3)
+    assert verdict.kind == GROUPS and verdict.labels.tolist() == [client % 2 for client in range(13)]
+    few = judged(in_groups(13, 2, 4.0), np.full(13, 5), least=3)
+    assert few.kind == FEW and not few.labels.any() and "it takes 4 of 6 examples" in few.sentence
+    assert judged(np.zeros((1, FEATURES)), [100]).kind == FEW
+
+
+def test_a_lone_client_that_is_far_from_all_others_is_a_cluster():
+    centres = np.zeros((20, FEATURES))
+    centres[7, 0] = 5
+    verdict = judged(centres, np.full(20, 100))
+    assert verdict.kind == GROUPS and np.flatnonzero(verdict.labels).tolist() == [7]
+    assert "1 are of one client" in verdict.sentence
+
+
+def test_signatures_without_any_chance_in_them():
+    """Clients of one label each: halves are equal, and so are clients of one label."""
+    labels = np.repeat([0, 1, 2], 5)
+    apart = 1.0 - np.equal.outer(labels, labels)
+    verdict = judge(apart, Halves(apart, apart, apart), np.full(15, 50), least=1, linkage="average")
+    assert verdict.kind == GROUPS and verdict.labels.tolist() == labels.tolist()
+    nothing = np.zeros((15, 15))
+    verdict = judge(nothing, Halves(nothing, nothing, nothing), np.full(15, 50), least=1, linkage="average")
+    assert verdict.kind == ALIKE and not verdict.labels.any()
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0])
+def test_the_law_of_chance_is_found_from_clients_of_different_sizes(exponent):
+    sizes = np.geomspace(10, 1000, 30)
+    noise = np.exp(np.random.default_rng(0).normal(size=30) / 50)
+    chance = estimate_chance(Chance(7.0, exponent).between(sizes).diagonal() * noise, sizes)
+    assert chance.exponent == pytest.approx(exponent, abs=0.02) and chance.scale == pytest.approx(7, rel=0.1)
+    assert estimate_chance(np.full(5, 3.0), np.full(5, 25)).between(np.array([25]))[0, 0] == pytest.approx(3.0, rel=0.01)
+
+
+def test_numbers_of_clusters_that_some_threshold_gives():
+    line = np.abs(np.subtract.outer([0.0, 0, 0, 1, 1, 5], [0.0, 0, 0, 1, 1, 5]))
+    assert numbers_of(build_dendrogram(line)) == [1, 2, 3]
+    labels, _, threshold = group(line, "average", None, 5, unit="")
+    assert labels.tolist() == [0, 0, 0, 1, 1, 2] and 0 < threshold < 1

@@ -1,0 +1,237 @@
+"""Whether clients differ at all, and whether in groups: distances in units of a client's distance from itself.
+
+Every client signs its examples, and two random halves of them as well. How far its two halves are apart, its *self-distance*,
+is what chance alone does to a client of this size, and tells three answers apart without a number from the user: nothing
+differs, there are groups, or clients differ without groups. The method is this package's own, from no paper; PACFL's text asks
+for it ("for IID scenarios, we expect the best fitting number of clusters to be one").
+
+What follows chance is estimated from the population. If the members of a cluster do not differ, their second halves tell
+nothing of a split that was found among their first halves: given the first halves, the second ones are exchangeable, and so are
+the numbers that say for each of them to which side of the split it is nearer. A test of these numbers is therefore an honest
+one, though the split was looked for: by their ranks, whatever their distribution, or by their means where the sides are clearly
+apart and clients may be too few for ranks.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+from scipy import stats
+
+from tffcl.clustering import hierarchical
+from tffcl.clustering.newcomers import assign_newcomers
+
+SELF = "self"  # the word for this rule where a threshold could stand
+UNIT = "self-distances"  # of the tree: 1 is as far apart as chance puts clients of these sizes
+
+ALIKE, GROUPS, DIFFER, FEW = "alike", "groups", "differ", "few"  # the last: too few clients to tell
+
+FEWEST = 4  # clients among whom a split can be tested
+_RATE = 0.002  # of false splits, and of clients that are said to differ though they do not
+_CLEAR = 1.5  # times the self-distance: sides so far apart are tested by their means, which few clients are enough for
+_MOST = 1000  # clients that tests look at
+_INSIDE = 1.05  # times the self-distance: clients of a group that are no further apart count as alike
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Halves:
+    """Distances of the halves of M clients, in the unit of the proximity.
+
+    Attributes:
+      first: `[M, M]`, among the first halves.
+      second: `[M, M]`, among the second halves.
+      across: `[M, M]`, of the first half of each to the second half of each; its diagonal are the self-distances.
+    """
+
+    first: np.ndarray
+    second: np.ndarray
+    across: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Chance:
+    """How far two clients of the same data are apart: scale · ((1/n + 1/m) / 2) ^ exponent, for n and m examples.
+
+    Attributes:
+      scale: In the unit of the proximity.
+      exponent: About 1/2 for angles and distances, 1 for what grows as their squares.
+    """
+
+    scale: float
+    exponent: float
+
+    def between(self, sizes: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
+        """Returns `float64 [N, M]` for clients of so many examples `[N]` and others `[M]`; among the first without others."""
+        shares = 1 / np.asarray(sizes, np.float64)
+        beside = shares if others is None else 1 / np.asarray(others, np.float64)
+        return self.scale * ((shares[:, np.newaxis] + beside) / 2) ** self.exponent
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Verdict:
+    """What the clients' distances from themselves tell.
+
+    Attributes:
+      labels: `int32 [N]`, the clusters; one where nothing differs, and where clients differ without groups.
+      dendrogram: The tree of the clients' distances in self-distances.
+      threshold: Where it is cut.
+      chance: What a self-distance is; None where nobody can say: the tree is in the unit of the proximity.
+      kind: `ALIKE`, `GROUPS`, `DIFFER` or `FEW`.
+      sentence: The answer in a sentence.
+    """
+
+    labels: np.ndarray
+    dendrogram: hierarchical.Dendrogram
+    threshold: float
+    chance: Chance | None
+    kind: str
+    sentence: str
+
+
+def able(sizes: np.ndarray, least: int) -> np.ndarray:
+    """Returns which clients decide, `int [M]`: those with examples for two halves that need so many each."""
+    return np.flatnonzero(np.asarray(sizes) >= 2 * least)
+
+
+def judge(proximity: np.ndarray, halves: Halves | None, sizes: np.ndarray, *, least: int, linkage: str) -> Verdict:
+    """Says whether clients differ, and clusters them if they do so in groups.
+
+    The clusters are the fewest of the tree inside which nothing differs: no cluster has a split that is found among the first
+    halves of its members and confirmed by the second, or the other way round. There are at most √N of them, rounded up: more
+    are no groups. If clients are further from others of their cluster than from themselves even so, they differ without groups.
+
+    Args:
+      proximity: `[N, N]`, distances of the clients by all their examples.
+      halves: Distances of the halves of the clients that are `able`, in their order; None where these are fewer than `FEWEST`.
+      sizes: Integers `[N]`, their examples.
+      least: Examples that a half needs. Clients with fewer than twice as many decide nothing and are put to the nearest cluster.
+      linkage: A name in `hierarchical.WITH_WARD`.
+    """
+    sizes = np.asarray(sizes)
+    if halves is None:
+        tree, labels = hierarchical.build_dendrogram(proximity, linkage), np.zeros(len(sizes), np.int32)
+        sentence = f"too few clients to tell whether they differ: it takes {FEWEST} of {2 * least} examples; one cluster"
+        return Verdict(labels, tree, hierarchical.threshold_for(tree, 1), None, FEW, sentence)
+    deciding = able(sizes, least)
+    halved = sizes[deciding] // 2
+    chance = estimate_chance(halves.across.diagonal(), halved)
+    scaled = proximity / chance.between(sizes)
+    # Clients that decide nothing have no place in the tree that is cut, but in the one that is shown.
+    tree = shown = hierarchical.build_dendrogram(scaled[np.ix_(deciding, deciding)], linkage)
+    if len(deciding) < len(sizes):
+        shown = hierarchical.build_dendrogram(scaled, linkage)
+    number, kind, sentence = _answer(tree, _Tests(halves, chance.between(halved)))
+    order = np.concatenate([deciding, np.setdiff1d(np.arange(len(sizes)), deciding)])
+    found, labels = hierarchical.cut(tree, num_clusters=number), np.empty(len(sizes), np.int32)
+    labels[order] = assign_newcomers(scaled[np.ix_(order, order)], found, threshold=np.inf, linkage=linkage)
+    threshold = hierarchical.threshold_for(tree, number)
+    if 1 < number < len(deciding):
+        # In units of chance it is the ratio that counts: half-way from 1 to 10 times is 3 times.
+        made = len(deciding) - number
+        threshold = float(np.sqrt(max(tree.heights[made - 1], threshold * 1e-3) * tree.heights[made]))
+    return Verdict(hierarchical.by_first_member(labels), shown, threshold, chance, kind, sentence)
+
+
+def _answer(tree: hierarchical.Dendrogram, tests: "_Tests") -> tuple[int, str, str]:
+    """How many clusters, which answer that is, and the answer in a sentence."""
+    clients = tree.num_leaves
+    most = int(np.ceil(np.sqrt(clients)))
+    for number in hierarchical.numbers_of(tree):
+        labels = hierarchical.cut(tree, num_clusters=number)
+        if number >= most or number * min(tests.split(labels == one) for one in range(number)) > _RATE:
+            break
+    apart, alike = tests.inside(labels)
+    if not alike:
+        everybody, _ = tests.inside(np.zeros(clients, np.int32))
+        further = f"{everybody:.2f} times as far from each other as from themselves, {apart:.2f} times inside {number} clusters"
+        return 1, DIFFER, f"clients differ, but not in groups: {further}; one cluster, unless threshold or num_clusters is set"
+    inside = f"clients are as far from each other as from themselves ({apart:.2f} times)"
+    if number == 1:
+        return 1, ALIKE, f"nothing differs: {inside}; one cluster"
+    alone = int((np.bincount(labels) == 1).sum())
+    beyond = f"the nearest two merge at {tree.heights[clients - number]:.2f} times"
+    beyond += f", {alone} are of one client" if alone else ""
+    return number, GROUPS, f"{number} groups: inside them {inside}, {beyond}"
+
+
+class _Tests:
+    """Tests of clusters by the halves of their members."""
+
+    def __init__(self, halves: Halves, usual: np.ndarray):
+        self._first, self._second, across = halves.first / usual, halves.second / usual, halves.across / usual
+        # Logarithms: a distance twice as large tells as much whatever it was; equal halves are not infinitely near.
+        self._across = np.log(across + _floor(across))
+        self._looked_at = np.unique(np.linspace(0, len(across) - 1, min(len(across), _MOST)).astype(int))
+        self._known: dict[bytes, float] = {}
+
+    def split(self, members: np.ndarray) -> float:
+        """The probability by which chance alone would confirm as well the split that is found among the members `bool [M]`."""
+        rows = self._looked_at[members[self._looked_at]]
+        if len(rows) < FEWEST:
+            return 1.0
+        if rows.tobytes() not in self._known:
+            block = np.ix_(rows, rows)
+            across = self._across[block]
+            both = _confirmed(self._first[block], across), _confirmed(self._second[block], across.T)
+            self._known[rows.tobytes()] = min(1.0, 2 * min(both))
+        return self._known[rows.tobytes()]
+
+    def inside(self, labels: np.ndarray) -> tuple[float, bool]:
+        """How many times as far members of a cluster are from each other as from themselves, and whether that is by chance."""
+        rows = self._looked_at
+        labels, across = labels[rows], self._across[np.ix_(rows, rows)]
+        same = np.equal.outer(labels, labels) & ~np.eye(len(labels), dtype=bool)
+        others = same.sum(axis=1)
+        mutual = (across + across.T) / 2
+        further = (np.where(same, mutual, 0).sum(axis=1) / np.maximum(others, 1) - across.diagonal())[others > 0]
+        if len(further) < 2:
+            return 1.0, True
+        by_chance = _right_tail(further.mean(), further.std(ddof=1) / np.sqrt(len(further)), len(further) - 1)
+        times = float(np.exp(further.mean()))
+        return times, times <= _INSIDE or by_chance > _RATE
+
+
+def _confirmed(apart: np.ndarray, across: np.ndarray) -> float:
+    """Splits clients by halves of one kind and tests the split by the others.
+
+    Args:
+      apart: `[m, m]`, distances among the halves of one kind.
+      across: `[m, m]`, logarithms of the distances of these to the halves of the other kind.
+
+    Returns:
+      The probability by which chance alone would confirm it as well.
+    """
+    # Ward's split is even: that of the linkages between means of pairs is often a single odd client.
+    one = hierarchical.cut(hierarchical.build_dendrogram(apart, "ward"), num_clusters=2) == 0
+    nearer = across[~one].mean(axis=0) - across[one].mean(axis=0)  # of each of the other halves: to the first side
+    sides, freedom = (nearer[one], nearer[~one]), len(nearer) - 2
+    difference = sides[0].mean() - sides[1].mean()  # twice the logarithm of how many times as far the sides are apart
+    if difference < 2 * math.log(_CLEAR) and np.ptp(nearer) > 1e-9:
+        return float(stats.mannwhitneyu(*sides, alternative="greater").pvalue)
+    variance = sum(((side - side.mean()) ** 2).sum() for side in sides) / freedom
+    error = np.sqrt(variance * sum(1 / len(side) for side in sides))
+    return _right_tail(difference, error, freedom)
+
+
+def _right_tail(difference: float, error: float, freedom: int) -> float:
+    """The one-sided probability of a difference with this standard error, where there is none."""
+    if error <= 1e-9:  # all alike up to rounding
+        return float(difference <= 1e-9)
+    return float(stats.t.sf(difference / error, freedom))
+
+
+def estimate_chance(selves: np.ndarray, halved: np.ndarray) -> Chance:
+    """Estimates what a self-distance is from those of clients with halves of so many examples `[M]` each."""
+    if not len(selves) or not np.any(selves > 0):
+        return Chance(1.0, 0.0)
+    floor = _floor(selves)
+    logarithms, shares = np.log(np.asarray(selves, np.float64) + floor), -np.log(halved)
+    # Sizes that hardly differ do not tell how distances depend on them.
+    exponent = 0.5 if shares.std() < 0.1 else float(np.clip(np.polyfit(shares, logarithms, 1)[0], 0, 1))
+    return Chance(float(np.exp((logarithms - exponent * shares).mean())), exponent)
+
+
+def _floor(distances: np.ndarray) -> float:
+    """What counts as no distance beside these: equal ones have no logarithm."""
+    there = distances[distances > 0]
+    return 1e-3 * float(np.median(there)) if len(there) else 1.0
