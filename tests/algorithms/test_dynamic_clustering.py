@@ -175,6 +175,19 @@ def test_clients_go_on_from_the_encoder_that_they_made(tff_worker, model, encode
     assert all(np.abs(after.encoders.value(client) - was).max() > 0 for client, was in zip([4, 8], own))
 
 
+def test_a_newcomer_makes_an_encoder_where_the_others_have(tff_worker, model, encoder, grouped):
+    """In the normal mode nobody fine-tunes before the first round; whoever joins after a formation is in the others' space."""
+    known, newcomers = split(grouped, [4, 8])
+    method = flt(model, encoder, period=1, refine_epochs=1)
+    before = method.initialize(known)
+    early = method.admit(before, newcomers)
+    assert len(early.encoders) == 0 and method.joined_traffic(before, early) == method.joining * 2
+    formed, _ = round_of(method, before, known, [0, 1], 1)
+    late = method.admit(formed, newcomers)
+    assert late.encoders.has(EVERYONE).all() and np.abs(late.encoders.value(8) - encoder[1]).max() > 0
+    assert method.joined_traffic(formed, late).down == 2 * (4 * encoder[1].size + 8)
+
+
 def test_newcomers_encode_with_the_encoder_of_their_admission(tff_worker, model, encoder, grouped):
     """Nobody trains an encoder when clusters are formed anew: centres of unchanged data stay where they are, newcomers' too."""
     known, newcomers = split(grouped, [4, 8])

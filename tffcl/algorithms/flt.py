@@ -278,10 +278,10 @@ class FLT(Method):
         self._refined = RefinedEncoders(encoder[0], model.example_spec, *how)
         # Line 25 broadcasts the whole autoencoder, which fine-tuning needs.
         anew = dataclasses.replace(parameters, fine_tune_epochs=max(1, parameters.refine_epochs))
-        signing = self.joining
+        self._signing = self.joining
         if self._triggers and parameters.refine_epochs:
-            signing = Traffic.of(signature_transfer(_build_signature(model, anew, encoder, seed)))
-        dynamic = DynamicClustering(self._rounds, self._form_anew, self._carry, self._triggers, signing)
+            self._signing = Traffic.of(signature_transfer(_build_signature(model, anew, encoder, seed)))
+        dynamic = DynamicClustering(self._rounds, self._form_anew, self._carry, self._triggers, self._signing)
         self._next = (dynamic if self._triggers else self._rounds).next
 
     def initialize(self, population: Population) -> FLTState:
@@ -330,7 +330,9 @@ class FLT(Method):
         check_newcomers(state, newcomers)
         if not np.array_equal(state.encoder, self._encoder):
             raise UserError("the clients' centres are of another encoder: newcomers need the file or data directory of then")
-        signed, encoders = self._signed_by(newcomers, state.encoders, self._parameters.fine_tune_epochs, 0)
+        # Where the others have encoders of their own, a newcomer makes one too, or its centres would be of another space.
+        epochs = self._parameters.fine_tune_epochs or (self._parameters.refine_epochs if state.encoders else 0)
+        signed, encoders = self._signed_by(newcomers, state.encoders, epochs, 0)
         points, apart = self._relations.place(state, signed["centres"], signed["mask"])
         labels = fcr.assign_to_nearest(signed["centres"], signed["mask"], state.centres, state.mask, state.assignment)
         known, gamma = len(state.client_ids), float(state.gamma)
@@ -350,6 +352,13 @@ class FLT(Method):
         if self._triggers:
             changes |= {"flags": state.flags.with_arrivals(newcomers.versions, order), "encoders": encoders}
         return dataclasses.replace(state, **changes, **members)
+
+    def joined_traffic(self, before: FLTState | None, after: FLTState) -> Traffic:
+        """See `Method.joined_traffic`; a newcomer that makes an encoder only because the others have one exchanges what they did."""
+        if before is None or not before.encoders:
+            return super().joined_traffic(before, after)
+        one = self.joining if self._parameters.fine_tune_epochs else self._signing
+        return one * (len(after.client_ids) - len(before.client_ids))
 
     def views(self, state: FLTState) -> Views:
         metric = MetricView(
