@@ -98,8 +98,8 @@ def check_label(label: object, what: str):
     odd = [letter for letter in text if letter in "/\\" or not letter.isprintable()]
     if not text.strip() or text.startswith(".") or text != text.strip() or odd or len(text.encode()) > _LONGEST_LABEL:
         raise UserError(
-            f"{_shown(label)} cannot be {what}, which results are in: it must be of 1 to {_LONGEST_LABEL} bytes, with neither slashes "
-            "nor control characters, no dot before it and no blanks around it"
+            f"{_shown(label)} cannot be {what}, which results are in: it must be of 1 to {_LONGEST_LABEL} bytes, with neither "
+            "slashes nor control characters, no dot before it and no blanks around it"
         )
 
 

@@ -1,4 +1,4 @@
-"""Runs of which files are no files, links or forged with a marker that fits: what reads them ends in a line, and nothing is written elsewhere."""
+"""Runs whose files are no files, links, or forged: what reads them ends in a line, and nothing is written elsewhere."""
 
 import io
 import json
@@ -50,7 +50,9 @@ ODD: Mapping[str, Callable] = {
     "2 GiB of zeros": sparse,
     "a terminal": lambda path, victim: path.symlink_to("/dev/tty"),
 }
-_MADE = ["report.html", "run.lock", "run.json.partial", "summary.json.partial", "report.html.partial", "figures/accuracy.png", "newcomers.csv"]
+_MADE = [
+    "report.html", "run.lock", "run.json.partial", "summary.json.partial", "report.html.partial", "figures/accuracy.png", "newcomers.csv",
+]  # fmt: skip
 _COMMANDS = {
     "report": lambda out, method: main(["report", str(out)]),
     "newcomers": lambda out, method: main(["newcomers", str(out)]),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.fuzz import client_data, command, command_lines, files_of_runs, task_files
+from tests.fuzz import client_data, command, command_lines, files_of_runs, odd_runs, task_files
 
 
 def test_task_files(directory, monkeypatch):
@@ -46,3 +46,10 @@ def test_5000_cases(directory, monkeypatch, runs, tmp_path):
     ]
     assert len(found) >= 5000
     command.assert_none_wrong(found)
+
+
+@pytest.mark.slow  # there are tests of each kind by name, too
+def test_450_runs_with_what_is_no_file_or_was_forged(runs, tmp_path):
+    finished = {name: place for name, place in runs.items() if not name.endswith("-stopped")}
+    odd = odd_runs.odd_cases(finished, tmp_path, 150, seed=1)
+    command.assert_none_wrong([*odd, *odd_runs.forged_cases(finished, tmp_path, 300, seed=1)])

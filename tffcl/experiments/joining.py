@@ -20,7 +20,7 @@ from tffcl.experiments import prepare
 from tffcl.experiments.config import RunConfig, load_run_config
 from tffcl.experiments.finished import TrainedRun, load_run
 from tffcl.experiments.populations import build_population, held_out
-from tffcl.regular_files import write_text
+from tffcl.regular_files import check_replaceable, write_text
 from tffcl.reporting.files import find_runs
 from tffcl.reporting.marker import NEWCOMERS
 from tffcl.rounds.simulation import run_round
@@ -87,6 +87,8 @@ def join_newcomers(
         raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")
     if asked.round:
         raise UserError(f"the newcomers of the run in {out} joined it in round {asked.round}; none are left")
+    for name in ("newcomers.csv", NEWCOMERS):  # before anything is computed
+        check_replaceable(out / name)
     trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders)
     contents = _contents(trained, _join(trained, show_progress))
     _write(out, contents)

@@ -49,7 +49,7 @@ def aligned(lines: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 
 def text_cell(text: object) -> str:
-    """Returns a text as a cell of a CSV file that no spreadsheet takes for a formula: with an apostrophe before =, +, -, @ and tab."""
+    """Returns a text as a cell of a CSV file that no spreadsheet computes: with an apostrophe before =, +, -, @ and tab."""
     return f"'{text}" if _FORMULA.match(str(text)) else str(text)
 
 

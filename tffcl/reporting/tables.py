@@ -278,7 +278,8 @@ def to_markdown(
     """Returns the table in Markdown, a line for each failed run below it. The arguments are those of `to_text`."""
     heads, lines = _plain_table(rows, groups, columns, first)
     text = markdown([heads, *lines])
-    return "\n".join([*text, *(f"\n{printable(str(each)).replace('<', '&lt;')}" for row in rows for each in row.failures)]) + "\n"
+    failed = [printable(str(each)).replace("<", "&lt;") for row in rows for each in row.failures]
+    return "\n".join([*text, *(f"\n{each}" for each in failed)]) + "\n"
 
 
 def to_latex(

@@ -185,7 +185,7 @@ def clear(out: pathlib.Path, *, but: str = ""):
 
 
 def _check_kinds(out: pathlib.Path):
-    """Raises UserError if there is a file where a run has a directory, something else where it has a file, or a link for either."""
+    """Raises UserError if a run's directory is a file, a file of it something else, or either is a link."""
     for name in _DIRECTORIES:
         if (out / name).is_symlink():
             raise UserError(f"{out / name} is a link, and a run writes through none: remove it, or give another --out")
