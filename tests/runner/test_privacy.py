@@ -27,6 +27,7 @@ from tffcl.errors import UserError
 from tffcl.rounds import releases
 from tffcl.rounds.releases import Release
 from tffcl.runner import directory
+from tffcl.runner.interrupts import Interrupted
 from tffcl.runner.privacy import BudgetSpent, Ledger, PrivacySettings, privacy_notes
 
 DELTA = 1e-3
@@ -344,7 +345,7 @@ def test_what_secure_sums_do_not_hide_is_told_by_a_run_that_was_ended_in_its_las
         how = {"rounds": 1, "clients_per_round": 3, "out": tmp_path / "run", "show_progress": False}
         return tffcl.train(method, population, **how, **more)
 
-    with mock.patch("tffcl.runner.train.finish", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with mock.patch("tffcl.runner.train.finish", side_effect=KeyboardInterrupt), pytest.raises(Interrupted):
         run()
     assert "secure sums hide the updates only" in " ".join(run(resume=True).summary["notes"])
     old = Ledger(SETTINGS, 5, np.array([[0.0, -1, 3, 5, 2]]))  # entries of an earlier version
