@@ -44,6 +44,10 @@ def sample(hint, rng):
         return KeptStates(np.zeros(3, np.float32)).updated([2, 5], list(rng.random([2, 3], np.float32)))
     if typing.get_origin(hint) is not None and issubclass(typing.get_origin(hint), typing.Mapping):
         return {name: rng.random([2, 3]) for name in ("z", "a b", "m.n")}
+    if typing.get_origin(hint) is tuple:
+        return ("a note", "and another")
+    if hint is float:
+        return float(rng.random())
     if hint is np.ndarray:
         return rng.random([3, 2], np.float32) > 0.5
     assert hint in (object, tuple), f"no sample of {hint}"
