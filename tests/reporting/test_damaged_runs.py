@@ -83,6 +83,12 @@ def test_values_that_no_run_writes_are_told(run_path, changes):
     assert f"summary.json is damaged: {[*changes][0]}" in refused(report.write_report, run_path)
 
 
+@pytest.mark.parametrize("contents", ["{}", '{"seed": "0"}', '{"seed": 77}'])
+def test_newcomers_of_another_run_are_told(run_path, contents):
+    (run_path / "newcomers.json").write_text(contents)
+    assert "newcomers.json is damaged: its seed is" in refused(report.write_report, run_path)
+
+
 @pytest.mark.parametrize("change", [(0, -7), (2, np.nan), (3, 9), (1, 0.5), (0, 1e300)])
 def test_merges_that_are_no_tree_are_told(run_path, change):
     """SciPy would read outside of its memory."""

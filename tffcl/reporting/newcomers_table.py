@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tffcl.errors import UserError
 from tffcl.regular_files import write_text
-from tffcl.reporting import files, tables
+from tffcl.reporting import columns, files, tables
 from tffcl.reporting.files import RunFiles
 from tffcl.reporting.json_files import read_json, telling_damage
 from tffcl.reporting.marker import NEWCOMERS
@@ -61,7 +61,10 @@ def _rows(runs: Sequence[RunFiles]) -> list[Row]:
 
 
 def _with_newcomers(run: RunFiles) -> RunFiles:
-    return dataclasses.replace(run, summary=read_json(run.path / NEWCOMERS))
+    found = read_json(run.path / NEWCOMERS)
+    if found.get("seed") != run.seed:
+        raise columns.damaged(run.path / NEWCOMERS, f"its seed is {found.get('seed')!r:.100}, the run's is {run.seed}")
+    return dataclasses.replace(run, summary=found)
 
 
 def _row(name: str, runs: Sequence[RunFiles]) -> Row:
