@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -166,3 +167,30 @@ def test_in_python_it_is_one_error_wherever_the_run_is(pythons_own_handler, tmp_
         tffcl.train(method, clients, rounds=1, clients_per_round=2, out=tmp_path / "run", show_progress=False)
     monkeypatch.undo()
     assert tffcl.train(method, clients, rounds=1, clients_per_round=2, out=tmp_path / "run", resume=True, show_progress=False)
+
+
+_WHILE_CLIENTS_ARE_SENT = """
+import os, signal, sys, threading
+import numpy as np
+import tffcl
+from tffcl.models.mlp import build_mlp
+rng = np.random.default_rng(0)
+clients = {n: (rng.integers(0, 255, (600, 28, 28, 1)).astype(np.uint8), rng.integers(0, 3, 600)) for n in range(80)}
+method = tffcl.algorithms.build_pacfl(build_mlp((28, 28, 1), 3), tffcl.LocalTraining())
+real = method.initialize
+def initialize(population):
+    threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return real(population)
+method.initialize = initialize
+try:
+    tffcl.train(method, tffcl.Population.from_arrays(clients), rounds=1, clients_per_round=2, out=sys.argv[1], show_progress=False)
+except tffcl.UserError as error:
+    sys.exit(error.exit_code)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_ends_as_it_wants_to_while_data_are_on_their_way_to_the_worker(tmp_path):
+    """A thread that is in gRPC when the interpreter is taken down aborts it."""
+    done = subprocess.run([sys.executable, "-c", _WHILE_CLIENTS_ARE_SENT, str(tmp_path / "run")], capture_output=True, text=True)
+    assert done.returncode == 130, done.stderr
