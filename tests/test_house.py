@@ -49,6 +49,34 @@ def test_imports_point_one_way(path):
     assert not wrong, f"{room_of(path)} may not import {sorted(wrong)}"
 
 
+def modules():
+    """Every module of the package by its dotted name."""
+    names = {path: ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+
+
+def imported_modules(path, known):
+    """The modules that a file imports, also inside functions; not those that only a type checker sees."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    checked = [node for node in ast.walk(tree) if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"]
+    unseen = {inner for node in checked for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node not in unseen:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in known else node.module for name in names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def test_no_imports_go_in_a_circle():
+    known = modules()
+    graph = {name: set(imported_modules(path, known)) & set(known) - {name, "tffcl"} for name, path in known.items()}
+    while leaves := {name for name, needs in graph.items() if not needs}:
+        graph = {name: needs - leaves for name, needs in graph.items() if name not in leaves}
+    assert not graph, f"these import each other, or what does: {sorted(graph)}"
+
+
+
 def test_clustering_and_reporting_import_no_tensorflow():
     for path in files():
         if room_of(path) in ("clustering", "reporting"):

@@ -83,7 +83,7 @@ def test_secure_sums_of_too_few_members_are_not_told(tff_worker, least):
 def test_secure_sums_of_equal_weights_lose_nothing_to_the_largest_weight(tff_worker):
     """Means of updates as small as those at the end of a training; rounded, they are not all too short."""
     values = 1e-5 * np.random.default_rng(2).normal(size=(5, SIZE)).astype(np.float32)
-    factory = keyed_factory("secure_sum", 1).with_equal_weights()
+    factory = keyed_factory(tffcl.aggregation("secure_sum"), 1).with_equal_weights()
     found = aggregated(factory, np.zeros(5, int), values, np.ones(5))
     np.testing.assert_allclose(found.result, [values.mean(axis=0)], rtol=0, atol=BOUND / 10_000)
     found = aggregated(factory, np.zeros(400, int), np.full((400, SIZE), 0.3 * 2**-28, np.float32), np.ones(400))
@@ -298,8 +298,8 @@ def test_what_cannot_be_is_said(name, options, message):
 
 
 def test_names_stand_for_factories():
-    assert type(keyed_factory("mean")) is ClusteredMeanFactory
-    waiting = keyed_factory("dp")
+    assert type(keyed_factory(tffcl.aggregation("mean"))) is ClusteredMeanFactory
+    waiting = keyed_factory(tffcl.aggregation("dp"))
     assert waiting.waits_for_clusters and waiting.noise_multiplier == 1 and keyed_factory(waiting, 3).num_clusters == 3
     with pytest.raises(UserError, match="PrivateClusteredMeanFactory aggregates inside each cluster, so it needs num_clusters"):
         waiting.create(VALUE, WEIGHT)

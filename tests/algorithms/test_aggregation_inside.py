@@ -7,6 +7,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, train
+from tffcl.aggregators import by_name
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
 from tffcl.algorithms.composed import ComposedParameters, build_composed
 from tffcl.algorithms.fedavg import build_fedavg
@@ -93,8 +94,8 @@ def test_methods_with_clusters_take_it_too(tff_worker, model, population, build)
 
 
 def test_what_cannot_be_is_said():
-    with pytest.raises(UserError, match="unknown aggregation .medain."):
-        keyed_factory("medain")
+    with pytest.raises(UserError, match="aggregation is .dp.; it must be an aggregation factory.*tffcl.aggregation"):
+        keyed_factory("dp")
     with pytest.raises(UserError, match="num_clusters is 2, and that of aggregation 3; they must be the same"):
         keyed_factory(ClusteredMeanFactory(3), 2)
 
@@ -132,7 +133,7 @@ def test_secure_sums_of_a_late_round_are_the_plain_ones(tff_worker, model, popul
     trained = train(build_fedavg(model, TRAINING), population, COHORTS[:1] * 15).models
     late = LocalTraining(epochs=10, batch_size=10, learning_rate=0.001, momentum=0.9)
     moves = []
-    for aggregation in (None, "secure_sum"):
+    for aggregation in (None, by_name.aggregation("secure_sum")):
         method = build(model, late if build is build_fednova else TRAINING, aggregation=aggregation)
         state = dataclasses.replace(method.initialize(population), models=trained)
         moves.append(method.next(state, cohort_of(population, [0, 1, 2, 3, 4], 99))[0].models - trained)
@@ -141,18 +142,18 @@ def test_secure_sums_of_a_late_round_are_the_plain_ones(tff_worker, model, popul
 
 def test_private_control_variates_are_another_release(model):
     for build in (build_fednova, build_scaffold):
-        hiding = build(model, ONCE, aggregation="secure_sum").engine.round_for(1).uploads
+        hiding = build(model, ONCE, aggregation=by_name.aggregation("secure_sum")).engine.round_for(1).uploads
         assert len(hiding) == 2 and all(factory.hides_uploads for factory in hiding.values())
-    composed = build_scaffold(model, ONCE, aggregation="dp").engine.round_for(1)
+    composed = build_scaffold(model, ONCE, aggregation=by_name.aggregation("dp")).engine.round_for(1)
     assert [factory.noise_multiplier for factory in composed.uploads.values()] == [1, 1]
 
 
 def test_what_would_travel_in_the_open_beside_hidden_updates_is_refused(model):
     with pytest.raises(UserError, match="upload 'steps' beside 'update', and this .aggregation. hides the latter only"):
-        build_fednova(model, ONCE, aggregation="dp")
+        build_fednova(model, ONCE, aggregation=by_name.aggregation("dp"))
     fednova = ComposedParameters(signature="label_histogram", training="fednova", num_clusters=2)
     with pytest.raises(UserError, match="upload 'steps' beside 'update'"):
-        build_composed(model, ONCE, fednova, aggregation="dp")
+        build_composed(model, ONCE, fednova, aggregation=by_name.aggregation("dp"))
     for name in ("dp", "secure_sum"):
         with pytest.raises(UserError, match="StoCFL's clusters come and go"):
-            build_stocfl(model, ONCE, aggregation=name)
+            build_stocfl(model, ONCE, aggregation=by_name.aggregation(name))

@@ -18,7 +18,7 @@ from tffcl.client_work.local_sgd import LocalTraining, build_full_gradient
 from tffcl.client_work.step_weights import build_step_weight
 from tffcl.clients.kept import KeptStates
 from tffcl.errors import UserError
-from tffcl.models import flat, layers
+from tffcl.models import flat, layer_weights, layers
 
 FIVE = (*COHORTS, (2, 4), (0, 1, 3))
 PLAIN = dataclasses.replace(TRAINING, momentum=0.0)
@@ -193,7 +193,7 @@ def softmax():
         "initialization": "torch_default",
         "seed": 3,
     }
-    return flat.build_flat_model("softmax", flat.dense("output", 64, 10), logits, **of)
+    return flat.build_flat_model("softmax", layer_weights.dense("output", 64, 10), logits, **of)
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +242,7 @@ def test_the_noise_of_all_rounds_does_not_gather_in_c(tff_worker, turned_clients
 
 @SLOW
 def test_members_of_a_cluster_that_waits_keep_their_control_variates(tff_worker, model, population):
-    method = build_scaffold(model, PLAIN, aggregation="secure_sum")
+    method = build_scaffold(model, PLAIN, aggregation=tffcl.aggregation("secure_sum"))
     state = train(method, population, [(0, 1, 2), (3,), (0, 4), (2,), (1, 3)])
     assert apart(state) < 1e-6 < 1e-3 < np.abs(state.server["control_sums"]).max()
 

@@ -12,10 +12,10 @@ from tests.short_runs import deployed_inputs, split
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca, build_ifca_round, draw_models
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.client_examples import PooledTests
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import PooledTests
 from tffcl.errors import UserError
-from tffcl.models import flat, layers
+from tffcl.models import flat, layer_weights, layers
 from tffcl.rounds.traffic import type_bytes
 
 SHORT = LocalTraining(epochs=1, batch_size=10, learning_rate=0.1)
@@ -31,7 +31,7 @@ def convex():
         return layers.connect(tf.reshape(features, [-1, 64]), *tensors)
 
     return flat.build_flat_model(
-        "softmax", flat.dense("output", 64, 10), logits, input_shape=(8, 8, 1), num_classes=10,
+        "softmax", layer_weights.dense("output", 64, 10), logits, input_shape=(8, 8, 1), num_classes=10,
         normalization=(0.3, 0.4), initialization="torch_default", seed=5,
     )  # fmt: skip
 

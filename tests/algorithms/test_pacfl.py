@@ -11,7 +11,8 @@ import tffcl
 from tests.short_runs import TRAINING, cohort_of, models_of, split
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.clients import sampling
-from tffcl.clients.population import as_examples, population_of
+from tffcl.clients.client_examples import as_examples
+from tffcl.clients.population import population_of
 from tffcl.errors import UserError
 from tffcl.rounds.traffic import Traffic
 from tffcl.runner.state_arrays import pack, unpack

@@ -19,8 +19,9 @@ import numpy as np
 from tffcl import runtime
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.client_examples import as_examples
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import as_examples, population_of
+from tffcl.clients.population import population_of
 from tffcl.models.mlp import build_mlp
 from tffcl.runtime.remote_workers import use_workers
 

@@ -213,7 +213,8 @@ def test_newcomers_need_no_entry(digits):
     from tffcl.algorithms.ditto import build_ditto
     from tffcl.algorithms.solo import build_solo
     from tffcl.client_work.local_sgd import LocalTraining
-    from tffcl.clients.population import as_examples, population_of
+    from tffcl.clients.client_examples import as_examples
+    from tffcl.clients.population import population_of
     from tffcl.models.mlp import build_mlp
 
     model = build_mlp((8, 8, 1), 10, hidden=2)

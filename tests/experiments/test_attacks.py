@@ -61,7 +61,7 @@ def test_noise_has_the_size_of_the_update(tff_worker):
 
 def test_nobody_malicious_changes_nothing_and_rules_are_attacked_too(tff_worker):
     np.testing.assert_allclose(attacked("sign_flip", []), means({}), atol=1e-5)
-    np.testing.assert_allclose(attacked("sign_flip", [], "uniform_mean"), means({}), atol=1e-5)
+    np.testing.assert_allclose(attacked("sign_flip", [], tffcl.aggregation("uniform_mean")), means({}), atol=1e-5)
     found = attacked("model_replacement", [10], tffcl.aggregation("robust", rule="median"), strength=1e6)
     assert np.abs(found).max() < 10
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.models import images
-from tffcl.models import flat, layers
+from tffcl.models import layer_weights, layers
 
 SEED = np.array([3, 4], np.int32)
 
@@ -62,15 +62,15 @@ def test_pooling_has_tensorflows_gradient_to_the_last_bit_also_where_entries_are
 
 
 def test_weights_of_a_transposed_convolution_begin_as_in_pytorch():
-    kernel, bias = flat.initialize(flat.transposed_conv("up", 3, 50, 8), "torch_default", 1)
+    kernel, bias = layer_weights.initialize(layer_weights.transposed_conv("up", 3, 50, 8), "torch_default", 1)
     assert kernel.shape == (3, 3, 8, 50)
     bound = 1 / np.sqrt(9 * 8)  # PyTorch's fan in of a transposed convolution counts its outputs
     assert 0.98 * bound < np.abs(kernel).max() <= bound and np.abs(bias).max() <= bound
 
 
-@pytest.mark.parametrize("initialization", flat.INITIALIZATIONS)
+@pytest.mark.parametrize("initialization", layer_weights.INITIALIZATIONS)
 def test_group_norm_begins_with_scale_1_and_offset_0(initialization):
-    kernel, _, scale, offset = flat.initialize([*flat.conv("block", 3, 2, 5), *flat.group_norm("block", 5)], initialization, 1)
+    kernel, _, scale, offset = layer_weights.initialize([*layer_weights.conv("block", 3, 2, 5), *layer_weights.group_norm("block", 5)], initialization, 1)
     assert np.ptp(kernel) > 0
     np.testing.assert_array_equal([scale, offset], np.repeat([[1], [0]], 5, axis=1))
     assert scale.dtype == offset.dtype == np.float32

@@ -13,7 +13,8 @@ from tffcl.algorithms.scaffold import ScaffoldParameters, build_controlled_round
 from tffcl.algorithms.stocfl import build_bilevel_round
 from tffcl.client_work.examples import stack
 from tffcl.client_work.training import CHOOSE
-from tffcl.clients.population import Population, as_examples
+from tffcl.clients.client_examples import as_examples
+from tffcl.clients.population import Population
 
 IDS = [0, 2, 4]
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.runner.finished_runs import check_files_agree, check_first_client, check_resume, rows_of
 from tffcl.cli import main
-from tffcl.clients.population import as_examples, population_of
+from tffcl.clients.client_examples import as_examples
+from tffcl.clients.population import population_of
 from tffcl.errors import UserError
 from tffcl.experiments import config
 from tffcl.experiments import joining as newcomers

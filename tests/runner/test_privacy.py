@@ -334,14 +334,14 @@ def test_every_local_training_has_private_rounds_of_nobody(tff_worker, model, po
 def test_rounds_of_nobody_are_hidden_where_all_that_clients_tell_has_noise(model, population):
     clove = build_clove(model, TRAINING, CLoVEParameters(num_clusters=2), aggregation=tffcl.aggregation("dp"))
     assert not clove.hides_empty_rounds(clove.initialize(population))  # its losses have none
-    for aggregation, hidden in ((None, False), ("secure_sum", False), ("dp", True)):
-        method = build_fedavg(model, TRAINING, aggregation=aggregation)
+    for aggregation, hidden in (("mean", False), ("secure_sum", False), ("dp", True)):
+        method = build_fedavg(model, TRAINING, aggregation=tffcl.aggregation(aggregation))
         assert method.hides_empty_rounds(method.initialize(population)) == hidden
 
 
 def test_what_secure_sums_do_not_hide_is_told_by_a_run_that_was_ended_in_its_last_steps_too(model, population, tmp_path):
     def run(**more):
-        method = build_pacfl(model, TRAINING, PACFLParameters(num_vectors=3, num_clusters=2), aggregation="secure_sum")
+        method = build_pacfl(model, TRAINING, PACFLParameters(num_vectors=3, num_clusters=2), aggregation=tffcl.aggregation("secure_sum"))
         how = {"rounds": 1, "clients_per_round": 3, "out": tmp_path / "run", "show_progress": False}
         return tffcl.train(method, population, **how, **more)
 
@@ -377,7 +377,7 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
     """Signatures of PACFL; FedAvg's clients tell nothing beside their updates."""
     signatures, ledger = Release("the signatures", 0, 5, 5, once=True), ledger_of([])
     with releases.accounted(ledger):
-        uploads = build_fedavg(model, TRAINING, aggregation="secure_sum").engine.round_for(1).uploads
+        uploads = build_fedavg(model, TRAINING, aggregation=tffcl.aggregation("secure_sum")).engine.round_for(1).uploads
         releases.tell_of_round(uploads, Cohort(population, population.client_ids, (1, 1)))
     assert ledger.notes == []
     ledger.spend(signatures)
@@ -395,8 +395,8 @@ def test_what_clients_tell_beside_secure_sums_in_every_round_is_noted(tff_worker
     first = Cohort(population, population.client_ids, (1, 1))
     how = IFCAParameters(num_clusters=2, start="attracting", least_share=0.01)
     for method in (
-        build_clove(model, TRAINING, CLoVEParameters(num_clusters=2), aggregation="secure_sum"),
-        build_ifca(model, TRAINING, how, seed=0, aggregation="secure_sum"),
+        build_clove(model, TRAINING, CLoVEParameters(num_clusters=2), aggregation=tffcl.aggregation("secure_sum")),
+        build_ifca(model, TRAINING, how, seed=0, aggregation=tffcl.aggregation("secure_sum")),
     ):
         ledger = ledger_of([])
         with releases.accounted(ledger):

@@ -15,7 +15,8 @@ from tests.runner.finished_runs import check_files_agree, rows_of, unfinished_co
 from tffcl.algorithms.method import Exports, MetricView, Views
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.population import Population, as_examples, population_of
+from tffcl.clients.client_examples import as_examples
+from tffcl.clients.population import Population, population_of
 from tffcl.errors import UserError
 from tffcl.models.mlp import build_mlp
 from tffcl.rounds.traffic import RoundMetrics, Traffic

@@ -7,7 +7,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.by_name import aggregation as named_aggregation
 from tffcl.aggregators.collect import empty, stacked
 from tffcl.aggregators.traits import FactoryTraits, traits
 from tffcl.errors import UserError
@@ -127,7 +126,7 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
     """Turns a user's choice of aggregation into a factory over keyed uploads.
 
     Args:
-      aggregation: None for the plain mean, or a name of `by_name.aggregation`. A `ClusteredMeanFactory`, or another factory
+      aggregation: None for the plain mean. A `ClusteredMeanFactory`, or another factory
         with a true attribute `is_keyed`, is taken as it is. Any other factory of `tff.aggregators` or `tff.learning` aggregates
         inside each cluster.
       num_clusters: K, where the method knows it beforehand.
@@ -135,18 +134,14 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
     Raises:
       UserError: If it is no aggregation factory, or has another number of clusters.
     """
-    if aggregation == "mean":
-        aggregation = None
     if aggregation is None:
         return ClusteredMeanFactory(num_clusters)
-    if isinstance(aggregation, str):
-        aggregation = named_aggregation(aggregation)
     kinds = tff.aggregators.WeightedAggregationFactory, tff.aggregators.UnweightedAggregationFactory
     if not isinstance(aggregation, kinds):
-        kind = type(aggregation).__name__
+        given = f"{aggregation!r}" if isinstance(aggregation, str) else f"of {type(aggregation).__name__}"
         raise UserError(
-            f"aggregation is of {kind}; it must be an aggregation factory, e.g. tff.aggregators.MeanFactory(), or a name as in "
-            "tffcl.aggregation(...)"
+            f"aggregation is {given}; it must be an aggregation factory, e.g. tff.aggregators.MeanFactory(), or one by its name, "
+            'tffcl.aggregation("dp")'
         )
     given = traits(aggregation)
     if not given.is_keyed:

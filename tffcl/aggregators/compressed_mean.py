@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.by_name import CompressionParameters
 from tffcl.aggregators.clustered_mean import check_types, segment_process
+from tffcl.aggregators.parameters import CompressionParameters
 from tffcl.aggregators.traits import FactoryTraits
 
 

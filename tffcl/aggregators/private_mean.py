@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.by_name import DPParameters
 from tffcl.aggregators.clustered_mean import check_types, segment_process
+from tffcl.aggregators.parameters import DPParameters
 from tffcl.aggregators.per_cluster import PerClusterFactory, by_row, global_norm, secure_sums
 from tffcl.aggregators.secure_mean import integer_rows
 from tffcl.aggregators.traits import traits

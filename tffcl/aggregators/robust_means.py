@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.by_name import RobustParameters
 from tffcl.aggregators.clustered_mean import check_types, segment_process
 from tffcl.aggregators.collect import collect_rows
+from tffcl.aggregators.parameters import RobustParameters
 from tffcl.aggregators.per_cluster import PerClusterFactory, global_norm
 from tffcl.aggregators.traits import FactoryTraits
 

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.by_name import SecureSumParameters
 from tffcl.aggregators.clustered_mean import check_types
+from tffcl.aggregators.parameters import SecureSumParameters
 from tffcl.aggregators.per_cluster import PerClusterFactory, by_row, secure_sums
 from tffcl.aggregators.traits import FactoryTraits, traits
 

@@ -23,7 +23,8 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
-from tffcl.models.flat import INITIALIZATIONS, FlatModel
+from tffcl.models.flat import FlatModel
+from tffcl.models.layer_weights import INITIALIZATIONS
 from tffcl.rounds import releases
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server_steps import all_models, models_type, move_rows

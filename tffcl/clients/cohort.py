@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tffcl.clients.population import Population, empty_like
+from tffcl.clients.client_examples import empty_like
+from tffcl.clients.population import Population
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@ import functools
 
 import numpy as np
 
-from tffcl.clients.population import PooledTests, Population, as_examples
+from tffcl.clients.client_examples import PooledTests, as_examples
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 
 _WHOLE_IN_FLOAT32 = 2**24  # up to here float32 holds every whole number

@@ -3,33 +3,19 @@
 import collections
 import dataclasses
 import functools
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tffcl.clients import sources
+from tffcl.clients.client_examples import PooledTests, empty_like, none_of, read_once, read_whole
 from tffcl.clients.reading import Noted
 from tffcl.errors import UserError, unknown
 from tffcl.shown import Shown, sizes_of
 
 _MOST_NAMED = 20  # clients that a message lists
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class PooledTests:
-    """The test examples of all clients, each different one once.
-
-    Attributes:
-      x: `[n, ...]`, the examples.
-      y: `int32 [n]`, their labels.
-      indices: For each client of the population its places in the pool; clients may share an array.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    indices: tuple[np.ndarray, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -141,7 +127,7 @@ class Population(Shown):
     def stacked(self, client_id: int) -> collections.OrderedDict:
         """Returns all training examples of a client, `<x [n, ...], y [n]>`."""
         if self.arrays is None:
-            return _read(self.examples(client_id))
+            return read_once(self.examples(client_id))
         return collections.OrderedDict(zip("xy", self.arrays(client_id), strict=True))
 
     def stacked_tests(self, client_id: int, *, nothing: bool = False) -> collections.OrderedDict:
@@ -150,7 +136,7 @@ class Population(Shown):
             return collections.OrderedDict(x=self.tests.x[:0], y=self.tests.y[:0])
         if self.test_arrays is None:
             examples = self.test_examples(client_id)
-            return _none_of(str(examples.element_spec), examples.element_spec) if nothing else _read(examples)
+            return none_of(str(examples.element_spec), examples.element_spec) if nothing else read_once(examples)
         found = collections.OrderedDict(zip("xy", self.test_arrays(client_id), strict=True))
         return collections.OrderedDict((name, value[:0]) for name, value in found.items()) if nothing else found
 
@@ -184,9 +170,7 @@ class Population(Shown):
         Raises:
           UserError: If there are no clients, a client has no examples, or arrays do not fit each other.
         """
-        from tffcl.clients import sources
-
-        return sources.from_arrays(examples, test, known=known)
+        return cls(**sources.from_arrays(examples, test, known=known))
 
     @classmethod
     def from_client_data(cls, train, test=None, *, known: "Population | None" = None) -> "Population":
@@ -201,9 +185,7 @@ class Population(Shown):
         Raises:
           UserError: As `from_arrays`, or if examples are of another form.
         """
-        from tffcl.clients import sources
-
-        return sources.from_client_data(train, test, known=known)
+        return cls(**sources.from_client_data(train, test, known=known))
 
     def restricted(self, client_ids) -> "Population":
         """Returns the population of these clients only, ascending; UserError if one is not of this population."""
@@ -237,51 +219,6 @@ def index_of(known: np.ndarray, client_ids) -> np.ndarray:
     return rows
 
 
-_READ: "weakref.WeakKeyDictionary[tf.data.Dataset, collections.OrderedDict]" = weakref.WeakKeyDictionary()
-
-
-def _read(examples: tf.data.Dataset) -> collections.OrderedDict:
-    """The examples of a data set as arrays, read once: reading one anew in every round costs more than training on few examples."""
-    if examples not in _READ:
-        found = read_whole(examples)
-        _READ[examples] = collections.OrderedDict((name, found[name]) for name in "xy")
-    return _READ[examples]
-
-
-def read_whole(examples: tf.data.Dataset):
-    """Returns all examples of a data set, also none, as one structure of arrays `[n, ...]`."""
-    nothing = tf.nest.map_structure(lambda leaf: tf.zeros([0, *leaf.shape], leaf.dtype), examples.element_spec)
-    # Not by an iterator: to make one takes five times as long as to read the few examples of a client so.
-    first = examples.batch(2**30).concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).get_single_element()
-    return tf.nest.map_structure(np.asarray, first)
-
-
-def _none_of(kind: str, spec) -> collections.OrderedDict:
-    """Arrays of no example of a kind."""
-    if kind not in _NOTHING:
-        _NOTHING[kind] = collections.OrderedDict(
-            (name, np.zeros([0, *spec[name].shape], spec[name].dtype.as_numpy_dtype)) for name in "xy"
-        )
-    return _NOTHING[kind]
-
-
-_NOTHING: dict[str, collections.OrderedDict] = {}
-_EMPTY: dict[str, tf.data.Dataset] = {}
-
-
-def empty_like(examples: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns an empty data set of the same type.
-
-    There is one object for each type, since data sets made anew in every round leak; and it is not `examples.take(0)`, which
-    carries all the examples to the runtime in its graph.
-    """
-    spec = examples.element_spec
-    if str(spec) not in _EMPTY:
-        nothing = tf.nest.map_structure(lambda leaf: np.zeros([0, *leaf.shape], leaf.dtype.as_numpy_dtype), spec)
-        _EMPTY[str(spec)] = tf.data.Dataset.from_tensor_slices(nothing)
-    return _EMPTY[str(spec)]
-
-
 def population_of(
     examples: Mapping[int, tf.data.Dataset], test_examples: Mapping[int, tf.data.Dataset] | None = None
 ) -> Population:
@@ -304,8 +241,3 @@ def population_of(
     return Population(
         np.array(ids, np.int32), np.array(sizes, np.int32), examples.__getitem__, lambda client: tests.get(client, nothing)
     )
-
-
-def as_examples(x: np.ndarray, y: np.ndarray) -> tf.data.Dataset:
-    """Returns the data set of single examples `<x, y>` of two arrays."""
-    return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x, y=y))

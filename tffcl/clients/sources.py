@@ -3,14 +3,18 @@
 import functools
 import itertools
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
 from tffcl import arrays
-from tffcl.clients.population import PooledTests, Population, as_examples, read_whole
+from tffcl.clients.client_examples import PooledTests, as_examples, read_whole
 from tffcl.errors import UserError
+
+if TYPE_CHECKING:  # which makes one of what is read here
+    from tffcl.clients.population import Population
 
 _LONG = 3.0  # seconds, after which one wants to know how long it will take
 _MOST_COUNTED = 1000  # different labels of which clients' counts are kept for reports
@@ -20,9 +24,9 @@ def from_arrays(
     examples: Mapping[str | int, tuple],
     test: Mapping[str | int, tuple] | None = None,
     *,
-    known: Population | None = None,
-) -> Population:
-    """Makes a population of arrays.
+    known: "Population | None" = None,
+) -> dict:
+    """Returns the fields of a `Population` of arrays.
 
     Args:
       examples: Client ID, text or a whole number from 0, to its training examples `(x, y)`: x of any numbers and shape `[n,
@@ -64,11 +68,11 @@ def from_arrays(
         np.concatenate([y for _, y in held]),
         tuple(np.split(np.arange(ends[-1]), ends[:-1])),
     )
-    return Population(
-        ids.astype(np.int32),
-        np.array([len(y) for _, y in data.values()], np.int32),
-        functools.cache(lambda client: as_examples(*data[by_id[client]])),
-        functools.cache(lambda client: as_examples(*tests.get(by_id[client], none))),
+    return dict(
+        client_ids=ids.astype(np.int32),
+        sizes=np.array([len(y) for _, y in data.values()], np.int32),
+        examples=functools.cache(lambda client: as_examples(*data[by_id[client]])),
+        test_examples=functools.cache(lambda client: as_examples(*tests.get(by_id[client], none))),
         tests=pool,
         label_counts=_label_counts([y for _, y in data.values()]),
         names=np.array(shown) if isinstance(shown[0], str) else None,
@@ -80,7 +84,7 @@ def from_arrays(
     )
 
 
-def _numbered(examples: Mapping, known: Population | None) -> tuple[list, np.ndarray]:
+def _numbered(examples: Mapping, known: "Population | None") -> tuple[list, np.ndarray]:
     """Returns the clients in the order of their numbers, and the numbers, ascending."""
     texts, wholes = (
         all(isinstance(each, kind) and not isinstance(each, bool) for each in examples) for kind in (str, (int, np.integer))
@@ -104,7 +108,7 @@ def _numbered(examples: Mapping, known: Population | None) -> tuple[list, np.nda
     return [name for _, name in pairs], np.array([number for number, _ in pairs])
 
 
-def _check_known(pair: tuple[np.ndarray, np.ndarray], known: Population | None):
+def _check_known(pair: tuple[np.ndarray, np.ndarray], known: "Population | None"):
     if known is None:
         return
     spec = known.examples(int(known.client_ids[0])).element_spec
@@ -114,8 +118,8 @@ def _check_known(pair: tuple[np.ndarray, np.ndarray], known: Population | None):
             raise UserError(f"the clients' {what} are {given}, those of the known clients {like.dtype.name} {list(like.shape)}")
 
 
-def from_client_data(train, test=None, *, known: Population | None = None) -> Population:
-    """Makes a population of `tff.simulation.datasets.ClientData` whose examples are `(x, y)` or `{"x": ..., "y": ...}`.
+def from_client_data(train, test=None, *, known: "Population | None" = None) -> dict:
+    """Returns the fields of a `Population` of `tff.simulation.datasets.ClientData` whose examples are `(x, y)` or `{"x": ..., "y": ...}`.
 
     Args:
       train: Training examples by client. Examples of other names are put in this form by `train.preprocess(...)`.
@@ -189,7 +193,7 @@ def _label_counts(labels: list[np.ndarray]) -> np.ndarray | None:
     return np.stack([np.bincount(each.ravel(), minlength=classes) for each in labels]).astype(np.int64)
 
 
-def _largest_label(population: Population, client: int) -> int:
+def _largest_label(population: "Population", client: int) -> int:
     """Returns the largest label of a client, test examples included; UserError for what no model can be trained on."""
     largest = 0
     for kind, held in (("training", population.stacked(client)), ("test", population.stacked_tests(client))):
@@ -198,7 +202,7 @@ def _largest_label(population: Population, client: int) -> int:
     return largest
 
 
-def check_examples(population: Population, example_spec, num_classes: int):
+def check_examples(population: "Population", example_spec, num_classes: int):
     """Checks that clients' examples are what a model takes, before anything is computed.
 
     Raises:

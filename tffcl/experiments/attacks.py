@@ -58,7 +58,7 @@ def with_wrong_labels(population: "Population", malicious: np.ndarray, classes: 
       malicious: Their IDs; some may not be of the population.
       classes: C.
     """
-    from tffcl.clients.population import as_examples
+    from tffcl.clients.client_examples import as_examples
 
     bad = set(malicious.tolist())
 

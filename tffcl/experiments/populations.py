@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from tffcl.clients import sampling
-from tffcl.clients.population import PooledTests, Population, as_examples
+from tffcl.clients.client_examples import PooledTests, as_examples
+from tffcl.clients.population import Population
 from tffcl.datasets.core import FederatedDataset
 from tffcl.datasets.drift import drifted, drifting_clients
 from tffcl.experiments.config import RunConfig

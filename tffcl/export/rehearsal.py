@@ -11,8 +11,9 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
 from tffcl.client_work.examples import stacked_type
+from tffcl.clients.client_examples import as_examples
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import Population, as_examples
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import deployed_context

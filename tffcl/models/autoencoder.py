@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.errors import UserError
-from tffcl.models import flat, image_shapes, layers, residual_autoencoder
+from tffcl.models import flat, image_shapes, layer_weights, layers, residual_autoencoder
 from tffcl.validation import Count, validated
 
 
@@ -46,7 +46,7 @@ def mean_squared_error(decoded, features):
 
 
 def _build(
-    name: str, weights: Sequence[flat.Weight], encode, decode, *, input_shape, latent, initialization, seed
+    name: str, weights: Sequence[layer_weights.Weight], encode, decode, *, input_shape, latent, initialization, seed
 ) -> FlatAutoencoder:
     weights = tuple(weights)
     return FlatAutoencoder(
@@ -57,7 +57,7 @@ def _build(
         decode=decode,
         input_shape=tuple(int(size) for size in input_shape),
         latent=latent,
-        initial=flat.FlatWeights(name, weights).ravel(flat.initialize(weights, initialization, seed)),
+        initial=flat.FlatWeights(name, weights).ravel(layer_weights.initialize(weights, initialization, seed)),
     )
 
 
@@ -72,7 +72,7 @@ def _check_image(name: str, input_shape) -> tuple[int, int, int]:
 @flat.architecture
 @validated
 def build_conv_autoencoder(
-    input_shape, *, latent: Count = 128, initialization: flat.Initialization = "torch_default", seed=0
+    input_shape, *, latent: Count = 128, initialization: layer_weights.Initialization = "torch_default", seed=0
 ) -> FlatAutoencoder:
     """Builds FLT's autoencoder for grey images: two convolutions and a dense layer each way.
 
@@ -82,7 +82,7 @@ def build_conv_autoencoder(
     Args:
       input_shape: Of one raw uint8 image; height and width are multiples of 4.
       latent: Size of a code (e in the paper).
-      initialization: A name in `flat.INITIALIZATIONS`.
+      initialization: A name in `layer_weights.INITIALIZATIONS`.
       seed: Of the initial weights.
 
     Raises:
@@ -91,12 +91,12 @@ def build_conv_autoencoder(
     height, width, channels = _check_image("conv_autoencoder", input_shape)
     flattened = height * width * 4
     weights = [
-        *flat.conv("encoder_conv1", 3, channels, 16),
-        *flat.conv("encoder_conv2", 3, 16, 4),
-        *flat.dense("encoder_output", flattened, latent),
-        *flat.dense("decoder_input", latent, flattened),
-        *flat.transposed_conv("decoder_conv1", 2, 4, 16),
-        *flat.transposed_conv("decoder_conv2", 2, 16, channels),
+        *layer_weights.conv("encoder_conv1", 3, channels, 16),
+        *layer_weights.conv("encoder_conv2", 3, 16, 4),
+        *layer_weights.dense("encoder_output", flattened, latent),
+        *layer_weights.dense("decoder_input", latent, flattened),
+        *layer_weights.transposed_conv("decoder_conv1", 2, 4, 16),
+        *layer_weights.transposed_conv("decoder_conv2", 2, 16, channels),
     ]
 
     def encode(tensors, features):
@@ -119,7 +119,7 @@ def build_conv_autoencoder(
 @flat.architecture
 @validated
 def build_residual_autoencoder(
-    input_shape, *, latent: Count = 128, initialization: flat.Initialization = "torch_default", seed=0
+    input_shape, *, latent: Count = 128, initialization: layer_weights.Initialization = "torch_default", seed=0
 ) -> FlatAutoencoder:
     """Builds FLT's autoencoder for colour images: strided convolutions and two residual layers each way.
 
@@ -154,7 +154,7 @@ def build_residual_autoencoder(
 
 @validated
 def build_autoencoder(
-    input_shape, *, latent: Count = 128, initialization: flat.Initialization = "torch_default", seed=0
+    input_shape, *, latent: Count = 128, initialization: layer_weights.Initialization = "torch_default", seed=0
 ) -> FlatAutoencoder:
     """Builds the autoencoder that FLT uses for such images: convolutional for grey ones, residual for colour.
 

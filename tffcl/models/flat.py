@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import functools
 import inspect
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,112 +11,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.errors import UserError
+from tffcl.models import foreign
 from tffcl.models.graph_function import converted
-from tffcl.runtime import memory
+from tffcl.models.layer_weights import Weight, initialize
 from tffcl.shown import Shown
-from tffcl.validation import check_value, one_of
 
-
-@dataclasses.dataclass(frozen=True)
-class Weight:
-    """One named tensor of a model.
-
-    Attributes:
-      name: "layer/kernel", "layer/bias", "layer/scale" or "layer/offset".
-      shape: The tensor's shape.
-      fan_in: How many inputs one output of the layer sums.
-      fan_out: How many outputs one input of the layer feeds.
-      constant: Initial value of all entries whatever the initialization, None to draw them.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    fan_in: int
-    fan_out: int
-    constant: float | None = None
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-
-def _kernel_and_bias(name: str, kernel: tuple[int, ...], outputs: int, fans: tuple[int, int]) -> list[Weight]:
-    return [Weight(f"{name}/kernel", kernel, *fans), Weight(f"{name}/bias", (outputs,), *fans)]
-
-
-def dense(name: str, inputs: int, outputs: int) -> list[Weight]:
-    """The kernel `[inputs, outputs]` and bias `[outputs]` of a fully connected layer."""
-    return _kernel_and_bias(name, (inputs, outputs), outputs, (inputs, outputs))
-
-
-def conv(name: str, size: int, inputs: int, outputs: int) -> list[Weight]:
-    """The kernel `[size, size, inputs, outputs]` and bias `[outputs]` of a 2-D convolution."""
-    fans = size * size * inputs, size * size * outputs
-    return _kernel_and_bias(name, (size, size, inputs, outputs), outputs, fans)
-
-
-def transposed_conv(name: str, size: int, inputs: int, outputs: int) -> list[Weight]:
-    """The kernel `[size, size, outputs, inputs]` and bias `[outputs]` of a transposed 2-D convolution."""
-    # PyTorch reads the fans off the kernel as if it were the forward convolution from `outputs` to `inputs`.
-    fans = size * size * outputs, size * size * inputs
-    return _kernel_and_bias(name, (size, size, outputs, inputs), outputs, fans)
-
-
-def group_norm(name: str, channels: int) -> list[Weight]:
-    """The scale `[channels]`, at first 1, and offset `[channels]`, at first 0, of a normalization layer."""
-    return [Weight(f"{name}/scale", (channels,), 1, 1, 1.0), Weight(f"{name}/offset", (channels,), 1, 1, 0.0)]
-
-
-def _torch_default(weight: Weight, rng: np.random.Generator) -> np.ndarray:
-    bound = 1.0 / math.sqrt(weight.fan_in)  # Kaiming uniform with a = sqrt(5), and PyTorch's bias rule
-    return rng.uniform(-bound, bound, weight.shape)
-
-
-def _glorot(weight: Weight, rng: np.random.Generator) -> np.ndarray:
-    if len(weight.shape) == 1:
-        return np.zeros(weight.shape)
-    bound = math.sqrt(6.0 / (weight.fan_in + weight.fan_out))
-    return rng.uniform(-bound, bound, weight.shape)
-
-
-def _ifca_reference(weight: Weight, rng: np.random.Generator) -> np.ndarray:
-    # How PACFL's code draws the models of its IFCA baseline: Xavier normal kernels, standard normal biases.
-    if len(weight.shape) == 1:
-        return rng.standard_normal(weight.shape)
-    return rng.normal(0.0, math.sqrt(2.0 / (weight.fan_in + weight.fan_out)), weight.shape)
-
-
-INITIALIZATIONS: dict[str, Callable[[Weight, np.random.Generator], np.ndarray]] = {
-    "torch_default": _torch_default,
-    "glorot": _glorot,
-    "ifca_reference": _ifca_reference,
-}
-Initialization = one_of(INITIALIZATIONS)
 _NEAR = 0.05  # of a tensor's standard deviation: enough for models to part, and too little to lose what they know
-
-
-def initialize(weights: Sequence[Weight], initialization: str, seed: int) -> list[np.ndarray]:
-    """Draws float32 initial values of every weight.
-
-    Args:
-      weights: The model's weights in order.
-      initialization: A name in `INITIALIZATIONS`.
-      seed: Decides the values.
-
-    Raises:
-      UserError: If they do not fit into memory.
-    """
-    check_value("initialization", initialization, Initialization)
-    size = sum(weight.size for weight in weights)
-    memory.check_room(4 * size, f"the model's {size:,} parameters")
-    rng = np.random.default_rng(seed)
-
-    def draw(weight):
-        if weight.constant is not None:
-            return np.full(weight.shape, weight.constant)
-        return INITIALIZATIONS[initialization](weight, rng)
-
-    return [draw(weight).astype(np.float32) for weight in weights]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -300,9 +199,7 @@ class FlatModel(FlatWeights, Shown):
         Raises:
           UserError: If the input is no such batch, or the output is not floats for two or more classes.
         """
-        from tffcl.models import foreign
-
-        return foreign.from_functional(functional, name, weight_names=weight_names, probabilities=probabilities)
+        return cls(**foreign.from_functional(functional, name, weight_names=weight_names, probabilities=probabilities))
 
     @classmethod
     def from_keras(cls, keras_model, loss, input_spec, name: str | None = None) -> "FlatModel":
@@ -321,9 +218,7 @@ class FlatModel(FlatWeights, Shown):
           UserError: If the model is not built, TFF cannot make a function of it, or the loss takes logits where the outputs are
             probabilities, or the other way round.
         """
-        from tffcl.models import foreign
-
-        return foreign.from_keras(keras_model, loss, input_spec, name)
+        return cls(**foreign.from_keras(keras_model, loss, input_spec, name))
 
 
 def mean_cross_entropy(logits, labels, sample_weight=None):

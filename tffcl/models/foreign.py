@@ -1,18 +1,21 @@
 """Models of another origin as `FlatModel`: any `tff.learning` FunctionalModel, any Keras model that TFF can make one of."""
 
 import collections
-import dataclasses
 import re
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.errors import UserError
-from tffcl.models.flat import FlatModel, Weight
 from tffcl.models.graph_function import converted, graph_function
+from tffcl.models.layer_weights import Weight
 from tffcl.runtime import check_process
+
+if TYPE_CHECKING:  # which makes one of these fields
+    from tffcl.models.flat import FlatModel
 
 
 def from_functional(
@@ -24,8 +27,8 @@ def from_functional(
     from_logits: bool | None = None,
     softmax_last: bool | None = None,
     ignored: tuple[int, ...] | None = None,
-) -> FlatModel:
-    """Makes a `FlatModel` of a `tff.learning.models.FunctionalModel`.
+) -> dict:
+    """Returns the fields of a `FlatModel` of a `tff.learning.models.FunctionalModel`.
 
     Its trainable weights become the vector; weights that are not trained stay as they are. Its loss is that of training.
 
@@ -71,13 +74,23 @@ def from_functional(
     run = _check_loss(name, functional, loss, spec, classes)
     probabilities = _to_probabilities(name, run(*_some_batch(spec))[0].numpy(), probabilities, from_logits, softmax_last)
     ignored = _left_out(loss, spec, classes) if ignored is None else ignored
-    return FlatModel(
-        name, weights, functional, tf.identity, outputs, spec, classes, loss, losses, probabilities, ignored
-    )  # fmt: skip
+    return {
+        "name": name,
+        "weights": weights,
+        "functional": functional,
+        "preprocess": tf.identity,
+        "logits": outputs,
+        "example_spec": spec,
+        "num_classes": classes,
+        "loss": loss,
+        "losses": losses,
+        "probabilities": probabilities,
+        "ignored": ignored,
+    }
 
 
-def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_spec, name: str | None = None) -> FlatModel:
-    """Makes a `FlatModel` of a Keras model, through `tff.learning.models.functional_model_from_keras`.
+def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_spec, name: str | None = None) -> dict:
+    """Returns the fields of a `FlatModel` of a Keras model, through `tff.learning.models.functional_model_from_keras`.
 
     Args:
       keras_model: Built, with an output for each class; without batch normalization, frozen layers or other weights that are
@@ -119,10 +132,10 @@ def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_sp
         softmax_last=_softmax_last(keras_model),
         ignored=(() if ignored is None else (ignored,)) if "ignore_class" in config else None,
     )
-    return dataclasses.replace(made, keras=keras_model)
+    return {**made, "keras": keras_model}
 
 
-def check_start(model: FlatModel):
+def check_start(model: "FlatModel"):
     """Raises UserError if the Keras model that it was made of has got other weights since: which ones are meant is not clear."""
     if model.keras is None:
         return
@@ -134,7 +147,7 @@ def check_start(model: FlatModel):
         )
 
 
-def keras_with(model: FlatModel, vector: np.ndarray) -> tf.keras.Model:
+def keras_with(model: "FlatModel", vector: np.ndarray) -> tf.keras.Model:
     """Returns a copy of the Keras model that a `FlatModel` was made of, with the weights of a vector `float32 [P]`.
 
     Raises:

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tffcl.models import flat, image_shapes, layers
+from tffcl.models import flat, image_shapes, layer_weights, layers
 from tffcl.validation import validated
 
 _UNITS = 2048
@@ -11,7 +11,7 @@ _UNITS = 2048
 @flat.architecture
 @validated
 def build_leaf_cnn(
-    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization: flat.Initialization = "torch_default", seed=0
+    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization: layer_weights.Initialization = "torch_default", seed=0
 ) -> flat.FlatModel:
     """Builds conv 5x5 to 32, pool 2, conv 5x5 to 64, pool 2, dense 2048, `num_classes`; ReLU between.
 
@@ -24,10 +24,10 @@ def build_leaf_cnn(
     """
     height, width, channels = image_shapes.check_image("leaf_cnn", input_shape, least=4)
     weights = [
-        *flat.conv("conv1", 5, channels, 32),
-        *flat.conv("conv2", 5, 32, 64),
-        *flat.dense("dense", height // 4 * (width // 4) * 64, _UNITS),
-        *flat.dense("output", _UNITS, num_classes),
+        *layer_weights.conv("conv1", 5, channels, 32),
+        *layer_weights.conv("conv2", 5, 32, 64),
+        *layer_weights.dense("dense", height // 4 * (width // 4) * 64, _UNITS),
+        *layer_weights.dense("output", _UNITS, num_classes),
     ]
 
     def convolve(x, kernel, bias):

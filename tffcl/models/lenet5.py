@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tffcl.models import flat, image_shapes, layers
+from tffcl.models import flat, image_shapes, layer_weights, layers
 from tffcl.validation import validated
 
 
@@ -24,9 +24,9 @@ def build_lenet(
     height, width, channels = image_shapes.check_image(name, input_shape, least=16)
     sizes = [((height - 4) // 2 - 4) // 2 * (((width - 4) // 2 - 4) // 2) * 16, *hidden, num_classes]
     names = [*(f"dense{number}" for number in range(1, len(hidden) + 1)), "output"]
-    weights = [*flat.conv("conv1", 5, channels, 6), *flat.conv("conv2", 5, 6, 16)]
+    weights = [*layer_weights.conv("conv1", 5, channels, 6), *layer_weights.conv("conv2", 5, 6, 16)]
     for layer, inputs, outputs in zip(names, sizes, sizes[1:]):
-        weights += flat.dense(layer, inputs, outputs)
+        weights += layer_weights.dense(layer, inputs, outputs)
 
     def convolve(x, kernel, bias):
         # ReLU after pooling is the same function as before it, on a quarter of the values.
@@ -48,7 +48,7 @@ def build_lenet(
 @flat.architecture
 @validated
 def build_lenet5(
-    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization: flat.Initialization = "torch_default", seed=0
+    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization: layer_weights.Initialization = "torch_default", seed=0
 ) -> flat.FlatModel:
     """Builds LeNet-5: conv 5x5 to 6, pool 2, conv 5x5 to 16, pool 2, dense 120, 84, `num_classes`; ReLU between.
 

@@ -4,7 +4,7 @@ import math
 
 import tensorflow as tf
 
-from tffcl.models import flat, layers
+from tffcl.models import flat, layer_weights, layers
 from tffcl.validation import Count, Fraction, validated
 
 
@@ -17,7 +17,7 @@ def build_mlp(
     hidden: Count = 200,
     dropout: Fraction = 0.0,
     normalization=(0.0, 1.0),
-    initialization: flat.Initialization = "torch_default",
+    initialization: layer_weights.Initialization = "torch_default",
     seed=0,
 ) -> flat.FlatModel:
     """Builds input - `hidden` ReLU units - `num_classes`. Arguments as in `flat.build_flat_model` and:
@@ -30,7 +30,7 @@ def build_mlp(
       UserError: If `hidden` is not positive or `dropout` not from 0 to below 1.
     """
     inputs = math.prod(input_shape)
-    weights = [*flat.dense("hidden", inputs, hidden), *flat.dense("output", hidden, num_classes)]
+    weights = [*layer_weights.dense("hidden", inputs, hidden), *layer_weights.dense("output", hidden, num_classes)]
 
     def logits(tensors, features, seed):
         x = layers.connect(tf.reshape(features, [-1, inputs]), *tensors[:2])

@@ -2,17 +2,17 @@
 
 import tensorflow as tf
 
-from tffcl.models import flat, layers
+from tffcl.models import layer_weights, layers
 
 WIDE = 128  # channels at the residual layers, half of them one convolution nearer to the image
 INNER = 32  # channels inside a residual layer
 NARROW = 8  # channels next to the code
 
 
-def _residual_stack(name: str) -> list[flat.Weight]:
+def _residual_stack(name: str) -> list[layer_weights.Weight]:
     """The kernels of two residual layers, which have no biases."""
     shapes = {"a": (3, WIDE, INNER), "b": (1, INNER, WIDE)}
-    return [flat.conv(f"{name}{layer}{part}", *shape)[0] for layer in (1, 2) for part, shape in shapes.items()]
+    return [layer_weights.conv(f"{name}{layer}{part}", *shape)[0] for layer in (1, 2) for part, shape in shapes.items()]
 
 
 def _apply_residual_stack(x, kernels):
@@ -22,8 +22,8 @@ def _apply_residual_stack(x, kernels):
     return tf.nn.relu(x)
 
 
-def _normalized_conv(name: str, size: int, inputs: int, outputs: int) -> list[flat.Weight]:
-    return [*flat.conv(name, size, inputs, outputs), *flat.group_norm(name, outputs)]
+def _normalized_conv(name: str, size: int, inputs: int, outputs: int) -> list[layer_weights.Weight]:
+    return [*layer_weights.conv(name, size, inputs, outputs), *layer_weights.group_norm(name, outputs)]
 
 
 def _normalize(x, scale, offset):
@@ -32,7 +32,7 @@ def _normalize(x, scale, offset):
     return layers.group_norm(x, scale, offset, groups=min(32, x.shape[-1] // 4))
 
 
-def encoder_weights(channels: int, flattened: int, latent: int) -> list[flat.Weight]:
+def encoder_weights(channels: int, flattened: int, latent: int) -> list[layer_weights.Weight]:
     """The weights that `encode` takes, for images of `channels` and `flattened` values before the code."""
     return [
         *_normalized_conv("encoder_conv1", 4, channels, WIDE // 2),
@@ -41,7 +41,7 @@ def encoder_weights(channels: int, flattened: int, latent: int) -> list[flat.Wei
         *_residual_stack("encoder_residual"),
         *_normalized_conv("encoder_conv4", 1, WIDE, WIDE // 2),
         *_normalized_conv("encoder_conv5", 1, WIDE // 2, NARROW),
-        *flat.dense("encoder_output", flattened, latent),
+        *layer_weights.dense("encoder_output", flattened, latent),
     ]
 
 
@@ -60,16 +60,16 @@ def encode(tensors, images):
     return layers.connect(layers.flatten(x), *tensors[24:])
 
 
-def decoder_weights(channels: int, flattened: int, latent: int) -> list[flat.Weight]:
+def decoder_weights(channels: int, flattened: int, latent: int) -> list[layer_weights.Weight]:
     """The weights that `decode` takes; arguments as in `encoder_weights`."""
     return [
-        *flat.dense("decoder_input", latent, flattened),
-        *flat.transposed_conv("decoder_conv1", 1, NARROW, WIDE // 2),
-        *flat.transposed_conv("decoder_conv2", 1, WIDE // 2, WIDE),
+        *layer_weights.dense("decoder_input", latent, flattened),
+        *layer_weights.transposed_conv("decoder_conv1", 1, NARROW, WIDE // 2),
+        *layer_weights.transposed_conv("decoder_conv2", 1, WIDE // 2, WIDE),
         *_residual_stack("decoder_residual"),
-        *flat.conv("decoder_conv3", 3, WIDE, WIDE),
-        *flat.transposed_conv("decoder_conv4", 4, WIDE, WIDE // 2),
-        *flat.transposed_conv("decoder_conv5", 4, WIDE // 2, channels),
+        *layer_weights.conv("decoder_conv3", 3, WIDE, WIDE),
+        *layer_weights.transposed_conv("decoder_conv4", 4, WIDE, WIDE // 2),
+        *layer_weights.transposed_conv("decoder_conv5", 4, WIDE // 2, channels),
     ]
 
 

@@ -2,20 +2,20 @@
 
 import tensorflow as tf
 
-from tffcl.models import flat, image_shapes, layers
+from tffcl.models import flat, image_shapes, layer_weights, layers
 from tffcl.validation import validated
 
 _GROUPS = 32  # of every normalization (Table 11)
 
 
-def _block(name: str, inputs: int, outputs: int) -> list[flat.Weight]:
-    return [*flat.conv(name, 3, inputs, outputs), *flat.group_norm(name, outputs)]
+def _block(name: str, inputs: int, outputs: int) -> list[layer_weights.Weight]:
+    return [*layer_weights.conv(name, 3, inputs, outputs), *layer_weights.group_norm(name, outputs)]
 
 
 @flat.architecture
 @validated
 def build_resnet9(
-    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization: flat.Initialization = "torch_default", seed=0
+    input_shape, num_classes, *, normalization=(0.0, 1.0), initialization: layer_weights.Initialization = "torch_default", seed=0
 ) -> flat.FlatModel:
     """Builds eight padded 3x3 convolutions with GroupNorm and ReLU, two of them in each residual, and a dense layer.
 
@@ -37,7 +37,7 @@ def build_resnet9(
         *_block("block5", 256, 512),
         *_block("block6a", 512, 512),
         *_block("block6b", 512, 512),
-        *flat.dense("output", height // 32 * (width // 32) * 512, num_classes),
+        *layer_weights.dense("output", height // 32 * (width // 32) * 512, num_classes),
     ]
 
     def logits(tensors, features, seed):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tffcl.models import flat
+from tffcl.models import flat, layer_weights
 from tffcl.models.lenet5 import build_lenet
 from tffcl.validation import validated
 
@@ -20,7 +20,7 @@ def build_stocfl_cifar_cnn(
     *,
     dense_layers: _Layers = 2,
     normalization=(0.0, 1.0),
-    initialization: flat.Initialization = "torch_default",
+    initialization: layer_weights.Initialization = "torch_default",
     seed=0,
 ) -> flat.FlatModel:
     """Builds conv 5x5 to 6, pool 2, conv 5x5 to 16, pool 2, dense 120, `num_classes`; ReLU between.

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tffcl.models import flat, image_shapes, layers
+from tffcl.models import flat, image_shapes, layer_weights, layers
 from tffcl.validation import Fraction, validated
 
 _UNITS = 128
@@ -17,7 +17,7 @@ def build_stocfl_femnist_cnn(
     conv_dropout: Fraction = 0.25,
     dense_dropout: Fraction = 0.5,
     normalization=(0.0, 1.0),
-    initialization: flat.Initialization = "glorot",
+    initialization: layer_weights.Initialization = "glorot",
     seed=0,
 ) -> flat.FlatModel:
     """Builds conv 3x3 to 32, conv 3x3 to 64, pool 2, dropout, dense 128, dropout, `num_classes`; ReLU between.
@@ -38,10 +38,10 @@ def build_stocfl_femnist_cnn(
     """
     height, width, channels = image_shapes.check_image("stocfl_femnist_cnn", input_shape, least=6)
     weights = [
-        *flat.conv("conv1", 3, channels, 32),
-        *flat.conv("conv2", 3, 32, 64),
-        *flat.dense("dense", (height - 4) // 2 * ((width - 4) // 2) * 64, _UNITS),
-        *flat.dense("output", _UNITS, num_classes),
+        *layer_weights.conv("conv1", 3, channels, 32),
+        *layer_weights.conv("conv2", 3, 32, 64),
+        *layer_weights.dense("dense", (height - 4) // 2 * ((width - 4) // 2) * 64, _UNITS),
+        *layer_weights.dense("output", _UNITS, num_classes),
     ]
 
     def logits(tensors, features, seed):

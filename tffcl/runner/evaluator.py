@@ -12,7 +12,8 @@ import tensorflow_federated as tff
 
 from tffcl import runtime
 from tffcl.client_work.local_evaluation import FEW, build_predict
-from tffcl.clients.population import PooledTests, Population
+from tffcl.clients.client_examples import PooledTests
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
