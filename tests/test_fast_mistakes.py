@@ -32,7 +32,12 @@ MISTAKES = [
     ([*RUN, "--set", "model.name=mpl"], "did you mean 'mlp'"),
     ([*RUN, "--set", "algorithms.pacfl.num_vector=3"], "did you mean 'num_vectors'"),
     ([*RUN, "--set", "algorithms.pacfl.metric=x"], "smallest_angle"),
-    ([*RUN, "--set", "threshold=-3"], "algorithms.pacfl.threshold is -3"),
+    ([*RUN, "--set", "threshold=-3"], "algorithms.pacfl.threshold is -3; it must be a number from 0 or gap, self"),
+    (
+        [*RUN, "--set", "threshold=slf"],
+        "unknown algorithms.pacfl.threshold 'slf'; did you mean 'self'? (allowed: gap, self; or a number from 0)",
+    ),
+    (["run", "demo_digits", "--algorithm", "stocfl", "--set", "form=x"], "(allowed: displacement, gradient)"),
     ([*RUN, "--set", "thrshold=3"], "did you mean 'threshold'"),
     ([*RUN, "--set", "signature_noise_multiplier=-1"], "signature_noise_multiplier is -1; it must be a number from 0"),
     (
@@ -95,7 +100,7 @@ def test_parameters_read_from_the_text_are_those_of_the_class(name):
     light, whole = declared(source).parameter_class, source.parameter_class
     assert [field.name for field in dataclasses.fields(light)] == [field.name for field in dataclasses.fields(whole)]
     assert dict(light.renamed) == dict(whole.renamed)
-    assert sum(field.type is object for field in dataclasses.fields(light)) <= 3
+    assert all(field.type == types_of(whole)[field.name] for field in dataclasses.fields(light))
 
 
 def test_a_study_takes_workers_and_memory():

@@ -141,7 +141,11 @@ A_NUMBER = "a number above 0"
         ("losss", one_of(METRICS), "unknown key 'losss'; did you mean 'loss'? (allowed: accuracy, loss)"),
         ("losss", one_of(METRICS) | None, "unknown key 'losss'; did you mean 'loss'? (allowed: accuracy, loss)"),
         ("zzz", one_of(METRICS), "unknown key 'zzz' (allowed: accuracy, loss)"),
-        ("papr", Literal["paper"] | Sequence[Count], "unknown key 'papr'; did you mean 'paper'? (allowed: paper)"),
+        (
+            "papr",
+            Literal["paper"] | Sequence[Count],
+            "unknown key 'papr'; did you mean 'paper'? (allowed: paper; or a list of whole numbers from 1)",
+        ),
         ([0], Literal["paper"] | Sequence[Count], "key is [0]; it must be paper or a list of whole numbers from 1"),
     ],
 )

@@ -65,7 +65,13 @@ def no_server_data() -> UserError:
 
 
 def unknown(
-    kind: str, name: object, allowed: Iterable[object], *, table: str | None = None, key: str | None = None
+    kind: str,
+    name: object,
+    allowed: Iterable[object],
+    *,
+    besides: str = "",
+    table: str | None = None,
+    key: str | None = None,
 ) -> UserError:
     """Returns the error for a name that is not among the allowed ones, with the nearest of them.
 
@@ -73,6 +79,7 @@ def unknown(
       kind: What the name is of, e.g. "task".
       name: What the user gave.
       allowed: The names that exist.
+      besides: What is allowed beside names, in words, e.g. "a number from 0".
       table: See `UserError`.
       key: See `UserError`.
     """
@@ -86,7 +93,8 @@ def unknown(
         others = f"; `tffcl list {_LISTED[kind]}` has all" if kind in _LISTED else ""
         allowed = f"the nearest of {len(names)}: {', '.join(nearest)}{others}"
     shown = repr(name) if len(str(name)) <= _LONGEST else f"{asked!r}..."
-    return UserError(f"unknown {kind} {shown}{hint} ({allowed})", table=table, key=key)
+    besides = besides and f"; or {besides}"
+    return UserError(f"unknown {kind} {shown}{hint} ({allowed}{besides})", table=table, key=key)
 
 
 def _nearest(asked: str, names: Iterable[str], count: int, *, cutoff: float) -> list[str]:

@@ -80,7 +80,8 @@ def check_value(key: str, value: object, kind: Any) -> Any:
     except msgspec.ValidationError:
         names = _names(_info(kind))
         if names and isinstance(value, str):
-            raise unknown(key, value, names, key=key) from None
+            others = [_words(each) for each in _alternatives(_info(kind)) if not isinstance(each, kinds.LiteralType)]
+            raise unknown(key, value, names, besides=" or ".join(others), key=key) from None
         raise wrong(key, value, f"it must be {describe(kind)}") from None
     if not _finite(converted):
         raise wrong(key, value, f"it must be {describe(kind)}, and finite")

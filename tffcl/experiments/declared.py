@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import inspect
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -22,7 +22,8 @@ from tffcl.experiments.catalog import ALGORITHMS, Entry
 from tffcl.experiments.methods import MethodSource
 
 _LIGHT = "tffcl.clustering."  # NumPy and SciPy at most
-_MODELS = "tffcl.models."  # imports TensorFlow: only the text is read
+_OWN = "tffcl."  # all else of the package may import TensorFlow: only the text is read
+_UNREADABLE = (KeyError, NameError, ValueError, TypeError, AttributeError)  # what takes more than text raises one of these
 
 
 class DeclaredSource(MethodSource):
@@ -80,12 +81,16 @@ def declared_builder(entry: Entry) -> Callable:
 
 @functools.cache
 def _text_of(module: str) -> ast.Module:
+    return ast.parse(_file_of(module).read_text(encoding="utf-8"))
+
+
+def _file_of(module: str) -> pathlib.Path:
     package = pathlib.Path(importlib.util.find_spec("tffcl").origin).parent
-    return ast.parse(package.joinpath(*module.split(".")[1:]).with_suffix(".py").read_text(encoding="utf-8"))
+    return package.joinpath(*module.split(".")[1:]).with_suffix(".py")
 
 
 class _Assigned:
-    """A module of models, as far as the text of its file gives names a meaning: `flat.Initialization`."""
+    """A module, as far as the text of its file gives names a meaning: `flat.Initialization`."""
 
     def __init__(self, module: str):
         self._names = _Names(_text_of(module))
@@ -93,7 +98,7 @@ class _Assigned:
     def __getattr__(self, name: str):
         try:
             return self._names[name]
-        except (KeyError, ValueError):
+        except _UNREADABLE:
             raise AttributeError(name) from None
 
 
@@ -101,11 +106,11 @@ class _Names(dict):
     """The names that a file's text gives a meaning to without importing anything heavy."""
 
     def __init__(self, tree: ast.Module):
-        super().__init__(vars(validation), Annotated=Annotated, Literal=Literal, msgspec=msgspec)
+        super().__init__(vars(validation), Annotated=Annotated, Literal=Literal, Sequence=Sequence, msgspec=msgspec)
         self._imported = {
             alias.asname or alias.name: (node.module, alias.name)
             for node in tree.body
-            if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith((_LIGHT, _MODELS))
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(_OWN)
             for alias in node.names
         }
         assigned = [(node.targets[0], node.value) for node in tree.body if isinstance(node, ast.Assign)]
@@ -115,21 +120,22 @@ class _Names(dict):
     def __missing__(self, name: str):
         if name in self._imported:
             module, wanted = self._imported[name]
-            if f"{module}." == _MODELS:
-                return _Assigned(f"{module}.{wanted}")
-            if module == _LIGHT[:-1]:
+            if f"{module}." == _LIGHT:
                 return importlib.import_module(f"{module}.{wanted}")
-            return getattr(importlib.import_module(module), wanted)
+            if module.startswith(_LIGHT):
+                return getattr(importlib.import_module(module), wanted)
+            return _Names(_text_of(module))[wanted] if _file_of(module).is_file() else _Assigned(f"{module}.{wanted}")
         node = self._assigned[name]
-        if isinstance(node, ast.Dict):  # of functions: its names are what counts
-            return dict.fromkeys(map(ast.literal_eval, node.keys))
-        if isinstance(node, (ast.Call, ast.Subscript)):
-            return self.value(node, object)
-        return ast.literal_eval(node)
+        if isinstance(node, ast.Dict):  # its values may be functions: its names are what counts
+            return dict.fromkeys(map(self._evaluated, node.keys))
+        return self._evaluated(node)
 
     def value(self, node: ast.expr, otherwise):
         """Returns what an expression means; `otherwise` if that takes more than these names."""
         try:
-            return eval(compile(ast.Expression(node), "parameters", "eval"), {}, self)  # text of our own package
-        except (KeyError, NameError, ValueError, TypeError, AttributeError):
+            return self._evaluated(node)
+        except _UNREADABLE:
             return otherwise
+
+    def _evaluated(self, node: ast.expr):
+        return eval(compile(ast.Expression(node), "parameters", "eval"), {}, self)  # text of our own package
