@@ -9,7 +9,7 @@ What follows chance is estimated from the population. If the members of a cluste
 nothing of a split that was found among their first halves: given the first halves, the second ones are exchangeable, and so are
 the numbers that say for each of them to which side of the split it is nearer. A test of these numbers is therefore an honest
 one, though the split was looked for: by their ranks, whatever their distribution, or by their means where the sides are clearly
-apart and clients may be too few for ranks.
+apart, or none of several clients is in doubt, as few clients have no ranks that chance has not.
 """
 
 import dataclasses
@@ -29,6 +29,7 @@ ALIKE, GROUPS, DIFFER, FEW = "alike", "groups", "differ", "few"  # the last: too
 FEWEST = 4  # clients among whom a split can be tested
 _RATE = 0.002  # of false splits, and of clients that are said to differ though they do not
 _CLEAR = 1.5  # times the self-distance: sides so far apart are tested by their means, which few clients are enough for
+_SEVERAL = 3  # clients of either side, of whom none is in doubt: the same
 _MOST = 1000  # clients that tests look at
 _INSIDE = 1.05  # times the self-distance: clients of a group that are no further apart count as alike
 
@@ -206,7 +207,8 @@ def _confirmed(apart: np.ndarray, across: np.ndarray) -> float:
     nearer = across[~one].mean(axis=0) - across[one].mean(axis=0)  # of each of the other halves: to the first side
     sides, freedom = (nearer[one], nearer[~one]), len(nearer) - 2
     difference = sides[0].mean() - sides[1].mean()  # twice the logarithm of how many times as far the sides are apart
-    if difference < 2 * math.log(_CLEAR) and np.ptp(nearer) > 1e-9:
+    parted = sides[0].min() > sides[1].max() and min(map(len, sides)) >= _SEVERAL
+    if difference < 2 * math.log(_CLEAR) and not parted and np.ptp(nearer) > 1e-9:
         return float(stats.mannwhitneyu(*sides, alternative="greater").pvalue)
     variance = sum(((side - side.mean()) ** 2).sum() for side in sides) / freedom
     error = np.sqrt(variance * sum(1 / len(side) for side in sides))
