@@ -140,7 +140,7 @@ class TaskonomyGrouping(OneShotClustering):
 
         def checked(population: Population):
             signed = sign(population)
-            check_centres(signed, population)
+            check_centres(signed.whole, population)
             return signed
 
         return checked
