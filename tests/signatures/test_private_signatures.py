@@ -28,6 +28,7 @@ from tffcl.signatures.embedding import CentreNoise, Centres, FineTuning, build_e
 from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.signatures.private_noise import noised_centres
+from tffcl.signatures.signature import OWN_NOISE
 from tffcl.signatures.subspace import build_subspace
 
 Z = 0.3
@@ -35,6 +36,12 @@ Z = 0.3
 
 def signed(signature, population):
     return build_signing(signature)(population)
+
+
+def rows_sent(signature, population) -> np.ndarray:
+    """What each client sends, or the first part of it, in a row."""
+    found = signed(signature, population)
+    return np.reshape(found if isinstance(found, np.ndarray) else next(iter(found.values())), [len(population), -1])
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +79,20 @@ def test_clients_that_are_alike_draw_other_noise(tff_worker, model, digits, enco
     """What they send would else be the same, and group them as without noise."""
     x, y = digits[0][:12], digits[1][:12]
     twins, signature = tffcl.Population.from_arrays({client: (x, y) for client in range(3)}), ALIKE[name](model, encoder)
-
-    def sent():
-        found = signed(signature, twins)
-        return np.reshape(found if isinstance(found, np.ndarray) else next(iter(found.values())), [3, -1])
-
-    first = sent()
+    first = rows_sent(signature, twins)
     assert min(np.abs(first[i] - first[j]).max() for i, j in ((0, 1), (0, 2), (1, 2))) > 0.1
-    np.testing.assert_array_equal(sent(), first)
+    np.testing.assert_array_equal(rows_sent(signature, twins), first)
     assert name != "label_histogram" or signature_transfer(signature).down is None  # the seed is the simulation's
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "embedding" else pytest.mark.slow) for name in ALIKE])
+def test_what_is_deployed_draws_its_noise_anew(tff_worker, model, population, encoder, name):
+    """In a simulation it follows from a seed that nobody deploys."""
+    signature = ALIKE[name](model, encoder)
+    few = population.restricted([0, 1])
+    for kind, differs in ((signature, False), (signature.deployed, True)):
+        assert (rows_sent(kind, few) != rows_sent(kind, few)).any() == differs
+        assert (OWN_NOISE in str(kind.context_type)) != differs
 
 
 def test_a_gradient_is_clipped_and_noised(tff_worker, model, population):

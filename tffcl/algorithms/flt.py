@@ -370,7 +370,9 @@ class FLT(Method):
 
     def exports(self) -> Exports:
         clustering = {"unit": _UNIT, "tree_unit": _TREE_UNIT, "metric": self._parameters.metric, "linkage": "ward"}
-        return self._rounds.exports(build=lambda: {"signature": build_collection(self._signature)}, clustering=clustering)
+        return self._rounds.exports(
+            build=lambda: {"signature": build_collection(self._signature)}, clustering=clustering, sign=self._sign
+        )
 
 
 @remembering

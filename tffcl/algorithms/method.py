@@ -146,6 +146,8 @@ class Exports:
       members_needed: `() -> int`; a cluster of which fewer clients are in a round waits, see `aggregators.traits.FactoryTraits`.
       when: For the manifest, what a deployment must know of a computation beside its name: of "training", how rounds begin or what
         the coordinator does between them; of one with another name than those above, when it runs and what comes of it.
+      sign: `(population)` that asks clients of a simulation for the signatures that "signature" collects, where newcomers sign in
+        another way; None: `Method.admit` asks for them.
     """
 
     build: Callable[[], Mapping[str, tff.Computation]]
@@ -155,6 +157,7 @@ class Exports:
     build_for: Callable[[Mapping], Mapping[str, tff.Computation]] | None = None
     members_needed: Callable[[], int] = lambda: 1
     when: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    sign: Callable[[Population], object] | None = None
 
     def computations(self, state) -> dict[str, tff.Computation]:
         """Returns what runs on devices and aggregators, of a deployment with the clients and clusters of a state."""

@@ -45,7 +45,8 @@ def build_refining_round(
     def compute(received, client):
         del received
         local = stack(client["examples"])
-        found, tuned = embed(client["kept"], local, client["seed"])
+        own = None if noise.seed is None else tf.random.experimental.stateless_fold_in(client["seed"], noise.seed % 2**31)
+        found, tuned = embed(client["kept"], local, client["seed"], own)
         # An encoder that diverged shows in centres that are not there.
         report = collections.OrderedDict(examples=tf.shape(local["y"])[0], loss=tf.constant(0.0), finite=tf.constant(True))
         return ClientResult({"centres": found}, report, tuned)

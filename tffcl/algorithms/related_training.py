@@ -118,13 +118,13 @@ class RelatedTraining:
         """See `Method.models_for`."""
         return state.models, state.rows[state.index(client_ids)]
 
-    def exports(self, *, build: Callable, clustering) -> Exports:
+    def exports(self, *, build: Callable, **more) -> Exports:
         """Returns what can be deployed; arguments as in `ClusteredTraining.exports`."""
         first = {"models": self.initial[np.newaxis]}
         return Exports(
             lambda: {**build(), **round_computations(self.round, first)},
             server_values=lambda state: {"models": state.models},
-            clustering=clustering,
+            **more,
             when={"training": _NOTE},
         )
 

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -62,7 +63,7 @@ def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], tf.da
 def rehearse(
     method: Method, computations: Mapping[str, tff.Computation], state, examples: Callable[[int], tf.data.Dataset], context
 ) -> dict[str, tuple]:
-    """Runs one round and lets three newcomers join, and tells what each exported computation would be given.
+    """Runs one round and lets three newcomers sign, and tells what each exported computation would be given.
 
     Args:
       method: The method.
@@ -84,7 +85,8 @@ def rehearse(
     with recording(context) as calls:
         method.next(state, Cohort(population, ids, (0, 1)))
         if "signature" in computations:
-            method.admit(state, _population(np.array(sorted(arrivals)), arrivals))
+            sign = method.exports().sign or functools.partial(method.admit, state)
+            sign(_population(np.array(sorted(arrivals)), arrivals))
     found = recorded(computations, calls)
     for name, computation in computations.items():
         if computation.type_signature.parameter is not None and name not in found:

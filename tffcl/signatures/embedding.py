@@ -13,7 +13,7 @@ from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.signatures.private_noise import noised_centres
-from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_seed, own_seed_type
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_noise, own_seed, own_seed_type
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of, validated
 
 FINE_TUNE_RATES = {"sgd": 0.01, "adam": 1e-3}  # FLT's η, of which the paper names one for all SGD; its code's
@@ -27,7 +27,7 @@ class CentreNoise(Parameters):
     Attributes:
       noise_multiplier: z; 0 is no noise, and no clip.
       clip: The largest norm of a centre.
-      seed: For simulations that are to be repeated; None draws anew.
+      seed: Where clients keep their encoders, in simulations that are to be repeated; None draws anew.
     """
 
     noise_multiplier: NonNegative = 0.0
@@ -86,9 +86,9 @@ def build_embed(autoencoder: FlatAutoencoder, centres: Centres, fine_tuning: Fin
     """Builds what a client does with its images and an encoder (FLT Alg. 2 lines 3 to 9).
 
     Returns:
-      A tf.function `(vector float32[P], <x=uint8[n,...],y=[n]>, seed int32[2]) -> (found, vector float32[P])`: `centres
-      float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning. The seed is the client's own, so that
-      its noise is.
+      A tf.function `(vector float32[P], <x=uint8[n,...],y=[n]>, seed int32[2], noise_seed int32[2] | None) -> (found, vector
+      float32[P])`: `centres float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning. Both seeds are the
+      client's own; without the second the noise is drawn anew.
     """
     kmeans, encode = build_kmeans(centres.most), build_encode(autoencoder)
     fine_tune = build_fine_tune(
@@ -96,7 +96,7 @@ def build_embed(autoencoder: FlatAutoencoder, centres: Centres, fine_tuning: Fin
     )
 
     @tf.function(autograph=False)
-    def embed(vector, examples, seed):
+    def embed(vector, examples, seed, noise_seed):
         images = examples["x"]
         tuned = fine_tune(vector, images, seed) if fine_tuning.epochs else tf.identity(vector)
         finite = tf.reduce_all(tf.math.is_finite(tuned))
@@ -105,8 +105,7 @@ def build_embed(autoencoder: FlatAutoencoder, centres: Centres, fine_tuning: Fin
         found = kmeans(codes, own_seed, centres.of(examples["y"]))
         means = tf.ensure_shape(found["centres"], [centres.most, autoencoder.latent])
         if noise.noise_multiplier:
-            own = None if noise.seed is None else tf.random.experimental.stateless_fold_in(seed, noise.seed % 2**31)
-            told = noised_centres(means, found["mask"], noise.noise_multiplier, noise.clip, own)
+            told = noised_centres(means, found["mask"], noise.noise_multiplier, noise.clip, noise_seed)
         else:
             told = collections.OrderedDict(centres=means, mask=found["mask"])
         return told, tuned
@@ -179,7 +178,7 @@ def build_embedding(
       seed: Decides, with a client's ID, the order of examples in fine-tuning, and where k-means starts.
       noise_multiplier: z of the noise on the centres, see `private_noise.noised_centres`; 0 is none, and no clip.
       clip: See there.
-      noise_seed: See `CentreNoise`.
+      noise_seed: See `build_signature`.
 
     Returns:
       The signature; its context is `<encoder=float32[Q],own_seed=int32[2]>` with Q the encoder's parameters only, or all P
@@ -192,7 +191,7 @@ def build_embedding(
     """
     vector = check_encoder(autoencoder, vector, example_spec)
     fine_tuning = FineTuning(fine_tune_epochs, optimizer, learning_rate, batch_size)
-    noise = CentreNoise(noise_multiplier, clip, noise_seed)
+    noise = CentreNoise(noise_multiplier, clip)
     centres = Centres(num_centres, by_class)
     if by_class:
         check_classes(example_spec, noise)
@@ -202,7 +201,7 @@ def build_embedding(
     @tf.function(autograph=False)
     def embed(context, examples):
         weights = tf.pad(context["encoder"], [[0, autoencoder.size - sent.size]])  # to encode needs no decoder
-        return embed_examples(weights, stack(examples), context[OWN_SEED])[0]
+        return embed_examples(weights, stack(examples), context[OWN_SEED], own_noise(context))[0]
 
     context_type = collections.OrderedDict([("encoder", tff.TensorType(np.float32, sent.shape)), own_seed_type()])
     context = collections.OrderedDict(encoder=sent, **own_seed(seed))
@@ -216,4 +215,5 @@ def build_embedding(
         context=context,
         key=key,
         noise_multiplier=noise_multiplier,
+        noise_seed=noise_seed,
     )
