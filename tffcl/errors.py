@@ -10,6 +10,10 @@ _LONGEST = 100  # characters of what a user gave in a message
 _LONGEST_MESSAGE = 1000  # characters; what is left out is in the middle of what a user gave
 
 
+# Options that a run meets on the command line and in Python, as messages call them.
+RESUME = "--resume (in Python resume=True)"
+OVERWRITE = "--overwrite (in Python overwrite=True)"
+
 # What `tffcl list` calls the kinds of names that it has.
 _LISTED = {
     "algorithm": "algorithms", "task": "tasks", "study": "studies", "data set": "datasets", "partition": "partitions",

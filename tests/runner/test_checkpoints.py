@@ -15,7 +15,7 @@ from tests.short_runs import TRAINING
 from tffcl.algorithms.method import ClusteredState, Method
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.clients.kept import KeptStates, stored_in
-from tffcl.errors import UserError
+from tffcl.errors import OVERWRITE, UserError
 from tffcl.experiments.catalog import ALGORITHMS
 from tffcl.runner import checkpoints as checkpoints_module
 from tffcl.runner import state_arrays
@@ -217,7 +217,7 @@ def refused(checkpoints, kind=ClusteredState):
     with pytest.raises(UserError, match="the checkpoint of round 3 cannot be read") as raised:
         checkpoints.load(3, kind)
     message = str(raised.value)
-    assert "\n" not in message and message.endswith("--overwrite starts anew")
+    assert "\n" not in message and message.endswith(f"{OVERWRITE} starts anew")
     return message
 
 

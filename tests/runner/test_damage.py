@@ -312,7 +312,7 @@ def test_a_damaged_last_checkpoint_is_not_loaded_and_the_one_before_neither(fini
     """The results are of the last round; `--resume` makes it again."""
     damage(finished / "checkpoints/round_000004.npz")
     for read in (tffcl.load_run, lambda out: export_run(out, out.parent / "export")):
-        with pytest.raises(UserError, match=f"{told}.*; tffcl run with --resume goes on from round 3 and makes it again"):
+        with pytest.raises(UserError, match=rf"{told}.*; tffcl run with --resume \(.*\) goes on from round 3 and makes it again"):
             read(finished)
     assert_same_result(go(finished, resume=True).summary, runs[1])
     assert tffcl.load_run(finished).round_number == 4

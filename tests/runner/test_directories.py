@@ -39,7 +39,7 @@ def test_no_old_model_survives_overwriting(stopped, lost):
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_is_not_taken_over_by_another(stopped):
     shutil.rmtree(stopped / "checkpoints")
-    with pytest.raises(UserError, match="holds another run: its seed is 0, not 3; resume with .* --overwrite, or give another --out"):
+    with pytest.raises(UserError, match="its seed is 0, not 3; resume with its own.* --overwrite .*overwrite=True.*, or give another directory"):
         run(resolved(seed=3), stopped, resume=True, show_progress=False)
     assert go(stopped, resume=True, until=1) is None
     assert Checkpoints(stopped / "checkpoints").rounds() == [0, 1]
@@ -71,13 +71,13 @@ def test_a_users_own_file_is_refused_by_name(tmp_path, name, overwrite):
 def test_no_run_inside_something_else(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")
-    assert f"({name}); a run of its own needs another --out" in refused(tmp_path, overwrite=True)
+    assert f"({name}); a run of its own needs another directory" in refused(tmp_path, overwrite=True)
 
 
 def test_no_comparison_inside_a_run(finished):
     from tffcl.experiments import compare
 
-    with pytest.raises(UserError, match="holds a run; a comparison needs another --out"):
+    with pytest.raises(UserError, match="holds a run; a comparison needs another directory"):
         compare.compare([resolved()], finished, show_progress=False)
 
 

@@ -13,7 +13,7 @@ import tffcl
 from tests.short_runs import TRAINING
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
-from tffcl.errors import UserError
+from tffcl.errors import OVERWRITE, UserError
 from tffcl.rounds import simulation
 from tffcl.rounds.releases import Release
 from tffcl.runner.privacy import NOTHING, BudgetSpent, Ledger, PrivacySettings
@@ -162,7 +162,7 @@ def test_a_ledger_that_is_damaged_missing_or_another_is_told_in_a_line(go, tmp_p
         file.unlink() if contents is None else file.write_text(contents)
         with pytest.raises(UserError, match="ledger.json, which counts what was released") as refused:
             go(resume=True, checkpoint_every=2)
-        assert "\n" not in str(refused.value) and "--overwrite starts anew" in str(refused.value)
+        assert "\n" not in str(refused.value) and f"{OVERWRITE} starts anew" in str(refused.value)
     file.write_text(right)
     assert go(resume=True, checkpoint_every=2).summary["privacy"]["releases"] == 4 + 2
 

@@ -120,7 +120,7 @@ def test_kill_minus_nine_and_resume(finished, tmp_path):
     assert not (target / "summary.json").exists()
     assert workers, "the run had no worker process"
     wait_for(lambda: not any(alive(pid) for pid in workers))
-    with pytest.raises(UserError, match="holds a run already; --resume goes on"):
+    with pytest.raises(UserError, match=r"holds a run already; --resume \(in Python resume=True\) goes on"):
         tffcl.run(resolved(), target, show_progress=False)
     summary = tffcl.run(resolved(), target, resume=True, show_progress=False).summary
     assert without_times(summary) == without_times(uninterrupted)

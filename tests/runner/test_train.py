@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 import tomllib
 import types
 
@@ -137,12 +138,27 @@ def test_a_finished_run_that_is_resumed_trains_no_more(finished, method, populat
 
 
 def test_what_holds_a_run_is_left_alone(finished, method, population):
-    with pytest.raises(UserError, match="holds a run already; --resume goes on with it"):
+    with pytest.raises(UserError, match=r"holds a run already; --resume \(in Python resume=True\) goes on with it"):
         train(method, population, finished.out)
     with pytest.raises(UserError, match="holds another run: its seed is 3, not 4; resume with its own settings"):
         train(method, population, finished.out, resume=True, seed=4)
     with pytest.raises(UserError, match=r"holds a run of 4 rounds, not 3; it goes on for as many or more, .*; until= stops a run before its end"):
         train(method, population, finished.out, resume=True, rounds=3)
+
+
+@pytest.mark.parametrize(
+    "name, told",
+    [
+        ("summary.json", r"summary.json is damaged: .*; without it, --resume \(in Python resume=True\) makes it again"),
+        ("config.toml", r"config.toml is damaged: .*; --overwrite \(in Python overwrite=True\) starts anew"),
+        ("rounds.csv", r"rounds.csv is not as the run has written it; .* run it anew with --overwrite \(in Python overwrite=True\)"),
+    ],
+)
+def test_damage_is_told_with_what_mends_it_in_python(finished, method, population, tmp_path, name, told):
+    out = shutil.copytree(finished.out, tmp_path / "run")
+    (out / name).write_text("{ = ")
+    with pytest.raises(UserError, match=told):
+        train(method, population, out, resume=True)
 
 
 @pytest.mark.parametrize("until", [None, 1], ids=["finished", "interrupted"])

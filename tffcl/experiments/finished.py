@@ -7,7 +7,7 @@ from tffcl import runtime
 from tffcl.clients import kept
 from tffcl.datasets.core import FederatedDataset
 from tffcl.datasets.drift import drifted
-from tffcl.errors import UserError
+from tffcl.errors import RESUME, UserError
 from tffcl.experiments import prepare
 from tffcl.experiments.config import RunConfig, load_run_config
 from tffcl.experiments.populations import drifting, population_in
@@ -49,7 +49,7 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None, trust_buil
     checkpoints = Checkpoints(out / directory.CHECKPOINTS, run=marker.get("tffcl run", ""))
     newest = checkpoints.latest()
     if newest is None:
-        raise UserError(f"{out} has no checkpoint; tffcl run with --resume and this --out makes one")
+        raise UserError(f"{out} has no checkpoint; tffcl run with {RESUME} makes one")
     if newest > config.train.rounds:
         raise UserError(
             f"{out} has a checkpoint of round {newest}, but the run has {config.train.rounds}; it is of another run"
@@ -82,4 +82,4 @@ def _newest_state(checkpoints: Checkpoints, state_class: type):
 
 
 def _again(done: int) -> str:
-    return f"tffcl run with --resume goes on from round {done} and makes it again"
+    return f"tffcl run with {RESUME} goes on from round {done} and makes it again"

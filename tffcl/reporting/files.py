@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tffcl.errors import UserError, printable
+from tffcl.errors import RESUME, UserError, printable
 from tffcl.regular_files import opened
 from tffcl.reporting import columns, comparisons
 from tffcl.reporting.json_files import read_json, read_toml
@@ -183,7 +183,7 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
         failures = comparisons.find_failures(path)
         if failures and not unfinished:
             raise UserError(f"no run in {path} is finished: {failures[0]}")
-        raise UserError(f"no run in {path} is finished: summary.json is missing in {unfinished[0]}; --resume goes on with it")
+        raise UserError(f"no run in {path} is finished: summary.json is missing in {unfinished[0]}; {RESUME} goes on with it")
     return [read_run(each, method=method) for method, each in finished]
 
 

@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 
 from tffcl import regular_files
-from tffcl.errors import UserError
+from tffcl.errors import OVERWRITE, RESUME, UserError
 from tffcl.reporting.json_files import parse_toml
 
 MARKER = "run.json"
 NEWCOMERS, PUBLISHED = "newcomers.json", "published.json"  # made of a finished run
 SAMPLES = "samples.npz"  # examples of clients, which whoever has the run may delete
-_ANEW = "put a copy of then there, or run it anew with --overwrite"
+_ANEW = f"put the file back as it was, or run it anew with {OVERWRITE}"
 _AGAIN = {NEWCOMERS: "tffcl newcomers makes it again"}
 
 
@@ -84,13 +84,13 @@ def check_summary(out: pathlib.Path) -> dict | None:
         if not isinstance(summary, dict):
             raise ValueError("it is not a table of names and values")
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is damaged: {error}; without it, --resume makes it again") from None
+        raise UserError(f"{file} is damaged: {error}; without it, {RESUME} makes it again") from None
     marker = read_marker(out)
     if marker is not None:
         if marker.get("summary") != digest_of(contents):
-            raise UserError(f"{file} is not the result of the run in this directory; without it, --resume goes on with the run")
+            raise UserError(f"{file} is not the result of the run in this directory; without it, {RESUME} goes on with the run")
     elif differs := _other_run(out, summary):
-        raise UserError(f"{file} is the result of another run: {differs}; without it, --resume goes on with the run")
+        raise UserError(f"{file} is the result of another run: {differs}; without it, {RESUME} goes on with the run")
     return summary
 
 

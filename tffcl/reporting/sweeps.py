@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tffcl.errors import UserError
+from tffcl.errors import RESUME, UserError
 from tffcl.reporting import columns, files, tables
 from tffcl.reporting.comparisons import Failure, read_failure
 from tffcl.reporting.files import RunFiles
@@ -125,7 +125,7 @@ def read_sweep(path: str | pathlib.Path) -> Sweep:
         if len(keys) not in (1, 2) or len(labels) != len(keys) or not points:
             raise columns.damaged(file, "it must have one or two keys, a label for each, and points")
         if not any(point.runs or point.failures for point in points):
-            raise UserError(f"no run in {path} is finished; --resume goes on with the sweep")
+            raise UserError(f"no run in {path} is finished; {RESUME} goes on with the sweep")
         return Sweep(path, str(noted["task"]), str(noted["algorithm"]), keys, labels, points)
     except UserError:
         raise

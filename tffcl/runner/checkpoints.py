@@ -17,7 +17,7 @@ import numpy as np
 
 from tffcl.clients.archive import write_arrays
 from tffcl.clients.kept import KeptStore
-from tffcl.errors import UserError, tell
+from tffcl.errors import OVERWRITE, RESUME, UserError, tell
 from tffcl.regular_files import make_directory, opened, replacing
 from tffcl.runner import directory, state_arrays
 
@@ -29,7 +29,7 @@ _KEPT = "kept versions"  # `int64 [n, 2]`: client and version
 _RUN = "run"  # which run it is of
 _LARGE = "large arrays"  # the name of each, and of its file, in JSON
 LARGE_BYTES = 2**22  # from so many on an array has a file of its own
-ANEW = "; --overwrite starts anew"
+ANEW = f"; {OVERWRITE} starts anew"
 _NAME = re.compile(r"round_(\d+)\.npz")
 _LARGE_NAME = re.compile(r"[0-9a-f]{32}\.npy")
 
@@ -158,7 +158,7 @@ class Checkpoints:
         for number in reversed(self.rounds()):
             if number > last_round:
                 raise UserError(
-                    f"{self._path(number)} is of a round after the run's last, {last_round}; --overwrite starts anew"
+                    f"{self._path(number)} is of a round after the run's last, {last_round}; {OVERWRITE} starts anew"
                 )
             try:
                 loaded = self.load(number, state_class)
@@ -217,5 +217,5 @@ def unwritten(error: OSError, out: pathlib.Path, checkpoints: Checkpoints) -> Us
     there = "nothing of the run is saved"
     if saved is not None:
         rounds = f"what was done up to round {saved} is saved, later rounds are lost" if saved else "no round is saved"
-        there = f"{rounds}; the same command with --resume (in Python resume=True) goes on when it can be written"
+        there = f"{rounds}; the same command with {RESUME} goes on when it can be written"
     return UserError(f"{place} cannot be written: {error.strerror or error} ({there})")

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tomli_w
 
-from tffcl.errors import UserError, tell
+from tffcl.errors import OVERWRITE, RESUME, UserError, tell
 from tffcl.regular_files import check_replaceable, digest_of_file, opened, read_text, write_text
 from tffcl.reporting.json_files import parse_toml
 from tffcl.reporting.marker import MARKER, NEWCOMERS, PUBLISHED, check_results, check_summary, digest_of, read_marker
@@ -79,14 +79,14 @@ def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: 
     if resume and overwrite:
         raise UserError("resume goes on with the run that is there, overwrite deletes it; give one of the two")
     if "\0" in str(out):
-        raise UserError(f"--out {str(out)!r} holds a NUL character, which no name of a file can")
+        raise UserError(f"{str(out)!r} holds a NUL character, which no name of a file can")
     if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; --out must be a directory")
+        raise UserError(f"{out} is a file; a run needs a directory")
     if not out.exists():
         _check_room_for(out)
     for name, what in _OTHERS.items():
         if (out / name).is_file():
-            raise UserError(f"{out} holds {what} ({name}); a run of its own needs another --out")
+            raise UserError(f"{out} holds {what} ({name}); a run of its own needs another directory")
     _check_kinds(out)
     if not held:
         check_unlocked(out)
@@ -94,15 +94,14 @@ def _check_claim(out: pathlib.Path, settings: Mapping, resume: bool, overwrite: 
         foreign = [name for name in (*_FILES, MARKER) if (out / name).exists()]
         foreign += [f"{CHECKPOINTS}/{path.name}" for path in (out / CHECKPOINTS).glob("round_*.npz")]
         if foreign:
-            raise UserError(f"{out / foreign[0]} is no run's, and a run would write over it; move it, or give another --out")
+            raise UserError(f"{out / foreign[0]} is no run's, and a run would write over it; move it, or give another directory")
         return
     begun = is_begun(out)
     if overwrite or not begun and not (resume and (out / "config.toml").is_file()):
         return
     if not resume:
         raise UserError(
-            f"{out} holds a run already; --resume goes on with it, --overwrite starts anew, or give another --out (in Python "
-            "resume=True, overwrite=True, out=...)"
+            f"{out} holds a run already; {RESUME} goes on with it, {OVERWRITE} starts anew, or give another directory"
         )
     check_same(out, settings, longer=longer)
     check_summary(out)
@@ -136,7 +135,7 @@ def place_in(out: pathlib.Path, *names: str) -> pathlib.Path:
         check_label(name, "the name of a directory")
         place = place / name
         if place.is_symlink():
-            raise UserError(f"{place} is a link, and runs are written through none: remove it, or give another --out")
+            raise UserError(f"{place} is a link, and runs are written through none: remove it, or give another directory")
     return place
 
 
@@ -155,7 +154,7 @@ def check_no_run(out: pathlib.Path, what: str, contents: str, keys: Iterable[str
     """
     try:
         if (out / MARKER).is_file() or (out / "summary.json").is_file():
-            raise UserError(f"{shown(out)} holds a run; {what} needs another --out")
+            raise UserError(f"{shown(out)} holds a run; {what} needs another directory")
         foreign = [name for name in written if (out / name).exists()]
         if (out / contents).exists():
             foreign = [] if _has_keys(out / contents, keys) else [contents]
@@ -164,7 +163,7 @@ def check_no_run(out: pathlib.Path, what: str, contents: str, keys: Iterable[str
     except OSError as error:
         raise UserError(f"--out {shown(out)} cannot be used: {error.strerror or error}") from None
     if foreign:
-        raise UserError(f"{out / foreign[0]} is not of {what}, which would write over it; move it, or give another --out")
+        raise UserError(f"{out / foreign[0]} is not of {what}, which would write over it; move it, or give another directory")
 
 
 def _has_keys(file: pathlib.Path, keys: Iterable[str]) -> bool:
@@ -188,9 +187,9 @@ def _check_kinds(out: pathlib.Path):
     """Raises UserError if a run's directory is a file, a file of it something else, or either is a link."""
     for name in _DIRECTORIES:
         if (out / name).is_symlink():
-            raise UserError(f"{out / name} is a link, and a run writes through none: remove it, or give another --out")
+            raise UserError(f"{out / name} is a link, and a run writes through none: remove it, or give another directory")
         if (out / name).exists() and not (out / name).is_dir():
-            raise UserError(f"{out / name} is a file; a run has a directory there: move it, or give another --out")
+            raise UserError(f"{out / name} is a file; a run has a directory there: move it, or give another directory")
     names = [f"{name}/{path.name}" for name in (CHECKPOINTS, "history") for path in (out / name).glob("*.np[yz]")]
     for name in (*_FILES, MARKER, LOCK, *names):
         check_replaceable(out / name)
@@ -337,11 +336,12 @@ def check_same(out: pathlib.Path, settings: Mapping, *, longer: bool = False):
         key, before, now = difference
         if longer and key == "train.rounds":
             raise UserError(
-                f"{out} holds a run of {before} rounds, not {now}; it goes on for as many or more, or give another --out (for a result "
+                f"{out} holds a run of {before} rounds, not {now}; it goes on for as many or more, or give another directory (for a result "
                 f"after {now} rounds begin with these, and resume with more; until= stops a run before its end)"
             )
         raise UserError(
-            f"{out} holds another run: its {key} is {before!r}, not {now!r}; resume with its own settings, start anew with --overwrite, or give another --out"
+            f"{out} holds another run: its {key} is {before!r}, not {now!r}; resume with its own settings, "
+            f"start anew with {OVERWRITE}, or give another directory"
         )
 
 
@@ -374,9 +374,9 @@ def read_settings(file: pathlib.Path) -> dict:
     try:
         settings = parse_toml(read_text(file))
     except FileNotFoundError:
-        raise UserError(f"{file} is missing, so that nobody knows what was run; --overwrite starts anew") from None
+        raise UserError(f"{file} is missing, so that nobody knows what was run; {OVERWRITE} starts anew") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is damaged: {error}; --overwrite starts anew") from None
+        raise UserError(f"{file} is damaged: {error}; {OVERWRITE} starts anew") from None
     settings.pop("versions", None)
     return settings
 

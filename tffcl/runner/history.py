@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tffcl.errors import UserError
+from tffcl.errors import OVERWRITE, UserError
 from tffcl.regular_files import digest_of_file, make_directory, opened, replacing
 
 
@@ -40,7 +40,7 @@ class ClusterHistory:
         for name in sorted(name for name in noted or {} if name.startswith("history/")):
             if self.written.get(name) != noted[name]:
                 wrong = "is damaged: it is not as the run wrote it" if name in self.written else "is missing"
-                raise UserError(f"{out / name} {wrong}; --overwrite starts anew")
+                raise UserError(f"{out / name} {wrong}; {OVERWRITE} starts anew")
 
     def _note(self, path: pathlib.Path):
         self.written[f"history/{path.name}"] = digest_of_file(path)
@@ -63,7 +63,7 @@ def _read(path: pathlib.Path) -> np.ndarray:
             found = np.load(file, allow_pickle=False)
     except Exception as error:  # NumPy's, zipfile's and the tokenizer's errors for damaged files are of a dozen types
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} is damaged: {reason}; --overwrite starts anew") from None
+        raise UserError(f"{path} is damaged: {reason}; {OVERWRITE} starts anew") from None
     if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) != 2:
-        raise UserError(f"{path} is damaged: it does not hold clients and their clusters; --overwrite starts anew")
+        raise UserError(f"{path} is damaged: it does not hold clients and their clusters; {OVERWRITE} starts anew")
     return found

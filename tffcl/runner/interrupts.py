@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 
-from tffcl.errors import UserError
+from tffcl.errors import RESUME, UserError
 
 # What asks a process to end, and what Python does then by itself. Whatever else is set is another's wish: `nohup` ignores
 # SIGHUP, a script's background ignores SIGINT, a program may have handlers of its own.
@@ -25,7 +25,7 @@ class Interrupted(UserError):
 def stopped(done: int) -> Interrupted:
     """Returns the error for a run that was asked to end when so many rounds were done and saved."""
     when = f"after round {done}" if done else "before the first round"
-    return Interrupted(f"stopped {when}; the same command with --resume (in Python resume=True) goes on")
+    return Interrupted(f"stopped {when}; the same command with {RESUME} goes on")
 
 
 class Interrupts:

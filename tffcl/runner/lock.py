@@ -78,4 +78,4 @@ def _held(out: pathlib.Path) -> UserError:
         who = f"process {noted['pid']}, since {noted['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         who = "a process that is just starting"
-    return UserError(f"{out} is being written by another run ({who}); wait for its end, or give another --out")
+    return UserError(f"{out} is being written by another run ({who}); wait for its end, or give another directory")

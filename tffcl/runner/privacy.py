@@ -10,7 +10,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 import numpy as np
 
-from tffcl.errors import UserError
+from tffcl.errors import OVERWRITE, UserError
 from tffcl.regular_files import read_text, replacing
 from tffcl.reporting.marker import digest_of
 from tffcl.rounds.releases import Release
@@ -119,7 +119,7 @@ class Ledger:
 
     def _unusable(self, why: str) -> UserError:
         return UserError(
-            f"{self.file}, which counts what was released of the clients, {why}; put a copy of it there, or --overwrite starts anew"
+            f"{self.file}, which counts what was released of the clients, {why}; put a copy of it there, or {OVERWRITE} starts anew"
         )
 
     def check_holds(self, entries: np.ndarray, when: str):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.errors import UserError, tell
+from tffcl.errors import RESUME, UserError, tell
 from tffcl.regular_files import check_replaceable, make_directory, read_bytes, read_text, write_bytes
 from tffcl.reporting.marker import digest_of
 
@@ -119,7 +119,7 @@ def _digest(names: list[str], rows: list[list[str]]) -> str:
 
 
 def _damaged(file: pathlib.Path, reason: str) -> UserError:
-    return UserError(f"{file} is damaged: {' '.join(reason.split())}; without it, --resume (in Python resume=True) goes on, but its rounds are lost")
+    return UserError(f"{file} is damaged: {' '.join(reason.split())}; without it, {RESUME} goes on, but its rounds are lost")
 
 
 def _ranges(numbers: list[int]) -> str:

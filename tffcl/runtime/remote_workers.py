@@ -23,7 +23,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import runtime
-from tffcl.errors import UserError
+from tffcl.errors import RESUME, UserError
 from tffcl.runtime import Address, RemoteWorkers
 from tffcl.runtime.parting import deal, placements, without_clients
 
@@ -329,7 +329,7 @@ class _Share(tff.framework.AsyncContext):
         worker = next((each for each in order if not each.lost), None)
         if worker is None:
             why = "; ".join(f"{each.address}: {each.lost}" for each in self._workers)
-            raise UserError(f"no worker is left ({why}); start them again and use --resume (in Python resume=True)")
+            raise UserError(f"no worker is left ({why}); start them again and use {RESUME}")
         return worker
 
 
