@@ -263,6 +263,15 @@ def test_a_large_delta_is_warned_of(model, population, tmp_path, capsys):
     assert f"privacy.delta is 0.5; with {len(population)} clients it should be below" in capsys.readouterr().err
 
 
+def test_delta_is_of_all_clients_newcomers_included(model, population, tmp_path, capsys):
+    """One of the first few alone would allow to give a later client away."""
+    result = tffcl.train(
+        private(model, 1), population.restricted(population.client_ids[:2]), later={2: population}, rounds=2, clients_per_round=2,
+        out=tmp_path / "run", privacy=PrivacySettings(epsilon=1e6), show_progress=False,
+    )  # fmt: skip
+    assert result.summary["privacy"]["delta"] == pytest.approx(len(population) ** -1.1)
+
+
 @pytest.mark.parametrize(
     "settings, message", [({"epsilon": 0}, "epsilon is 0"), ({"delta": 1}, "delta is 1"), ({"epsilon": -1}, "epsilon is -1")]
 )
@@ -388,6 +397,18 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
     (note,) = ledger_of(2 * [losses, hidden]).notes
     assert note.startswith("secure sums hide the updates only: clients also told") and note.endswith("(asked 2 times)")
     assert ledger_of([signatures, Release("a round", 0, 3, 5)]).notes == []  # where nothing is hidden nobody is misled
+
+
+def test_clients_that_secure_sums_would_not_hide_are_in_the_notes(model, population, tmp_path):
+    def notes(clients_per_round):
+        return tffcl.train(
+            build_fedavg(model, TRAINING, aggregation=tffcl.aggregation("secure_sum")), population, rounds=2, show_progress=False,
+            clients_per_round=clients_per_round, out=tmp_path / f"{clients_per_round}",
+        ).summary["notes"]  # fmt: skip
+
+    assert notes(2) == []
+    (note,) = notes(1)
+    assert note.startswith("2 of the 2 clients that were drawn were in no round asked to train") and note.endswith("no client has trained")
 
 
 def test_what_clients_tell_beside_secure_sums_in_every_round_is_noted(tff_worker, model, population):

@@ -158,10 +158,19 @@ class ClusteredTraining:
         return dataclasses.replace(state, **changes), result.metrics(cohort, clusters)
 
     def broadcast(self, state: ClusteredState) -> dict:
-        """Returns the server's values of a round by name, the broadcast and the private ones, rows by model."""
+        """Returns the server's values of a round by name, the broadcast and the private ones, rows by model.
+
+        Raises:
+          UserError: If the state lacks one, as that of an earlier version may.
+        """
         values = {"models": state.models, **state.server}
         if self.counts_members:
             values["members"] = np.bincount(state.assignment, minlength=len(state.models)).astype(np.float32)
+        server = self.round_for(len(state.models)).server
+        lacks = sorted({*server.values, *server.private} - values.keys())
+        if lacks:
+            has = ", ".join(sorted(state.server)) or "models only"
+            raise UserError(f"the state has no {lacks[0]} (but {has}): it is of another version, and --overwrite starts anew")
         return values
 
     def brought_by(self, state: ClusteredState, client_ids) -> Sequence:

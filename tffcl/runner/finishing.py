@@ -1,6 +1,7 @@
 """The end of a run: its tables, its summary, and what it gives to Python."""
 
 import csv
+import dataclasses
 import io
 import pathlib
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from tffcl.clients import sampling
 from tffcl.regular_files import read_text
-from tffcl.runner import changes, directory, samples, summary
+from tffcl.runner import changes, directory, needs, samples, summary
 from tffcl.runner.privacy import privacy_notes
 from tffcl.runner.result import Result, Trained
 
@@ -35,13 +36,27 @@ def finish(job, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result
     summary.write_clients(out, columns)
     told = changes.notes(job.stages, about["rounds"], views)
     cost = job.ledger.summary(job.stopped)
-    told += [*privacy_notes(cost), *job.ledger.notes]
+    told += [*_notes_of_waiting(job, about["rounds"]), *privacy_notes(cost), *job.ledger.notes]
     contents = summary.summarize(about, population, views, accuracy, job.progress, told)
     if cost is not None:
         contents["privacy"] = cost
     directory.write_summary(out, contents)
     trained = Trained(job.method, state, population, about["rounds"])
     return Result(contents, trained, out, _read_rounds(out / "rounds.csv"), columns)
+
+
+def _notes_of_waiting(job, rounds: int) -> list[str]:
+    """Says how many clients were drawn, and never asked to train, as where `FactoryTraits.members_needed` are never there."""
+    population, trained = job.stage.population, job.progress["rounds_trained"] > 0
+    if trained.all():
+        return []
+    drawn = needs.who_takes_part(job.stages, dataclasses.replace(job.protocol, rounds=rounds))
+    never = int(np.sum(~trained[population.index(drawn)]))
+    if not never:
+        return []
+    whose = "" if trained.any() else "; no client has trained"
+    why = "with secure sums a cluster of fewer than min_cluster_size clients in a round waits"
+    return [f"{never} of the {len(drawn)} clients that were drawn were in no round asked to train ({why}){whose}"]
 
 
 def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:

@@ -26,7 +26,7 @@ class PrivacySettings(Parameters):
 
     Attributes:
       epsilon: The budget: the run ends before the round that would make ε larger; not set: ε is told only.
-      delta: δ at which ε is taken; not set: N^-1.1 for N clients. It should be below 1 / N.
+      delta: δ at which ε is taken; not set: N^-1.1 for N clients, those that join in the middle included. It should be below 1 / N.
     """
 
     epsilon: Positive | None = None
@@ -84,7 +84,7 @@ class Ledger:
 
         Args:
           settings: Budget and δ.
-          clients: N, of the first population.
+          clients: N, of the last population, which is the largest.
           entries: From `as_array`, to go on.
         """
         self.budget, self.delta = settings.epsilon, settings.delta or max(clients, 2) ** -1.1

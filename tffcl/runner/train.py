@@ -143,9 +143,10 @@ def _prepared(method, protocol: Protocol, population: Population, later, setting
     sampling.sample_cohort(
         population.client_ids, protocol.clients_per_round, protocol.seed, 1
     )  # too large a cohort is told now
-    ledger = Ledger(privacy, len(population))
+    clients = len(stages.populations[-1])
+    ledger = Ledger(privacy, clients)
     if privacy.epsilon or privacy.delta:
-        warn_of_delta(ledger, len(population))
+        warn_of_delta(ledger, clients)
     title = f"{settings['algorithm']} seed {protocol.seed}"
     return Job(method, protocol, stages, stages.at(0), no_progress(len(population)), Interrupts(), title, place_unseen, ledger)
 
