@@ -34,6 +34,17 @@ def test_what_is_no_file_is_neither_read_nor_replaced(tmp_path, monkeypatch, mak
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a"]
 
 
+def test_what_takes_a_files_place_while_it_is_opened_is_told(tmp_path, monkeypatch):
+    file = tmp_path / "a"
+    file.write_text("x")
+    whole = os.stat(file)
+    file.unlink()
+    os.mkfifo(file)
+    monkeypatch.setattr(os, "stat", lambda path, **how: whole)
+    with pytest.raises(UserError, match="is not a file"):
+        regular_files.opened(file)
+
+
 def test_a_file_that_is_too_large_is_told_by_its_size(tmp_path):
     path = tmp_path / "a"
     path.touch()

@@ -29,10 +29,11 @@ def opened(path: str | pathlib.Path, most: int | None = None) -> BinaryIO:
         raise UserError(f"{path} is not a file")
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     found = os.fstat(file.fileno())
-    if stat.S_ISREG(found.st_mode) and (most is None or found.st_size <= most):
+    regular = stat.S_ISREG(found.st_mode)  # it may be another one by now
+    if regular and (most is None or found.st_size <= most):
         return file
     file.close()
-    raise UserError(f"{path} has {found.st_size:,} bytes; at most {most:,} can be of such a file")
+    raise UserError(f"{path} has {found.st_size:,} bytes; at most {most:,} can be of such a file" if regular else f"{path} is not a file")
 
 
 def read_text(path: str | pathlib.Path, most: int = MOST_TEXT, newline: str | None = None) -> str:

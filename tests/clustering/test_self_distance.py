@@ -76,7 +76,7 @@ def test_clients_with_too_few_examples_decide_nothing_and_join_the_nearest_group
     verdict = judged(in_groups(13, 2, 4.0), sizes, least=3)
     assert verdict.kind == GROUPS and verdict.labels.tolist() == [client % 2 for client in range(13)]
     few = judged(in_groups(13, 2, 4.0), np.full(13, 5), least=3)
-    assert few.kind == FEW and not few.labels.any() and "it takes 4 of 6 examples" in few.sentence
+    assert few.kind == FEW and not few.labels.any() and "that takes 4 with 6 examples or more each" in few.sentence
     assert judged(np.zeros((1, FEATURES)), [100]).kind == FEW
 
 

@@ -246,7 +246,7 @@ def test_recurrent_models_are_trained(layer, method, tmp_path):
 def test_without_test_examples_a_run_has_no_accuracy(regression, clinics, tmp_path, recwarn):
     result = run(build_fedavg(regression, TRAINING), Population.from_arrays(clinics[0]), tmp_path / "run")
     assert result.summary["accuracy"]["cluster"]["mean"] is None and result.summary["accuracy"]["global"]["mean"] is None
-    assert "fedavg after 2 rounds" in repr(result) and result.clients["test_examples"].tolist() == [0] * 6
+    assert "fedavg after 2 rounds: no accuracies; 1 cluster;" in repr(result) and result.clients["test_examples"].tolist() == [0] * 6
     tffcl.write_report(tmp_path / "run")
     assert not [warning for warning in recwarn if issubclass(warning.category, RuntimeWarning)]
 

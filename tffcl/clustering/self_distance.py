@@ -111,7 +111,7 @@ def judge(proximity: np.ndarray, halves: Halves | None, sizes: np.ndarray, *, le
     sizes = np.asarray(sizes)
     if halves is None:
         tree, labels = hierarchical.build_dendrogram(proximity, linkage), np.zeros(len(sizes), np.int32)
-        sentence = f"too few clients to tell whether they differ: it takes {FEWEST} of {2 * least} examples; one cluster"
+        sentence = f"too few clients to tell whether they differ: that takes {FEWEST} with {2 * least} examples or more each; one cluster"
         return Verdict(labels, tree, hierarchical.threshold_for(tree, 1), None, FEW, sentence)
     deciding = able(sizes, least)
     halved = sizes[deciding] // 2

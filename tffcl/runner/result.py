@@ -155,9 +155,9 @@ class Result(Shown):
     def __repr__(self) -> str:
         accuracy = {kind: self.summary["accuracy"][kind]["mean"] for kind in ("cluster", "local", "global")}
         said = ", ".join(f"{kind} {100 * mean:.2f} %" for kind, mean in accuracy.items() if mean is not None)
-        clusters = self.summary["clusters"]["count"]
-        rounds = self.summary["rounds"]
-        return f"Result({self.summary['algorithm']} after {rounds} rounds: {said}; {clusters} clusters; {self.out})"
+        counts = {"round": self.summary["rounds"], "cluster": self.summary["clusters"]["count"]}
+        rounds, clusters = (f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
+        return f"Result({self.summary['algorithm']} after {rounds}: {said or 'no accuracies'}; {clusters}; {self.out})"
 
 
 def _table(columns: Mapping[str, np.ndarray]):
