@@ -14,6 +14,7 @@ from tffcl.clients import sampling
 from tffcl.errors import UserError
 from tffcl.experiments import config, prepare
 from tffcl.experiments import joining as newcomers
+from tffcl.export.export_run import export_run
 from tffcl.reporting.files import find_runs
 from tffcl.runner.checkpoints import Checkpoints
 
@@ -137,6 +138,23 @@ def test_without_epochs_there_is_no_local_accuracy(tmp_path, tff_worker):
     assert "local accuracy" not in newcomers.describe(contents)
     tffcl.run(chosen, tmp_path / "run", overwrite=True, show_progress=False)
     assert not list((tmp_path / "run").glob("newcomers.*"))
+
+
+def test_what_newcomers_tell_is_counted_and_an_export_says_what_was_spent(tmp_path, tff_worker):
+    """Also of a run that has not ended, which has no summary."""
+    overrides = {
+        "train": {"rounds": 2, "local_epochs": 1, "clients_per_round": 6}, "partition": {"clients": 8}, "model": {"hidden": 4},
+        "algorithms": {"pacfl": {"num_clusters": 2, "threshold": config.tasks.UNSET, "signature_noise_multiplier": 2.0}},
+        "aggregation": {"name": "dp", "noise_multiplier": 2.0}, "newcomers": {"clients": 2}, "privacy": {"epsilon": 20.0},
+    }  # fmt: skip
+    tffcl.run(config.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False, until=1)
+    assert not (tmp_path / "run" / "summary.json").exists()
+    contents = newcomers.join_newcomers(tmp_path / "run", show_progress=False)
+    spent = contents["privacy"]
+    assert spent["releases"] == 2 and 0 < spent["epsilon"] < 20 and spent["budget"] == 20
+    said = newcomers.describe(contents).splitlines()[-1]
+    assert said.startswith("privacy: epsilon") and said.endswith("of a budget of 20, newcomers included")
+    assert export_run(tmp_path / "run", tmp_path / "to")["privacy"]["spent_by_this_run"] == spent
 
 
 def test_strangers_found_a_cluster(finished):

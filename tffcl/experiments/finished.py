@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Mapping
 
 from tffcl import runtime
 from tffcl.clients import kept
@@ -14,6 +15,7 @@ from tffcl.experiments.populations import drifting, population_in
 from tffcl.reporting.marker import check_summary, read_marker
 from tffcl.runner import directory, fingerprint
 from tffcl.runner.checkpoints import ANEW, Checkpoints
+from tffcl.runner.privacy import NOTHING, Ledger
 from tffcl.runner.result import Trained
 
 
@@ -24,10 +26,12 @@ class TrainedRun(Trained):
     Attributes:
       config: What was run.
       federated: Who holds what in that round.
+      ledger: What was released of the clients up to then, without a file.
     """
 
     config: RunConfig
     federated: FederatedDataset
+    ledger: Ledger
 
 
 def load_run(out: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool | RunConfig = False) -> TrainedRun:
@@ -63,22 +67,34 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None, trust_buil
     method = prepare.build_method(config, prepare.build_model(config, federated), federated, data_dir)
     runtime.use_local_worker()
     with kept.stored_in(out / directory.KEPT):
-        state = _newest_state(checkpoints, method.state_class)
+        state, progress = _newest(checkpoints, method.state_class)
+    ledger = _ledger(config, federated, out, progress)
     population = population_in(config, federated, newest)
     state = method.choose(state, population)  # a checkpoint between evaluations holds older choices
     if config.drift.clients and config.drift.round <= newest:
         federated = drifted(federated, drifting(config, federated))
-    return TrainedRun(method, state, population, newest, config, federated)
+    return TrainedRun(method, state, population, newest, config, federated, ledger)
 
 
-def _newest_state(checkpoints: Checkpoints, state_class: type):
+def _newest(checkpoints: Checkpoints, state_class: type):
     *before, newest = checkpoints.rounds()
     try:
-        return checkpoints.load(newest, state_class)[0]
+        return checkpoints.load(newest, state_class)
     except UserError as error:
         if not before:
             raise
         raise UserError(f"{str(error).removesuffix(ANEW)}; {_again(before[-1])}") from None
+
+
+def _ledger(config: RunConfig, federated: FederatedDataset, out: pathlib.Path, progress: Mapping) -> Ledger:
+    """The ledger of the run at its newest checkpoint; what no seed repeats has happened, whatever became of the rounds."""
+    everyone, then = population_in(config, federated, config.train.rounds), progress.get("releases", NOTHING)
+    ledger = Ledger(config.privacy, len(everyone), then)
+    ledger.file = out / directory.LEDGER
+    ledger.read_file()
+    ledger.check_holds(then, "the newest checkpoint")
+    ledger.file = None
+    return ledger
 
 
 def _again(done: int) -> str:

@@ -23,10 +23,12 @@ from tffcl.experiments.populations import build_population, held_out
 from tffcl.regular_files import check_replaceable, write_text
 from tffcl.reporting.files import find_runs
 from tffcl.reporting.marker import NEWCOMERS
+from tffcl.rounds.releases import accounted
 from tffcl.rounds.simulation import run_round
 from tffcl.runner import summary
 from tffcl.runner.directory import write_result
 from tffcl.runner.evaluator import Evaluator
+from tffcl.runner.privacy import privacy_notes
 from tffcl.runner.progress import progress_bar
 
 _AT_A_TIME = 20  # bounds the models in flight
@@ -67,7 +69,8 @@ def join_newcomers(
 
     The method gives each of them a model; it is tested on the newcomer's test images (`cluster` accuracy),
     and again after the newcomer has trained it for `newcomers.epochs` epochs with the run's hyper-parameters
-    (`local` accuracy). The run's own files stay as they are.
+    (`local` accuracy). The run's own files stay as they are: what newcomers tell is counted, with what the run has released, in
+    `privacy` of newcomers.json.
 
     Args:
       out: The directory of the run; `newcomers.csv` and `newcomers.json` are written into it.
@@ -79,7 +82,8 @@ def join_newcomers(
       The contents of newcomers.json.
 
     Raises:
-      UserError: If `out` holds no run, or one without held-out clients or without a checkpoint.
+      UserError: If `out` holds no run, or one without held-out clients or without a checkpoint, or its budget does not allow what
+        newcomers tell.
     """
     out = pathlib.Path(out)
     asked = load_run_config(out, trust_builders=trust_builders).newcomers
@@ -120,7 +124,8 @@ def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     config, federated, method = trained.config, trained.federated, trained.method
     _, ids = held_out(config, federated)
     arrivals, everyone = (fitted(build_population(federated, clients), method.model.example_spec) for clients in (ids, None))
-    admitted = method.admit(trained.state, arrivals)
+    with accounted(trained.ledger):
+        admitted = method.admit(trained.state, arrivals)
     models, rows = method.models_for(admitted, ids)
     views = method.views(admitted)
     clusters = views.clusters[everyone.index(ids)]
@@ -173,6 +178,7 @@ def _contents(trained: TrainedRun, joined: _Joined) -> dict:
             "local": summary.spread(joined.local_accuracy),
         },
         "clients": _rows(federated, joined),
+        **({} if (cost := trained.ledger.summary()) is None else {"privacy": cost}),
     }
 
 
@@ -243,6 +249,7 @@ def _lines(contents: dict):
     if contents["epochs"]:
         epochs = f"{contents['epochs']} epoch{'s' * (contents['epochs'] != 1)}"
         yield f"local accuracy: {_mean(accuracy['local'])} % (after {epochs} on its own data)"
+    yield from (f"{note}, newcomers included" for note in privacy_notes(contents.get("privacy")))
 
 
 def _percent(value: float | None) -> str:

@@ -25,7 +25,6 @@ from tffcl.export.phases import SUMMED, TRAININGS, Releases, describe_fields, de
 from tffcl.export.rehearsal import rehearse, synthetic_examples
 from tffcl.models.saved_model import save_models
 from tffcl.reporting.columns import text_cell
-from tffcl.reporting.marker import check_summary
 from tffcl.rounds.releases import accounted
 from tffcl.runner import directory as runs
 from tffcl.runner import state_arrays
@@ -72,8 +71,7 @@ def export_run(
     to = pathlib.Path(to)
     _check_free(to)
     trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders)
-    summary = check_summary(pathlib.Path(out)) or {}
-    return _export(trained, trained.config.as_dict(), to, summary.get("privacy"))
+    return _export(trained, trained.config.as_dict(), to, trained.ledger.summary())
 
 
 def export_result(result: Result, to: str | pathlib.Path) -> dict:
@@ -115,7 +113,7 @@ def _partial(to: pathlib.Path) -> pathlib.Path:
 def _export(trained: Trained, settings: Mapping, to: pathlib.Path, spent: Mapping | None) -> dict:
     """Writes everything beside `to` first; a run's settings are `task`, `algorithm`, `seed` and others by table.
 
-    What it has `spent` is `privacy` of its summary.
+    What it has `spent` is as `privacy` of its summary.
     """
     partial = _partial(to)
     partial.mkdir(parents=True)

@@ -118,7 +118,7 @@ def describe_privacy(found: Sequence[Release], spent: Mapping | None) -> dict:
 
     Args:
       found: What one round and some newcomers released.
-      spent: `privacy` of the run's summary.json; None where it has none.
+      spent: As `privacy` of the run's summary.json, up to the exported round; None where nothing had noise.
     """
     if not any(each.noise_multiplier or each.hidden for each in found):
         return {}
