@@ -109,7 +109,7 @@ def test_stocfls_clusters_come_and_go(model):
 @pytest.mark.parametrize("build", [build_fednova, build_scaffold])
 def test_secure_sums_hide_what_is_uploaded_beside_updates(tff_worker, model, population, build):
     """Control variates and numbers of steps: all that is aggregated are secure sums, and the models are the plain ones."""
-    secure, plain = (build(model, ONCE, aggregation=each) for each in ("secure_sum", None))
+    secure, plain = (build(model, ONCE, aggregation=each) for each in (by_name.aggregation("secure_sum"), None))
     composed = secure.engine.round_for(1)
     for name, process in composed.aggregators.items():
         serialized = tff.framework.serialize_computation(process.next).SerializeToString()
@@ -154,6 +154,10 @@ def test_what_would_travel_in_the_open_beside_hidden_updates_is_refused(model):
     fednova = ComposedParameters(signature="label_histogram", training="fednova", num_clusters=2)
     with pytest.raises(UserError, match="upload 'steps' beside 'update'"):
         build_composed(model, ONCE, fednova, aggregation=by_name.aggregation("dp"))
+    tffs_own = tff.learning.secure_aggregator(zeroing=False, clipping=False)
+    for build, name in ((build_fednova, "steps"), (build_scaffold, "control")):
+        with pytest.raises(UserError, match=f"upload '{name}' beside 'update'"):
+            build(model, ONCE, aggregation=tffs_own).engine.round_for(1).members_needed  # as a run asks before its first round
     for name in ("dp", "secure_sum"):
         with pytest.raises(UserError, match="StoCFL's clusters come and go"):
             build_stocfl(model, ONCE, aggregation=by_name.aggregation(name))

@@ -18,7 +18,7 @@ from tffcl.client_work.training import build_update_work
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
-from tffcl.errors import UserError
+from tffcl.errors import OVERWRITE, UserError
 from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, compose
@@ -170,7 +170,7 @@ class ClusteredTraining:
         lacks = sorted({*server.values, *server.private} - values.keys())
         if lacks:
             has = ", ".join(sorted(state.server)) or "models only"
-            raise UserError(f"the state has no {lacks[0]} (but {has}): it is of another version, and --overwrite starts anew")
+            raise UserError(f"the state has no {lacks[0]} (but {has}): it is of another version, and {OVERWRITE} starts anew")
         return values
 
     def brought_by(self, state: ClusteredState, client_ids) -> Sequence:

@@ -97,8 +97,14 @@ class Round:
 
     @functools.cached_property
     def simulated_aggregations(self) -> Mapping[str, tff.Computation]:
-        """The `next` of each aggregation process as a simulation runs it, by upload name."""
-        return {name: simulated(process.next) for name, process in self.aggregators.items()}
+        """The `next` of each aggregation process as a simulation runs it, by upload name.
+
+        Raises:
+          UserError: If an upload travels in the open beside secure sums.
+        """
+        found = {name: simulated(process.next) for name, process in self.aggregators.items()}
+        check_hidden(self.uploads, [name for name in found if found[name] is not self.aggregators[name].next])
+        return found
 
     @functools.cached_property
     def members_needed(self) -> int:

@@ -4,7 +4,7 @@ import contextlib
 import contextvars
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from tffcl.aggregators.traits import traits
@@ -72,9 +72,17 @@ def all_noised(uploads: Mapping) -> bool:
     return bool(uploads) and all(traits(factory).noise_multiplier for factory in uploads.values())
 
 
-def check_hidden(uploads: Mapping):
-    """Raises UserError if some uploads are hidden from the server, by secure sums or noise, and others travel in the open beside them."""
-    hidden = [name for name, factory in uploads.items() if traits(factory).hides_uploads]
+def check_hidden(uploads: Mapping, summed: Collection[str] = ()):
+    """Checks that no upload travels in the open beside others that secure sums or noise hide.
+
+    Args:
+      uploads: The aggregation factory of each upload, by name.
+      summed: Uploads of which a factory that does not say so, as TFF's own, takes secure sums.
+
+    Raises:
+      UserError: If one does.
+    """
+    hidden = [name for name, factory in uploads.items() if traits(factory).hides_uploads or name in summed]
     others = [name for name in uploads if name not in hidden]
     if hidden and others:
         raise UserError(
