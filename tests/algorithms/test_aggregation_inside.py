@@ -73,6 +73,7 @@ def test_secure_sums_are_simulated_and_exported_as_they_are(tff_worker, model, p
     assert not len(metrics.client_ids) and np.array_equal(alone.models, state.models)  # whose update the sum would be
     exported = method.exports().computations(method.initialize(population))["training"]
     assert b"federated_secure_sum" in tff.framework.serialize_computation(exported).SerializeToString()
+    assert "loss" not in str(exported.type_signature.result)  # no report of a client beside the sums
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.aggregators.collect import CollectFactory, collect
 from tffcl.aggregators.secure_sums import simulated
 from tffcl.aggregators.traits import traits
@@ -106,14 +107,16 @@ class Round:
         check_hidden(self.uploads, [name for name in found if found[name] is not self.aggregators[name].next])
         return found
 
+    def _has_secure_sums(self, name: str) -> bool:
+        return self.simulated_aggregations[name] is not self.aggregators[name].next
+
     @functools.cached_property
     def members_needed(self) -> int:
         """How many members a cluster must have in the round for all uploads to count, see `FactoryTraits`."""
         needed = [1]
-        for name, process in self.aggregators.items():
+        for name in self.aggregators:
             said = traits(self.uploads[name]).members_needed
-            has_secure_sums = self.simulated_aggregations[name] is not process.next
-            needed.append(said or (2 if has_secure_sums else 1))
+            needed.append(said or (2 if self._has_secure_sums(name) else 1))
         return max(needed)
 
     @functools.cached_property
@@ -132,7 +135,11 @@ class Round:
         without the clients' reports if uploads are hidden, since reports would reveal them.
         """
         uploads = {name: traits(factory).deployed() for name, factory in self.uploads.items()}
-        hidden = any(traits(factory).hides_uploads for factory in uploads.values())
+        hidden = any(
+            traits(factory).hides_uploads
+            or isinstance(factory, ClusteredMeanFactory) and not factory.is_plain and self._has_secure_sums(name)
+            for name, factory in uploads.items()
+        )
         if not hidden and all(uploads[name] is factory for name, factory in self.uploads.items()):
             return self
         return Round(self.work, uploads, self.server, self.weighting, reports=self.reports and not hidden)
