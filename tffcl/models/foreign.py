@@ -345,17 +345,18 @@ def _sum_to_one(outputs: np.ndarray) -> bool | None:
 
 
 def _left_out(loss, spec, classes: int) -> tuple[int, ...]:
-    """The classes of which a loss leaves labels out: it is the same whatever the outputs."""
+    """The classes of which a loss leaves labels out: it has no gradient for them."""
     shape = [1, *spec["y"].shape]
-    some = np.random.default_rng(0).dirichlet(np.ones(classes), [2, *shape]).astype(np.float32)  # probabilities, or logits
+    some = np.random.default_rng(0).uniform(0.5, 1.5, [*shape, classes])
+    some /= some.sum(axis=-1, keepdims=True)  # probabilities, or logits
 
-    def both():
-        return tf.map_fn(
-            lambda label: tf.stack([loss(tf.constant(outputs), tf.fill(shape, label)) for outputs in some]),
-            tf.range(classes),
-            fn_output_signature=tf.float32,
-        )
+    def moves(label):
+        outputs = tf.constant(some, tf.float32)
+        with tf.GradientTape() as tape:
+            tape.watch(outputs)
+            value = loss(outputs, tf.fill(shape, label))
+        gradient = tape.gradient(value, outputs, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+        return tf.reduce_any(tf.abs(tf.convert_to_tensor(gradient)) > 0)  # not where it is NaN, as of a mean over none
 
-    first, second = graph_function(both)().numpy().T
-    same = np.flatnonzero((first == second) | (np.isnan(first) & np.isnan(second)))
-    return tuple(same.tolist()) if len(same) < classes else ()
+    moved = graph_function(lambda: tf.map_fn(moves, tf.range(classes), fn_output_signature=tf.bool))().numpy()
+    return tuple(np.flatnonzero(~moved).tolist()) if moved.any() else ()
