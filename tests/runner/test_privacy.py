@@ -400,13 +400,14 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
 
 
 def test_clients_that_secure_sums_would_not_hide_are_in_the_notes(model, population, tmp_path):
-    def notes(clients_per_round):
+    def notes(clients_per_round, build=build_fedavg):
         return tffcl.train(
-            build_fedavg(model, TRAINING, aggregation=tffcl.aggregation("secure_sum")), population, rounds=2, show_progress=False,
-            clients_per_round=clients_per_round, out=tmp_path / f"{clients_per_round}",
+            build(model, TRAINING, aggregation=tffcl.aggregation("secure_sum")), population, rounds=2, show_progress=False,
+            clients_per_round=clients_per_round, out=tmp_path / f"{build.__name__}-{clients_per_round}",
         ).summary["notes"]  # fmt: skip
 
     assert notes(2) == []
+    assert any(note.startswith("never moved: model 0, 1; with secure sums") for note in notes(1, build_ifca))
     (note,) = notes(1)
     assert note.startswith("2 of the 2 clients that were drawn were in no round asked to train") and note.endswith("no client has trained")
 

@@ -288,7 +288,15 @@ class IFCA(Choosing):
         if state.averaging >= 0:
             return found
         notes = notes_of_models(self.model, state.assignment, self._parameters.num_clusters)
-        return dataclasses.replace(found, notes=(*found.notes, *notes))
+        return dataclasses.replace(found, notes=(*found.notes, *notes, *self._notes_of_waiting(state)))
+
+    def _notes_of_waiting(self, state: IFCAState) -> list[str]:
+        """Says which models have clients, and were never moved since too few of them were in a round."""
+        still = [row for row in np.unique(state.assignment) if np.array_equal(state.models[row], self._drawn[row])]
+        if not still or self._round.members_needed < 2:
+            return []
+        rows = ", ".join(map(str, still))
+        return [f"never moved: model {rows}; with secure sums a model of fewer than {self._round.members_needed} clients in a round waits"]
 
     def hides_empty_rounds(self, state: IFCAState) -> bool:
         return releases.all_noised(self._round.uploads)
