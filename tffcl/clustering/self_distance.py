@@ -144,7 +144,8 @@ def _answer(tree: hierarchical.Dendrogram, tests: "_Tests") -> tuple[int, str, s
     apart, alike = tests.inside(labels)
     if not alike:
         everybody, _ = tests.inside(np.zeros(clients, np.int32))
-        further = f"{everybody:.2f} times as far from each other as from themselves, {apart:.2f} times inside {number} clusters"
+        further = f"{everybody:.2f} times as far from each other as from themselves"
+        further += f", {apart:.2f} times inside {number} clusters" if number > 1 else ""
         return 1, DIFFER, f"clients differ, but not in groups: {further}; one cluster, unless threshold or num_clusters is set"
     inside = f"clients are as far from each other as from themselves ({apart:.2f} times)"
     if number == 1:
