@@ -48,7 +48,7 @@ def test_poisson_cohorts_as_dp_accounting_has_them(noise, expected):
     accountant = pld.PLDAccountant().compose(dp_accounting.SelfComposedDpEvent(event, 200))
     assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=1e-3)
     assert ledger.epsilon == pytest.approx(expected, abs=0.005)
-    assert ledger.neighbours == "add or remove a client"
+    assert ledger.summary()["neighbours"] == "add or remove a client"
 
 
 @pytest.mark.parametrize("noise", [2, 8])
@@ -58,7 +58,7 @@ def test_fixed_cohorts_count_half_of_the_noise(noise):
     event = dp_accounting.SampledWithoutReplacementDpEvent(100, 10, dp_accounting.GaussianDpEvent(noise / 2))
     accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE).compose(event, 50)
     assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA))
-    assert ledger.neighbours == "replace a client"
+    assert ledger.summary()["neighbours"] == "replace a client"
 
 
 def test_sampling_without_replacement_never_costs_more_than_it_would_without_amplification():
@@ -90,6 +90,15 @@ def test_what_a_client_tells_under_its_name_is_its_data_that_are_left_out_and_re
     assert 2 * several["epsilon"] < several["replacing_epsilon"] < epsilon_of_gaussian(all_of_everybody, DELTA) / 3
     for others in ([Release("a round", 1.0, 10, 100, 0.1)], [*mixed, Release("a round", 1.0, 10, 100)]):
         assert "replacing_epsilon" not in ledger_of(others).summary()
+
+
+def test_beside_open_rounds_of_drawn_cohorts_signatures_cost_what_they_cost_alone():
+    """The neighbours that are told are those of the epsilon that stands beside them."""
+    signatures = Release("the signatures", 1.0, 5, 5, once=True)
+    alone, told = ledger_of([signatures]).summary(), ledger_of([signatures, Release("a round", 0, 2, 5)]).summary()
+    assert told["epsilon"] is None and told["noised_epsilon"] == alone["epsilon"]
+    assert all(told[key] == alone[key] for key in ("neighbours", "replacing_epsilon"))
+    assert "7.581 with other data in their place" in privacy_notes(told)[0]
 
 
 def test_little_noise_of_cohorts_that_are_drawn_makes_no_jump():

@@ -161,14 +161,6 @@ class Ledger:
         """ε of all releases at δ; infinite where one had no noise."""
         return self._epsilon(self._counts)
 
-    @property
-    def neighbours(self) -> str:
-        """Which populations ε compares."""
-        if _replaces(self._counts):
-            return "replace a client"
-        named = any(kind.once and kind.noise for kind in self._counts)
-        return "a client's data left out, as if zeros" if named else "add or remove a client"
-
     def spend(self, *told: Release):
         """Counts releases that are about to happen together; what each client tells once counts once, whoever tells it when.
 
@@ -238,8 +230,8 @@ class Ledger:
     def summary(self, stopped: str = "") -> dict | None:
         """Returns what summary.json says; None where nothing that was released has noise.
 
-        `epsilon` is None, which stands for infinite, where `open_releases` came without noise; `noised_epsilon` is that of the
-        others. `replacing_epsilon` is what they cost at most where a client's data are replaced by others, not left out.
+        `epsilon` is None, which stands for infinite, where `open_releases` came without noise; `noised_epsilon` and `neighbours` are of
+        the others. `replacing_epsilon` is what they cost at most where a client's data are replaced by others, not left out.
         """
         noised = {kind: count for kind, count in self._counts.items() if kind.noise}
         if not noised and self.budget is None:
@@ -249,11 +241,11 @@ class Ledger:
         told = {
             "epsilon": None if opened else self.epsilon,
             "delta": self.delta,
-            "neighbours": self.neighbours,
+            "neighbours": _neighbours_in(noised or self._counts),
             "budget": self.budget,
         }
         told |= {"open_releases": opened, "noised_epsilon": self._epsilon(noised)} if opened else {}
-        if any(kind.once for kind in noised) and not _replaces(self._counts):
+        if any(kind.once for kind in noised) and not _replaces(noised):
             told["replacing_epsilon"] = replacing_epsilon_of(_times_of(noised), self.delta)
         return {**told, "releases": releases, **({"stopped": stopped} if stopped else {})}
 
@@ -292,6 +284,13 @@ def _replaces(counts) -> bool:
     return any(kind.rate < 0 and kind.clients < kind.population for kind in counts)
 
 
+def _neighbours_in(counts) -> str:
+    """Which populations ε of these releases compares."""
+    if _replaces(counts):
+        return "replace a client"
+    return "a client's data left out, as if zeros" if any(kind.once and kind.noise for kind in counts) else "add or remove a client"
+
+
 def warn_of_delta(ledger: Ledger, clients: int):
     """Says on standard error when δ allows to give a client away entirely."""
     if clients > 1 and ledger.delta >= 1 / clients:
@@ -309,7 +308,7 @@ def privacy_notes(summary: dict | None) -> list[str]:
     if summary["epsilon"] is None:
         return [
             f"not private: {_releases(summary['open_releases'])} without noise (signatures, uploads beside the updates, or what the method "
-            f"reads itself); those with noise alone cost epsilon {summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({summary['neighbours']})"
+            f"reads itself); those with noise alone cost epsilon {summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
         ]
     told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
     budget = "" if summary["budget"] is None else f", of a budget of {summary['budget']:g}"
