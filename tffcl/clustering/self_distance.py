@@ -147,7 +147,7 @@ def _answer(tree: hierarchical.Dendrogram, tests: "_Tests") -> tuple[int, str, s
         further = f"{everybody:.2f} times as far from each other as from themselves"
         further += f", {apart:.2f} times inside {number} clusters" if number > 1 else ""
         return 1, DIFFER, f"clients differ, but not in groups: {further}; one cluster, unless threshold or num_clusters is set"
-    inside = f"clients are as far from each other as from themselves ({apart:.2f} times)"
+    inside = f"clients are as far from each other as from themselves, up to chance ({apart:.2f} times)"
     if number == 1:
         return 1, ALIKE, f"nothing differs: {inside}; one cluster"
     alone = int((np.bincount(labels) == 1).sum())
