@@ -253,8 +253,7 @@ def test_run_then_report_then_similarity(capsys, tmp_path):
     assert main(["similarity", "demo_digits", "--out", str(tmp_path / "similarity")]) == 0
     said = capsys.readouterr().out
     assert "adjusted Rand index against the 4 true groups: 1.000" in said
-    assert "4 groups: inside them clients are as far from each other as from themselves" in said
-    assert 'clusters by that answer: algorithms.pacfl.threshold = "self"' in said
+    assert 'by threshold = "self": 4 groups: inside them clients are as far from each other as from themselves' in said
     assert "the next largest is at 4 clusters" in said and "no advice" in said and "as a task says it" not in said
     assert (tmp_path / "similarity" / "dendrogram.png").stat().st_size > 10_000
     with np.load(tmp_path / "similarity" / "proximity.npz") as saved:
@@ -262,7 +261,7 @@ def test_run_then_report_then_similarity(capsys, tmp_path):
     told = ["--set", "algorithms.pacfl.threshold=self", "--set", "partition.rotations=1", "--out", str(tmp_path / "similarity")]
     assert main(["similarity", "demo_digits", *told]) == 0
     said = capsys.readouterr().out
-    assert "nothing differs" in said and ": 1 cluster of sizes [40]" in said and "clusters by that answer" not in said
+    assert "nothing differs" in said and ": 1 cluster of sizes [40]" in said and "by threshold =" not in said
     with np.load(tmp_path / "similarity" / "proximity.npz") as saved:
         assert (saved["unit"], saved["tree_unit"]) == ("degrees", "self-distances")
 

@@ -357,6 +357,12 @@ def test_a_token_that_no_embedding_has_is_told_by_client(tmp_path):
         (lambda model, run: build_ifca(model, TRAINING, 3), r"parameters is of int; it must be a IFCAParameters\(...\)"),
         (lambda model, run: run(own_data.clinics()[0]), "population is of dict; it must be a tffcl.Population, as Population.from_arrays makes"),
         (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), {2: {}}), r"later\[2\] is of dict; it must be a tffcl.Population"),
+        (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), [{}]), "later is of list; it must be a mapping of rounds"),
+        (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), {0: {}}), "a round of later is 0; it must be a whole number from 1"),
+        (lambda model, run: run(clients := Population.from_arrays(own_data.clinics()[0]), {9: clients}), "later is from round 9 on, and the run has 2;"),
+        (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), out=3), "out is of int; it must be the name of a directory"),
+        (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), settings=[1]), "settings is of list; it must be nested tables"),
+        (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), settings={"a": 1}), "settings lack task or algorithm, which name"),
         (lambda model, run: tffcl.compare([build_fedavg(model, TRAINING)], "nowhere"), r"one of configs is of OneModel; .* tffcl.resolve.* tffcl.train"),
         (lambda model, run: tffcl.compare(build_fedavg(model, TRAINING), "nowhere"), "configs is of OneModel; it must be a list of what tffcl.resolve"),
         (lambda model, run: tffcl.run("demo_digits", "nowhere"), "config is of str; it must be what tffcl.resolve"),
@@ -370,8 +376,8 @@ def test_a_token_that_no_embedding_has_is_told_by_client(tmp_path):
 def test_an_object_of_the_wrong_kind_is_told_in_one_line(tmp_path, call, message):
     model = own_data.perceptron()
 
-    def trained(population, later=None):
-        return run(build_fedavg(model, TRAINING), population, tmp_path / "run", later=later)
+    def trained(population, later=None, *, out=tmp_path / "run", **how):
+        return run(build_fedavg(model, TRAINING), population, out, later=later, **how)
 
     with pytest.raises(UserError, match=message) as told:
         call(model, trained)

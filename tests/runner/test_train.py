@@ -298,7 +298,7 @@ def test_newcomers_and_changed_data_in_the_middle(model, population, tmp_path):
     assert run.summary["traffic"]["signature_bytes"] == 6 * 8
     for later, message in (
         ({3: first.restricted([0, 1, 2])}, "the population from round 3 on cannot follow the one before: client 4 is missing"),
-        ({0: population}, "the population from round 0 on cannot follow the one before: rounds count from 1"),
+        ({0: population}, "a round of later is 0; it must be a whole number from 1"),
     ):
         with pytest.raises(UserError, match=message):
             train(Means(model), first, tmp_path / "other", later=later)

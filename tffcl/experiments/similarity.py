@@ -133,19 +133,16 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
 
 def _formed(how: OneShotClustering, population: Population) -> tuple[Formed, tuple[str, ...]]:
     """The clusters by the task's settings, and what there is to say: whatever they are, whether clients differ, and in groups."""
-    if how.threshold == self_distance.SELF or not _takes_halves(how):
+    # FLT's distances are those of a map of all clients, which halves have no place in, and halves of private signatures would
+    # be further releases.
+    if how.threshold == self_distance.SELF or type(how) is not OneShotClustering or how.signature.noise_multiplier:
         formed = how.form(how.build_signing()(population))
         return formed, formed.notes
     by_itself = dataclasses.replace(how, threshold=self_distance.SELF, num_clusters=None)
     signed = by_itself.build_signing()(population)
     formed = how.form(Signed(signed.whole))
-    return formed, tuple(dict.fromkeys([*by_itself.form(signed).notes, *formed.notes]))
-
-
-def _takes_halves(how: OneShotClustering) -> bool:
-    """Whether halves of clients can be compared: FLT's map of all clients has no place for them, and of private signatures they
-    would be further releases."""
-    return type(how) is OneShotClustering and not how.signature.noise_multiplier
+    answer, *odd = by_itself.form(signed).notes
+    return formed, tuple(dict.fromkeys([f'by threshold = "self": {answer}', *odd, *formed.notes]))
 
 
 def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None, map_clients: bool = False) -> str:
@@ -191,8 +188,6 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
         yield f"{len(labels)} clients of {config.task}, {found.how.metric}: {measured}"
     yield from found.notes
     if found.how.threshold != self_distance.SELF:
-        if _takes_halves(found.how):
-            yield f'clusters by that answer: algorithms.{config.algorithm}.threshold = "self"'
         yield from _suggested(config, found)
     sizes = np.unique(labels, return_counts=True)[1].tolist()
     settings = f"as the method cuts the tree (at {found.threshold:.4g} {found.tree_unit})"

@@ -63,8 +63,7 @@ class Stages:
         self.starts = [0, *sorted(later or {})]
         self.populations = [population]
         for start in self.starts[1:]:
-            reason = "rounds count from 1" if start < 1 else _why_not_after(self.populations[-1], later[start])
-            if reason:
+            if reason := _why_not_after(self.populations[-1], later[start]):
                 raise UserError(f"the population from round {start} on cannot follow the one before: {reason}")
             self.populations.append(_with_versions(self.populations[-1], later[start]))
         # A cache of this object, not of the class: that would keep the data of every run until the process ends.

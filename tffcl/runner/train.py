@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 from collections.abc import Mapping
 
@@ -12,7 +13,7 @@ from tffcl.clients import kept, sampling
 from tffcl.clients.fitting import fitted
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
-from tffcl.errors import tell
+from tffcl.errors import UserError, tell
 from tffcl.models.foreign import check_start
 from tffcl.reporting.marker import read_marker
 from tffcl.rounds import releases, watching
@@ -32,7 +33,7 @@ from tffcl.runner.stages import Stages
 from tffcl.runner.told import told_of
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.runtime.memory import budget, budget_bytes, parse_bytes
-from tffcl.validation import check_kind
+from tffcl.validation import Count, check_kind, check_value
 
 
 def train(
@@ -99,8 +100,7 @@ def train(
     """
     runtime.check_process()
     checks.check_method(method)
-    for place, each in {"population": population, **{f"later[{start}]": each for start, each in (later or {}).items()}}.items():
-        check_kind(place, each, Population, "a tffcl.Population, as Population.from_arrays makes one")
+    _check_given(population, later, settings, out)
     method = as_method(method)
     most = None if memory is None else parse_bytes(memory)
     protocol = Protocol(rounds, clients_per_round, seed, evaluate_every, checkpoint_every, keep_checkpoints, sample)
@@ -132,6 +132,19 @@ def train(
         raise unwritten(error, out, checkpoints) from None
 
 
+def _check_given(population, later, settings, out):
+    """Raises UserError if an argument is of another kind than it can be."""
+    check_kind("later", later or {}, Mapping, "a mapping of rounds to populations")
+    check_kind("settings", settings or {}, Mapping, 'nested tables, {"task": ..., "algorithm": ...}')
+    check_kind("out", out, (str, os.PathLike), "the name of a directory")
+    if settings and not {"task", "algorithm"} <= settings.keys():
+        raise UserError("settings lack task or algorithm, which name the run in tables")
+    for start in later or {}:
+        check_value("a round of later", start, Count)
+    for place, each in {"population": population, **{f"later[{start}]": each for start, each in (later or {}).items()}}.items():
+        check_kind(place, each, Population, "a tffcl.Population, as Population.from_arrays makes one")
+
+
 def _prepared(method, protocol: Protocol, population: Population, later, settings: Mapping, place_unseen: bool, privacy) -> Job:
     """The job of a run whose clients fit the model and the cohort; nothing has been computed."""
     spec = method.model.example_spec
@@ -140,6 +153,8 @@ def _prepared(method, protocol: Protocol, population: Population, later, setting
         check_examples(each, spec, method.model.num_classes)
         check_tokens(method.model, each)
     stages = Stages(method.model, population, later)
+    if stages.starts[-1] > protocol.rounds:
+        raise UserError(f"later is from round {stages.starts[-1]} on, and the run has {protocol.rounds}; until= stops a run before its end")
     sampling.sample_cohort(
         population.client_ids, protocol.clients_per_round, protocol.seed, 1
     )  # too large a cohort is told now
