@@ -25,7 +25,7 @@ TASK = f"""
 extends = "{ROOT / "tests/conformance/digits.toml"}"
 train.rounds = 3
 
-[algorithms.flis_hc]
+[algorithms.flux]
 warm_up_rounds = 1
 [algorithms.ifca]
 num_clusters = 2
