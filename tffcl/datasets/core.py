@@ -226,12 +226,14 @@ class Dataset(Shown):
             for split, (x, y) in (("train", train), ("test", test))
         )
         largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))
-        mean, std = arrays.measured(train.x) if train.are_images and len(train) else (0.0, 1.0)
-        owners = (
-            (None, None)
-            if clients is None
-            else arrays.owners_of(*map(np.asarray, clients), (f"{name}: clients of train", f"{name}: clients of test"))
-        )
+        mean: tuple[float, ...] | float = 0.0
+        std: tuple[float, ...] | float = 1.0
+        if train.are_images and len(train):
+            mean, std = arrays.measured(train.x)
+        owners: tuple[np.ndarray | None, np.ndarray | None] = (None, None)
+        if clients is not None:
+            of_train, of_test = map(np.asarray, clients)
+            owners = arrays.owners_of(of_train, of_test, (f"{name}: clients of train", f"{name}: clients of test"))
         return cls(
             name,
             train,
