@@ -138,8 +138,8 @@ def test_runs_of_other_settings_are_not_parsed(tmp_path, ran, nothing_known, mon
     compare.compare(configs([0]), tmp_path)
     monkeypatch.undo()
     (fedavg, _) = configs([1])
-    parsed, loads = [], study_pace.tomllib.loads
-    monkeypatch.setattr(study_pace.tomllib, "loads", lambda text: parsed.append(text) or loads(text))
+    parsed, parse = [], study_pace.parse_toml
+    monkeypatch.setattr(study_pace, "parse_toml", lambda text: parsed.append(text) or parse(text))
     assert set(study_pace.earlier_runs([tmp_path], [fedavg.as_dict()])) == {study_pace.fingerprint(fedavg.as_dict())}
     assert len(parsed) == 1 and 'algorithm = "fedavg"' in parsed[0]
 

@@ -124,4 +124,4 @@ def test_who_trusts_it_or_names_the_same_herself_goes_on(forged, capsys):
     assert not study_plan.kept(foreign, out)
     assert not canary.exists()
     assert main(["export", "--check", str(to), "--trust-builders"]) == 2  # it is called, and gives no factory
-    assert canary.exists() and "unknown aggregation ''" in capsys.readouterr().err  # what the command printed
+    assert canary.exists() and "aggregation is ''; it must be an aggregation factory" in capsys.readouterr().err  # what the command printed

@@ -314,7 +314,7 @@ def test_a_method_that_is_told_a_number_of_clusters_is_told_that_of_the_groups(c
 
 def test_the_time_that_the_runs_took_is_said_and_a_shared_run_counts_once(league, read, tmp_path):
     runs = {file.parent: json.loads(file.read_text())["seconds"]["total"] for file in read.path.glob("**/summary.json")}
-    assert f"seed 0; {human_time(sum(runs.values()))} of training, evaluation and clustering." in read.setting
+    assert f"seed 0; {human_time(sum(runs.values()))} of training, evaluation and clustering; set otherwise" in read.setting
     copy = shutil.copytree(read.path, tmp_path / "results")
     noted = json.loads((copy / "study.json").read_text())
     noted["cells"] += [{**cell, "column": "again"} for cell in noted["cells"]]
@@ -325,7 +325,9 @@ def test_the_time_that_the_runs_took_is_said_and_a_shared_run_counts_once(league
     assert study_results.read_study(copy).setting == read.setting
     for file in copy.glob("**/seed-0"):
         shutil.rmtree(file)
-    assert study_results.read_study(copy).setting == "Run with 2 rounds; seeds 0, 5, 6."
+    assert study_results.read_study(copy).setting == (
+        "Run with 2 rounds; seeds 0, 5, 6; set otherwise than in the tasks: train.clients_per_round, train.local_epochs."
+    )
 
 
 def test_other_work_on_the_machine_does_not_count_as_a_methods_seconds(read, tmp_path):
