@@ -37,8 +37,8 @@ from tests import memory
 # Files that one process runs: umap-learn compiles for half a minute in each process that maps.
 MAPPING = (
     "conformance/test_conformance.py",
-    "runner/test_changes_in_a_run.py",
-    "runner/test_flt_runs.py",
+    "runs/test_changes_in_a_run.py",
+    "runs/test_flt_runs.py",
     "algorithms/test_flt.py",
     "algorithms/test_dynamic_clustering.py",
     "clustering/test_client_relatedness.py",
@@ -48,28 +48,28 @@ MAPPING = (
 # whole data sets, which take a gigabyte for a moment, while a process holds little else.
 LONGEST = (
     *MAPPING,
-    "datasets/test_datasets_real.py",
-    "datasets/test_datasets_federated.py",
+    "lab/datasets/test_datasets_real.py",
+    "lab/datasets/test_datasets_federated.py",
     "test_notebooks.py",
-    "experiments/test_study.py",
+    "lab/batches/test_study.py",
     "signatures/test_private_signatures.py",
-    "experiments/test_composed.py",
+    "lab/tasks/test_composed.py",
     "aggregators/test_deployed_forms.py",
-    "runner/test_run.py",
-    "runner/test_own_data.py",
-    "experiments/test_own_parts.py",
+    "runs/test_run.py",
+    "runs/test_own_data.py",
+    "lab/tasks/test_own_parts.py",
     "runtime/test_remote_workers.py",
-    "runner/test_stocfl_runs.py",
-    "experiments/test_diverging.py",
+    "runs/test_stocfl_runs.py",
+    "lab/batches/test_diverging.py",
     "export/test_private_exports.py",
-    "runner/test_privacy.py",
+    "runs/test_privacy.py",
     "attacks/test_leakage.py",
     "signatures/test_subspace.py",
     "export/test_export.py",
-    "test_cli.py",
+    "lab/cli/test_cli.py",
     "learning/test_clustered_fed_avg.py",
-    "experiments/test_sweep.py",
-    "experiments/test_own_methods.py",
+    "lab/batches/test_sweep.py",
+    "lab/tasks/test_own_methods.py",
 )
 
 
@@ -103,7 +103,7 @@ BLANK = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b5500"
     "00000a49444154789c636800000082008177cd72b60000000049454e44ae426082"
 )
-LOOKING = ("tests/reporting/", "tests/experiments/test_sweep.py")
+LOOKING = ("tests/lab/reporting/", "tests/lab/batches/test_sweep.py")
 _looking = [True]
 
 
@@ -114,21 +114,21 @@ def pytest_runtest_setup(item):
 @pytest.fixture(scope="session", autouse=True)
 def pictures_where_they_are_looked_at():
     """Every run draws its report: the figures are made in all tests, and turned into points, for most of a second, where a test looks."""
-    from tffcl.reporting import gallery
+    from tffcl.lab.reporting import report_figures
 
-    draw = gallery.to_png
+    draw = report_figures.to_png
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gallery, "to_png", lambda figure: draw(figure) if _looking[0] else BLANK)
+        patch.setattr(report_figures, "to_png", lambda figure: draw(figure) if _looking[0] else BLANK)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
 def no_trials():
     """What runs will take is tried out in the tests of the clock, and not before every longer run of the others."""
-    from tffcl.experiments import clock
+    from tffcl.lab.batches import run_time_estimate
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clock, "WORTH_A_TRIAL", 10**12)
+        patch.setattr(run_time_estimate, "WORTH_A_TRIAL", 10**12)
         yield
 
 

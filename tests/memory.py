@@ -21,9 +21,9 @@ def give_back():
     global _left
     if resident_bytes() < max(MOST_BYTES, _left + GROWTH_BYTES):
         return
-    from tffcl import kept_builds, runtime
+    from tffcl import runtime, trace_cache
 
-    kept_builds.forget_all()
+    trace_cache.forget_all()
     runtime.renew_local_worker()
     for kept in gc.get_objects():
         # TFF keeps the last 128 computations that contexts have compiled, those of contexts that are gone among them.

@@ -5,8 +5,8 @@ import collections
 import numpy as np
 import tensorflow as tf
 
+from tffcl.client_work.client_work import visiting_order
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.order import visiting_order
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tffcl.cli import main
 from tffcl.errors import UserError, printable
+from tffcl.lab.cli.main import main
 
 ODD = "a\nb\r\x1b[31mred\x1b[0m \u202egnp.exe\u2066 \x9b2J \u200b\ufeff\x00"
 SHOWN = r"a\nb\r\x1b[31mred\x1b[0m \u202egnp.exe\u2066 \x9b2J \u200b\ufeff\x00"

@@ -6,8 +6,8 @@ import dataclasses
 import numpy as np
 
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.kept_builds import built_once, forget_all
 from tffcl.models.mlp import build_mlp
+from tffcl.trace_cache import built_once, forget_all
 
 
 def counted():
@@ -45,7 +45,7 @@ def test_models_without_a_key_are_like_no_other():
 
 
 def test_the_least_recently_used_are_dropped(monkeypatch):
-    monkeypatch.setattr("tffcl.kept_builds._MOST", 2)
+    monkeypatch.setattr("tffcl.trace_cache._MOST", 2)
     build, calls = counted()
     first, second = build(1), build(2)
     assert build(1) is first

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tffcl.cli import build_parser
+from tffcl.lab.cli.main import build_parser
 from tffcl.runtime import RemoteWorkers
 
 yaml = pytest.importorskip("yaml")

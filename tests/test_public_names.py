@@ -10,7 +10,7 @@ import pytest
 import tffcl
 from tffcl.public_names import stub
 
-PACKAGES = [tffcl, tffcl.algorithms, tffcl.learning]
+PACKAGES = [tffcl, tffcl.algorithms, tffcl.learning, tffcl.parts]
 
 
 def by_name(package):

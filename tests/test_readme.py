@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from tffcl.cli import build_parser
-from tffcl.experiments import catalog, tasks
-from tffcl.experiments.completion import _parsers
+from tffcl.lab.cli.listing import _parsers
+from tffcl.lab.cli.main import build_parser
+from tffcl.lab.tasks import catalog, task_file
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -56,4 +56,4 @@ def test_methods_and_tasks_are_there():
     assert len(named) > 12 and not named - set(catalog.ALGORITHMS)
     assert set(catalog.ALGORITHMS) <= set(re.findall(r"`(\w+)`", README)), "every method is named"
     used = re.findall(r"tffcl (?:run|compare|show|similarity|sweep) ([a-z]\w+)", " ".join(p.read_text() for p in PAGES))
-    assert used and not set(used) - set(tasks.task_names()) - {"my_task"}
+    assert used and not set(used) - set(task_file.task_names()) - {"my_task"}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tffcl import regular_files
-from tffcl.clients.archive import write_arrays
+from tffcl.clients.client_state import write_arrays
 from tffcl.errors import UserError
 from tffcl.regular_files import read_text, replacing, write_text
 

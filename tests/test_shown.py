@@ -9,9 +9,9 @@ import pytest
 
 import tffcl
 from tffcl.algorithms.method import ClusteredState, Views
-from tffcl.experiments import catalog
-from tffcl.runner.result import Result, Trained
-from tffcl.shown import table
+from tffcl.display import table
+from tffcl.lab.tasks import catalog
+from tffcl.runs.result import Result, Trained
 
 LONGEST = 200
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from tffcl.cli import main
+from tffcl.lab.cli.main import main
 
 sys.exit(main())

@@ -29,8 +29,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 import msgspec.inspect as kinds
 
+from tffcl.display import Shown
 from tffcl.errors import UserError, unknown
-from tffcl.shown import Shown
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Whole = Annotated[int, msgspec.Meta(ge=0)]

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
-from tffcl.aggregators.uniform_mean import UniformMeanFactory
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, UniformMeanFactory
 from tffcl.errors import UserError
 
 STRUCT = collections.OrderedDict(a=np.float32, b=tff.TensorType(np.float32, [2]))

@@ -9,13 +9,13 @@ import tensorflow_federated as tff
 import tffcl
 from tests.runtime.processes import Processes
 from tests.short_runs import TRAINING, cohort_of, deployed_inputs
-from tffcl.aggregators.attacked import AttackedFactory
+from tffcl.aggregators.upload_attacks import AttackedFactory
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
-from tffcl.experiments import config, prepare
-from tffcl.experiments.catalog import ALGORITHMS
-from tffcl.export import forms
+from tffcl.export import deployment_forms
+from tffcl.lab.tasks import build, resolve
+from tffcl.lab.tasks.catalog import ALGORITHMS
 from tffcl.rounds import blocks
 from tffcl.rounds.simulation import run_round
 from tffcl.validation import keys_of
@@ -39,19 +39,19 @@ def round_of(model, label):
 @pytest.mark.parametrize("label", RULES)
 def test_each_rule_has_a_map_reduce_form_and_those_of_sums_alone_the_other(tff_worker, model, population, label):
     composed = round_of(model, label)
-    form = forms.build_form("map_reduce", composed.deployed)
+    form = deployment_forms.build_form("map_reduce", composed.deployed)
     assert isinstance(form, tff.backends.mapreduce.MapReduceForm)
     assert not missing_on_devices(operations_of(form.work))
     if label in SUMS_ONLY:
         silent = composed.as_promised.deployed
         assert "loss" not in str(silent.type_signature.result) and "client_id" not in str(silent.type_signature.result)
-        form = forms.build_form("distribute_aggregate", silent)
+        form = deployment_forms.build_form("distribute_aggregate", silent)
         assert isinstance(form, tff.backends.mapreduce.DistributeAggregateForm)
         serialized = tff.framework.serialize_computation(silent).SerializeToString()
         assert b"federated_secure_sum_bitwidth" in serialized and b"federated_aggregate" not in serialized
     else:
         with pytest.raises(Exception):
-            forms.build_form("distribute_aggregate", composed.deployed)
+            deployment_forms.build_form("distribute_aggregate", composed.deployed)
 
 
 @pytest.mark.parametrize("label", ["compression", "robust median", "robust clipping"])
@@ -75,12 +75,12 @@ def test_every_rule_can_be_cut_into_blocks(tff_worker, model, label):
 
 def test_what_is_loaded_of_a_run_has_fresh_noise_and_nobody_malicious(tff_worker):
     overrides = {"aggregation": {"name": "dp"}, "attack": {"share": 0.2}, "model": {"hidden": 4}}
-    chosen = config.resolve("demo_digits", "fedavg", overrides=overrides)
-    federated = prepare.load_data(chosen)
-    model = prepare.build_model(chosen, federated)
+    chosen = resolve.resolve("demo_digits", "fedavg", overrides=overrides)
+    federated = build.load_data(chosen)
+    model = build.build_model(chosen, federated)
 
     def factory(**more):
-        return prepare.build_method(chosen, model, federated, **more).engine.round_for(1).uploads["update"]
+        return build.build_method(chosen, model, federated, **more).engine.round_for(1).uploads["update"]
 
     deployed, simulated = factory(), factory(simulated=True)
     assert type(deployed).__name__ == "PrivateClusteredMeanFactory" and type(simulated).__name__ == "AttackedFactory"
@@ -101,7 +101,7 @@ def test_what_is_exported_has_nothing_of_a_simulation(tff_worker, model, populat
     state = method.initialize(population)
     training = method.exports().computations(state)["training"]
     assert b"StatelessRandomNormal" not in tff.framework.serialize_computation(training).SerializeToString()
-    assert forms.draws_noise(training) == (label != "attacked")
+    assert deployment_forms.draws_noise(training) == (label != "attacked")
     if label == "attacked":  # the same client moves the model alike, whatever its ID
         (client,) = deployed_inputs(cohort_of(population, [0], 1), key=np.zeros(1, np.int32))
         value = {"models": state.models, "aggregators": state.aggregators}
@@ -117,9 +117,9 @@ def test_no_methods_export_has(tff_worker, name):
     # Steps travel beside FedNova's updates, and StoCFL's clusters come and go: neither takes noise inside clusters.
     rule = "uniform_mean" if name in ("fednova", "stocfl") else "dp"
     small = {"model": {"hidden": 4}, "partition": {"clients": 8}, "dataset": {"server_examples": 60}}
-    chosen = config.resolve("demo_digits", name, overrides={"attack": {"share": 0.2}, "aggregation": {"name": rule}, **small})
-    federated = prepare.load_data(chosen)
-    method = prepare.build_method(chosen, prepare.build_model(chosen, federated), federated, simulated=True)
+    chosen = resolve.resolve("demo_digits", name, overrides={"attack": {"share": 0.2}, "aggregation": {"name": rule}, **small})
+    federated = build.load_data(chosen)
+    method = build.build_method(chosen, build.build_model(chosen, federated), federated, simulated=True)
     for each, computation in method.exports().build().items():
         written = tff.framework.serialize_computation(computation).SerializeToString()
         assert b"StatelessRandomNormal" not in written or each == "signature", each

@@ -10,7 +10,7 @@ from scipy import stats
 
 import tffcl
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
-from tffcl.aggregators.secure_sums import simulated
+from tffcl.aggregators.secure_mean import simulated
 from tffcl.errors import UserError
 
 SIZE = 6

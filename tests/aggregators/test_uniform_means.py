@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory
-from tffcl.aggregators.uniform_mean import UniformMeanFactory
+from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory, UniformMeanFactory
 from tffcl.algorithms.solo import build_own_round
 from tffcl.client_work.local_sgd import LocalTraining
 

@@ -19,7 +19,7 @@ from tffcl.algorithms.scaffold import build_scaffold
 from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
-from tffcl.runner import state_arrays
+from tffcl.runs import state_arrays
 
 MEAN = tff.aggregators.MeanFactory(no_nan_division=True)
 ONCE = LocalTraining(epochs=1, batch_size=0, learning_rate=0.1)

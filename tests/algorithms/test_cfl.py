@@ -9,8 +9,8 @@ from tests.oracles import cfl as oracle
 from tffcl.algorithms.cfl import CFLParameters, build_cfl
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.kept import KeptStates
 from tffcl.errors import UserError
 from tffcl.rounds.traffic import Traffic
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
-from tffcl.algorithms import choosing
-from tffcl.algorithms.choosing import build_trying, losses_of_few
+from tffcl.algorithms import choosing_method
+from tffcl.algorithms.choosing_method import build_trying, losses_of_few
 from tffcl.algorithms.clove import CLoVEParameters, build_clove
 from tffcl.algorithms.flis_dc import FLISDCParameters, build_flis_dc
 from tffcl.algorithms.flis_hc import FLISHCParameters, build_flis_hc
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca
 from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_sgd import build_local_sgd
-from tffcl.clustering.loss_vectors import group_by_losses
-from tffcl.rounds.asking import ask_all
+from tffcl.clustering.model_kmeans import group_by_losses
+from tffcl.rounds.client_queries import ask_all
 
 CHOOSERS = (build_ifca, IFCAParameters), (build_clove, CLoVEParameters)
 
@@ -99,7 +99,7 @@ def test_losses_of_many_small_clients_are_those_that_each_would_answer(tff_worke
     ifca, clove = (build(model, TRAINING, how(num_clusters=4)) for build, how in CHOOSERS)
     people = []
     monkeypatch.setattr(
-        choosing, "ask_all", lambda *given, **more: people.append(given[2].client_ids.tolist()) or ask_all(*given, **more)
+        choosing_method, "ask_all", lambda *given, **more: people.append(given[2].client_ids.tolist()) or ask_all(*given, **more)
     )
     np.testing.assert_array_equal(ifca.chosen_rows(models, population), asked.argmin(axis=1))
     assert people == [[1]]

@@ -14,9 +14,8 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fednova import FedNovaParameters, build_fednova
 from tffcl.algorithms.fedprox import FedProxParameters, build_fedprox
 from tffcl.algorithms.scaffold import ScaffoldParameters, build_scaffold
-from tffcl.client_work.local_sgd import LocalTraining, build_full_gradient
-from tffcl.client_work.step_weights import build_step_weight
-from tffcl.clients.kept import KeptStates
+from tffcl.client_work.local_sgd import LocalTraining, build_full_gradient, build_step_weight
+from tffcl.clients.client_state import KeptStates
 from tffcl.errors import UserError
 from tffcl.models import flat, layer_weights, layers
 

@@ -20,7 +20,8 @@ from tffcl.algorithms.solo import build_solo
 from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.errors import UserError
-from tffcl.experiments import config, prepare
+from tffcl.lab.tasks import build as prepare
+from tffcl.lab.tasks import resolve
 
 PLAIN = dataclasses.replace(TRAINING, momentum=0.0)
 BUILDERS = {
@@ -110,7 +111,7 @@ def test_stocfls_global_model_counts_clients_as_its_clusters_do(tff_worker, mode
 
 
 def test_a_task_asks_for_both():
-    said = config.parse_overrides(["train.learning_rate_decay=0.99", "aggregation.name=uniform_mean"])
-    found = config.resolve("demo_digits", "fedavg", overrides=said)
+    said = resolve.parse_overrides(["train.learning_rate_decay=0.99", "aggregation.name=uniform_mean"])
+    found = resolve.resolve("demo_digits", "fedavg", overrides=said)
     assert prepare.local_training(found.train).learning_rate_decay == 0.99
     assert type(prepare.build_aggregation(found)) is type(build_uniform_mean())

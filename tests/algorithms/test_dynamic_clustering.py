@@ -9,9 +9,9 @@ from tests.algorithms.conftest import same_groups
 from tests.short_runs import TRAINING, cohort_of, split
 from tffcl.algorithms.flt import FLTParameters, build_flt
 from tffcl.clients.population import Population
-from tffcl.clustering.change_flags import ChangeFlags, Triggers
+from tffcl.clustering.reclustering import ChangeFlags, Triggers
 from tffcl.errors import UserError
-from tffcl.runner import state_arrays
+from tffcl.runs import state_arrays
 
 EVERYONE = np.arange(9)
 

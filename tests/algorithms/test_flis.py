@@ -11,16 +11,16 @@ import tensorflow_federated as tff
 from tests.short_runs import deployed_inputs, split
 from tffcl.algorithms.flis_dc import FLISDCParameters, build_flis_dc, build_joint_round
 from tffcl.algorithms.flis_hc import FLISHCParameters, build_clustering, build_flis_hc
-from tffcl.client_work.examples import stack
-from tffcl.client_work.local_evaluation import build_count_correct, build_mean_loss
+from tffcl.client_work.client_work import stack
+from tffcl.client_work.evaluation import build_count_correct, build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.clients.cohort import Cohort
 from tffcl.clustering.inference_similarity import inference_similarity
 from tffcl.errors import UserError
 from tffcl.models.mlp import build_mlp
-from tffcl.rounds.asking import build_collection
+from tffcl.rounds.client_queries import build_collection
 from tffcl.rounds.traffic import Traffic, type_bytes
-from tffcl.signatures.answers import build_answer, build_inference, related
+from tffcl.signatures.predictions import build_answer, build_inference, related
 
 TRAINING = LocalTraining(epochs=10, batch_size=10, learning_rate=0.1)
 TURNS = [0, 1, 0, 1, 2, 2, 0, 1]

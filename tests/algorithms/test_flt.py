@@ -14,7 +14,7 @@ from tffcl.algorithms.ifca import IFCAParameters, build_ifca
 from tffcl.algorithms.method import ClusteredState
 from tffcl.algorithms.pca_km_hc import PCAKMHCParameters, build_pca_km_hc
 from tffcl.algorithms.solo import build_solo
-from tffcl.clustering.relations import GAP, ClientRelatedness
+from tffcl.clustering.relatedness_graph import GAP, ClientRelatedness
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import build_autoencoder
 

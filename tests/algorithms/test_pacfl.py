@@ -15,7 +15,7 @@ from tffcl.clients.client_examples import as_examples
 from tffcl.clients.population import population_of
 from tffcl.errors import UserError
 from tffcl.rounds.traffic import Traffic
-from tffcl.runner.state_arrays import pack, unpack
+from tffcl.runs.state_arrays import pack, unpack
 
 HOW = PACFLParameters(num_vectors=5, metric="angle_sum", num_clusters=2)
 

@@ -12,7 +12,7 @@ from tffcl.algorithms.ditto import DittoParameters, build_ditto
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fedprox import FedProxParameters, build_fedprox
 from tffcl.algorithms.solo import build_solo
-from tffcl.clients.kept import KeptStates
+from tffcl.clients.client_state import KeptStates
 from tffcl.errors import UserError
 from tffcl.rounds.traffic import Traffic, type_bytes
 

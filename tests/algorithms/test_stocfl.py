@@ -10,12 +10,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs, models_of, split
+from tffcl.algorithms.bilevel_training import SequentialGlobal
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.sequential_global import SequentialGlobal
 from tffcl.algorithms.stocfl import StoCFLParameters, build_bilevel_round, build_clustering, build_stocfl
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
-from tffcl.clustering.known_clients import KnownClients
-from tffcl.clustering.stochastic import Partition
+from tffcl.clustering.stochastic import KnownClients, Partition
 from tffcl.errors import Diverged, UserError
 from tffcl.rounds.traffic import Traffic, type_bytes
 

@@ -22,9 +22,9 @@ from sklearn.metrics import adjusted_rand_score
 from tqdm import tqdm
 
 from tffcl.client_work.autoencoding import build_encode, build_fine_tune
-from tffcl.clustering.relations import GAP, ClientRelatedness
-from tffcl.experiments import config, prepare
-from tffcl.experiments.encoders import find_encoder
+from tffcl.clustering.relatedness_graph import GAP, ClientRelatedness
+from tffcl.lab.tasks import build, resolve
+from tffcl.lab.tasks.encoders import find_encoder
 
 RATE = 0.01  # of SGD, the paper's
 CENTRES = (1, 2, 3, 5, 10)
@@ -33,7 +33,7 @@ THRESHOLDS = (GAP, 1.0)
 
 def codes_of(task: str, options) -> tuple[list[np.ndarray], np.ndarray]:
     """Each client's codes `float32 [n, e]`, and the true groups."""
-    federated = prepare.load_data(config.resolve(task, "flt"), options.data_dir)
+    federated = build.load_data(resolve.resolve(task, "flt"), options.data_dir)
     autoencoder, vector = find_encoder(
         options.encoder, federated.train.x.shape[1:], epochs=options.encoder_epochs, examples=options.examples,
         data_dir=options.data_dir,

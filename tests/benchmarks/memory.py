@@ -30,19 +30,19 @@ def main():
     from tffcl import runtime
     from tffcl.clients import sampling
     from tffcl.clients.cohort import Cohort
-    from tffcl.experiments import config, prepare
-    from tffcl.experiments.populations import build_population
+    from tffcl.lab.tasks import build, resolve
+    from tffcl.lab.tasks.populations import build_population
     from tffcl.rounds import watching
-    from tffcl.runner.evaluator import Evaluator
+    from tffcl.runs.evaluator import Evaluator
     from tffcl.runtime import memory
 
-    overrides = config.parse_overrides(["train.local_epochs=1", *options.set])
-    chosen = config.resolve(options.task, options.method, overrides=overrides)
+    overrides = resolve.parse_overrides(["train.local_epochs=1", *options.set])
+    chosen = resolve.resolve(options.task, options.method, overrides=overrides)
     start = time.perf_counter()
-    federated = prepare.load_data(chosen, options.data_dir)
+    federated = build.load_data(chosen, options.data_dir)
     population = build_population(federated)
     print(f"{len(population):,} clients: {time.perf_counter() - start:.1f} s, process {resident():.0f} MB")
-    method = prepare.build_method(chosen, prepare.build_model(chosen, federated), federated, options.data_dir)
+    method = build.build_method(chosen, build.build_model(chosen, federated), federated, options.data_dir)
     print(f"{method.model}, {chosen.train.clients_per_round} clients a round")
     worker = runtime.use_local_worker()
     budget = memory.budget(memory.parse_bytes(options.memory)) if options.memory else contextlib.nullcontext()

@@ -29,8 +29,8 @@ def measure(clients: int, rounds: int, data_dir: str | None, budget: str | None)
     from tffcl.clients import sampling
     from tffcl.clients.cohort import Cohort
     from tffcl.clients.large_rows import joined
-    from tffcl.experiments import config, prepare
-    from tffcl.experiments.populations import build_population
+    from tffcl.lab.tasks import build, resolve
+    from tffcl.lab.tasks.populations import build_population
     from tffcl.rounds import watching
     from tffcl.runtime import memory
 
@@ -40,12 +40,12 @@ def measure(clients: int, rounds: int, data_dir: str | None, budget: str | None)
         rows: np.ndarray | None = None
 
     overrides = {"partition": {"clients": clients, "test": "classes"}, "train": {"clients_per_round": clients // 5}}
-    chosen = config.resolve("flt_emnist_letters_scenario_4_mlp", "fedavg", overrides=overrides)
-    federated = prepare.load_data(chosen, data_dir)
+    chosen = resolve.resolve("flt_emnist_letters_scenario_4_mlp", "fedavg", overrides=overrides)
+    federated = build.load_data(chosen, data_dir)
     population = build_population(federated)
-    model = prepare.build_model(chosen, federated)
+    model = build.build_model(chosen, federated)
     worker = runtime.use_local_worker()
-    training = build_related_training(model, prepare.local_training(chosen.train))
+    training = build_related_training(model, build.local_training(chosen.train))
     relatedness = np.random.default_rng(0).random((clients, clients)) < 0.1
     relatedness = np.maximum(relatedness | relatedness.T, np.eye(clients)).astype(np.float32)
     # As after many rounds: a model for every client.

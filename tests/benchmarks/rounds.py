@@ -29,10 +29,10 @@ from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.clustering import hierarchical, proximity
-from tffcl.experiments import config, prepare
-from tffcl.experiments.populations import build_population
-from tffcl.rounds.asking import build_signing
-from tffcl.runner.evaluator import Evaluator
+from tffcl.lab.tasks import build, resolve
+from tffcl.lab.tasks.populations import build_population
+from tffcl.rounds.client_queries import build_signing
+from tffcl.runs.evaluator import Evaluator
 from tffcl.signatures.subspace import build_subspace
 
 CORES = len(os.sched_getaffinity(0))
@@ -51,10 +51,10 @@ class Setting:
     """Data, model and cohort that all contestants share."""
 
     def __init__(self, data_dir):
-        self.config = config.resolve("pacfl_fmnist_label_skew_20", "pacfl")
-        self.federated = prepare.load_data(self.config, data_dir)
-        self.model = prepare.build_model(self.config, self.federated)
-        self.training = prepare.local_training(self.config.train)
+        self.config = resolve.resolve("pacfl_fmnist_label_skew_20", "pacfl")
+        self.federated = build.load_data(self.config, data_dir)
+        self.model = build.build_model(self.config, self.federated)
+        self.training = build.local_training(self.config.train)
         self.population = build_population(self.federated)
         self.clients = sampling.sample_cohort(self.population.client_ids, 10, 0, 1)
         self.cohort = Cohort(self.population, self.clients, (0, 1))

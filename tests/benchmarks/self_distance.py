@@ -21,10 +21,9 @@ from sklearn.metrics import adjusted_rand_score
 from tffcl.clustering import self_distance
 from tffcl.clustering.hierarchical import GAP, group
 from tffcl.clustering.self_distance import Halves, able, judge
-from tffcl.clustering.signature_distances import subspace_angles
-from tffcl.clustering.vector_metrics import vector_distances
-from tffcl.datasets.federated import load_federated
-from tffcl.experiments.populations import build_population
+from tffcl.clustering.vector_distances import subspace_angles, vector_distances
+from tffcl.lab.datasets.federated import load_federated
+from tffcl.lab.tasks.populations import build_population
 
 VECTORS = 3
 

@@ -21,7 +21,7 @@ def load_images():
     """Returns `(start, count) -> (x, y)` of Fashion-MNIST's training images, shuffled."""
     import numpy as np
 
-    from tffcl.datasets.federated import load_dataset
+    from tffcl.lab.datasets.federated import load_dataset
 
     images = load_dataset({"name": "fashion_mnist"}, seed=0).train
     order = np.random.default_rng(0).permutation(len(images.y))
@@ -39,7 +39,7 @@ def sign(sizes: list[str], repeats: int):
     from tffcl.clients.population import Population
     from tffcl.models.autoencoder import build_autoencoder
     from tffcl.models.lenet5 import build_lenet5
-    from tffcl.rounds.asking import build_signing
+    from tffcl.rounds.client_queries import build_signing
     from tffcl.signatures.anchor_gradient import build_anchor_gradient
     from tffcl.signatures.embedding import build_embedding
     from tffcl.signatures.subspace import build_subspace

@@ -6,9 +6,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.client_work.client_work import visiting_order
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.order import visiting_order
 from tffcl.models.mlp import build_mlp
 
 

@@ -4,10 +4,9 @@ import tensorflow as tf
 
 from tests.oracles import softmax_regression
 from tffcl.client_work import local_sgd
-from tffcl.client_work.examples import stack
-from tffcl.client_work.local_evaluation import build_count_correct, build_predict
+from tffcl.client_work.client_work import stack, visiting_order
+from tffcl.client_work.evaluation import build_count_correct, build_predict
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
-from tffcl.client_work.order import visiting_order
 from tffcl.errors import UserError
 from tffcl.models.mlp import build_mlp
 

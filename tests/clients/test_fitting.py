@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tffcl.clients.fitting import as_type, fitted
+from tffcl.clients.example_types import as_type, fitted
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 

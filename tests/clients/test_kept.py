@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tffcl.algorithms.method import ClusteredState
-from tffcl.clients.kept import KeptStates, KeptStore, stored_in
+from tffcl.clients.client_state import KeptStates, KeptStore, stored_in
 from tffcl.errors import UserError
-from tffcl.runner.checkpoints import PROGRESS_KEYS, Checkpoints
+from tffcl.runs.checkpoints import PROGRESS_KEYS, Checkpoints
 
 SIZE = 4 * 5  # bytes of a value
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tests.memory import resident_bytes
-from tffcl.clients import kept, large_rows
+from tffcl.clients import client_state, large_rows
 from tffcl.errors import UserError
 
 
@@ -26,7 +26,7 @@ def test_a_matrix_in_a_file_is_the_one_in_memory(tmp_path, monkeypatch):
     in_memory = large_rows.joined(parts(), (130, 3))
     assert in_memory.flags.owndata
     monkeypatch.setattr(large_rows, "MEMORY_BYTES", 0)
-    with kept.stored_in(tmp_path / "kept"):
+    with client_state.stored_in(tmp_path / "kept"):
         in_file = large_rows.joined(parts(), (130, 3))
     assert isinstance(in_file, np.ndarray) and not in_file.flags.writeable
     np.testing.assert_array_equal(in_file, in_memory)

@@ -15,8 +15,8 @@ from tests.own_data import client_data
 from tffcl.clients import sources
 from tffcl.clients.population import Population
 from tffcl.clients.sources import check_examples
+from tffcl.csv_files import read_table
 from tffcl.errors import UserError
-from tffcl.reporting.columns import read_table
 
 X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 1, 0, 2, 1])
 SPEC = {"x": tf.TensorSpec([2], tf.float32), "y": tf.TensorSpec([], tf.int32)}

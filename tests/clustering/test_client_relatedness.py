@@ -10,14 +10,8 @@ from scipy.cluster import hierarchy
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import distance
 
-from tffcl.clustering import centre_map, hierarchical
-from tffcl.clustering.client_relatedness import (
-    DISTANCES,
-    assign_to_nearest,
-    client_distances,
-    flatten,
-    relate,
-)
+from tffcl.clustering import hierarchical, taskonomy
+from tffcl.clustering.taskonomy import DISTANCES, assign_to_nearest, client_distances, flatten, relate
 from tffcl.errors import UserError
 
 seeds = st.integers(0, 2**32 - 1)
@@ -235,7 +229,7 @@ OPTIONS = {"seed": 5, "num_neighbors": 6}
 
 @pytest.fixture(scope="module")
 def fitted(centres):
-    return centre_map.fit_map(*centres[:2], **OPTIONS)
+    return taskonomy.fit_map(*centres[:2], **OPTIONS)
 
 
 def test_groups_come_out_of_the_map(centres, fitted):
@@ -248,8 +242,8 @@ def test_groups_come_out_of_the_map(centres, fitted):
 
 def test_the_same_centres_and_seed_make_the_same_map(centres, fitted):
     made, mask, _ = centres
-    np.testing.assert_array_equal(centre_map.fit_map(made, mask, **OPTIONS).points, fitted.points)
-    other = centre_map.fit_map(made, mask, **{**OPTIONS, "seed": 6}).points
+    np.testing.assert_array_equal(taskonomy.fit_map(made, mask, **OPTIONS).points, fitted.points)
+    other = taskonomy.fit_map(made, mask, **{**OPTIONS, "seed": 6}).points
     assert not np.array_equal(other, fitted.points)
 
 
@@ -257,7 +251,7 @@ def test_the_map_does_not_depend_on_order_or_on_what_is_masked(centres, fitted):
     made, mask, _ = centres
     order = np.random.default_rng(1).permutation(30)
     garbage = np.where(mask[..., None], made, np.nan)
-    mixed = centre_map.fit_map(garbage[order][:, ::-1], mask[order][:, ::-1], **OPTIONS).points
+    mixed = taskonomy.fit_map(garbage[order][:, ::-1], mask[order][:, ::-1], **OPTIONS).points
     np.testing.assert_array_equal(mixed, fitted.points[order][:, ::-1])
 
 
@@ -268,7 +262,7 @@ def test_newcomers_are_placed_one_by_one_beside_their_like(centres, fitted):
     assert placed.shape == (6, 2, 2) and not placed[~mask[:6]].any()
     np.testing.assert_array_equal(assign_to_nearest(placed, mask[:6], fitted.points, mask, groups), groups[:6])
     np.testing.assert_array_equal(fitted.place(new[3:4], mask[3:4])[0], placed[3])
-    again = centre_map.fit_map(made, mask, **OPTIONS)
+    again = taskonomy.fit_map(made, mask, **OPTIONS)
     np.testing.assert_array_equal(again.place(new, mask[:6]), placed)
     assert fitted.place(new[:0], mask[:0]).shape == (0, 2, 2)
     with pytest.raises(UserError, match="centres of newcomers have 9 features; the map was made of 10"):
@@ -279,7 +273,7 @@ def test_newcomers_are_placed_one_by_one_beside_their_like(centres, fitted):
 def test_few_centres_and_equal_ones(count):
     made = np.random.default_rng(0).normal(size=(count, 1, 5)).astype(np.float32)
     copies = np.concatenate([made, made])
-    points = centre_map.fit_map(copies, np.ones((2 * count, 1), bool), seed=0, num_components=3).points
+    points = taskonomy.fit_map(copies, np.ones((2 * count, 1), bool), seed=0, num_components=3).points
     assert points.shape == (2 * count, 1, 3) and np.isfinite(points).all()
     np.testing.assert_array_equal(points[:count], points[count:])
 
@@ -291,11 +285,11 @@ ONE = np.ones((3, 1), bool)
     "call, message",
     [
         (
-            lambda: centre_map.fit_map(np.zeros((9, 1, 2)), np.ones((9, 1), bool), seed=0),
+            lambda: taskonomy.fit_map(np.zeros((9, 1, 2)), np.ones((9, 1), bool), seed=0),
             "at least 4 different ones; there are 1",
         ),
-        (lambda: centre_map.fit_map(np.zeros((3, 1, 2)), ONE, seed=0, num_neighbors=1), "num_neighbors 1 .* at least 2"),
-        (lambda: centre_map.fit_map(np.zeros((3, 1, 2)), ONE, seed=0, min_dist=1.5), "min_dist 1.5; .* from 0 to 1"),
+        (lambda: taskonomy.fit_map(np.zeros((3, 1, 2)), ONE, seed=0, num_neighbors=1), "num_neighbors 1 .* at least 2"),
+        (lambda: taskonomy.fit_map(np.zeros((3, 1, 2)), ONE, seed=0, min_dist=1.5), "min_dist 1.5; .* from 0 to 1"),
         (lambda: client_distances(np.zeros((3, 1, 2)), ONE, distance="match"), "did you mean 'matching'"),
         (lambda: client_distances(np.zeros((3, 1)), ONE), r"centres of the clients are float64 of shape \(3, 1\)"),
         (lambda: client_distances(np.zeros((3, 1, 2)), ONE[:2]), r"mask of the clients is bool of shape \(2, 1\)"),

@@ -12,7 +12,7 @@ from scipy import linalg
 from tests.oracles import angles as oracle
 from tffcl.clustering import proximity
 from tffcl.clustering.proximity import METRICS, principal_angles
-from tffcl.clustering.signature_distances import subspace_angles
+from tffcl.clustering.vector_distances import subspace_angles
 from tffcl.errors import UserError
 
 # float32 keeps about 7e-6 degrees near 90; sums of several angles a few times that.

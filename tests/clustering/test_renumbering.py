@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tffcl.clustering.renumbering import mean_of_members, renumbered
+from tffcl.clustering.reclustering import mean_of_members, renumbered
 
 
 def test_clusters_keep_the_number_that_most_members_had():

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tffcl.clustering import umap_learn
+from tffcl.clustering import projection
 
 # Lays points out and places others; tells which loops were compiled here, and which came from the disk.
 LAID_OUT = """
@@ -40,9 +40,9 @@ def laid_out(place) -> dict:
     return json.loads(subprocess.run([sys.executable, "-c", LAID_OUT], env=told, check=True, capture_output=True).stdout)
 
 
-@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in umap_learn._LOOPS.items() for name in names])
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in projection._LOOPS.items() for name in names])
 def test_the_installed_version_has_the_loops_and_keeps_them(module, name):
-    umap_learn.load_umap()
+    projection.load_umap()
     loop = getattr(importlib.import_module(module), name)
     assert type(loop._cache).__name__ == "FunctionCache"
 

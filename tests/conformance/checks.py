@@ -22,14 +22,14 @@ from tffcl.algorithms.method import as_method
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
-from tffcl.export import forms, phases
-from tffcl.export.export_run import first_value
-from tffcl.export.rehearsal import difference, recorded
+from tffcl.export import deployment_forms, phases
+from tffcl.export.dry_run import difference, recorded
+from tffcl.export.writer import first_value
 from tffcl.rounds import blocks
 from tffcl.rounds.plain_containers import plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic, type_bytes
-from tffcl.runner import state_arrays
-from tffcl.runner.checks import check_method, check_state
+from tffcl.runs import state_arrays
+from tffcl.runs.method_checks import check_method, check_state
 
 
 def check_contract(subject: Subject):
@@ -196,14 +196,14 @@ def check_forms(subject: Subject):
     for name, parts in subject.forms.items():
         computation = subject.computations[name]
         if isinstance(parts, str):
-            assert forms.hands_out_kept(computation), f"{name} has no MapReduceForm: {parts}"
+            assert deployment_forms.hands_out_kept(computation), f"{name} has no MapReduceForm: {parts}"
             continue
         if subject.exported:
             place = subject.exported.directory / "computations" / name / "map_reduce"
             assert any(line.startswith(f"{place}: as the whole computation") for line in subject.exported.lines)
             continue
         state, clients = subject.arguments[name]
-        rebuilt = forms.run_map_reduce(parts, state, list(clients))
+        rebuilt = deployment_forms.run_map_reduce(parts, state, list(clients))
         apart = difference(computation(state, clients), rebuilt)
         assert apart.close, f"{name}: its MapReduceForm gives other numbers, by up to {apart.largest:.3g}"
 
@@ -237,7 +237,7 @@ def check_rounds_from_the_first_values(subject: Subject):
             given["aggregators"] = state["aggregators"]  # who of a cohort is related, which its coordinator puts in
         apart = difference(given, state)
         assert apart.close, f"the server's values differ by up to {apart.largest:.3g} from those that a run has then"
-        state = plain_containers(forms.run(computations["training"], state, clients)[0])
+        state = plain_containers(deployment_forms.run(computations["training"], state, clients)[0])
     apart = difference(exports.server_values(subject.second.state), {name: state[name] for name in begun})
     assert apart.close, f"after two rounds the server's values differ by up to {apart.largest:.3g}"
 

@@ -13,12 +13,13 @@ from tests.conformance import checks
 from tests.conformance.subject import Exported, Subject
 from tests.runtime.processes import Processes
 from tffcl.clients import sampling
-from tffcl.experiments import config, prepare
-from tffcl.experiments.catalog import ALGORITHMS
-from tffcl.experiments.populations import build_population
-from tffcl.export import forms
-from tffcl.export.export_check import check_export
-from tffcl.export.export_run import export_run
+from tffcl.export import deployment_forms
+from tffcl.lab.tasks import build as prepare
+from tffcl.lab.tasks import resolve
+from tffcl.lab.tasks.catalog import ALGORITHMS
+from tffcl.lab.tasks.export_check import check_export
+from tffcl.lab.tasks.export_run import export_run
+from tffcl.lab.tasks.populations import build_population
 
 # Methods whose rounds two workers share in the suite, one of each kind of aggregation; the others do so with `-m slow`.
 TWO_WORKERS = {"pacfl", "flis_dc", "stocfl", "ditto"}
@@ -48,8 +49,8 @@ def small_parameters(name: str) -> dict:
     return values
 
 
-def configured(name: str, **overrides) -> config.RunConfig:
-    return config.resolve(TASK, name, overrides={"algorithms": {name: small_parameters(name)}, **overrides})
+def configured(name: str, **overrides) -> resolve.RunConfig:
+    return resolve.resolve(TASK, name, overrides={"algorithms": {name: small_parameters(name)}, **overrides})
 
 
 def pytest_collection_modifyitems(items):
@@ -98,7 +99,7 @@ def name(request):
 @pytest.fixture(scope="module")
 def formed_once():
     """The deployment forms of a computation that several methods have are made once."""
-    make, made = forms.build_form, {}
+    make, made = deployment_forms.build_form, {}
 
     def once(kind, computation):
         if (kind, computation) not in made:
@@ -110,9 +111,9 @@ def formed_once():
             raise made[kind, computation]
         return made[kind, computation]
 
-    forms.build_form = once
+    deployment_forms.build_form = once
     yield
-    forms.build_form = make
+    deployment_forms.build_form = make
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.clients import kept
+from tffcl.clients import client_state
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
-from tffcl.export import forms
-from tffcl.export.rehearsal import recording, rehearse, synthetic_examples
-from tffcl.runner import state_arrays
+from tffcl.export import deployment_forms as forms
+from tffcl.export.dry_run import recording, rehearse, synthetic_examples
+from tffcl.runs import state_arrays
 from tffcl.runtime import use_local_worker
 
 SEED = 7
@@ -90,7 +90,7 @@ class Subject:
     def running(self):
         """This machine's worker computes, and what clients keep has its files here."""
         use_local_worker()
-        with kept.stored_in(pathlib.Path(self._files.name)):
+        with client_state.stored_in(pathlib.Path(self._files.name)):
             yield
 
     def cohort(self, clients, number: int, population: Population | None = None) -> Cohort:
@@ -193,7 +193,7 @@ def assert_same(first: Mapping, second: Mapping):
 
 
 def _kept_in(value, place: str):
-    if isinstance(value, kept.KeptStates):
+    if isinstance(value, client_state.KeptStates):
         yield place, value
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):

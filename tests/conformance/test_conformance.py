@@ -13,12 +13,12 @@ from tests.conformance import checks, strangers
 from tests.conformance.conftest import configured
 from tests.conformance.subject import DoesNotApply, Subject
 from tffcl.clients.cohort import Cohort
-from tffcl.experiments import prepare
-from tffcl.experiments.catalog import ALGORITHMS
+from tffcl.lab.tasks import build
+from tffcl.lab.tasks.catalog import ALGORITHMS
 from tffcl.references import load_reference
-from tffcl.runner.evaluator import Evaluator
+from tffcl.runs.evaluator import Evaluator
 
-OWN = pathlib.Path(__file__).parents[1] / "experiments" / "own"
+OWN = pathlib.Path(__file__).parents[1] / "lab" / "tasks" / "own"
 # What the clients' graphs of a method are known to have that device runtimes lack, by computation.
 LACKING = {"pca_km_hc": {"signature": ["SelfAdjointEigV2"]}}
 # Methods that fill all clusters with any cohort, so that none is ever missed.
@@ -65,7 +65,7 @@ def test_sums_take_the_place_of_keyed_means(subject, name):
 @pytest.fixture(scope="module")
 def pretrained(data_dir):
     """A user's Keras model with scikit-learn's weights, that knows the task's images in both positions."""
-    train = prepare.load_data(configured("fedavg"), data_dir).train
+    train = build.load_data(configured("fedavg"), data_dir).train
     x = np.concatenate([train.x, np.rot90(train.x, 2, axes=(1, 2))]) / 255
     found = MLPClassifier([24], random_state=1, max_iter=40, learning_rate_init=0.01, tol=0.01)
     found.fit(x.reshape(len(x), -1), np.tile(train.y, 2))
@@ -86,7 +86,7 @@ APART = {"ifca", "clove"}  # whose models differ at first; the others are slow
 def test_trained_weights_are_kept(pretrained, name, clients, data_dir, worker):
     worker.use_local_worker()
     settings = configured(name, train={"learning_rate": 1e-4})
-    method = prepare.build_method(settings, pretrained, prepare.load_data(settings, data_dir), data_dir)
+    method = build.build_method(settings, pretrained, build.load_data(settings, data_dir), data_dir)
     population, evaluator = clients[0], Evaluator(pretrained, clients[0])
     before = evaluator.cluster_accuracy(pretrained.initial[np.newaxis], np.zeros(len(population), int)).mean()
     state, _ = method.next(method.initialize(population), Cohort(population, population.client_ids, (1, 1)))
@@ -99,8 +99,8 @@ def test_trained_weights_are_kept(pretrained, name, clients, data_dir, worker):
 def built_by(data_dir):
     """`(class) -> a builder of a stranger's method`, with the task's model."""
     settings = configured("fedavg")
-    model = prepare.build_model(settings, prepare.load_data(settings, data_dir))
-    return lambda method: functools.partial(method, model, prepare.local_training(settings.train))
+    model = build.build_model(settings, build.load_data(settings, data_dir))
+    return lambda method: functools.partial(method, model, build.local_training(settings.train))
 
 
 def test_a_strangers_method_conforms(built_by, clients, two_workers):

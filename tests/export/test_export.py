@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 import tffcl
-from tffcl.cli import main
-from tffcl.experiments import config
-from tffcl.export import export_check, forms, manifest
+from tffcl.export import deployment_forms, manifest
+from tffcl.lab.cli.main import main
+from tffcl.lab.tasks import export_check, resolve
 
 SHORT = {"train": {"rounds": 2}, "dataset": {"server_examples": 60}}
 
 
 def exported(directory, algorithm, **method):
     """A short run of digits and its export: `(OUT, DIR, manifest)`."""
-    from tffcl.export.export_run import export_run
+    from tffcl.lab.tasks.export_run import export_run
 
     out, to = directory / "out", directory / "to"
     overrides = {**SHORT, "algorithms": {algorithm: method}}
-    tffcl.run(config.resolve("demo_digits", algorithm, overrides=overrides), out, show_progress=False)
+    tffcl.run(resolve.resolve("demo_digits", algorithm, overrides=overrides), out, show_progress=False)
     return out, to, export_run(out, to)
 
 
@@ -77,8 +77,8 @@ def test_the_sum_gives_the_models_of_the_keyed_mean(tff_worker, pacfl):
     _, to, contents = pacfl
     results = []
     for name in ("training", "training_summed"):
-        computation = forms.read_computation(to / "computations" / name / "computation.pb")
-        given = forms.read_value(to / "check" / f"{name}.input.pb", computation.type_signature.parameter)
+        computation = deployment_forms.read_computation(to / "computations" / name / "computation.pb")
+        given = deployment_forms.read_value(to / "check" / f"{name}.input.pb", computation.type_signature.parameter)
         results.append(np.asarray(computation(given[0], list(given[1]))[0]["models"]))
     start = np.asarray(given[0]["models"])
     assert np.abs(results[0] - start).max() > 1e-3
@@ -92,10 +92,10 @@ def test_a_summed_round_silences_a_client_whose_model_is_not_finite(tff_worker):
     import tensorflow_federated as tff
 
     from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
-    from tffcl.client_work.work import ClientResult, ClientWork, keyed
+    from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
     from tffcl.rounds.composer import compose
-    from tffcl.rounds.server_steps import keyed_server
-    from tffcl.rounds.summed import build_summed_round
+    from tffcl.rounds.server import keyed_server
+    from tffcl.rounds.sum_only_form import build_summed_round
 
     def moves(received, client):
         value = client["moved"] + 0 * received["model"]
@@ -216,10 +216,10 @@ def test_a_file_with_right_checksums_and_wrong_contents_is_refused(capsys, tff_w
     place = copied / "computations" / "training"
     if what == "other numbers":
         output = copied / "check" / "training.output.pb"
-        kind = forms.read_computation(place / "computation.pb").type_signature
-        state, clients = forms.read_value(copied / "check" / "training.input.pb", kind.parameter)
-        _, reports = forms.read_value(output, kind.result)
-        forms.write_value(output, (state, reports), kind.result)
+        kind = deployment_forms.read_computation(place / "computation.pb").type_signature
+        state, clients = deployment_forms.read_value(copied / "check" / "training.input.pb", kind.parameter)
+        _, reports = deployment_forms.read_value(output, kind.result)
+        deployment_forms.write_value(output, (state, reports), kind.result)
         expected = "gives other numbers than the library when it was exported"
     elif what == "no computation":
         (place / "computation.pb").write_bytes(b"something else")
@@ -303,8 +303,8 @@ def test_whatever_is_exchanged_is_found_though_all_checksums_are_right(capsys, t
 def test_no_clients_examples_are_written(pacfl):
     """The check's clients are random: none of their images is of the data."""
     out, to, _ = pacfl
-    computation = forms.read_computation(to / "computations" / "training" / "computation.pb")
-    _, clients = forms.read_value(to / "check" / "training.input.pb", computation.type_signature.parameter)
+    computation = deployment_forms.read_computation(to / "computations" / "training" / "computation.pb")
+    _, clients = deployment_forms.read_value(to / "check" / "training.input.pb", computation.type_signature.parameter)
     written = np.stack([each["x"] for client in clients for each in client["examples"].as_numpy_iterator()])
     data = tffcl.load_run(out).federated.train.x
     assert not (written.reshape(len(written), 1, -1) == data.reshape(1, len(data), -1)).all(-1).any()

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 import tffcl
-from tests.experiments.own.my_methods import Histograms
+from tests.lab.tasks.own.my_methods import Histograms
 from tests.short_runs import TRAINING
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
-from tffcl.cli import main
 from tffcl.errors import UserError
-from tffcl.experiments import config
-from tffcl.export.export_check import check_export
+from tffcl.lab.cli.main import main
+from tffcl.lab.tasks import resolve
+from tffcl.lab.tasks.export_check import check_export
 
 
 def trained(method, population, out):
@@ -42,10 +42,10 @@ def test_a_simulation_is_exported_as_it_would_be_deployed(tff_worker, tmp_path, 
     """Of tffcl.run: no seed of its noise, of updates and of signatures, and no attack; and what it costs is said."""
     overrides = {
         "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 8}, "partition": {"clients": 8}, "model": {"hidden": 4},
-        "algorithms": {"pacfl": {"num_clusters": 2, "threshold": config.tasks.UNSET, "signature_noise_multiplier": 0.5}},
+        "algorithms": {"pacfl": {"num_clusters": 2, "threshold": resolve.tasks.UNSET, "signature_noise_multiplier": 0.5}},
         "aggregation": {"name": "dp", "noise_multiplier": 0.5}, "attack": {"share": 0.25},
     }  # fmt: skip
-    result = tffcl.run(config.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False)
+    result = tffcl.run(resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False)
     assert type(result.trained.method.engine.round_for(2).uploads["update"]).__name__ == "AttackedFactory"
     manifest = tffcl.export_result(result, tmp_path / "to")
     for name, about in manifest["computations"].items():

@@ -8,11 +8,11 @@ import pytest
 import tensorflow_federated as tff
 
 import tffcl
-from tffcl.cli import main
-from tffcl.experiments import config
-from tffcl.export import forms
-from tffcl.export.export_run import export_run
+from tffcl.export import deployment_forms
 from tffcl.export.manifest import read_manifest, write_manifest
+from tffcl.lab.cli.main import main
+from tffcl.lab.tasks import resolve
+from tffcl.lab.tasks.export_run import export_run
 
 pytestmark = pytest.mark.slow  # which forms there are is tested without a run, see aggregators/test_deployed_forms
 # Aggregation, its options, and whether the server sees sums alone, so that TFF can make a DistributeAggregateForm.
@@ -37,7 +37,7 @@ def exported(tmp_path_factory):
                 "aggregation": {"name": name, **options}, "algorithms": {method: own},
             }  # fmt: skip
             overrides["train"]["clients_per_round"] = 4
-            chosen = config.resolve("demo_digits", method, overrides=overrides)
+            chosen = resolve.resolve("demo_digits", method, overrides=overrides)
             tffcl.run(chosen, place / "out", show_progress=False)
             export_run(place / "out", place / "to")
             made[label, method] = place / "to"
@@ -57,7 +57,7 @@ def test_what_is_exported_runs_and_shows_no_client(exported, capsys, label):
     serialized = (to / training["file"]).read_bytes()
     assert (b"federated_secure_sum_bitwidth" in serialized) == sums_alone
     # Nothing but models, sums and noisy counts comes to the server: no report and no client ID.
-    result = forms.read_computation(to / training["file"]).type_signature.result
+    result = deployment_forms.read_computation(to / training["file"]).type_signature.result
     assert tff.structure.name_list(result[1].member) == ["measurements"] and "loss" not in str(result)
     assert main(["export", "--check", str(to)]) == 0
     said = capsys.readouterr().out
@@ -97,7 +97,7 @@ def test_a_file_that_draws_no_noise_is_refused(exported, capsys, tmp_path):
 def test_private_signatures_are_exported_with_noise(exported, capsys):
     to = exported("dp", "pacfl", num_clusters=2, threshold=None, signature_noise_multiplier=0.5)
     about = read_manifest(to)["computations"]["signature"]
-    assert about["check"]["noise"] and forms.draws_noise(forms.read_computation(to / about["file"]))
+    assert about["check"]["noise"] and deployment_forms.draws_noise(deployment_forms.read_computation(to / about["file"]))
     assert main(["export", "--check", str(to)]) == 0
     assert f"{to}/computations/signature/computation.pb: shapes as" in capsys.readouterr().out
 

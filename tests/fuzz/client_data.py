@@ -13,7 +13,7 @@ from tests.fuzz.command import Case
 from tests.fuzz.files_of_runs import damage, equal
 from tffcl.clients.population import Population, population_of
 from tffcl.clients.sources import check_examples
-from tffcl.datasets.loaders.npz import load_npz
+from tffcl.lab.datasets.loaders.npz import load_npz
 
 _RNG = np.random.default_rng(0)
 _X, _Y = _RNG.random([20, 8, 8, 1], np.float32), _RNG.integers(0, 3, 20).astype(np.int32)

@@ -8,8 +8,8 @@ import signal
 import traceback
 from collections.abc import Iterable
 
-from tffcl.cli import main
 from tffcl.errors import UserError
+from tffcl.lab.cli.main import main
 
 SECONDS = 30  # after which a command counts as timed out
 
@@ -60,8 +60,9 @@ def _alarm(*_):
 
 def stop_before_training(monkeypatch):
     """Lets commands end where a run would begin to train, or an encoder: data, model and method are there, if it has got so far."""
-    from tffcl.experiments import encoders, study_pace
-    from tffcl.experiments import run as runs
+    from tffcl.lab.batches import run as runs
+    from tffcl.lab.batches import study_pace
+    from tffcl.lab.tasks import encoders
 
     load, asked = runs.prepare.load_data, []
 

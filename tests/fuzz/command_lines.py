@@ -67,8 +67,8 @@ def _is_as_written(config, key: str, text: str) -> bool:
 
 def settings_cases(monkeypatch, count: int):
     """Returns what came of values of --set that Hypothesis draws."""
-    from tffcl.experiments.declared import declared
-    from tffcl.experiments.methods import find_method
+    from tffcl.lab.tasks.declared import declared
+    from tffcl.lab.tasks.method_settings import find_method
 
     keys = [(method, f"{section}.{key}") for section, own in _SECTIONS.items() for key in own for method in _METHODS]
     for method in _METHODS:
@@ -166,7 +166,7 @@ def _wrong_line(rng: random.Random) -> list[str]:
 
 def line_cases(monkeypatch, count: int, seed: int):
     """Yields what came of command lines with something wrong in them."""
-    from tffcl.experiments import show, study
+    from tffcl.lab.batches import show, study
 
     def stop(*args, **kwargs):
         raise command.Reached(None)

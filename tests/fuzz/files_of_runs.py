@@ -14,10 +14,10 @@ import numpy as np
 import tffcl
 from tests.fuzz import command
 from tests.fuzz.command import Case
-from tffcl.clients.kept import KeptStates
-from tffcl.experiments import config
+from tffcl.clients.client_state import KeptStates
 from tffcl.export import manifest
-from tffcl.reporting import files, tables
+from tffcl.lab.reporting import files, tables
+from tffcl.lab.tasks import resolve
 
 _SETTINGS = {
     "train": {"rounds": 3, "clients_per_round": 3, "local_epochs": 1},
@@ -32,7 +32,7 @@ _NEWEST = "checkpoints/round_000002.npz"  # of those that were stopped
 
 
 def resolved(method: str):
-    return config.resolve("demo_digits", method, overrides=_SETTINGS)
+    return resolve.resolve("demo_digits", method, overrides=_SETTINGS)
 
 
 def make_runs(place: pathlib.Path) -> dict[str, pathlib.Path]:

@@ -15,8 +15,8 @@ import tffcl
 from tests.fuzz import command
 from tests.fuzz.command import Case
 from tests.fuzz.files_of_runs import resolved
-from tffcl.cli import main
-from tffcl.reporting.marker import digest_of
+from tffcl.lab.cli.main import main
+from tffcl.runs.run_marker import digest_of
 
 # --- What is no file ---
 

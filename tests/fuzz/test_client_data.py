@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from tffcl.clients.population import Population, population_of
 from tffcl.clients.sources import check_examples
-from tffcl.clustering.signature_distances import subspace_angles
-from tffcl.datasets.loaders.npz import load_npz
+from tffcl.clustering.vector_distances import subspace_angles
 from tffcl.errors import UserError
+from tffcl.lab.datasets.loaders.npz import load_npz
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.random([20, 8, 8, 1], np.float32), RNG.integers(0, 3, 20).astype(np.int32)

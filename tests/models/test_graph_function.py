@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import tensorflow as tf
 
-from tffcl.client_work.local_evaluation import build_predict
+from tffcl.client_work.evaluation import build_predict
 from tffcl.models.graph_function import graph_function
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.models import images, keras_models
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
-from tffcl.experiments.catalog import MODELS
+from tffcl.lab.tasks.catalog import MODELS
 from tffcl.models.flat import mean_cross_entropy
 from tffcl.models.leaf_cnn import build_leaf_cnn
 from tffcl.models.mlp import build_mlp

@@ -143,7 +143,7 @@ def results(to: pathlib.Path):
         copy = pathlib.Path(folder) / "results"
         shutil.copytree(ROOT / "tasks/results", copy)
         tffcl("results", copy)
-        put(to / "RESULTS.md", (copy.parent / "RESULTS.md").read_text(encoding="utf-8").replace(folder, ""))
+        put(to / "RESULTS.md", (copy.parent / "RESULTS.md").read_text(encoding="utf-8").replace(pathlib.Path(folder).name, ""))
         put(to / "league.html", (copy / "league.html").read_text(encoding="utf-8"))
 
 

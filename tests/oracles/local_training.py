@@ -3,7 +3,7 @@
 import numpy as np
 
 from tests.oracles import softmax_regression
-from tffcl.client_work.order import visiting_order
+from tffcl.client_work.client_work import visiting_order
 
 
 def client_data(model, population, client):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tffcl.rounds import asking, watching
+from tffcl.rounds import client_queries, watching
 from tffcl.signatures.label_histogram import build_label_histogram
 
 
@@ -14,10 +14,10 @@ def population(digit_clients):
     "long, expected", [(60.0, [(10, 25), (25, 25)]), (0.0, [(10, 25), (20, 25), (25, 25)])], ids=["quick", "long"]
 )
 def test_who_watches_sees_clients_come(tff_worker, model, population, monkeypatch, long, expected):
-    monkeypatch.setattr(asking, "_LONG", long)
+    monkeypatch.setattr(client_queries, "_LONG", long)
     moved = []
     with watching.watched(watching.Watch(moved=lambda *counts: moved.append(counts))):
-        found = asking.build_signing(build_label_histogram(model))(population)
+        found = client_queries.build_signing(build_label_histogram(model))(population)
     assert moved == expected
     counts = [np.bincount([int(each["y"]) for each in population.examples(client)], minlength=10) for client in range(25)]
     np.testing.assert_allclose(found, [each / each.sum() for each in counts], atol=1e-6)
@@ -26,5 +26,5 @@ def test_who_watches_sees_clients_come(tff_worker, model, population, monkeypatc
 def test_few_clients_are_asked_at_once(tff_worker, model, digit_clients):
     moved = []
     with watching.watched(watching.Watch(moved=lambda *counts: moved.append(counts))):
-        asking.build_signing(build_label_histogram(model))(digit_clients([11, 12, 13]))
+        client_queries.build_signing(build_label_histogram(model))(digit_clients([11, 12, 13]))
     assert not moved

@@ -11,16 +11,15 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.algorithms.clustered_training import ClusteredTraining
 from tffcl.algorithms.fedavg import OneModel
-from tffcl.client_work.examples import stack
-from tffcl.client_work.work import ClientResult, ClientWork, keyed
+from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
 from tffcl.clients.cohort import Cohort
-from tffcl.export import forms
+from tffcl.export import deployment_forms
 from tffcl.models.flat import mean_cross_entropy
 from tffcl.models.mlp import build_mlp
 from tffcl.rounds.composer import Server, compose
-from tffcl.rounds.server_steps import models_type, move_rows
+from tffcl.rounds.server import models_type, move_rows
 from tffcl.rounds.weightings import uniform
-from tffcl.runner import state_arrays
+from tffcl.runs import state_arrays
 
 RATE, STEPS = 0.5, 3
 COHORTS = [[0, 1, 2], [1, 3], [0, 2, 3]]
@@ -159,8 +158,8 @@ def test_exported_it_has_the_form_that_devices_run_and_the_one_with_what_they_ke
     inputs = cohort.inputs(key=np.zeros(2, np.int32), kept=state.kept.of([0, 3]))
     inputs = [collections.OrderedDict((n, v) for n, v in each.items() if n != "test_examples") for each in inputs]
     server = collections.OrderedDict(models=state.models, controls=state.server["controls"], aggregators=state.aggregators)
-    forms.write_computation(tmp_path / "training.pb", computations["training"])
-    loaded = forms.read_computation(tmp_path / "training.pb")
+    deployment_forms.write_computation(tmp_path / "training.pb", computations["training"])
+    loaded = deployment_forms.read_computation(tmp_path / "training.pb")
     expected = toy.next(state, cohort)[0]
     found, _ = loaded(server, inputs)
     np.testing.assert_allclose(found["models"], expected.models, rtol=0, atol=1e-6)

@@ -10,7 +10,7 @@ from tffcl.algorithms.ditto import DittoParameters, build_ditto
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fedsem import FedSEMParameters, build_fedsem
 from tffcl.algorithms.solo import build_solo
-from tffcl.client_work.local_evaluation import build_count_correct
+from tffcl.client_work.evaluation import build_count_correct
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 from tffcl.rounds import blocks, watching

@@ -11,7 +11,7 @@ from tffcl.algorithms.fednova import build_normalized_round
 from tffcl.algorithms.ifca import IFCAParameters, build_ifca_round
 from tffcl.algorithms.scaffold import ScaffoldParameters, build_controlled_round
 from tffcl.algorithms.stocfl import build_bilevel_round
-from tffcl.client_work.examples import stack
+from tffcl.client_work.client_work import stack
 from tffcl.client_work.training import CHOOSE
 from tffcl.clients.client_examples import as_examples
 from tffcl.clients.population import Population

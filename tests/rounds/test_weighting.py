@@ -11,12 +11,11 @@ from tests.short_runs import TRAINING, assert_close, cohort_of
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.algorithms.clustered_training import build_clustered_round
 from tffcl.algorithms.solo import build_solo
-from tffcl.client_work.examples import stack
+from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
 from tffcl.client_work.training import build_update_work
-from tffcl.client_work.work import ClientResult, ClientWork, keyed
 from tffcl.errors import UserError
 from tffcl.rounds.composer import Server, compose
-from tffcl.rounds.server_steps import keyed_server
+from tffcl.rounds.server import keyed_server
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.weightings import by_examples, uniform
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tffcl.cli import main
 from tffcl.errors import UserError
+from tffcl.lab.cli.main import main
 from tffcl.runtime import memory
 
 

@@ -18,10 +18,10 @@ from tffcl import runtime
 from tffcl.algorithms.clustered_training import build_clustered_round
 from tffcl.algorithms.flis_dc import FLISDCParameters, build_flis_dc
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
-from tffcl.cli import main
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
+from tffcl.lab.cli.main import main
 from tffcl.models.mlp import build_mlp
 from tffcl.rounds.simulation import run_round
 

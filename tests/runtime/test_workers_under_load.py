@@ -15,7 +15,7 @@ import time
 import pytest
 
 from tffcl import runtime
-from tffcl.cli import main
+from tffcl.lab.cli.main import main
 from tffcl.runtime.remote_workers import RemoteWorker
 
 BUSY = 10
@@ -131,7 +131,7 @@ def test_a_run_survives_a_worker_that_is_lost_in_a_round(load, processes, undist
 
 ALONE = """
 import sys
-from tffcl.cli import main
+from tffcl.lab.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -12,7 +12,7 @@ from tffcl.client_work.autoencoding import build_encode, build_fine_tune, build_
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import build_autoencoder
-from tffcl.rounds.asking import build_collection
+from tffcl.rounds.client_queries import build_collection
 from tffcl.signatures.embedding import FINE_TUNE_RATES, build_embedding
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec((8, 8, 1), tf.uint8), y=tf.TensorSpec((), tf.int32))

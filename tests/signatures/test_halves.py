@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tests.short_runs import TRAINING
 from tffcl.aggregators.collect import by_client
-from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
+from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.halves import with_halves
 from tffcl.signatures.label_histogram import build_label_histogram

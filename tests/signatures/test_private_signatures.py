@@ -17,12 +17,12 @@ from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.algorithms.pca_km_hc import PCAKMHCParameters, build_pca_km_hc
 from tffcl.algorithms.refined_encoders import RefinedEncoders
 from tffcl.algorithms.stocfl import StoCFLParameters, build_stocfl
-from tffcl.clients.kept import KeptStates
+from tffcl.clients.client_state import KeptStates
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import build_autoencoder
-from tffcl.rounds import releases
-from tffcl.rounds.asking import build_signing, signature_transfer
-from tffcl.runner.privacy import Ledger, PrivacySettings
+from tffcl.rounds import privacy_releases
+from tffcl.rounds.client_queries import build_signing, signature_transfer
+from tffcl.runs.privacy import Ledger, PrivacySettings
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.embedding import CentreNoise, Centres, FineTuning, build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
@@ -163,7 +163,7 @@ def test_centres_are_clipped_noised_and_all_there(tff_worker):
 def spent_by(act) -> Ledger:
     """The ledger of what an act lets the server know."""
     ledger = Ledger(PrivacySettings(delta=1e-3), 5)
-    with releases.accounted(ledger):
+    with privacy_releases.accounted(ledger):
         act()
     return ledger
 

@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import by_client
 from tffcl.errors import UserError
-from tffcl.rounds.asking import build_collection
+from tffcl.rounds.client_queries import build_collection
 from tffcl.signatures.subspace import METHODS, build_subspace, class_singular_vectors, left_singular_vectors
 
 SPEC = collections.OrderedDict(x=tf.TensorSpec((8, 8, 1), tf.uint8), y=tf.TensorSpec((), tf.int32))

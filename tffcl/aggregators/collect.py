@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.traits import FactoryTraits
+from tffcl.aggregators.contract import FactoryTraits
 
 
 def stacked(value_type: tff.Type) -> tff.Type:

@@ -7,8 +7,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import check_types, segment_process
+from tffcl.aggregators.contract import FactoryTraits
 from tffcl.aggregators.parameters import CompressionParameters
-from tffcl.aggregators.traits import FactoryTraits
 
 
 class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.aggregators.traits import FactoryTraits
+from tffcl.aggregators.contract import FactoryTraits
 from tffcl.errors import UserError
 
 SECURE_BOUND = 2**30  # of the whole numbers that secure sums take

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import collect_rows, stacked
-from tffcl.aggregators.traits import FactoryTraits
+from tffcl.aggregators.contract import FactoryTraits
 from tffcl.clients.large_rows import joined, slices
 
 RELATEDNESS_TYPE = tff.TensorType(np.float32, [None, None])

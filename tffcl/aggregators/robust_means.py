@@ -8,9 +8,9 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import check_types, segment_process
 from tffcl.aggregators.collect import collect_rows
+from tffcl.aggregators.contract import FactoryTraits
 from tffcl.aggregators.parameters import RobustParameters
 from tffcl.aggregators.per_cluster import PerClusterFactory, global_norm
-from tffcl.aggregators.traits import FactoryTraits
 
 
 class ClippedClusteredMeanFactory(PerClusterFactory):

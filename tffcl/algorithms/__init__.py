@@ -8,7 +8,7 @@ from tffcl.public_names import lazily
 # Of each file: its builder and its parameters, the contract of methods, and what methods of one's own are made of.
 _SHOWN = {
     "cfl": ("build_cfl", "CFLParameters"),
-    "choosing": ("Choosing",),
+    "choosing_method": ("Choosing",),
     "clove": ("build_clove", "CLoVEParameters"),
     "clustered_training": ("EngineMethod", "build_clustered_training"),
     "composed": ("build_composed", "ComposedParameters"),

@@ -1,7 +1,7 @@
 # Made from the names in __init__.py; tests/test_public_names.py holds them together.
 from tffcl.algorithms.cfl import CFLParameters as CFLParameters
 from tffcl.algorithms.cfl import build_cfl as build_cfl
-from tffcl.algorithms.choosing import Choosing as Choosing
+from tffcl.algorithms.choosing_method import Choosing as Choosing
 from tffcl.algorithms.clove import CLoVEParameters as CLoVEParameters
 from tffcl.algorithms.clove import build_clove as build_clove
 from tffcl.algorithms.clustered_training import EngineMethod as EngineMethod

@@ -11,11 +11,11 @@ from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.collected_training import BYTES_AT_A_TIME, CollectedTraining
 from tffcl.algorithms.method import ClusteredState, Views
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.arrivals import check_newcomers, extended
+from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.kept import KeptStates
+from tffcl.clients.newcomers import check_newcomers, extended
 from tffcl.clustering.bipartition import bipartition, nearer_second
-from tffcl.clustering.model_centres import weighted_means
+from tffcl.clustering.model_kmeans import weighted_means
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import Traffic
 from tffcl.validation import Fraction, Parameters, Positive, Whole, one_of, tell_once

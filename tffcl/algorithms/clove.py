@@ -10,17 +10,17 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.choosing import build_trying, losses_of_few, notes_of_models
+from tffcl.algorithms.choosing_method import build_trying, losses_of_few, notes_of_models
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.arrivals import check_newcomers, extended
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.newcomers import check_newcomers, extended
 from tffcl.clients.population import Population
-from tffcl.clustering.loss_vectors import group_by_losses
+from tffcl.clustering.model_kmeans import group_by_losses
 from tffcl.models.flat import FlatModel
-from tffcl.rounds import releases
-from tffcl.rounds.asking import ask_all
+from tffcl.rounds import privacy_releases
+from tffcl.rounds.client_queries import ask_all
 from tffcl.rounds.traffic import Traffic
 from tffcl.validation import Count, Parameters
 
@@ -63,7 +63,7 @@ class CLoVE(EngineMethod):
             return self.engine.next(state, cohort)
         clients = len(cohort.client_ids)
         asked = cohort.population.restricted(cohort.client_ids)
-        losses = ask_all(self._trying, state.models, asked, asked.stacked, told=releases.of_all("the losses", asked))
+        losses = ask_all(self._trying, state.models, asked, asked.stacked, told=privacy_releases.of_all("the losses", asked))
         grouped = self._grouped(state, asked, cohort.seed[1], losses)
         state, metrics = self.engine.next(grouped, cohort)
         return state, metrics.with_signatures(self.joining * clients)
@@ -92,7 +92,7 @@ class CLoVE(EngineMethod):
         check_newcomers(state, newcomers)
         found = np.zeros(len(newcomers), np.int32)
         if self._how.num_clusters > 1:
-            told = releases.of_all("the losses", newcomers)
+            told = privacy_releases.of_all("the losses", newcomers)
             losses = ask_all(self._trying, state.models, newcomers, newcomers.stacked, told=told)
             found = losses.argmin(axis=1).astype(np.int32)
         return dataclasses.replace(state, **extended(state, newcomers, found))
@@ -114,7 +114,7 @@ class CLoVE(EngineMethod):
             return self.engine.exports()
         when = (
             "every round, before training, of its clients and with its models; the coordinator clusters the losses by k-means and gives "
-            "each cluster the model of least loss, whose row is the key of its clients (Python, tffcl.clustering.loss_vectors)"
+            "each cluster the model of least loss, whose row is the key of its clients (Python, tffcl.clustering.model_kmeans)"
         )
         return self.engine.exports(build=lambda: {"losses": build_trying(self.model, clusters)}, when={"losses": when})
 

@@ -10,25 +10,25 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
+from tffcl.aggregators.contract import traits
 from tffcl.aggregators.per_cluster import grown_state
-from tffcl.aggregators.traits import traits
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_update_work
+from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
 from tffcl.errors import OVERWRITE, UserError
-from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, compose
-from tffcl.rounds.releases import all_noised
-from tffcl.rounds.server_steps import initial_optimizer_state, keyed_server
+from tffcl.rounds.privacy_releases import all_noised
+from tffcl.rounds.server import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round
-from tffcl.rounds.summed import summed_form
+from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.runtime import memory
+from tffcl.trace_cache import built_once
 from tffcl.validation import tell_once
 
 

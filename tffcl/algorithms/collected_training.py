@@ -10,11 +10,11 @@ from tffcl.algorithms.method import ClusteredState, Exports, Method
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_difference_work
 from tffcl.clients.cohort import Cohort
-from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server_steps import models_type, own_row
+from tffcl.rounds.server import models_type, own_row
 from tffcl.rounds.simulation import RoundResult, run_round
+from tffcl.trace_cache import built_once
 
 BYTES_AT_A_TIME = 2**29  # of clients' updates that are compared at a time
 

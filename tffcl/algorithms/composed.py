@@ -18,19 +18,24 @@ from tffcl.algorithms.one_shot import CUTS, THRESHOLD, Cut, OneShot, OneShotClus
 from tffcl.algorithms.pacfl import PACFLParameters, build_data_signature, build_subspace_remark
 from tffcl.algorithms.trainings import build_training, training_of
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clustering import client_relatedness, hierarchical, inference_similarity, proximity
-from tffcl.clustering.signature_distances import answer_dissimilarities, centre_distances, subspace_angles
-from tffcl.clustering.vector_metrics import VECTOR_METRICS, vector_distances
+from tffcl.clustering import hierarchical, inference_similarity, proximity, taskonomy
+from tffcl.clustering.vector_distances import (
+    VECTOR_METRICS,
+    answer_dissimilarities,
+    centre_distances,
+    subspace_angles,
+    vector_distances,
+)
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
 from tffcl.references import is_reference, load_reference, made_by, named, registered
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
-from tffcl.signatures.answers import build_inference, check_images
 from tffcl.signatures.descriptors import build_descriptors
 from tffcl.signatures.embedding import CLASSES, Centres, build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.partial_weights import build_partial_weights
 from tffcl.signatures.pca_centres import build_pca_centres
+from tffcl.signatures.predictions import build_inference, check_images
 from tffcl.signatures.signature import Signature
 from tffcl.signatures.subspace import PREPROCESSING
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, check_options, one_of
@@ -203,8 +208,8 @@ def _partial_weights(
 SIGNATURES = {
     "subspace": SignatureKind(_subspace, proximity.METRICS, subspace_angles, "degrees", _device_subspace),
     "inference": SignatureKind(_inference, inference_similarity.FORMS, answer_dissimilarities, "dissimilarity"),
-    "pca_centres": SignatureKind(_pca_centres, client_relatedness.DISTANCES, centre_distances, "distance of centres"),
-    "embedding": SignatureKind(_embedding, client_relatedness.DISTANCES, centre_distances, "distance of centres"),
+    "pca_centres": SignatureKind(_pca_centres, taskonomy.DISTANCES, centre_distances, "distance of centres"),
+    "embedding": SignatureKind(_embedding, taskonomy.DISTANCES, centre_distances, "distance of centres"),
     "anchor_gradient": SignatureKind(_anchor_gradient, {"cosine": VECTOR_METRICS["cosine"]}, unit="1 - cosine"),
     "partial_weights": SignatureKind(_partial_weights),
     "descriptors": SignatureKind(_descriptors),

@@ -12,12 +12,12 @@ from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_own_work
 from tffcl.clients.cohort import Cohort
-from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.models.model_rows import rows_with_own
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server_steps import models_type, own_row
+from tffcl.rounds.server import models_type, own_row
 from tffcl.rounds.simulation import run_round
+from tffcl.trace_cache import built_once
 from tffcl.validation import NonNegative, Parameters
 
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
-from tffcl.clustering.change_flags import ChangeFlags, Triggers
-from tffcl.clustering.renumbering import renumbered
+from tffcl.clustering.reclustering import ChangeFlags, Triggers, renumbered
 from tffcl.errors import UserError
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 

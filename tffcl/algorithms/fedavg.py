@@ -9,7 +9,7 @@ from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Method
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.arrivals import check_newcomers, extended
+from tffcl.clients.newcomers import check_newcomers, extended
 from tffcl.clients.population import Population
 from tffcl.models.flat import FlatModel
 

@@ -15,7 +15,7 @@ from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import CUTS, Cut, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical
-from tffcl.clustering.vector_metrics import VECTOR_METRICS, vector_distances
+from tffcl.clustering.vector_distances import VECTOR_METRICS, vector_distances
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.partial_weights import build_partial_weights
 from tffcl.validation import Count, Parameters, one_of
@@ -28,7 +28,7 @@ class FedClustParameters(Parameters):
     Attributes:
       warm_up_epochs: Epochs of local training before the weights are sent; the other hyper-parameters are those of training.
       layers: Names of the layers whose weights are sent; default the last one (the paper).
-      metric: A name in `vector_metrics.VECTOR_METRICS` (the paper: Euclidean).
+      metric: A name in `vector_distances.VECTOR_METRICS` (the paper: Euclidean).
       linkage: A name in `hierarchical.LINKAGES`.
       threshold: Merges up to this distance are made, in the unit of weights, so that it depends on model and warm-up; or a name in
         `one_shot.RULES`.

@@ -12,10 +12,10 @@ from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_normalized_work
-from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server_steps import models_type, own_row
+from tffcl.rounds.server import models_type, own_row
+from tffcl.trace_cache import built_once
 from tffcl.validation import NonNegative, Parameters, one_of
 
 EFFECTIVE_STEPS = ("norm", "local_steps")

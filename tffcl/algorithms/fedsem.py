@@ -12,10 +12,10 @@ from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.collected_training import CollectedTraining, build_collected_round
 from tffcl.algorithms.method import ClusteredState, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.newcomers import check_newcomers, extended, joined_order
 from tffcl.clients.population import Population
-from tffcl.clustering.model_centres import first_groups, nearest_centres, weighted_means
+from tffcl.clustering.model_kmeans import first_groups, nearest_centres, weighted_means
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import RoundMetrics, Traffic

@@ -14,23 +14,23 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.relatedness_mean import RelatednessMeanFactory
 from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.choosing import WAYS, Choosing, build_chooser
+from tffcl.algorithms.choosing_method import WAYS, Choosing, build_chooser
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
+from tffcl.client_work.client_work import ClientResult, ClientWork
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE
-from tffcl.client_work.work import ClientResult, ClientWork
-from tffcl.clients.arrivals import joined_order
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.newcomers import joined_order
 from tffcl.clients.population import Population
 from tffcl.clustering import inference_similarity as inference
-from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server_steps import Replacing, models_type
+from tffcl.rounds.server import Replacing, models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
-from tffcl.signatures.answers import answers_type, build_answer, check_images, related
+from tffcl.signatures.predictions import answers_type, build_answer, check_images, related
+from tffcl.trace_cache import built_once
 from tffcl.validation import Parameters, one_of
 
 ANSWERED_BY = ("clients", "server")

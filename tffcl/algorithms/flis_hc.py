@@ -19,9 +19,9 @@ from tffcl.algorithms.one_shot import CUTS, RULES, OneShotClustering, build_one_
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical
 from tffcl.clustering import inference_similarity as inference
-from tffcl.clustering.signature_distances import answer_dissimilarities
+from tffcl.clustering.vector_distances import answer_dissimilarities
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.answers import build_inference, check_images
+from tffcl.signatures.predictions import build_inference, check_images
 from tffcl.validation import Count, Parameters, one_of
 
 

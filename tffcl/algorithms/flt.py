@@ -14,31 +14,26 @@ import numpy as np
 
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import build_clustered_training
-from tffcl.algorithms.dynamic_clustering import (
-    ChangeFlags,
-    DynamicClustering,
-    Triggers,
-    changed_since_signed,
-)  # fmt: skip
+from tffcl.algorithms.dynamic_clustering import ChangeFlags, DynamicClustering, Triggers, changed_since_signed  # fmt: skip
 from tffcl.algorithms.method import CentreMap, ClusteredState, Exports, Method, MetricView, Moves, Views
 from tffcl.algorithms.one_shot import THRESHOLD, OneShotClustering
 from tffcl.algorithms.refined_encoders import RefinedEncoders
 from tffcl.algorithms.related_training import MIXES, build_related_training
 from tffcl.client_work.autoencoding import OPTIMIZERS
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.arrivals import check_newcomers, extended, joined_order
+from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.kept import KeptStates
+from tffcl.clients.newcomers import check_newcomers, extended, joined_order
 from tffcl.clients.population import Population
-from tffcl.clustering import client_relatedness as fcr
 from tffcl.clustering import hierarchical
-from tffcl.clustering.mixing import only_used
-from tffcl.clustering.relations import GAP, ClientRelatedness, starting_models, suggested_gamma
-from tffcl.clustering.renumbering import mean_of_members
+from tffcl.clustering import taskonomy as fcr
+from tffcl.clustering.model_mixing import only_used
+from tffcl.clustering.reclustering import mean_of_members
+from tffcl.clustering.relatedness_graph import GAP, ClientRelatedness, starting_models, suggested_gamma
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
+from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.signatures.embedding import CLASSES, CentreNoise, Centres, FineTuning, build_embedding
@@ -69,7 +64,7 @@ class FLTParameters(Parameters):
         has, its own if it fine-tuned one before the first round, else the pre-trained one.
       fine_tune_optimizer: "sgd" (paper) or "adam" (the authors' code).
       fine_tune_rate: Its step size; default 0.01 for SGD, the paper's for all training, and 0.001 for Adam, as in the code.
-      metric: A name in `client_relatedness.DISTANCES`: "closest_pair" (paper) or "matching" (the authors' code).
+      metric: A name in `taskonomy.DISTANCES`: "closest_pair" (paper) or "matching" (the authors' code).
       threshold: γ, clients nearer than this in the map are related (paper: 1, "can be tuned"); "gap": where the tree of
         average linkage of the clients' distances has its largest relative gap, which needs to know nothing of the groups.
       clusters: "joint" (case I, every client its own mix by the relatedness matrix) or "disjoint" (case II).
@@ -146,7 +141,7 @@ class TaskonomyGrouping(OneShotClustering):
         return checked
 
     def suggest(self, proximity: np.ndarray, dendrogram: hierarchical.Dendrogram) -> hierarchical.Suggestion:
-        """Suggests γ, from the clients' distances in the map; see `relations.suggested_gamma`."""
+        """Suggests γ, from the clients' distances in the map; see `relatedness_graph.suggested_gamma`."""
         del dendrogram
         found = suggested_gamma(proximity, self.unit)
         labels, _ = dataclasses.replace(self.relations, threshold=GAP).flattened(proximity)

@@ -15,13 +15,13 @@ from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView, Views, ended_within
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.newcomers import check_newcomers, extended, joined_order
 from tffcl.clients.population import Population
 from tffcl.clustering import density, hierarchical
 from tffcl.models.flat import FlatModel
-from tffcl.rounds import releases
-from tffcl.rounds.asking import ask_all, build_collection, build_stacked_collection, signature_transfer
+from tffcl.rounds import privacy_releases
+from tffcl.rounds.client_queries import ask_all, build_collection, build_stacked_collection, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.descriptors import build_descriptors
 from tffcl.validation import Count, Parameters, Positive, one_of
@@ -87,7 +87,7 @@ class FLUX(EngineMethod):
         return dataclasses.replace(state, assignment=labels, **found, **grown)
 
     def _described(self, asked: tff.Computation, model: np.ndarray, population: Population):
-        told = releases.of_all("the descriptors", population, once=True)
+        told = privacy_releases.of_all("the descriptors", population, once=True)
         return ask_all(asked, model, population, population.stacked, told=told)
 
     def admit(self, state: FLUXState, newcomers: Population) -> FLUXState:

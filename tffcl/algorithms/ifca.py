@@ -13,24 +13,24 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
 from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.choosing import WAYS, Choosing, build_chooser, notes_of_models
+from tffcl.algorithms.choosing_method import WAYS, Choosing, build_chooser, notes_of_models
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, ended_within
+from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE
-from tffcl.client_work.work import ClientResult, ClientWork, keyed
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
-from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.models.layer_weights import INITIALIZATIONS
-from tffcl.rounds import releases
+from tffcl.rounds import privacy_releases
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server_steps import all_models, models_type, move_rows
+from tffcl.rounds.server import all_models, models_type, move_rows
 from tffcl.rounds.simulation import run_round
-from tffcl.rounds.summed import summed_form
+from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import Traffic
+from tffcl.trace_cache import built_once
 from tffcl.validation import Count, Parameters, Positive, one_of
 
 STARTS = {
@@ -197,7 +197,7 @@ def find_attracting(
     best = 0.0
     for draw in range(_MOST_DRAWS):
         models = draw_models(model, how, seed + draw)
-        releases.tell(releases.of_all("the choices among models", asked))
+        privacy_releases.tell(privacy_releases.of_all("the choices among models", asked))
         shares = np.bincount(choose_rows(models, asked), minlength=how.num_clusters) / len(rows)
         if shares.min() >= least:
             return models, (draw + 1) * len(rows)
@@ -299,7 +299,7 @@ class IFCA(Choosing):
         return [f"never moved: model {rows}; with secure sums a model of fewer than {self._round.members_needed} clients in a round waits"]
 
     def hides_empty_rounds(self, state: IFCAState) -> bool:
-        return releases.all_noised(self._round.uploads)
+        return privacy_releases.all_noised(self._round.uploads)
 
     def exports(self) -> Exports:
         def values(state: IFCAState) -> dict:

@@ -9,20 +9,24 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
-from tffcl.aggregators.traits import traits
+from tffcl.aggregators.contract import traits
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training, build_engine
 from tffcl.algorithms.fedavg import OneModel
-from tffcl.algorithms.method import Method
-from tffcl.algorithms.partly_shared_training import PartlySharedTraining
+from tffcl.algorithms.method import ClusteredState, Exports, Method, ended_within
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.partly_shared import LayerParts, build_partly_shared_work, layer_parts
+from tffcl.clients.client_state import KeptStates
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
-from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
+from tffcl.models.model_rows import ModelRows, rows_with_own
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server_steps import keyed_server, models_type, own_row
+from tffcl.rounds.server import keyed_server, models_type, own_row
+from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.rounds.weightings import WEIGHTINGS
+from tffcl.trace_cache import built_once
 from tffcl.validation import Parameters, Whole, one_of
 
 ALL_BUT_FOUR = "all_but_four_tensors"
@@ -123,3 +127,119 @@ def build_lg_fedavg(
       UserError: If the model has no such layers.
     """
     return OneModel("lg_fedavg", build_partly_shared_training(model, training, parameters, aggregation=aggregation))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PartlySharedTraining(ClusteredTraining):
+    """Rounds on a state whose `models float32 [K, G]` are the global parts, and `server["local"] float32 [K, L]` the local parts
+    that a cluster's members start from; `kept` holds the local part of each client that has trained.
+
+    During the first rounds, if they share the whole model, the models are whole, `[K, P]`, and there is no `server["local"]`.
+
+    Attributes:
+      parts: What is local and what is global.
+      whole_rounds: How many first rounds share the whole model.
+      whole: The engine of these; None for none.
+    """
+
+    parts: LayerParts | None = None
+    whole_rounds: int = 0
+    whole: ClusteredTraining | None = None
+
+    @functools.cached_property
+    def initial(self) -> np.ndarray:
+        """`float32 [G]`, the global part that every cluster starts from."""
+        return self.model.initial[~self.parts.is_local]
+
+    def _is_whole(self, state: ClusteredState) -> bool:
+        return "local" not in state.server
+
+    def start(self, population: Population, assignment: np.ndarray) -> dict:
+        if self.whole:
+            return {**self.whole.start(population, assignment), "kept": KeptStates(self.kept)}
+        start = super().start(population, assignment)
+        return {**start, "server": {"local": self._first_local(len(start["models"]))}}
+
+    def _first_local(self, count: int) -> np.ndarray:
+        return np.repeat(self.model.initial[np.newaxis, self.parts.is_local], count, axis=0)
+
+    def grown(self, state: ClusteredState, count: int) -> dict:
+        if self._is_whole(state):
+            return self.whole.grown(state, count)
+        grown = super().grown(dataclasses.replace(state, server={}), count)
+        return {**grown, "server": {"local": np.concatenate([state.server["local"], self._first_local(count)])}}
+
+    def next(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
+        if self._is_whole(state) and cohort.seed[1] <= self.whole_rounds:
+            return self._next_whole(state, cohort)
+        if self._is_whole(state):  # nobody took part in the last of the whole rounds
+            state = self._parted(state)
+        after, metrics = super().next(state, cohort)
+        if self.whole:  # the local layers to start from were learned, and come to a client before its first round
+            fresh = int((~state.kept.has(metrics.client_ids)).sum())
+            sent = Traffic(down=self.kept.nbytes) * fresh
+            metrics = dataclasses.replace(metrics, traffic=metrics.traffic + sent)
+        return after, metrics
+
+    def _next_whole(self, state: ClusteredState, cohort: Cohort) -> tuple[ClusteredState, RoundMetrics]:
+        """A round that shares the whole model; the last of them leaves its two parts."""
+        after, metrics = self.whole.next(dataclasses.replace(state, kept=None), cohort)
+        after = dataclasses.replace(after, kept=state.kept)
+        return (after if cohort.seed[1] < self.whole_rounds else self._parted(after)), metrics
+
+    def _parted(self, state: ClusteredState) -> ClusteredState:
+        """The state after the whole rounds, in its two parts."""
+        local, shared = state.models[:, self.parts.is_local], state.models[:, ~self.parts.is_local]
+        return dataclasses.replace(state, models=shared, server={"local": local}, aggregators=self._aggregators_after(state))
+
+    def _aggregators_after(self, state: ClusteredState):
+        """The aggregators' states after the last whole round: those that fit the shared parts go on, the others start.
+
+        The one of a private mean fits. It has to go on, as its noise is drawn by seed and round: from the start, the same
+        numbers would hide two releases, whose difference would be bare.
+        """
+        ended, begun = (engine.round_for(len(state.models)) for engine in (self.whole, self))
+
+        def kind(composed: Round, name: str):
+            return composed.aggregators[name].initialize.type_signature
+
+        first = begun.initial_aggregators
+        goes_on = [name for name in first if name in ended.aggregators and kind(ended, name) == kind(begun, name)]
+        return type(first)((name, state.aggregators[name] if name in goes_on else first[name]) for name in first)
+
+    def broadcast(self, state: ClusteredState) -> dict:
+        """The global parts alone; `server["local"]` is for clients that have none of their own yet."""
+        return {"models": state.models}
+
+    def brought_by(self, state: ClusteredState, client_ids) -> list:
+        """The client's own local part, or that of its cluster if it has none."""
+        own, starts = state.kept.has(client_ids), state.server["local"][state.clusters(client_ids)]
+        kept = iter(state.kept.of(np.asarray(client_ids)[own]))
+        return [next(kept) if has else start for has, start in zip(own, starts)]
+
+    def models_for(self, state: ClusteredState, client_ids) -> tuple[np.ndarray, np.ndarray]:
+        """A row for each client that has local layers of its own, and one for the others of each cluster."""
+        if self._is_whole(state):
+            return self.whole.models_for(state, client_ids)
+        clusters, own = state.clusters(client_ids), state.kept.has(client_ids)
+        common, place = np.unique(clusters[~own], return_inverse=True)
+        rows = np.empty(len(clusters), np.int32)
+        rows[~own], rows[own] = place, len(common) + np.arange(own.sum())
+        local = rows_with_own(state.server["local"][common], state.kept.of(np.asarray(client_ids)[own]))
+        shared = np.concatenate([common, clusters[own]])
+
+        def joined(row: int) -> np.ndarray:
+            return self.parts.joined(local[row], state.models[shared[row]])[0]
+
+        return ModelRows(len(local), self.model.size, joined), rows
+
+    def exports(self, **more) -> Exports:
+        def values(state: ClusteredState) -> dict:
+            if self._is_whole(state):
+                raise ended_within(f"{self.whole_rounds} rounds share the whole model (fedavg_rounds)")
+            return self.broadcast(state)
+
+        if self.whole:
+            note = f"a run begins with {self.whole_rounds} rounds of FedAvg on the whole model, whose two parts are then what all start from"
+            more["when"] = {**more.get("when", {}), "training": note}
+        return dataclasses.replace(super().exports(**more), server_values=values)

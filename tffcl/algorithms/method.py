@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow_federated as tff
 
+from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population, index_of
+from tffcl.display import Shown
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import RoundMetrics, Traffic
-from tffcl.shown import Shown
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -139,11 +139,11 @@ class Exports:
       server_values: `(state) -> {name: value}`, what of the value that "training" starts from a state decides, with all its
         models; None where the server has none.
       summed: `(number of clusters) -> tff.Computation`, a round with the same models whose only aggregation is a sum, see
-        `rounds.summed`; None where the server needs each client's upload.
+        `rounds.sum_only_form`; None where the server needs each client's upload.
       clustering: What the numbers of the grouping mean, by name, for the manifest.
       build_for: `(server values of a state) -> {name: tff.Computation}`, where the numbers of clusters and clients decide the
         computations or their first values; else None.
-      members_needed: `() -> int`; a cluster of which fewer clients are in a round waits, see `aggregators.traits.FactoryTraits`.
+      members_needed: `() -> int`; a cluster of which fewer clients are in a round waits, see `aggregators.contract.FactoryTraits`.
       when: For the manifest, what a deployment must know of a computation beside its name: of "training", how rounds begin or what
         the coordinator does between them; of one with another name than those above, when it runs and what comes of it.
       sign: `(population)` that asks clients of a simulation for the signatures that "signature" collects, where newcomers sign in

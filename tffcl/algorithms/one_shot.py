@@ -14,16 +14,16 @@ import tensorflow_federated as tff
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Exports, MetricView, Views, nowhere_note
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.arrivals import check_newcomers, extended, joined_order
+from tffcl.clients.newcomers import check_newcomers, extended, joined_order
 from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical, self_distance
 from tffcl.clustering import newcomers as joining
 from tffcl.clustering.hierarchical import GAP
 from tffcl.clustering.self_distance import SELF, Chance
-from tffcl.clustering.signature_distances import without_direction
+from tffcl.clustering.vector_distances import without_direction
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
+from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.halves import EXAMPLES, FIRST, SECOND, WHOLE, by_name, with_halves
 from tffcl.signatures.signature import Signature

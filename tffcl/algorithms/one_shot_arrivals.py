@@ -10,8 +10,8 @@ import numpy as np
 
 from tffcl.algorithms.method import Exports, Method, Views
 from tffcl.algorithms.one_shot import OneShot, OneShotState
-from tffcl.clients.arrivals import check_newcomers
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.newcomers import check_newcomers
 from tffcl.clients.population import Population, index_of
 from tffcl.clustering import self_distance
 from tffcl.clustering.hierarchical import GAP

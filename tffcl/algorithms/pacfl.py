@@ -18,7 +18,7 @@ from tffcl.algorithms.one_shot import CUTS, Cut, OneShotClustering, build_one_sh
 from tffcl.algorithms.one_shot_arrivals import ARRIVALS, OneShotArrivals
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical, proximity
-from tffcl.clustering.signature_distances import scale_remark, subspace_angles
+from tffcl.clustering.vector_distances import scale_remark, subspace_angles
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import Signature
 from tffcl.signatures.subspace import PREPROCESSING, build_subspace

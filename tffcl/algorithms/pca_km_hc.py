@@ -17,8 +17,8 @@ from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.method import Method
 from tffcl.algorithms.one_shot import CUTS, Cut, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clustering import client_relatedness, hierarchical
-from tffcl.clustering.signature_distances import centre_distances
+from tffcl.clustering import hierarchical, taskonomy
+from tffcl.clustering.vector_distances import centre_distances
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.validation import Count, NonNegative, Parameters, Positive, one_of
@@ -31,7 +31,7 @@ class PCAKMHCParameters(Parameters):
     Attributes:
       num_components: Of the projection (authors: 128).
       num_centres: k (authors: 5).
-      metric: A name in `client_relatedness.DISTANCES` (authors: "matching").
+      metric: A name in `taskonomy.DISTANCES` (authors: "matching").
       linkage: A name in `hierarchical.WITH_WARD` (paper: "ward").
       threshold: Merges up to this distance are made; or a name in `one_shot.RULES`.
       num_clusters: The number of clusters instead. With neither, the threshold is "self".
@@ -45,7 +45,7 @@ class PCAKMHCParameters(Parameters):
 
     num_components: Count = 128
     num_centres: Count = 5
-    metric: one_of(client_relatedness.DISTANCES) = "matching"
+    metric: one_of(taskonomy.DISTANCES) = "matching"
     linkage: one_of(hierarchical.WITH_WARD) = "ward"
     threshold: Cut | None = None
     num_clusters: Count | None = None

@@ -14,11 +14,11 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.meta_sgd import GRADIENTS, VELOCITIES, MetaSteps, build_adapt, build_meta_sgd
 from tffcl.client_work.training import build_update_work
 from tffcl.errors import UserError
-from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, compose
-from tffcl.rounds.server_steps import keyed_server
+from tffcl.rounds.server import keyed_server
 from tffcl.rounds.weightings import WEIGHTINGS
+from tffcl.trace_cache import built_once
 from tffcl.validation import NonNegative, Parameters, Positive, Whole, one_of
 
 

@@ -13,10 +13,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import CollectFactory
-from tffcl.client_work.examples import stack
-from tffcl.client_work.work import ClientResult, ClientWork
+from tffcl.client_work.client_work import ClientResult, ClientWork, stack
+from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.kept import KeptStates
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder

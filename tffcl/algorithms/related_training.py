@@ -13,14 +13,14 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_model_work
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.large_rows import let_go
-from tffcl.clustering.mixing import only_used, with_stored
-from tffcl.kept_builds import built_once
+from tffcl.clustering.model_mixing import only_used, with_stored
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server_steps import Replacing, models_type
+from tffcl.rounds.server import Replacing, models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.rounds.weightings import WEIGHTINGS
+from tffcl.trace_cache import built_once
 
 MIXES = {
     "cohort": "clients that take part get a mix, the others keep their model",

@@ -8,18 +8,18 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory, aggregated_beside, keyed_factory, pad_rows
-from tffcl.aggregators.traits import traits
+from tffcl.aggregators.contract import traits
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method
 from tffcl.client_work.control_variates import OPTIONS, build_controlled_work
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
-from tffcl.rounds.server_steps import models_type
+from tffcl.rounds.server import models_type
 from tffcl.rounds.weightings import WEIGHTINGS
+from tffcl.trace_cache import built_once
 from tffcl.validation import Parameters, Positive, one_of
 
 

@@ -8,15 +8,15 @@ from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_own_work
-from tffcl.clients.arrivals import check_newcomers, extended
+from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.kept import KeptStates
+from tffcl.clients.newcomers import check_newcomers, extended
 from tffcl.clients.population import Population
-from tffcl.kept_builds import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.models.model_rows import rows_with_own
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.simulation import run_round
+from tffcl.trace_cache import built_once
 
 
 @built_once

@@ -11,21 +11,20 @@ import msgspec
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.bilevel_training import build_bilevel_round
+from tffcl.algorithms.bilevel_training import GLOBAL_ORDERS, SequentialGlobal, build_bilevel_round
 from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
 from tffcl.algorithms.one_shot import OneShotClustering
-from tffcl.algorithms.sequential_global import GLOBAL_ORDERS, SequentialGlobal
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.arrivals import check_newcomers, extended, joined_order
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.newcomers import check_newcomers, extended, joined_order
 from tffcl.clients.population import Population
 from tffcl.clustering import stochastic
-from tffcl.clustering.known_clients import KnownClients
+from tffcl.clustering.stochastic import KnownClients
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.asking import build_collection, build_signing, signature_transfer
+from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
 from tffcl.runtime import MESSAGE_BYTES

@@ -7,7 +7,7 @@ import collections
 
 import tensorflow as tf
 
-from tffcl.client_work.order import visiting_order
+from tffcl.client_work.client_work import visiting_order
 from tffcl.models.autoencoder import FlatAutoencoder
 
 _BATCH = 250  # bounds what is in memory while encoding

@@ -6,11 +6,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.examples import stack
-from tffcl.client_work.local_sgd import LocalTraining, build_full_gradient
-from tffcl.client_work.step_weights import build_step_weight
+from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
+from tffcl.client_work.local_sgd import LocalTraining, build_full_gradient, build_step_weight
 from tffcl.client_work.training import build_train_and_report
-from tffcl.client_work.work import ClientResult, ClientWork, keyed
 from tffcl.models.flat import FlatModel
 
 OPTIONS = {

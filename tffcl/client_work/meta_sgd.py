@@ -4,8 +4,8 @@ import dataclasses
 
 import tensorflow as tf
 
+from tffcl.client_work.client_work import visiting_order
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.order import visiting_order
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 

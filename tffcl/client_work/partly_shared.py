@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_train_and_report
-from tffcl.client_work.work import ClientResult, ClientWork, keyed
 from tffcl.errors import unknown
 from tffcl.models.flat import FlatModel
 

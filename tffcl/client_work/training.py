@@ -6,12 +6,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.choice import build_choose
-from tffcl.client_work.examples import stack
-from tffcl.client_work.local_evaluation import build_count_correct
-from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
-from tffcl.client_work.step_weights import build_step_weight, local_steps
-from tffcl.client_work.work import ClientResult, ClientWork, keyed
+from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
+from tffcl.client_work.evaluation import build_count_correct
+from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd, build_step_weight, local_steps
+from tffcl.client_work.model_choice import build_choose
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import converted
 
@@ -188,7 +186,7 @@ def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion:
     Args:
       model: What is trained.
       training: Hyper-parameters.
-      criterion: Of the choice, see `choice.build_choose`.
+      criterion: Of the choice, see `model_choice.build_choose`.
       tried: The client's field of examples that models are tried on.
 
     Returns:

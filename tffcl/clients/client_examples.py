@@ -58,7 +58,7 @@ _EMPTY: dict[str, tf.data.Dataset] = {}
 def empty_like(examples: tf.data.Dataset) -> tf.data.Dataset:
     """Returns an empty data set of the same type.
 
-    There is one object for each type, since data sets made anew in every round leak; and it is not `examples.take(0)`, which
+    There is one object for each type, since data sets made anew in every round leak; and it is not `client_work.take(0)`, which
     carries all the examples to the runtime in its graph.
     """
     spec = examples.element_spec

@@ -12,8 +12,8 @@ import tensorflow as tf
 from tffcl.clients import sources
 from tffcl.clients.client_examples import PooledTests, empty_like, none_of, read_once, read_whole
 from tffcl.clients.reading import Noted
+from tffcl.display import Shown, sizes_of
 from tffcl.errors import UserError, unknown
-from tffcl.shown import Shown, sizes_of
 
 _MOST_NAMED = 20  # clients that a message lists
 

@@ -1,5 +1,9 @@
 """Clients as points in the plane, so that those which are near each other in a distance matrix are near each other."""
 
+import contextlib
+import functools
+import importlib
+import types
 import warnings
 
 import numpy as np
@@ -7,8 +11,7 @@ from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
 from tffcl.clustering import hierarchical, stochastic
-from tffcl.clustering.single_thread import single_thread
-from tffcl.clustering.umap_learn import load_umap
+from tffcl.clustering.threads import single_thread
 from tffcl.errors import UserError
 
 _LEAST = 4  # UMAP has no neighbourhoods to keep among fewer
@@ -79,3 +82,26 @@ def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30
     tsne = TSNE(perplexity=min(perplexity, (len(units) - 1) / 3), init="pca", random_state=seed, n_jobs=1)
     with single_thread():
         return tsne.fit_transform(reduced).astype(np.float32)
+
+
+# What is compiled for a fit and a transform in one thread, by module of umap-learn.
+_LOOPS = {
+    "umap.umap_": ("smooth_knn_dist", "compute_membership_strengths", "init_transform", "init_update"),
+    "umap.utils": ("fast_knn_indices", "submatrix"),
+    "umap.layouts": ("_nb_optimize_layout_euclidean_single_epoch",),
+}
+
+
+@functools.cache
+def load_umap() -> types.ModuleType:
+    """Returns the module `umap`; it is imported where it is needed, as this takes seconds that only its users should wait."""
+    with warnings.catch_warnings():
+        # Its tqdm complains at length of a notebook without ipywidgets.
+        warnings.simplefilter("ignore")
+        import umap
+    for module, names in _LOOPS.items():
+        for name in names:
+            # Another version may name them otherwise, and a read-only machine may have no place: it compiles then.
+            with contextlib.suppress(AttributeError, RuntimeError):
+                getattr(importlib.import_module(module), name).enable_caching()
+    return umap

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Exports, Method
-from tffcl.export import forms
-from tffcl.rounds.releases import Release
+from tffcl.export import deployment_forms
+from tffcl.rounds.privacy_releases import Release
 
 SUMMED = "training_summed"
 TRAININGS = {"training", "training_with_kept"}  # forms of a round of training; the script runs the first that there is
@@ -37,7 +37,7 @@ _OF_SERVER = {
 
 @dataclasses.dataclass
 class Releases:
-    """A ledger (see `rounds.releases`) that only notes what a round tells the server.
+    """A ledger (see `rounds.privacy_releases`) that only notes what a round tells the server.
 
     Attributes:
       found: All that was released.
@@ -75,7 +75,7 @@ def describe_phases(method: Method, exports: Exports, computations: Mapping[str,
             "gives": "a cluster a client; this run's are in clustering/assignments.csv, threshold and tree in clustering/state.npz",
         })  # fmt: skip
     for name, computation in computations.items():
-        if forms.hands_out_kept(computation) and name not in TRAININGS:
+        if deployment_forms.hands_out_kept(computation) and name not in TRAININGS:
             phases.append({"phase": name, "when": "every round, before training", "computation": name, "gives": _KEPT})
         elif name in exports.when and name not in TRAININGS:
             phases.append({"phase": name, "when": exports.when[name], "computation": name})

@@ -13,10 +13,10 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
 from tffcl.errors import UserError
-from tffcl.export import forms
-from tffcl.export.export_run import ASSIGNMENTS, MODELS, SAVED_MODEL, SCRIPT, STATE, assignments, first_value
+from tffcl.export import deployment_forms
+from tffcl.export.dry_run import difference
 from tffcl.export.manifest import NAME
-from tffcl.export.rehearsal import difference
+from tffcl.export.writer import ASSIGNMENTS, MODELS, SAVED_MODEL, SCRIPT, STATE, assignments, first_value
 from tffcl.rounds.plain_containers import plain_containers
 
 
@@ -102,7 +102,7 @@ def _check_rows(place: pathlib.Path, found: list, expected: list, same: str):
 def _computation(directory: pathlib.Path, manifest: Mapping, name: str) -> tff.Computation:
     if name not in manifest["computations"]:
         raise UserError(f"{directory / NAME} is damaged: it has values of the computation {name}, and not the computation")
-    return forms.read_computation(directory / manifest["computations"][name]["file"])
+    return deployment_forms.read_computation(directory / manifest["computations"][name]["file"])
 
 
 def _server_value(directory: pathlib.Path, manifest: Mapping, name: str, computation: str) -> tuple[pathlib.Path, Any]:
@@ -111,9 +111,9 @@ def _server_value(directory: pathlib.Path, manifest: Mapping, name: str, computa
     if name not in manifest["values"] or not isinstance(kind, tff.StructType):
         raise UserError(f"{directory / NAME} is damaged: there is no value {name} that {computation} takes")
     file = directory / manifest["values"][name]["file"]
-    return file, forms.read_value(file, kind[0])
+    return file, deployment_forms.read_value(file, kind[0])
 
 
 def _given(directory: pathlib.Path, manifest: Mapping, name: str) -> tuple:
     kind = _computation(directory, manifest, name).type_signature.parameter
-    return forms.from_argument(forms.read_value(directory / manifest["computations"][name]["check"]["input"], kind), kind)
+    return deployment_forms.from_argument(deployment_forms.read_value(directory / manifest["computations"][name]["check"]["input"], kind), kind)

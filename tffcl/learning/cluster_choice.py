@@ -5,8 +5,8 @@ import collections
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work import choice
-from tffcl.client_work.examples import stack
+from tffcl.client_work import model_choice
+from tffcl.client_work.client_work import stack
 from tffcl.learning.client_data import as_examples, check_element_spec
 from tffcl.learning.model_weights import to_vector, to_weights, weights_type
 from tffcl.models.flat import FlatModel
@@ -44,7 +44,7 @@ def build_choose(model: FlatModel, num_clusters: int, *, element_spec=None) -> t
     """
     num_clusters = check_value("num_clusters", num_clusters, Count)
     examples_type = tff.SequenceType(tff.types.tensorflow_to_type(check_element_spec(model, element_spec)))
-    choose_row = choice.build_choose(model)
+    choose_row = model_choice.build_choose(model)
 
     @tff.tensorflow.computation(weights_type(model, num_clusters), examples_type)
     def choose(weights, data):

@@ -14,15 +14,15 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.algorithms.built_from import check_declared
 from tffcl.algorithms.ifca import IFCAParameters, draw_models
+from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, build_choose_and_train
-from tffcl.client_work.work import ClientResult, ClientWork, keyed
 from tffcl.errors import UserError
 from tffcl.learning.client_data import as_examples, check_element_spec, own_seed
 from tffcl.learning.model_weights import to_vector, to_weights, weights_type
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, compose
-from tffcl.rounds.server_steps import all_models, initial_optimizer_state, keyed_server
+from tffcl.rounds.server import all_models, initial_optimizer_state, keyed_server
 from tffcl.rounds.weightings import by_examples, uniform
 from tffcl.validation import Whole, check_value
 

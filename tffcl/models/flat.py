@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.display import Shown
 from tffcl.errors import UserError
 from tffcl.models import foreign
 from tffcl.models.graph_function import converted
 from tffcl.models.layer_weights import Weight, initialize
-from tffcl.shown import Shown
 
 _NEAR = 0.05  # of a tensor's standard deviation: enough for models to part, and too little to lose what they know
 

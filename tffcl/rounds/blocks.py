@@ -19,16 +19,16 @@ import tensorflow_federated as tff
 
 from tffcl import runtime
 from tffcl.aggregators.collect import by_client, collect
-from tffcl.aggregators.traits import traits
+from tffcl.aggregators.contract import traits
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
-from tffcl.kept_builds import built_once
 from tffcl.rounds import watching
 from tffcl.rounds.composer import Round
 from tffcl.rounds.plain_containers import plain_containers
-from tffcl.rounds.server_steps import Replacing
+from tffcl.rounds.server import Replacing
 from tffcl.rounds.traffic import type_bytes
 from tffcl.runtime import MESSAGE_BYTES, memory
+from tffcl.trace_cache import built_once
 
 # What a byte of a client's values takes while a block is under way: in the message, in the worker's copy of it and in what TFF
 # makes of that; measured, see tests/benchmarks/memory.py and relatedness.py.

@@ -20,12 +20,11 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.aggregators.collect import CollectFactory, collect
-from tffcl.aggregators.secure_sums import simulated
-from tffcl.aggregators.traits import traits
-from tffcl.client_work.examples import sequence_type, stacked_type
-from tffcl.client_work.work import LOCAL_TEST, ClientWork
+from tffcl.aggregators.contract import traits
+from tffcl.aggregators.secure_mean import simulated
+from tffcl.client_work.client_work import LOCAL_TEST, ClientWork, sequence_type, stacked_type
 from tffcl.rounds.plain_containers import plain_containers
-from tffcl.rounds.releases import check_hidden
+from tffcl.rounds.privacy_releases import check_hidden
 from tffcl.rounds.traffic import Transfer
 from tffcl.rounds.weightings import by_examples, uniform
 

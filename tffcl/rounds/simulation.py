@@ -11,11 +11,11 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.aggregators.collect import by_client
 from tffcl.client_work.local_sgd import ROUND
+from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.kept import KeptStates
 from tffcl.clients.reading import through_a_round
 from tffcl.errors import Diverged
-from tffcl.rounds import blocks, releases
+from tffcl.rounds import blocks, privacy_releases
 from tffcl.rounds.composer import Round
 from tffcl.rounds.plain_containers import plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic
@@ -98,7 +98,7 @@ def run_round(
         fields["kept"] = kept.of(cohort.client_ids) if brought is None else brought
     with through_a_round():
         chosen = blocks.plan(composed, cohort, values)
-        releases.tell_of_round(composed.uploads, cohort)
+        privacy_releases.tell_of_round(composed.uploads, cohort)
         run = _run_whole if chosen.blocks is None else functools.partial(_run_in_blocks, chosen=chosen)
         told, kept = run(composed, cohort, values, aggregators, fields, kept)
     rows = dict(told.rows)

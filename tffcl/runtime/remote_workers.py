@@ -25,7 +25,7 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.errors import RESUME, UserError
 from tffcl.runtime import Address, RemoteWorkers
-from tffcl.runtime.parting import deal, placements, without_clients
+from tffcl.runtime.sharing import deal, placements, without_clients
 
 _LOOK_SECONDS = 2.0  # for a lost worker: the round waits
 _TRIAL_SECONDS = 120.0  # for the first computation, where a worker answers all the time and just is slow

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.examples import stack
+from tffcl.client_work.client_work import stack
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.signature import Signature, build_signature

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.client_work.autoencoding import OPTIMIZERS, build_encode, build_fine_tune
-from tffcl.client_work.examples import stack
+from tffcl.client_work.client_work import stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder

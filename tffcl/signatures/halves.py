@@ -7,10 +7,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.examples import stack, stacked_type
-from tffcl.client_work.order import visiting_order
-from tffcl.kept_builds import built_once
+from tffcl.client_work.client_work import stack, stacked_type, visiting_order
 from tffcl.signatures.signature import NO_CONTEXT, NO_CONTEXT_TYPE, OWN_SEED, Signature, own_seed, own_seed_type
+from tffcl.trace_cache import built_once
 
 WHOLE, FIRST, SECOND, EXAMPLES = "whole", "first", "second", "examples"
 _STREAM = 3  # folded into the seed, so that the split does not draw the numbers of the signature's own shuffling

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tffcl.client_work.examples import stack
+from tffcl.client_work.client_work import stack
 from tffcl.models.flat import FlatModel
 from tffcl.signatures.private_noise import noised
 from tffcl.signatures.signature import Signature, build_signature, own_noise

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.examples import stack
+from tffcl.client_work.client_work import stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import unknown
 from tffcl.models.flat import FlatModel

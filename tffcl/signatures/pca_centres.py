@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.examples import as_features, stack
+from tffcl.client_work.client_work import as_features, stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.signatures.private_noise import noised_centres
 from tffcl.signatures.signature import Signature, build_signature, own_noise

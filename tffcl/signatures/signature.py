@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Mapping
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.client_work.examples import sequence_type, stacked_type
+from tffcl.client_work.client_work import sequence_type, stacked_type
 from tffcl.errors import UserError
-from tffcl.kept_builds import KeptBuilds
+from tffcl.trace_cache import KeptBuilds
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -4,8 +4,7 @@ import collections
 
 import tensorflow as tf
 
-from tffcl.client_work.examples import as_features, stack
-from tffcl.client_work.order import visiting_order
+from tffcl.client_work.client_work import as_features, stack, visiting_order
 from tffcl.errors import UserError, unknown
 from tffcl.signatures.jacobi import symmetric_eigenpairs
 from tffcl.signatures.private_noise import noised

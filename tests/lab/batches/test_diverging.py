@@ -1,0 +1,75 @@
+"""A run that diverges becomes a row that says so: the others go on, resuming does not meet it again, the exit code is 1."""
+
+import csv
+import json
+
+import pytest
+
+from tffcl.lab.cli.main import main
+from tffcl.lab.reporting import comparisons
+
+SHORT = ["--rounds", "2", "--set", "evaluation.every=2", "--set", "train.clients_per_round=4", "--set", "train.local_epochs=1"]
+WILD = ["--set", "algorithms.fedavg.learning_rate=1e30"]
+COMPARE = ["compare", "demo_digits", "--algorithms", "solo,fedavg,pacfl", *SHORT, *WILD]
+
+
+def rows_of(file):
+    with open(file, newline="", encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    out = tmp_path_factory.mktemp("diverging") / "compared"
+    assert main([*COMPARE, "--out", str(out)]) == 1
+    return out
+
+
+def test_the_others_go_on_and_the_table_has_all_in_the_order_asked(compared):
+    rows = rows_of(compared / "table.csv")
+    assert [(row["algorithm"], row["seeds"], bool(row["failed"])) for row in rows] == [
+        ("solo", "1", False), ("fedavg", "0", True), ("pacfl", "1", False)
+    ]  # fmt: skip
+    assert rows[1]["failed"].startswith("seed 0: client") and "not finite" in rows[1]["failed"]
+    assert rows[1]["cluster_accuracy_percent"] == ""
+    page = (compared / "report.html").read_text()
+    assert "fedavg seed 0 failed: client" in page and "0 of 1" in page
+    assert json.loads((compared / "fedavg" / "seed-0" / comparisons.FAILED).read_text())["algorithm"] == "fedavg"
+
+
+def test_resuming_does_not_meet_it_again(compared, capsys, monkeypatch):
+    from tffcl.lab.batches import compare
+
+    monkeypatch.setattr(compare, "run", lambda *_, **__: pytest.fail("a run that had ended was run again"))
+    assert main([*COMPARE, "--out", str(compared), "--resume"]) == 1
+    out = capsys.readouterr().out
+    assert "fedavg" in out and "0 of 1" in out and "not finite" in out
+    assert main(["report", str(compared)]) == 0
+
+
+def test_overwriting_tries_it_again(tmp_path, capsys):
+    command = ["compare", "demo_digits", "--algorithms", "fedavg", *SHORT, "--out", str(tmp_path)]
+    assert main([*command, *WILD]) == 1
+    assert "0 of 1" in capsys.readouterr().out  # where all diverge there is a table still
+    assert not (tmp_path / "report.html").exists()
+    assert main([*command, "--overwrite"]) == 0
+    assert not (tmp_path / "fedavg" / "seed-0" / comparisons.FAILED).exists()
+    assert rows_of(tmp_path / "table.csv")[0]["failed"] == ""
+
+
+def test_a_sweep_goes_on_and_is_a_sweep_from_its_first_run_on(tmp_path, capsys, monkeypatch):
+    from tffcl.lab.reporting import report, sweeps
+
+    seen, write = [], report.write_table
+
+    def write_and_look(path):
+        write(path)
+        seen.append([(point.name, len(point.runs), len(point.failures)) for point in sweeps.read_sweep(path).points])
+
+    monkeypatch.setattr(report, "write_table", write_and_look)
+    command = ["sweep", "demo_digits", "--algorithm", "fedavg", "--over", "learning_rate=1e30,0.1", *SHORT]
+    assert main([*command, "--out", str(tmp_path)]) == 1
+    assert seen == [[("1e+30", 0, 1), ("0.1", 0, 0)], [("1e+30", 0, 1), ("0.1", 1, 0)]]
+    assert [bool(row["failed"]) for row in rows_of(tmp_path / "sweep.csv")] == [True, False]
+    assert "1e+30 seed 0 failed: client" in capsys.readouterr().out
+    assert "seed 0 failed" in (tmp_path / "report.html").read_text()

@@ -1,0 +1,63 @@
+"""The numbers to expect: found in the studies, noted beside a run, compared in its report."""
+
+import json
+
+import pytest
+
+from tffcl.lab.batches.published import write_published
+from tffcl.lab.reporting import files, published_table
+from tffcl.lab.tasks import resolve as configs
+
+TASK = "pacfl_fmnist_label_skew_20"
+
+
+def noted(tmp_path, *arguments, **options) -> list[dict]:
+    write_published(configs.resolve(*arguments, seed=3, **options), tmp_path)
+    file = tmp_path / "published.json"
+    return json.loads(file.read_text())["cells"] if file.exists() else []
+
+
+def test_the_cells_of_a_task_and_method(tmp_path):
+    # PACFL's Table 1, FMNIST, FedAvg: 77.3 +- 4.9 of the global model after 200 rounds.
+    (cell,) = [each for each in noted(tmp_path, TASK, "fedavg") if each["study"] == "pacfl_table_1"]
+    assert cell["published"] == [77.3, 4.9] and cell["measure"] == "global" and cell["differs"] == []
+    assert cell["rounds"] == 200 and cell["where"] == "PACFL, arXiv:2209.10526, Table 1"
+    assert (cell["column"], cell["row"]) == ("FMNIST", "FedAvg")
+
+
+def test_other_settings_are_named(tmp_path):
+    cells = noted(tmp_path, TASK, "fedavg", overrides={"train": {"rounds": 5, "learning_rate": 0.5}})
+    (cell,) = [each for each in cells if each["study"] == "pacfl_table_1"]
+    assert cell["differs"] == ["train.learning_rate", "train.rounds"] and cell["rounds"] == 200
+
+
+def test_a_task_without_published_numbers_has_no_file(tmp_path):
+    assert noted(tmp_path, "attacks_digits_small", "fedavg") == []
+    assert noted(tmp_path, "demo_digits", "fedavg") == []  # what the README prints is no paper's
+
+
+def test_the_report_compares(tmp_path, finished_runs):
+    runs = files.find_runs(finished_runs)
+    table = published_table.to_page(runs)
+    (row,) = [[cell.text for cell in row] for row in table.rows]
+    mean = 100 * sum(run.number("accuracy", "global", "mean") for run in runs[:2]) / 2
+    method, compared, here, paper, difference, rounds, setting, where = row
+    assert (method, compared, paper, rounds) == ("fedavg", "global", "77.30 ± 4.90", "5 of 200")
+    assert here.startswith(f"{mean:.2f} ±") and difference == "–"  # 77.3 is of 200 rounds
+    assert setting == "other train.rounds" and where == "PACFL, arXiv:2209.10526, Table 1: FMNIST, FedAvg"
+
+
+@pytest.fixture
+def finished_runs(tmp_path):
+    """A comparison of the report's tests, as if its FedAvg had been run on PACFL's task for five rounds."""
+    from tests.lab.reporting.conftest import write_run
+
+    for seed in (0, 1):
+        out = tmp_path / "out" / "fedavg" / f"seed-{seed}"
+        write_run(out, "fedavg", seed)
+        write_published(configs.resolve(TASK, "fedavg", seed=seed, overrides={"train": {"rounds": 5}}), out)
+        contents = json.loads((out / "published.json").read_text())
+        contents["cells"] = [each for each in contents["cells"] if each["study"] == "pacfl_table_1"]
+        (out / "published.json").write_text(json.dumps(contents))
+    write_run(tmp_path / "out" / "pacfl" / "seed-0", "pacfl", 0)
+    return tmp_path / "out"

@@ -1,0 +1,126 @@
+"""Choosing a setting by validation accuracy: what is drawn, when points are stopped, and that only the picked one is tested."""
+
+import csv
+import json
+
+import pytest
+
+from tests.lab.cli.test_cli import fails
+from tffcl.errors import UserError
+from tffcl.lab.batches import search
+from tffcl.lab.cli.main import main
+
+SHORT = ["--rounds", "4", "--set", "evaluation.every=1", "--set", "train.clients_per_round=6", "--set", "train.local_epochs=1"]
+HELD = ["--set", "dataset.validation=0.2"]
+COMMAND = ["sweep", "demo_digits", "--algorithm", "fedavg", "--over", "learning_rate=0.0001,0.1,1e30,0.001", *SHORT, *HELD]
+SELECT = ["--select", "cluster", "--halving", "2", "--fresh-seeds", "2"]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Four learning rates with halving, of which one learns and one diverges: `(directory, search.json)`; only read by tests."""
+    out = tmp_path_factory.mktemp("search") / "out"
+    assert main([*COMMAND, *SELECT, "--out", str(out)]) == 0
+    return out, json.loads((out / "search.json").read_text())
+
+
+def rows_of(place):
+    with open(place / "rounds.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize(
+    ("points", "rounds", "every", "halving", "expected"),
+    [
+        (4, 4, 1, 2, [(1, 4), (2, 2), (4, 1)]),
+        (9, 90, 10, 3, [(10, 9), (30, 3), (90, 1)]),
+        (9, 90, 50, 3, [(50, 9), (90, 3)]),  # only at evaluations
+        (8, 5, 10, 2, [(5, 8)]),  # evaluated at the end alone
+        (5, 100, 1, 0, [(100, 5)]),
+    ],
+)
+def test_bad_points_stop_at_evaluations(points, rounds, every, halving, expected):
+    assert search.rungs(points, rounds, every, halving) == expected
+
+
+def test_each_rung_is_sorted_by_validation_accuracy_and_halves(found):
+    out, contents = found
+    assert [(rung["rounds"], len(rung["points"])) for rung in contents["rungs"]] == [(1, 4), (2, 2), (4, 1)]
+    for rung in contents["rungs"]:
+        for point in rung["points"]:
+            value = point["values"][0]
+            place = next(out.glob(f"learning_rate-{value:g}/seed-0"), None) or next(out.glob("learning_rate-1e*30/seed-0"))
+            if value == 1e30:
+                assert point["score"] is None and (place / "failed.json").is_file()
+            else:
+                row = rows_of(place)[rung["rounds"] - 1]
+                assert point["score"] == pytest.approx(float(row["validation_cluster_accuracy"]))
+        known = [point["score"] for point in rung["points"] if point["score"] is not None]
+        assert known == sorted(known, reverse=True)
+    stopped = {len(rows_of(place)) for place in out.glob("learning_rate-0.0*/seed-0")}
+    assert max(stopped) < 4
+
+
+def test_the_picked_one_alone_is_tested_with_fresh_seeds(found, capsys):
+    out, contents = found
+    picked = contents["picked"]
+    assert picked["values"] == [0.1] and picked["seeds"] == [1, 2]
+    for seed, cluster in zip(picked["seeds"], picked["test"]["cluster"], strict=True):
+        summary = json.loads((out / "picked" / f"seed-{seed}" / "summary.json").read_text())
+        assert summary["accuracy"]["cluster"]["mean"] == cluster and summary["seed"] == seed
+    assert main(["report", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "picked: learning rate 0.1, on test data over the fresh seeds 1, 2:" in text
+    test = 50 * sum(picked["test"]["cluster"])
+    assert f"cluster {test:.2f} ±" in text
+    assert text.count(" %") == 4  # the heading of the validation accuracies, and three test accuracies of the picked one
+
+
+def test_resuming_repeats_nothing(found, monkeypatch):
+    from tffcl.lab.batches import compare
+
+    out, contents = found
+    monkeypatch.setattr(compare, "run", lambda *_, **__: pytest.fail("a run that had ended was run again"))
+    assert main([*COMMAND, *SELECT, "--out", str(out), "--resume"]) == 0
+    assert json.loads((out / "search.json").read_text()) == contents
+
+
+def test_random_points():
+    texts = [("--over", "learning_rate=0.001..1"), ("--and", "local_epochs=1..5")]
+    axes, points = search.random_axes(texts, "fedavg", 20, seed=0)
+    assert [axis.key for axis in axes] == ["train.learning_rate", "train.local_epochs"]
+    assert len(set(points)) == 20 and search.random_axes(texts, "fedavg", 20, seed=0)[1] == points
+    assert search.random_axes(texts, "fedavg", 20, seed=1)[1] != points
+    rates = sorted(rate for rate, _ in points)
+    assert 0.001 <= rates[0] and rates[-1] <= 1 and 0.003 < rates[10] < 0.3  # even in the logarithm: the middle is near 0.03
+    assert {type(epochs) for _, epochs in points} == {int} and {epochs for _, epochs in points} <= {1, 2, 3, 4, 5}
+    with pytest.raises(UserError, match="there are only 5 different points"):
+        search.random_axes(texts[1:], "fedavg", 6, seed=0)
+    listed, found = search.random_axes([("--over", "momentum=0,0.5,0.9")], "fedavg", 3, seed=0)
+    assert sorted(found) == [(0,), (0.5,), (0.9,)] and set(listed[0].values) == {0, 0.5, 0.9}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--select", "cluster"], "--select needs validation examples, e.g. --set dataset.validation=0.1"),
+        ([*HELD, "--select", "local"], "--select 'local' must be cluster or global: local accuracy is taken on test examples"),
+        ([*HELD, "--select", "cluster", "--halving", "1"], "--halving 1 must be 2 or more"),
+        ([*HELD, "--select", "cluster", "--fresh-seeds", "0"], "--fresh-seeds 0 must be 1 or more"),
+        ([*HELD, "--select", "cluster", "--samples", "1"], "--samples 1 must be 2 or more"),
+        (["--samples", "3"], "say by which accuracy with --select cluster"),
+    ],
+)
+def test_one_line_says_what_is_wrong(capsys, tmp_path, arguments, message):
+    command = ["sweep", "demo_digits", "--algorithm", "fedavg", "--over", "learning_rate=0.1,0.2"]
+    assert message in fails(capsys, *command, *arguments, "--out", str(tmp_path / "out"))
+
+
+def test_a_run_whose_budget_is_spent_is_scored_by_what_it_has_come_to(tmp_path):
+    """It has fewer rounds than are compared, and no further one may run."""
+    (tmp_path / "rounds.csv").write_text("round,validation_cluster_accuracy\n1,0.3\n2,0.4\n")
+    (tmp_path / "summary.json").write_text(json.dumps({"validation": {"cluster": {"mean": 0.45}, "global": {"mean": None}}}))
+    assert search._validation(tmp_path, "cluster", 2) == 0.4
+    assert search._validation(tmp_path, "cluster", 8) == 0.45
+    with pytest.raises(UserError, match="has no global accuracy on validation examples"):
+        search._validation(tmp_path, "global", 8)

@@ -1,0 +1,100 @@
+"""The small variant of every task runs with PACFL from the command line, on the real data; the rest only resolve."""
+
+import json
+import math
+import os
+import pathlib
+
+import pytest
+
+import tffcl
+from tests.runs.finished_runs import check_files_agree, rows_of
+from tffcl.lab.cli.main import main
+from tffcl.lab.tasks import task_file
+
+SMALL = [name for name in task_file.task_names() if name.endswith("_small")]
+# One run is in the suite; the others are a matter of many minutes.
+QUICK = {"pacfl_fmnist_label_skew_20_small"}
+# Three rounds of one epoch, of small images of many classes or turned ones, teach a convolutional network next to nothing.
+AT_CHANCE = {"flt_femnist_scenario_3_cnn_small", "stocfl_rotated_cifar10_small"}
+WHERE = {"emnist_letters": "emnist/letters", "femnist": "emnist_all.sqlite", "usps": "usps.npz", "digits": "."}
+
+
+def missing(name):
+    """The first data set of a task that is not laid out here, or None."""
+    root = os.environ.get("TFFCL_DATA_DIR")
+    dataset = task_file.load_task(name).contents["dataset"]
+    for each in dataset.get("names", [dataset.get("name")]):
+        if root is None or not (pathlib.Path(root) / WHERE.get(each, each)).exists():
+            return each
+    return None
+
+
+def check_run(out) -> dict:
+    """What a broken run would not give: files that agree, saved models that answer as they say, training that taught something.
+
+    Returns:
+      The summary.
+    """
+    summary = json.loads((out / "summary.json").read_text())
+    check_files_agree(out, summary)
+    run = tffcl.load_run(out)
+    rows = rows_of(out / "clients.csv")
+    for row in rows[:: max(1, len(rows) // 5)]:
+        client = int(row["client_id"])
+        test = run.federated.test.take(run.federated.test_indices[client])
+        right = (run.predict(client, test.x) == test.y).mean()
+        assert right == pytest.approx(float(row["cluster_accuracy"]), abs=1e-6)
+        assert run.cluster_of(client) == int(row["cluster"])
+    local = summary["accuracy"]["local"]
+    assert local["mean"] > 1 / run.federated.num_classes or run.config.task in AT_CHANCE
+    trained = sum(int(row["rounds_trained"]) > 0 for row in rows) / len(rows)
+    assert local["share"] == trained
+    # A ResNet's first steps on a hundred classes have a loss above that of guessing.
+    losses = [float(row["train_loss"]) for row in rows_of(out / "rounds.csv")]
+    assert losses[-1] < max(1.2 * math.log(run.federated.num_classes), losses[0])
+    return summary
+
+
+def test_every_task_has_a_small_variant():
+    whole = {name for name in task_file.task_names() if not name.endswith("_small")} - {"demo_digits"}
+    assert {f"{name}_small" for name in whole} <= set(SMALL)
+    assert len(whole) > 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["flis_dc", "flis_hc", "ifca"])
+@pytest.mark.parametrize("name", ["flis_fmnist_label_skew_20_small", "flis_rotated_mnist_small"])
+def test_flis_and_ifca_run_on_flis_tasks(name, algorithm, tmp_path, capsys):
+    absent = missing(name)
+    if absent:
+        pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
+    assert main(["run", name, "--algorithm", algorithm, "--out", str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    check_run(tmp_path / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["stocfl", "fedprox", "ditto", "ifca"])
+@pytest.mark.parametrize(
+    "name", [f"stocfl_{task}_small" for task in ("threshold_mnist", "femnist", "rotated_cifar10", "rotated_mnist_4800")]
+)
+def test_stocfl_and_what_it_is_compared_with_run_on_stocfl_tasks(name, algorithm, tmp_path, capsys):
+    absent = missing(name)
+    if absent:
+        pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
+    few = ["--set", "algorithms.ifca.num_clusters=2"] if algorithm == "ifca" else []
+    assert main(["run", name, "--algorithm", algorithm, "--out", str(tmp_path / "out"), *few]) == 0, capsys.readouterr().err
+    summary = check_run(tmp_path / "out")
+    assert (summary["traffic"]["signature_bytes"] > 0) == (algorithm == "stocfl")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SMALL])
+def test_the_small_variant_runs(name, tmp_path, capsys):
+    absent = missing(name)
+    if absent:
+        pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
+    code = main(["run", name, "--algorithm", "pacfl", "--out", str(tmp_path / "out")])
+    assert code == 0, capsys.readouterr().err
+    summary = check_run(tmp_path / "out")
+    assert summary["traffic"]["signature_bytes"] > 0
+    assert "<svg" in (tmp_path / "out" / "report.html").read_text()

@@ -1,0 +1,424 @@
+"""Studies: files that are read and refused, plans, and one of digits that is run, killed and resumed."""
+
+import csv
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.lab.cli.test_cli import fails
+from tffcl.errors import UserError
+from tffcl.lab.batches import study, study_files, study_record
+from tffcl.lab.cli.main import main
+from tffcl.lab.reporting import study_results, study_table
+
+SHORT = ["--rounds", "2", "--set", "train.clients_per_round=4", "--set", "train.local_epochs=1", "--set", "evaluation.every=1"]
+MINE = """
+title = "Mine"
+paper = "A paper"
+table = "Table 9"
+note = "A note."
+seeds = [3]
+
+[columns.digits]
+task = "demo_digits"
+
+[columns."to target"]
+task = "demo_digits"
+measure = "rounds_to"
+accuracy = "local"
+target = 5
+
+[columns.unseen]
+task = "demo_digits"
+set = {newcomers = {clients = 8, epochs = 1}}
+
+[rows.FedAvg]
+method = "fedavg"
+measure = "global"
+published = {digits = [80.5, 0.5], "to target" = "none", unseen = "none"}
+
+[rows.SOLO]
+method = "solo"
+published = {digits = 70, "to target" = 1, unseen = 60}
+
+[rows.Another]
+method = "another"
+missing = "no code of it is known"
+published = {digits = 90, "to target" = "none", unseen = "none"}
+
+[rows.Wild]
+method = "fedavg"
+set = {train = {learning_rate = 1e30}}
+published = {digits = 10, "to target" = "none", unseen = "none"}
+
+[cells."unseen/SOLO"]
+measure = "unseen_local"
+"""
+
+
+def rows_of(file):
+    with open(file, newline="", encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))
+
+
+@pytest.fixture
+def mine(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """The study above after a run of each cell: `(directory, exit code, standard error)`; its tests leave it as it is."""
+    place = tmp_path_factory.mktemp("study")
+    (place / "mine.toml").write_text(MINE, encoding="utf-8")
+    command = [sys.executable, "-m", "tffcl", "study", str(place / "mine.toml"), *SHORT, "--out", str(place / "out")]
+    # Killed where the second run has begun, and again after the first checkpoint of it: the same command goes on.
+    errors = (place / "errors").open("w+")
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+    until = time.monotonic() + 300
+    while process.poll() is None and len(list((place / "out" / "runs").glob("*/*/seed-3/config.toml"))) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = sorted((place / "out" / "runs").glob("*/*/seed-3/summary.json"))
+    written = [file.stat().st_mtime_ns for file in finished]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert [file.stat().st_mtime_ns for file in finished] == written  # what had finished was not run again
+    return place / "out", again.returncode, again.stderr
+
+
+def test_every_cell_of_every_study_can_be_planned():
+    """Methods, tasks, keys and values are known, and no cell takes part in two runs of one setting."""
+    for name in study_files.study_names():
+        planned = study.plan(study_files.load_study(name), rounds=0.25)
+        assert planned.runs and len(planned.cells) == len(planned.study.cells)
+        for cell, place in zip(planned.cells, planned.places, strict=True):
+            assert (place is None) == bool(cell.missing), cell.name
+
+
+def test_names_that_directories_cannot_tell_apart_have_their_own_runs(mine):
+    text = mine.read_text().replace(
+        '[cells."unseen/SOLO"]', '[rows."SOLO!"]\nmethod = "pacfl"\n[rows."solo?"]\nmethod = "fedprox"\n[cells."unseen/SOLO"]'
+    )
+    mine.write_text(text)
+    planned = study.plan(study_files.load_study(mine), only=["digits"])
+    found = {each.config.algorithm: each.place.name for each in planned.runs if "solo" in each.place.name}
+    assert found == {"solo": "solo", "pacfl": "solo~2", "fedprox": "solo~3"}
+
+
+def test_published_numbers_are_read():
+    cells = {cell.name: cell for cell in study_files.load_study("pacfl_table_1").cells}
+    assert len(cells) == 40
+    assert cells["FMNIST/PACFL"].published == (97.54, 0.08) and cells["FMNIST/PACFL"].measure == "local"
+    assert cells["SVHN/FedAvg"].published == (80.2, 0.8) and cells["SVHN/FedAvg"].measure == "global"
+    assert cells["CIFAR-100/CFL"].task == "pacfl_cifar100_label_skew_20"
+    unseen = {cell.name: cell for cell in study_files.load_study("stocfl_table_4").cells}
+    assert unseen["unseen/StoCFL"].measure == "unseen_cluster" and unseen["unseen/StoCFL"].published == (91.06, 0.05)
+    lacking = [cell for cell in study_files.load_study("pacfl_table_8").cells if cell.missing]
+    assert [cell.name for cell in lacking] == ["CIFAR-100/LG-FedAvg"] and "not printed" in lacking[0].missing
+
+
+def test_the_authors_megabits_are_theirs():
+    """PACFL Table 8 prints 79.36 Mb for FedAvg on FMNIST: 200 rounds; 11.30 for IFCA: 19; 1.26 for LG-FedAvg: 18."""
+    cells = {cell.name: cell for cell in study_files.load_study("pacfl_table_8").cells}
+    for name, rounds in (("FMNIST/FedAvg", 200), ("FMNIST/IFCA", 19), ("FMNIST/LG-FedAvg", 18), ("CIFAR-100/PACFL", 47)):
+        assert rounds * cells[name].megabits_a_round == pytest.approx(cells[name].published[0], rel=0.01), name
+
+
+@pytest.mark.parametrize(
+    ("rounds", "found"), [(1, 30), (0.25, 8), (0.01, 1), (7, 7)], ids=["all", "a quarter", "at least one", "a number"]
+)
+def test_a_share_of_the_rounds(rounds, found):
+    planned = study.plan(study_files.load_study("demo_digits"), rounds=rounds)
+    assert {each.config.train.rounds for each in planned.runs} == {found}
+
+
+def test_only_some_cells_and_cells_of_one_setting_share_runs():
+    found = study_files.load_study("demo_digits")
+    assert [cell.name for cell in study_files.chosen(found, ["*/pacfl"])] == ["digits/PACFL"]
+    assert [cell.name for cell in study_files.chosen(found, ["DIGITS", "digits_v*/*"])] == [cell.name for cell in found.cells]
+    assert [cell.name for cell in study_files.chosen(study_files.load_study("flis_table_2"), ["FMNIST/FLIS (DC)"])]
+    assert [cell.name for cell in study_files.chosen(found, ["*/fedavg,*/pacfl"])] == ["digits/FedAvg", "digits/PACFL"]
+    assert [cell.name for cell in study_files.chosen(found, ["digits, variance"])] == ["digits, variance/SOLO, clients"]
+    planned = study.plan(found)
+    assert len(planned.cells) == 4 and len(planned.runs) == 3  # SOLO's accuracy and variance are of one run
+    assert planned.places[2] == planned.places[3]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"demo_digits"', '"demo_digit"', "unknown task of mine.toml, digits/FedAvg: 'demo_digit'; did you mean 'demo_digits'"),
+        ('"rounds_to"', '"rounds_till"', "unknown measure of mine.toml"),
+        ("target = 5", "", "rounds_to needs a target"),
+        ("[80.5, 0.5]", "[80.5, 0.5, 1]", "published is [80.5, 0.5, 1]; it must be a number"),
+        ("{digits = 70,", "{digit = 70,", "published names 'digit', which the study has not"),
+        ('method = "solo"', "", "mine.toml, digits/SOLO has no method"),
+        ('title = "Mine"', 'titel = "Mine"', "unknown key of mine.toml 'titel'; did you mean 'title'"),
+        ('[cells."unseen/SOLO"]', '[cells."unseen/SOL"]', "did you mean 'unseen/SOLO'"),
+        ('title = "Mine"', "title = ", "mine.toml is no TOML"),
+        ('title = "Mine"', 'page = "x"', "mine.toml: page is 'x'; it must be a whole number from 0"),
+        ("seeds = [3]", "seeds = []", "mine.toml: seeds is []; it must be a list of 1 or more whole numbers from 0"),
+        ('title = "Mine"', "tuning = 3", "mine.toml: tuning is 3; it must be a table"),
+        ('title = "Mine"', 'measure = ["local"]', "mine.toml: measure is ['local']; it must be text"),
+        ('title = "Mine"', "x = " + 3000 * "[" + 3000 * "]", "mine.toml is nested too deep"),
+        ("target = 5", 'target = "x"', "target is 'x'; it must be a number"),
+        ('method = "solo"', 'method = "solo"\nset = 3', "set is 3; it must be a table"),
+    ],
+)
+def test_a_wrong_file_is_one_line(mine, old, new, message):
+    text = mine.read_text()
+    assert old in text
+    mine.write_text(text.replace(old, new))
+    with pytest.raises(UserError) as caught:
+        study_files.load_study(mine)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["pacfl_table_l"], "unknown study 'pacfl_table_l'; did you mean 'pacfl_table_"),
+        (["demo_digits", "--only", "digits/FedAv"], "unknown cell of demo_digits 'digits/FedAv'; did you mean 'digits/FedAvg'"),
+        (["demo_digits", "--rounds", "0"], "--rounds 0 must be a share of each task's rounds"),
+        (["demo_digits", "--rounds", "1.5"], "--rounds 1.5 must be"),
+        (["demo_digits", "--seeds", "a"], "--seeds 'a' must be whole numbers"),
+        (["demo_digits", "--seeds", "0,0"], "--seeds names a seed twice"),
+        (["demo_digits", "--table-only"], "holds no results of a study"),
+    ],
+)
+def test_a_wrong_command_is_one_line(capsys, tmp_path, arguments, message):
+    assert message in fails(capsys, "study", *arguments, "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_killed_study_goes_on_and_says_how_long(done):
+    out, code, errors = done
+    assert code == 1  # Wild diverges
+    assert "finished before" in errors or "diverged before" in errors
+    assert "not available: digits/Another: no code of it is known" in errors
+    assert "4 runs, " in errors and ("on this machine as it is now" in errors or "going by earlier runs" in errors)
+    assert "[1/4] " in errors and "all that is left: " in errors
+    assert len(list((out / "results").glob("*/*/seed-3/summary.json"))) == 3
+
+
+def test_the_results_are_small_and_those_of_the_runs(done):
+    out, _, _ = done
+    for file in (out / "runs").glob("*/*/seed-3/summary.json"):
+        copied = out / "results" / file.relative_to(out / "runs")
+        assert copied.read_bytes() == file.read_bytes()
+        assert not (file.parent / "checkpoints").exists()
+    assert sum(file.stat().st_size for file in (out / "results").rglob("*") if file.is_file()) < 60_000
+
+
+def test_the_table_has_published_numbers_and_differences(done):
+    out, _, _ = done
+    rows = {(row["column"], row["row"]): row for row in rows_of(out / "results" / "table.csv")}
+    assert list(rows) == [("digits", each) for each in ("FedAvg", "SOLO", "Another", "Wild")] + [
+        ("to target", "SOLO"),
+        ("unseen", "SOLO"),
+    ]
+    summary = json.loads((out / "results" / "digits" / "fedavg" / "seed-3" / "summary.json").read_text())
+    here = 100 * summary["accuracy"]["global"]["mean"]
+    fedavg = rows["digits", "FedAvg"]
+    assert float(fedavg["here"]) == pytest.approx(here)
+    assert (float(fedavg["paper"]), float(fedavg["paper_spread"])) == (80.5, 0.5)
+    assert (fedavg["rounds"], fedavg["difference"]) == ("2", "")  # the paper's are of 30
+    assert rows["digits", "Another"]["missing"] == "no code of it is known" and rows["digits", "Another"]["here"] == ""
+    assert "not finite" in rows["digits", "Wild"]["failed"] and rows["digits", "Wild"]["seeds"] == "0"
+    joined = json.loads((out / "results" / "unseen" / "solo" / "seed-3" / "newcomers.json").read_text())
+    assert float(rows["unseen", "SOLO"]["here"]) == pytest.approx(100 * joined["accuracy"]["local"]["mean"])
+    read = rows_of(out / "results" / "digits" / "solo" / "seed-3" / "rounds.csv")
+    reached = [int(row["round"]) for row in read if 100 * float(row["local_accuracy_all"] or 0) >= 5]
+    assert float(rows["to target", "SOLO"]["here"]) == reached[0]
+    assert rows["to target", "SOLO"]["difference"] == ""  # the command set other epochs and clients
+
+
+def test_rounds_to_a_target_are_compared_whatever_the_rounds():
+    assert not study_results.is_cut("rounds_to", 2, 30) and study_results.is_cut("local", 2, 30)
+    assert not study_results.is_cut("local", 30, 30)
+
+
+def test_a_study_in_which_nothing_is_published_has_all_of_its_cells(mine):
+    mine.write_text(re.sub(r"published = .*", 'published = "none"', mine.read_text()))
+    found = study_files.load_study(mine)
+    assert len(found.cells) == 12 and {cell.published for cell in found.cells} == {(None, None)}
+    mine.write_text(mine.read_text().replace('published = "none"', "published = 70", 1))
+    assert [cell.name for cell in study_files.load_study(mine).cells] == ["digits/FedAvg", "to target/FedAvg", "unseen/FedAvg"]
+
+
+def test_the_table_is_made_again_and_goes_into_the_page(done, tmp_path, capsys):
+    import shutil
+
+    out, _, _ = done
+    table = out / "results" / "table.csv"
+    before = table.read_bytes()
+    table.unlink()
+    study_file = next(out.parent.glob("mine.toml"))
+    assert main(["study", str(study_file), "--table-only", "--out", str(out)]) == 0
+    assert table.read_bytes() == before
+    text = capsys.readouterr().out
+    assert "set otherwise than in the tasks: train.clients_per_round, train.local_epochs." in text
+    assert "Mine (A paper, Table 9)" in text and "2 of 30" in text and "Another: not available: no code of it" in text
+    kept = tmp_path / "kept"
+    shutil.copytree(out / "results", kept / "mine")
+    (kept / "NOTES.md").write_text("What I think.\n")
+    (kept / "mine" / "FINDINGS.md").write_text("What it\nshows.\n")
+    assert main(["results", str(kept)]) == 0
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert re.search(r"\| \[`mine`\]\(#mine\): Mine \(A paper, Table 9\) \| 3 \| 4 of 5 \| 3 \| 2 rounds \| \d+ s \|", page)
+    assert '<a id="mine"></a>' in page and "\nWhat it shows.\n" in page
+    assert page.startswith("# What the studies give") and page.rstrip().endswith("What I think.")
+    assert "| FedAvg | global |" in page and "80.50 ± 0.50" in page
+    assert "no code of it is known" in page
+
+
+def test_the_table_of_what_nobody_ran_here_is_that_of_the_kept_results(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", "flt_table_1", "--table-only"]) == 0
+    text = capsys.readouterr().out
+    assert "Scenario 1 (FLT" in text and "82.73" in text and "kept results: " in text
+    assert "holds no results of a study" in fails(capsys, "study", "flt_table_4", "--table-only")
+    assert not list(tmp_path.iterdir())
+    only = ["--only", "MNIST/FLT (Enc2)", "--seeds", "0"]
+    assert main(["study", "flt_table_1", "--table-only", *only]) == 0
+    text = capsys.readouterr().out
+    assert "Scenario 1 (FLT" in text and "variance" not in text and "FedAvg" not in text and "seed 0;" in text
+    assert "results of seed 77" in fails(capsys, "study", "flt_table_1", "--table-only", "--seeds", "77")
+    assert main(["study", "league", "--table-only", "--only", "*/pacfl"]) == 0
+    assert "FLT (UMAP)" not in capsys.readouterr().out
+
+
+def test_the_table_of_a_part_of_what_was_run(done, capsys):
+    out = done[0]
+    before = (out / "results" / "table.csv").read_bytes()
+    command = ["study", str(out.parent / "mine.toml"), "--table-only", "--out", str(out)]
+    assert main([*command, "--only", "digits/SOLO", "--seeds", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "SOLO" in text and "FedAvg" not in text and "unseen" not in text
+    assert (out / "results" / "table.csv").read_bytes() == before  # the files have all
+    assert "holds no results of seed 4, 5" in fails(capsys, *command, "--seeds", "4,5")
+    assert "unknown cell of mine 'digits/Solos'" in fails(capsys, *command, "--only", "digits/Solos")
+
+
+def test_a_table_of_other_rounds_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "studies" / "flt_table_4-rounds-2").mkdir(parents=True)
+    (tmp_path / "runs" / "studies" / "flt_table_1-rounds-0.5").mkdir()
+    told = fails(capsys, "study", "flt_table_4", "--table-only")
+    assert "; there is runs/studies/flt_table_4-rounds-2: name it with --out" in told
+    assert main(["study", "flt_table_1", "--table-only"]) == 0
+    assert "run here, with other rounds: runs/studies/flt_table_1-rounds-0.5" in capsys.readouterr().out
+    assert "flt_table_1-rounds-2 holds no results" in fails(capsys, "study", "flt_table_1", "--table-only", "--rounds", "2")
+
+
+def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_path):
+    import shutil
+
+    out = tmp_path / "copy"
+    shutil.copytree(done[0], out)
+    study_file = str(done[0].parent / "mine.toml")
+    message = fails(capsys, "study", study_file, *SHORT, "--set", "train.momentum=0.1", "--out", str(out))
+    assert "holds another run: its train.momentum is 0.5, not 0.1" in message
+    assert "holds the study mine, not demo_digits" in fails(capsys, "study", "demo_digits", "--out", str(out))
+    more = ["study", study_file, *SHORT, "--only", "digits/SOLO", "--seeds", "4", "--out", str(out)]
+    assert main(more) == 0
+    capsys.readouterr()
+    read = study_table.read_study(out / "results")
+    assert [result.here.count for result in read.results] == [1, 2, 0, 0, 2, 1]
+    assert read.noted["seeds"] == [3, 4] and pathlib.Path(read.path).name == "results"
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", "3", "{}", 5000 * "[", '{"accuracy": 3}'])
+@pytest.mark.parametrize("name", ["summary.json", "failed.json"])
+def test_the_damaged_file_of_a_run_is_named(done, tmp_path, name, damage):
+    results = shutil.copytree(done[0] / "results", tmp_path / "results")
+    (place,) = [file.parent for file in results.glob(f"*/{'wild' if name == 'failed.json' else 'fedavg'}/seed-3/{name}")]
+    (place / name).write_text(damage)
+    with pytest.raises(UserError, match=rf"{place / name} is damaged: [^\n]*$"):
+        study_table.read_study(results)
+
+
+def test_runs_with_fewer_rounds_are_told_beside_those_with_all(tmp_path):
+    from tffcl.lab.tasks.task_file import task_directory
+
+    results = shutil.copytree(task_directory() / "results" / "demo_digits", tmp_path / "results")
+    assert study_table.read_study(results).share == "all rounds"
+    summary = results / "digits" / "fedavg" / "seed-0" / "summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "rounds": 7}))
+    read = study_table.read_study(results)
+    assert read.share == "all rounds, 1 of 4 numbers with fewer"
+    assert [each.difference is None for each in read.results] == [True, False, False, False]
+    assert re.search(r"FedAvg +global +87\.5\d +87\.56 +– .* 7 of 30", study_table.to_text(read))
+
+
+def test_the_page_of_results_is_that_of_the_kept_files():
+    """`tffcl results` makes tasks/RESULTS.md; an edit by hand would be lost."""
+    from tffcl.lab.reporting.results_page import results_page
+    from tffcl.lab.tasks.task_file import task_directory
+
+    directory = task_directory() / "results"
+    assert (task_directory() / "RESULTS.md").read_text(encoding="utf-8") == results_page(directory)
+
+
+def test_a_study_is_listed_with_its_cells(capsys):
+    assert main(["list", "studies", "pacfl_table_8"]) == 0
+    text = capsys.readouterr().out
+    assert "FMNIST/PACFL: megabits_to, 7.53; pacfl on pacfl_fmnist_label_skew_30" in text
+    assert "CIFAR-100/LG-FedAvg: megabits_to, nothing printed; not available: the authors' formula" in text
+    assert main(["list", "studies"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert re.search(r"\(\d+ cells: \d+ can be run, results of none are kept\)$", lines["pacfl_table_8"])
+    assert re.search(r"\((\d+) cells: \1 can be run, results of \1 are kept\)$", lines["demo_digits"])
+    assert "unknown study" in fails(capsys, "list", "studies", "pacfl_table_88")
+
+
+@pytest.mark.parametrize("error", [UserError("no data"), RuntimeError("a fault of ours")], ids=["the user's", "ours"])
+def test_a_cell_that_fails_leaves_the_others_and_is_tried_again(tmp_path, monkeypatch, capsys, error):
+    from tffcl.lab.batches import compare, study_pace
+
+    calls = []
+
+    def run(config, place, **_):
+        calls.append(config.algorithm)
+        if config.algorithm == "pacfl":
+            raise error
+        place.mkdir(parents=True)
+        (place / "config.toml").write_text("")
+        (place / "summary.json").write_text(json.dumps({"seconds": {"total": 1.0}, "rounds": 1}))
+
+    monkeypatch.setattr(compare, "run_or_note", run)
+    monkeypatch.setattr(study.runtime, "renew_local_worker", lambda **_: None)
+    monkeypatch.setattr(study_pace, "try_out", lambda *_: study_pace.Pace(1.0, 1.0, 1.0, 40))
+    monkeypatch.setattr(study_record, "check_claim", lambda *_, **__: None)
+    planned = study.plan(study_files.load_study("demo_digits"), rounds=2)
+    for _ in range(2):
+        assert study.run_study(planned, tmp_path) == 1
+        assert str(error) in capsys.readouterr().err
+    assert sorted(calls) == ["fedavg", "pacfl", "pacfl", "solo"]
+    noted = json.loads((tmp_path / "results" / "digits" / "pacfl" / "seed-0" / "failed.json").read_text())
+    assert str(error) in noted["reason"]
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../../x", "/etc", "", "a\nb", "x" * 300, "...", "\u202e"])
+def test_the_directory_of_a_cell_is_inside_of_the_studys(tmp_path, name):
+    place = tmp_path / study_files.slug(name)
+    assert place.resolve().parent == tmp_path.resolve() and not place.name.startswith(".") and len(place.name) <= 80
+
+
+def test_results_are_read_from_inside_of_the_studys_directory_alone(tmp_path):
+    cell = {"column": "a", "row": "b", "directory": "../other", "measure": "local", "published": [None, None], "missing": ""}
+    (tmp_path / "study.json").write_text(json.dumps({"cells": [cell], "seeds": [0]}))
+    with pytest.raises(UserError, match="study.json is damaged.*must be inside its own"):
+        study_table.read_study(tmp_path)

@@ -1,0 +1,343 @@
+"""The command line as a user types it."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tffcl.lab.cli.main import main
+
+FEW = ["--rounds", "2", "--set", "evaluation.every=1"]
+
+
+def fails(capsys, *arguments):
+    """Runs a command that a user got wrong; returns its single line."""
+    try:
+        code = main(list(arguments))
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    lines = [line for line in captured.err.splitlines() if line.strip() and "round/s" not in line and "?round" not in line]
+    assert code == 2
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("tffcl: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["rnu"], "unknown command 'rnu'; did you mean 'run'"),
+        (["list", "task"], "unknown kind 'task'; did you mean 'tasks'"),
+        (["run", "demo_digit", "--algorithm", "pacfl"], "unknown task 'demo_digit'; did you mean 'demo_digits'"),
+        (["run", "demo_digits"], "the following arguments are required: --algorithm"),
+        (["run", "demo_digits", "--algorithm", "PACFL"], "unknown algorithm 'PACFL'; did you mean 'pacfl'"),
+        (["compare", "demo_digits", "--algorithms", "Fedavg , solo"], "unknown algorithm 'Fedavg'; did you mean 'fedavg'"),
+        (["run", "Demo_Digits ", "--algorithm", "pacfl"], "did you mean 'demo_digits'"),
+        (
+            ["run", "demo_digits.toml", "--algorithm", "pacfl"],
+            "there is no task file demo_digits.toml; did you mean demo_digits,",
+        ),
+        (["study", "x/flt_table_1.toml"], "there is no study file x/flt_table_1.toml; did you mean flt_table_1,"),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "pacfl.num_clusters=3"],
+            "unknown section 'pacfl'; did you mean algorithms.pacfl.num_clusters?",
+        ),
+        (["run", "demo_digits", "--algorithm", "pacfl,fedavg"], "tffcl compare --algorithms pacfl,fedavg runs several"),
+        (["run", "demo_digits", "--algorithm", "pacf"], "unknown algorithm 'pacf'; did you mean 'pacfl'"),
+        (["run", "nowhere/my.toml", "--algorithm", "pacfl"], "there is no task file nowhere/my.toml"),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=3", "train.momentum=0.5"],
+            "has a --set of its own",
+        ),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "algorithms.pacfl=3"],
+            "[algorithms.pacfl] is 3; it must be a table",
+        ),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=3", "--set", "train.rounds.x=1"],
+            "rounds has a value already",
+        ),
+        (["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "-1"], "on the command line: train.rounds is -1"),
+        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.round=3"], "did you mean 'rounds'"),
+        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "rounds"], "is not SECTION.KEY=VALUE"),
+        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "trains.rounds=3"], "did you mean 'train'"),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "train.rounds=many"],
+            "on the command line: train.rounds is 'many'; it must be a whole number from 1",
+        ),
+        (["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "0"], "train.rounds is 0"),
+        (["run", "demo_digits", "--algorithm", "pacfl", "--seed", "-1"], "seed is -1"),
+        (
+            ["run", "demo_digits", "--algorithm", "fedavg", "--set", "algorithms.fedavg.num_clusters=2"],
+            "no parameters of its own",
+        ),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "algorithms.pacfl.num_vector=2"],
+            "did you mean 'num_vectors'",
+        ),
+        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "model.hiden=2"], "did you mean 'hidden'"),
+        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "model.name=mpl"], "unknown model 'mpl'; did you mean 'mlp'"),
+        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "dataset.name=mnits"], "did you mean 'mnist'"),
+        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "partition.name=rotatd"], "did you mean 'rotated'"),
+        (["compare", "demo_digits", "--algorithms", "pacfl,fedavg", "--seeds", "0,x"], "--seeds '0,x' must be whole numbers"),
+        (["compare", "demo_digits", "--algorithms", "pacfl,pacfl"], "each algorithm and each seed once"),
+        (["similarity", "demo_digits", "--signature", "subspac"], "did you mean 'subspace'"),
+        (["report", "nowhere"], "nowhere"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_one_line_says_what_is_wrong(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert message in fails(capsys, *arguments)
+
+
+def test_the_file_that_was_meant_is_named(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_task.toml").write_text('extends = "demo_digits"')
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "further.toml").write_text('extends = "base"')
+    (tmp_path / "mine" / "base.toml").write_text('extends = "demo_digits"')
+    told = "unknown task 'my_task'; did you mean the file my_task.toml?"
+    assert told in fails(capsys, "run", "my_task", "--algorithm", "pacfl")
+    assert "unknown study 'my_task'; did you mean the file my_task.toml?" in fails(capsys, "study", "my_task")
+    assert "did you mean the file base.toml?" in fails(capsys, "run", "mine/further.toml", "--algorithm", "pacfl")
+
+
+def test_runs_further_down_are_named(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed in range(5):
+        (tmp_path / "runs" / "x" / "pacfl" / f"seed-{seed}").mkdir(parents=True)
+        (tmp_path / "runs" / "x" / "pacfl" / f"seed-{seed}" / "config.toml").touch()
+    told = "; further down are runs/x/pacfl/seed-0, runs/x/pacfl/seed-1, runs/x/pacfl/seed-2 and 2 more"
+    assert told in fails(capsys, "export", "runs/x", "--to", "new")
+    assert told in fails(capsys, "report", "runs/x/pacfl")
+    assert told in fails(capsys, "report", "runs")
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (
+            ["algorithms.pacfl.num_clusters=41", "algorithms.pacfl.threshold=1"],
+            "give threshold or num_clusters, not both",
+        ),
+        (["partition.clients=3000"], "3000"),
+        (["train.clients_per_round=50"], "train.clients_per_round is 50, but there are only 40 clients"),
+        (["train.learning_rate=1e30"], "trained a model that is not finite"),
+    ],
+)
+def test_contradictions_that_the_data_show(capsys, tmp_path, overrides, message):
+    options = [part for override in overrides for part in ("--set", override)]
+    line = fails(capsys, "run", "demo_digits", "--algorithm", "pacfl", "--out", str(tmp_path / "out"), *options)
+    assert message in line
+
+
+def own_task(tmp_path, partition, **arrays):
+    """A task over an npz file of digits; `arrays` replace parts of it."""
+    from tests import digits
+
+    x, y = digits.load()
+    np.savez(
+        tmp_path / "own.npz", **{"x_train": x[:300], "y_train": y[:300], "x_test": x[300:400], "y_test": y[300:400], **arrays}
+    )
+    task = tmp_path / "own.toml"
+    task.write_text(
+        f'[dataset]\nname = "npz"\npath = "{tmp_path / "own.npz"}"\n[partition]\n{partition}\n[model]\nname = "mlp"\n'
+        "[train]\nrounds = 2\nclients_per_round = 2\n[algorithms.pacfl]\nnum_clusters = 9\n[algorithms.fedavg]\n"
+    )
+    return str(task)
+
+
+IID = 'name = "iid"\nclients = 4'
+
+
+def test_more_clusters_than_clients(capsys, tmp_path):
+    line = fails(capsys, "run", own_task(tmp_path, IID), "--algorithm", "pacfl", "--out", str(tmp_path / "out"))
+    assert "num_clusters is 9; it must be from 1 to the number of clients, 4" in line
+
+
+def test_a_nan_in_the_data(capsys, tmp_path):
+    images = np.random.default_rng(0).random((300, 8, 8, 1))
+    images[7, 3, 3, 0] = np.nan
+    line = fails(
+        capsys, "run", own_task(tmp_path, IID, x_train=images), "--algorithm", "fedavg", "--out", str(tmp_path / "out")
+    )
+    assert "own.npz: x_train is nan at [7, 3, 3, 0]" in line
+
+
+def test_a_client_without_examples(capsys, tmp_path):
+    task = own_task(tmp_path, 'name = "label_skew"\nclients = 400\nclasses_per_client = 1')
+    line = fails(capsys, "run", task, "--algorithm", "fedavg", "--out", str(tmp_path / "out"))
+    assert "leaves client 292 without examples" in line and "use fewer clients" in line
+
+
+@pytest.mark.parametrize(
+    "kind, name, lines",
+    [
+        (
+            "algorithms",
+            "flt",
+            [
+                "[algorithms.flt]",
+                "  latent (128; a whole number from 1): e, size of a code (paper: 128).",
+                "[train]",
+            ],
+        ),
+        ("algorithms", "fedavg", ["no keys of its own", "[train]"]),
+        (
+            "partitions",
+            "rotated",
+            ["[partition]", "  clients (must be given; a whole number from 1): How many clients; a multiple of the number of rotations."],
+        ),
+        ("datasets", "npz", ["[dataset]", "  path (must be given; text): The file."]),
+        ("models", "mlp", ["[model]", "  hidden (200; a whole number from 1): Number of hidden units."]),
+        ("tasks", "demo_digits", ["[newcomers]", "methods with a table: pacfl, fedavg, solo"]),
+    ],
+)
+def test_list_says_what_a_task_may_set(capsys, kind, name, lines):
+    assert main(["list", kind, name]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert set(lines) <= set(told)
+    assert fails(capsys, "list", kind, f"{name}s").count("did you mean") == 1
+
+
+def test_a_file_where_a_directory_must_be(capsys, tmp_path):
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    assert "taken" in fails(capsys, "show", "demo_digits", "--out", str(taken))
+    assert "is a file; it must be a directory" in fails(capsys, "show", "demo_digits", "--out", str(taken))
+
+
+def test_a_missing_data_set_says_how_to_get_it(capsys, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    line = fails(
+        capsys,
+        "run",
+        "pacfl_fmnist_label_skew_20",
+        "--algorithm",
+        "pacfl",
+        "--set",
+        "train.learning_rate=0.02",  # no kept run has it, by which it would be said how long this one takes
+        "--data-dir",
+        str(empty),
+        "--out",
+        str(tmp_path / "out"),
+    )
+    assert "fashion_mnist" in line and str(empty) in line and "--data-dir" in line
+
+
+def test_a_task_file_that_is_no_toml(capsys, tmp_path):
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[dataset\n")
+    assert "is no TOML" in fails(capsys, "run", str(broken), "--algorithm", "pacfl")
+    broken.write_text('[dataset]\nname = "digits"\n')
+    assert "lacks [partition]" in fails(capsys, "run", str(broken), "--algorithm", "pacfl")
+    broken.write_text('[datasets]\nname = "digits"\n')
+    assert "did you mean 'dataset'" in fails(capsys, "run", str(broken), "--algorithm", "pacfl")
+
+
+def test_run_then_report_then_similarity(capsys, tmp_path):
+    out = tmp_path / "run"
+    assert main(["run", "demo_digits", "--algorithm", "pacfl", "--out", str(out), *FEW]) == 0
+    table = capsys.readouterr().out
+    assert "pacfl" in table and "1.000" in table
+    (out / "report.html").unlink()
+    assert main(["report", str(out)]) == 0
+    assert (out / "report.html").is_file()
+    assert main(["similarity", "demo_digits", "--out", str(tmp_path / "similarity")]) == 0
+    said = capsys.readouterr().out
+    assert "adjusted Rand index against the 4 true groups: 1.000" in said
+    assert 'by threshold = "self": 4 groups: inside them clients are as far from each other as from themselves' in said
+    assert "the next largest is at 4 clusters" in said and "no advice" in said and "as a task says it" not in said
+    assert (tmp_path / "similarity" / "dendrogram.png").stat().st_size > 10_000
+    with np.load(tmp_path / "similarity" / "proximity.npz") as saved:
+        assert saved["proximity"].shape == (40, 40) and saved["tree_unit"] == saved["unit"] == "degrees"
+    told = ["--set", "algorithms.pacfl.threshold=self", "--set", "partition.rotations=1", "--out", str(tmp_path / "similarity")]
+    assert main(["similarity", "demo_digits", *told]) == 0
+    said = capsys.readouterr().out
+    assert "nothing differs" in said and ": 1 cluster of sizes [40]" in said and "by threshold =" not in said
+    with np.load(tmp_path / "similarity" / "proximity.npz") as saved:
+        assert (saved["unit"], saved["tree_unit"]) == ("degrees", "self-distances")
+
+
+def test_compare_goes_on_where_it_stopped(capsys, tmp_path):
+    command = ["compare", "demo_digits", "--algorithms", "fedavg,solo", "--seeds", "0,1", "--out", str(tmp_path), *FEW]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert "±" in first
+    summary = tmp_path / "solo" / "seed-1" / "summary.json"
+    before = summary.read_bytes()
+    assert main([*command, "--resume"]) == 0
+    assert summary.read_bytes() == before
+    assert main(command) == 0
+    assert "nothing to do: all 4 runs are there" in capsys.readouterr().err
+    assert (tmp_path / "table.csv").is_file() and (tmp_path / "report.html").is_file()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "tasks"], ["doctor"], ["run", "--help"]], ids=" ".join)
+def test_light_commands_do_not_import_tensorflow(arguments):
+    check = (
+        "import sys\nfrom tffcl.lab.cli.main import main\n"
+        "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
+        "assert not {'tensorflow', 'tensorflow_federated', 'sklearn', 'matplotlib'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", check, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "tffcl" in done.stdout or "pacfl" in done.stdout
+
+
+def test_doctor_finds_the_worker(capsys):
+    assert main(["doctor", "--check"]) == 0
+    said = capsys.readouterr().out
+    assert "worker_binary" in said and "6 (right)" in said and "0.87.0" in said
+
+
+@pytest.mark.slow
+def test_a_mistake_is_one_line_in_a_process_of_its_own(tmp_path):
+    """Also what libraries say while the interpreter ends would be seen here."""
+    command = [sys.executable, "-m", "tffcl", "run", "demo_digits", "--algorithm", "pacfl", "--out", str(tmp_path / "out")]
+    done = subprocess.run([*command, "--set", "train.clients_per_round=50"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "tffcl: train.clients_per_round is 50, but there are only 40 clients\n"
+
+
+def workers(mark):
+    """Process IDs of the workers that somebody with `TFFCL_TEST_MARK=mark` started: others may run on this machine."""
+    found = set()
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and "worker_binary" in (entry / "comm").read_text():
+                found |= {entry.name} if f"TFFCL_TEST_MARK={mark}\0".encode() in (entry / "environ").read_bytes() else set()
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.slow
+def test_the_demo_in_a_pipe(tmp_path):
+    """`tffcl demo | tail -1` ends, finds the groups, and leaves no worker."""
+    mark, seen = str(tmp_path), set()
+    command = f"{sys.executable} -m tffcl demo --out {tmp_path / 'demo'} 2>/dev/null | tail -1"
+    started = subprocess.Popen(
+        command, shell=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "TFFCL_TEST_MARK": mark}
+    )
+    while started.poll() is None:
+        seen |= workers(mark)
+        time.sleep(0.2)
+    last_line, _ = started.communicate()
+    assert "report.html" in last_line
+    time.sleep(0.5)
+    assert seen and not workers(mark)
+    from tffcl.lab.reporting.files import find_runs
+
+    runs = {found.method: found for found in find_runs(tmp_path / "demo")}
+    cluster = {name: found.number("accuracy", "cluster", "mean") for name, found in runs.items()}
+    assert runs["pacfl"].number("clusters", "ari") == 1.0
+    assert cluster["pacfl"] > max(cluster["fedavg"], cluster["solo"])
+    assert cluster["pacfl"] > runs["fedavg"].number("accuracy", "global", "mean")

@@ -1,0 +1,118 @@
+"""A user's mistake is told before TensorFlow, which takes seconds to import."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tffcl.lab.tasks.catalog import ALGORITHMS, MODELS
+from tffcl.lab.tasks.declared import declared, declared_builder
+from tffcl.lab.tasks.method_settings import find_method
+from tffcl.validation import keys_of, types_of
+
+RUN = ["run", "demo_digits", "--algorithm", "pacfl"]
+MISTAKES = [
+    ([*RUN, "--set", "model.hiden=3"], "did you mean 'hidden'"),
+    ([*RUN, "--set", "model.hidden=x"], "model.hidden is 'x'; it must be a whole number from 1"),
+    ([*RUN, "--set", "model.initialization=glorrot"], "did you mean 'glorot'"),
+    ([*RUN, "--format", "pgn"], "did you mean 'png'"),
+    (["study", "demo_digits", "--set", "train.roundz=3"], "did you mean 'rounds'"),
+    (["study", "demo_digits", "--set", "model.hidden=x"], "model.hidden is 'x'"),
+    (["study", "demo_digits", "--seeds", ""], "--seeds '' must be whole numbers"),
+    (["study", "demo_digits", "--only", "nosuch"], "nosuch"),
+    (["run", "nosuch", "--algorithm", "pacfl"], "unknown task 'nosuch' (the nearest of"),
+    (["run", "demo_digits", "--algorithm", "nosuch"], "unknown algorithm 'nosuch'"),
+    ([*RUN, "--set", "train.roundz=3"], "did you mean 'rounds'"),
+    ([*RUN, "--set", "train.rounds=x"], "train.rounds is 'x'; it must be a whole number from 1"),
+    ([*RUN, "--set", "train.learning_rate=nan"], "train.learning_rate is nan"),
+    ([*RUN, "--set", "partition.clints=3"], "did you mean 'clients'"),
+    ([*RUN, "--set", "dataset.name=mnits"], "did you mean 'mnist'"),
+    ([*RUN, "--set", "model.name=mpl"], "did you mean 'mlp'"),
+    ([*RUN, "--set", "algorithms.pacfl.num_vector=3"], "did you mean 'num_vectors'"),
+    ([*RUN, "--set", "algorithms.pacfl.metric=x"], "smallest_angle"),
+    ([*RUN, "--set", "threshold=-3"], "algorithms.pacfl.threshold is -3; it must be a number from 0 or gap, self"),
+    (
+        [*RUN, "--set", "threshold=slf"],
+        "unknown algorithms.pacfl.threshold 'slf'; did you mean 'self'? (allowed: gap, self; or a number from 0)",
+    ),
+    (["run", "demo_digits", "--algorithm", "stocfl", "--set", "form=x"], "(allowed: displacement, gradient)"),
+    ([*RUN, "--set", "thrshold=3"], "did you mean 'threshold'"),
+    ([*RUN, "--set", "signature_noise_multiplier=-1"], "signature_noise_multiplier is -1; it must be a number from 0"),
+    (
+        ["run", "demo_digits", "--algorithm", "stocfl", "--set", "signature_clip=0"],
+        "signature_clip is 0; it must be a number above 0",
+    ),
+    (["run", "demo_digits", "--algorithm", "fednova", "--set", "aggregation.name=dp"], "numbers of steps beside the updates"),
+    (["run", "demo_digits", "--algorithm", "cfl", "--set", "aggregation.name=dp"], "cfl takes no [aggregation]"),
+    (["newcomers", "no-such-directory"], "is not a directory"),
+    (["export", "no-such-directory", "--to", "x"], "is not a directory"),
+    (["export", "--check", "no-such-directory"], "holds no export"),
+    ([*RUN, "--seeds", "0,1"], "tffcl compare runs several seeds"),
+    ([*RUN, "--resume", "--overwrite"], "not allowed with argument"),
+    (
+        [*RUN, "--rounds", "2", "--set", "drift.clients=4", "--set", "drift.round=5"],
+        "drift.round is 5, and the run has 2: data would",
+    ),
+    (
+        [*RUN, "--set", "newcomers.clients=4", "--set", "newcomers.round=50"],
+        "newcomers.round is 50, and the run has 30: nobody",
+    ),
+    (["init", "a\nb.toml"], "it has characters that cannot be written in one"),
+    (["compare", "demo_digits", "--algorithms", "nosuch"], "unknown algorithm 'nosuch'"),
+    (["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshhold=3,4"], "did you mean 'threshold'"),
+]
+_ALONE = """
+import contextlib, io, json, sys
+from tffcl.lab.cli.main import main
+found = []
+for arguments in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        try:
+            code = main(arguments)
+        except SystemExit as stop:
+            code = stop.code
+    found.append([code, said.getvalue(), "tensorflow" in sys.modules])
+print(json.dumps(found))
+"""
+
+
+def test_mistakes_are_told_before_tensorflow_is_imported():
+    arguments = json.dumps([each for each, _ in MISTAKES])
+    done = subprocess.run([sys.executable, "-c", _ALONE, arguments], capture_output=True, text=True, check=True)
+    for (asked, message), (code, said, heavy) in zip(MISTAKES, json.loads(done.stdout), strict=True):
+        assert (code, heavy, said.count("\n")) == (2, False, 1), (asked, said)
+        assert message in said, (asked, said)
+
+
+def test_an_unknown_task_names_five():
+    done = subprocess.run(
+        [sys.executable, "-m", "tffcl", "run", "nosuch", "--algorithm", "pacfl"], capture_output=True, text=True
+    )
+    assert done.stderr.count(", ") == 4 and len(done.stderr) < 300
+
+
+@pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items() if entry.parameters])
+def test_parameters_read_from_the_text_are_those_of_the_class(name):
+    source = find_method(name, {})
+    light, whole = declared(source).parameter_class, source.parameter_class
+    assert [field.name for field in dataclasses.fields(light)] == [field.name for field in dataclasses.fields(whole)]
+    assert dict(light.renamed) == dict(whole.renamed)
+    assert all(field.type == types_of(whole)[field.name] for field in dataclasses.fields(light))
+
+
+def test_a_study_takes_workers_and_memory():
+    from tffcl.lab.cli.main import build_parser
+
+    found = build_parser().parse_args(["study", "pacfl_table2", "--workers", "h:1", "--memory", "2GB"])
+    assert (found.workers, found.memory) == ("h:1", "2GB")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_options_read_from_the_text_are_those_of_the_builder(name):
+    light, whole = declared_builder(MODELS[name]), MODELS[name].builder()
+    assert keys_of(light) == {key: default for key, default in keys_of(whole).items()}
+    assert set(types_of(light)) >= {key for key in types_of(whole) if key in keys_of(whole)} - {"normalization", "seed"}
+    assert types_of(light)["initialization"] == types_of(whole)["initialization"]

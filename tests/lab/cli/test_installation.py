@@ -1,0 +1,100 @@
+"""What an installation lacks, and that the list of packages that mends it is the one that tffcl asks for."""
+
+import importlib.metadata
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+
+from tffcl.errors import UserError
+from tffcl.lab.cli import doctor, installation
+from tffcl.lab.cli.main import main
+
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+def pins():
+    lines = [line for line in installation.requirements_file().read_text().splitlines() if not line.startswith("#")]
+    found = {Requirement(line).name.lower(): Requirement(line) for line in lines}
+    assert len(found) == len(lines) > 80
+    return found
+
+
+def test_every_dependency_has_a_pin_that_fits():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for wanted in map(Requirement, project["project"]["dependencies"]):
+        (pin,) = pins()[wanted.name.lower().replace("_", "-")].specifier
+        assert pin.operator == "==" and wanted.specifier.contains(pin.version), wanted
+
+
+def test_the_overrides_are_those_of_a_checkout_and_of_the_list():
+    overrides = (ROOT / "tffcl" / "install" / "overrides.txt").read_text().splitlines()
+    stated = [line for line in overrides if not line.startswith("#")]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert stated == project["tool"]["uv"]["override-dependencies"]
+    assert all(str(pins()[line.partition("=")[0]]) == line for line in stated)
+
+
+def test_no_address_of_a_registry():
+    for file in (ROOT / "tffcl" / "install").iterdir():
+        assert not re.search(r"://|--index|--find-links|@ ", file.read_text()), file
+
+
+def test_the_wheel_has_them():
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["packages"] == ["tffcl"] and installation.requirements_file().is_relative_to(ROOT / "tffcl")
+
+
+def test_nothing_is_missing_here(capsys):
+    assert installation.missing_packages() == []
+    assert main(["doctor", "--fix"]) == 0
+    assert capsys.readouterr().out == "nothing is missing\n"
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """An installation of tffcl alone."""
+    real = importlib.metadata.version
+
+    def version(name):
+        if name != "tffcl":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+
+
+def test_what_is_missing_is_named(bare):
+    told = dict(doctor.facts())
+    assert "tensorflow-federated" in told["missing"] and told["to install them"] == "tffcl doctor --fix"
+    assert "cores" not in told
+
+
+def test_fix_installs_the_list_without_looking_at_what_packages_ask_for(bare, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **_: asked.append(command) or subprocess.CompletedProcess(command, 3)
+    )
+    monkeypatch.setattr(installation.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(installation.shutil, "which", lambda _: "/bin/uv")
+    assert main(["doctor", "--fix"]) == 3
+    file = str(installation.requirements_file())
+    assert asked == [["/bin/uv", "pip", "install", "--python", sys.executable, "--no-deps", "-r", file]]
+    monkeypatch.setattr(installation.shutil, "which", lambda _: None)
+    with pytest.raises(UserError, match="no pip, and there is no uv"):
+        installation.fix_command()
+
+
+def test_a_command_that_needs_them_says_so(bare, monkeypatch, capsys):
+    def fail(*_):
+        raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+
+    from tffcl.lab.cli import listing
+
+    monkeypatch.setattr(listing, "listing", fail)
+    assert main(["list"]) == 2
+    assert capsys.readouterr().err == "tffcl: numpy is not installed; tffcl doctor --fix installs what is missing\n"

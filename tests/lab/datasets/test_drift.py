@@ -1,0 +1,52 @@
+"""Clients that exchange their data."""
+
+import numpy as np
+import pytest
+
+from tffcl.errors import UserError
+from tffcl.lab.datasets.drift import drifted, drifting_clients
+from tffcl.lab.datasets.federated import load_federated
+
+
+@pytest.fixture(scope="module")
+def rotated():
+    return load_federated({"name": "digits"}, {"name": "rotated", "clients": 12, "rotations": 4, "reuse": False}, seed=0)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 12])
+@pytest.mark.parametrize("seed", range(3))
+def test_everyone_moves_to_another_group_and_no_data_is_lost(rotated, count, seed):
+    chosen = drifting_clients(rotated, count, seed=seed)
+    assert len(set(chosen.tolist())) == count
+    after = drifted(rotated, chosen)
+    moved = after.true_groups != rotated.true_groups
+    np.testing.assert_array_equal(np.flatnonzero(moved), np.sort(chosen))
+    for client in range(12):
+        same = np.array_equal(after.train_indices[client], rotated.train_indices[client])
+        assert same == (client not in chosen)
+    for part in ("train_indices", "test_indices"):
+        everything = [np.sort(np.concatenate(getattr(each, part))) for each in (rotated, after)]
+        np.testing.assert_array_equal(*everything)
+
+
+def test_train_test_and_group_move_together(rotated):
+    chosen = drifting_clients(rotated, 5, seed=1)
+    after = drifted(rotated, chosen)
+    for client in chosen:
+        (source,) = [k for k in range(12) if rotated.train_indices[k] is after.train_indices[client]]
+        np.testing.assert_array_equal(after.test_indices[client], rotated.test_indices[source])
+        assert after.true_groups[client] == rotated.true_groups[source]
+
+
+def test_without_groups_everyone_still_gets_others_data():
+    data = load_federated({"name": "digits"}, {"name": "label_skew", "clients": 6, "classes_per_client": 2}, seed=0)
+    chosen = drifting_clients(data, 6, seed=2)
+    after = drifted(data, chosen)
+    assert after.true_groups is None
+    assert not any(np.array_equal(a, b) for a, b in zip(after.train_indices, data.train_indices, strict=True))
+
+
+@pytest.mark.parametrize("count", [1, 13])
+def test_impossible_numbers(rotated, count):
+    with pytest.raises(UserError, match=f"drift.clients is {count}; it must be from 2 to the number of clients, 12"):
+        drifting_clients(rotated, count, seed=0)

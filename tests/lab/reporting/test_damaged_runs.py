@@ -1,0 +1,136 @@
+"""Damaged files of a run: the report names the file in a line."""
+
+import json
+import os
+import random
+
+import numpy as np
+import pytest
+
+from tffcl.errors import UserError
+from tffcl.lab.reporting import files, published_table, report, sweeps
+
+
+def refused(read, path) -> str:
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("contents", ["", f"a = {'[' * 3000}", f"a = 1{'0' * 5000}", "\0"])
+def test_a_damaged_configuration(run_path, contents):
+    (run_path / "config.toml").write_text(contents)
+    assert "config.toml is damaged" in refused(files.read_run, run_path)
+
+
+@pytest.mark.parametrize("accuracy", [{}, 3, {"cluster": {"mean": 1.0}}])
+def test_a_summary_without_accuracies(run_path, accuracy):
+    summary = json.loads((run_path / "summary.json").read_text())
+    (run_path / "summary.json").write_text(json.dumps({**summary, "accuracy": accuracy}))
+    assert "summary.json is damaged: there is no accuracy." in refused(files.read_run, run_path)
+
+
+def test_a_summary_nested_too_deep(run_path):
+    (run_path / "summary.json").write_text("[" * 100_000)
+    assert "summary.json is damaged" in refused(files.read_run, run_path)
+
+
+@pytest.mark.parametrize("directory", ["/etc", "../other", "a/../../b"])
+def test_a_sweep_with_a_directory_outside(tmp_path, directory):
+    (tmp_path / "sweep.toml").write_text(
+        f'task = "t"\nalgorithm = "a"\nkeys = ["train.rounds"]\nlabels = ["rounds"]\nseeds = [0]\n'
+        f'[[points]]\nvalues = [1]\ndirectory = "{directory}"\n'
+    )
+    assert "it must be inside its own" in refused(sweeps.read_sweep, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "summary.json", "rounds.csv", "clients.csv", "clustering.npz"])
+def test_a_pipe_or_a_device_in_place_of_a_file_is_not_read(run_path, name):
+    (run_path / name).unlink()
+    os.mkfifo(run_path / name)
+    assert f"{name} is not a file" in refused(files.read_run, run_path)
+    (run_path / name).unlink()
+    (run_path / name).symlink_to("/dev/zero")
+    assert f"{name} is not a file" in refused(files.read_run, run_path)
+
+
+def test_a_report_is_written_through_no_link_and_into_no_pipe(run_path, tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "page.html").write_text("mine")
+    for name, target in (("figures", own), ("report.html", own / "page.html")):
+        (run_path / name).symlink_to(target)
+        assert f"{name} is a link" in refused(report.write_report, run_path)
+        (run_path / name).unlink()
+    os.mkfifo(run_path / "report.html")
+    assert "report.html is not a file" in refused(report.write_report, run_path)
+    assert [path.name for path in own.iterdir()] == ["page.html"] and (own / "page.html").read_text() == "mine"
+
+
+FORGED = {
+    "notes that are no list": {"notes": None},
+    "no number of rounds": {"rounds": None},
+    "an accuracy that is no share": {"accuracy": {kind: {"mean": 1e20} for kind in ("cluster", "local", "global")}},
+    "infinite bytes": {"traffic": {"up_bytes": float("inf")}},
+}
+
+
+@pytest.mark.parametrize("changes", FORGED.values(), ids=FORGED)
+def test_values_that_no_run_writes_are_told(run_path, changes):
+    summary = json.loads((run_path / "summary.json").read_text())
+    (run_path / "summary.json").write_text(json.dumps(summary | changes))
+    assert f"summary.json is damaged: {[*changes][0]}" in refused(report.write_report, run_path)
+
+
+@pytest.mark.parametrize("contents", ["{}", '{"seed": "0"}', '{"seed": 77}'])
+def test_newcomers_of_another_run_are_told(run_path, contents):
+    (run_path / "newcomers.json").write_text(contents)
+    assert "newcomers.json is damaged: its seed is" in refused(report.write_report, run_path)
+
+
+@pytest.mark.parametrize("change", [(0, -7), (2, np.nan), (3, 9), (1, 0.5), (0, 1e300)])
+def test_merges_that_are_no_tree_are_told(run_path, change):
+    """SciPy would read outside of its memory."""
+    with np.load(run_path / "clustering.npz") as archive:
+        arrays = dict(archive)
+    arrays["merges"][-1, change[0]] = change[1]
+    np.savez(run_path / "clustering.npz", **arrays)
+    assert "clustering.npz is damaged: merges is no tree of the clients" in refused(files.read_run, run_path)
+
+
+def test_flipped_bits_end_in_a_line_or_in_a_run(run_path):
+    rng = random.Random(0)
+    for name in ("config.toml", "summary.json", "rounds.csv", "clients.csv", "clustering.npz"):
+        whole, refusals = (run_path / name).read_bytes(), 0
+        for _ in range(40):
+            flipped = bytearray(whole)
+            flipped[rng.randrange(min(len(whole), rng.choice([200, len(whole)])))] ^= 1 << rng.randrange(8)
+            (run_path / name).write_bytes(flipped)
+            try:
+                files.read_run(run_path)
+            except UserError as error:
+                assert "\n" not in str(error)
+                refusals += 1
+        assert refusals, f"no damage of {name} was found"
+        (run_path / name).write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "name, arrays, why",
+    [
+        ("samples", {"images": np.zeros((2, 4, 4, 1)), "labels": [0, 1], "clusters": [0, 0]}, "it must be uint8"),
+        ("samples", {"images": np.zeros((2, 4, 4, 1), np.uint8), "labels": [0], "clusters": [0, 0]}, "1 labels and 2 clusters"),
+        ("samples", {"labels": [0], "clusters": [0]}, "there is no 'images'"),
+    ],
+)
+def test_damaged_arrays(run_path, name, arrays, why):
+    np.savez(run_path / f"{name}.npz", **arrays)
+    message = refused(files.read_run, run_path)
+    assert f"{name}.npz is damaged" in message and why in message
+
+
+@pytest.mark.parametrize("contents", ["{", "[]", '{"cells": [{}]}', '{"cells": [3]}', "\0"])
+def test_damaged_published_numbers(run_path, contents):
+    (run_path / "published.json").write_text(contents)
+    assert "published.json is damaged" in refused(lambda path: published_table.to_page([files.read_run(path)]), run_path)

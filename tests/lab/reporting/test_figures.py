@@ -1,0 +1,325 @@
+"""What the figures draw: orders, lines, means and bands, read back from their axes."""
+
+import dataclasses
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from scipy.cluster import hierarchy
+
+from tffcl.lab.reporting import figures, files, ordering, style, tables
+from tffcl.lab.reporting.rounds_figures import over_seeds
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def runs(comparison_path):
+    return files.find_runs(comparison_path)
+
+
+def drawn(figure: Figure) -> bytes:
+    """The picture as a notebook shows it; fails where there is next to nothing on it."""
+    data = figure._repr_png_()
+    assert data.startswith(PNG)
+    assert len(data) > 3_000
+    return data
+
+
+@pytest.mark.parametrize(
+    "names, columns", [(["a", "b", "c"], 3), (["within true groups (2,877,600)"] * 3, 2), (["n" * 60] * 3, 1)]
+)
+def test_a_legend_is_as_wide_as_its_figure_at_most(names, columns):
+    figure = style.new_figure(7.0, 4.0)
+    for name in names:
+        figure.subplots().plot([0, 1], label=name)
+    style.legend_below(figure, 3)
+    drawn(figure)
+    (legend,) = figure.legends
+    assert legend._ncols == columns
+    assert legend.get_window_extent().x0 >= 0 and legend.get_window_extent().x1 <= figure.bbox.width
+
+
+def test_proximity_is_ordered_by_cluster(population):
+    # As the clients come, their groups are mixed; the image must not be.
+    mixed = np.random.default_rng(0).permutation(len(population.labels))
+    proximity, labels = population.proximity[np.ix_(mixed, mixed)], population.labels[mixed]
+    figure = figures.proximity_figure(proximity, labels, client_ids=mixed, unit="degrees", measure="angle")
+    axes, bar = figure.axes
+    image = np.asarray(axes.images[0].get_array())
+    order = np.argsort(labels, kind="stable")
+    np.testing.assert_array_equal(image, proximity[np.ix_(order, order)])
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == [str(mixed[each]) for each in order]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "1", "2"]
+    assert bar.get_ylabel() == "angle (degrees)"
+    frames = sorted((frame.get_x(), frame.get_width()) for frame in axes.patches)
+    assert frames == [(-0.5, 6), (5.5, 6), (11.5, 6)]
+    drawn(figure)
+
+
+def test_within_a_cluster_clients_stand_as_in_the_tree(population):
+    # The clusters are numbered against the order of the tree.
+    labels = 2 - population.labels
+    order = ordering.by_cluster(labels, population.merges)
+    assert (np.diff(labels[order]) >= 0).all()
+    leaves = hierarchy.leaves_list(population.merges)
+    for label in range(3):
+        own = [each for each in leaves if labels[each] == label]
+        assert [each for each in order if labels[each] == label] == own
+    figure = figures.proximity_figure(population.proximity, labels, merges=population.merges)
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), population.proximity[np.ix_(order, order)])
+
+
+def test_the_diagonal_does_not_take_the_contrast(population):
+    figure = figures.proximity_figure(population.proximity, population.labels)
+    low, high = figure.axes[0].images[0].get_clim()
+    between = population.proximity[~np.eye(18, dtype=bool)]
+    assert (low, high) == (between.min(), between.max())
+    assert low > 0
+
+
+def test_dark_is_alike_for_distances_and_similarities(population):
+    distances = figures.proximity_figure(population.proximity)
+    similarities = figures.proximity_figure(np.cos(np.radians(population.proximity / 3)))
+    shades = [figure.axes[0].images[0] for figure in (distances, similarities)]
+    first, second = (image.cmap(image.norm(image.get_array()))[0, 0, :3] for image in shades)
+    np.testing.assert_allclose(first, second)
+    assert first.sum() < 0.8
+
+
+def test_the_dendrogram_has_the_cut_and_its_reason(population):
+    figure = figures.dendrogram_figure(
+        population.merges,
+        population.threshold,
+        labels=population.labels,
+        unit="degrees",
+        suggestion="Because of <it>.",
+    )
+    axes = figure.axes[0]
+    assert axes.get_title() == "Because of <it>."
+    cut = next(line for line in axes.lines if line.get_label() == "cut")
+    assert list(cut.get_ydata()) == [population.threshold] * 2
+    assert f"{population.threshold:.4g} degrees" in axes.texts[0].get_text()
+    assert [text.get_text() for text in figure.legends[0].texts] == [
+        "cluster 0 (6)",
+        "cluster 1 (6)",
+        "cluster 2 (6)",
+    ]
+    heights = sorted(corners[1][1] for corners in axes.collections[0].get_segments())
+    np.testing.assert_allclose(heights, np.sort(population.merges[:, 2]))
+    drawn(figure)
+
+
+def test_branches_have_the_colour_of_their_cluster(population):
+    figure = figures.dendrogram_figure(population.merges, population.threshold, labels=population.labels)
+    lines = figure.axes[0].collections[0]
+    above = [corners[1][1] > population.threshold for corners in lines.get_segments()]
+    grey = [np.allclose(each, lines.get_colors()[above.index(True)]) for each in lines.get_colors()]
+    assert grey == above
+    assert sum(above) == 2
+    # Without labels they are those of the cut.
+    same = figures.dendrogram_figure(population.merges, population.threshold)
+    np.testing.assert_array_equal(same.axes[0].collections[0].get_colors(), lines.get_colors())
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_large_tree_is_cut_short(chained):
+    # A chain of 3,000 merges is deeper than Python's recursion allows.
+    points = np.sort(np.random.default_rng(0).exponential(size=3000)).cumsum() if chained else np.arange(3000.0) % 97
+    merges = hierarchy.linkage(points[:, None], "single" if chained else "average")
+    figure = figures.dendrogram_figure(merges, float(merges[-3, 2]))
+    names = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+    assert 40 <= len(names) <= 150
+    clients = sum(int(name.strip("()")) if name.startswith("(") else 1 for name in names)
+    assert clients == 3000
+    assert "3,000 clients" in figure.axes[0].get_xlabel()
+    drawn(figure)
+
+
+def test_accuracies_are_means_with_a_band_of_the_deviation_in_the_table(runs):
+    figure = figures.accuracy_figure(runs)
+    cluster = figure.axes[0]
+    assert [axes.get_title() for axes in figure.axes] == [
+        "cluster accuracy",
+        "local accuracy",
+        "global accuracy",
+    ]
+    assert [len(axes.lines) for axes in figure.axes] == [2, 2, 1]
+    values = 100 * np.array([run.rounds["cluster_accuracy"][[0, 2, 4]] for run in runs if run.method == "pacfl"])
+    np.testing.assert_array_equal(cluster.lines[1].get_xdata(), [1, 3, 5])
+    np.testing.assert_allclose(cluster.lines[1].get_ydata(), values.mean(axis=0))
+    band = cluster.collections[1].get_paths()[0].vertices[:, 1]
+    mean, std = values.mean(axis=0), values.std(axis=0, ddof=1)
+    assert (band.min(), band.max()) == pytest.approx(((mean - std).min(), (mean + std).max()))
+    # At the last round it is the ± of the table.
+    stat = tables.comparison_rows(runs)[1].stats["cluster_accuracy_percent"]
+    assert std[-1] == pytest.approx(stat.std)
+    assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg", "pacfl"]
+    drawn(figure)
+
+
+def test_one_seed_has_no_band(runs):
+    figure = figures.accuracy_figure(runs[2:3])
+    assert not any(axes.collections for axes in figure.axes)
+    assert figure.axes[2].texts[0].get_text() == "not measured"
+    drawn(figure)
+
+
+def test_the_axis_of_a_single_round_has_its_number_alone(runs):
+    run = runs[2]
+    last = dataclasses.replace(run, rounds={name: values[-1:] for name, values in run.rounds.items()})
+    axes = figures.accuracy_figure([last]).axes[0]
+    assert [tick for tick in axes.get_xticks() if axes.get_xlim()[0] <= tick <= axes.get_xlim()[1]] == [5]
+
+
+def test_only_rounds_of_all_seeds_are_averaged(runs):
+    first, second = (run for run in runs if run.method == "pacfl")
+    longer = {name: np.append(column, column[-1]) for name, column in second.rounds.items()}
+    longer["round"][-1] = 6
+    second = dataclasses.replace(second, rounds=longer)
+    rounds, mean, std = over_seeds([first, second], "cluster_accuracy")
+    assert rounds.tolist() == [1, 3, 5]
+    both = np.array([run.rounds["cluster_accuracy"][[0, 2, 4]] for run in (first, second)])
+    np.testing.assert_allclose(mean, both.mean(axis=0))
+    np.testing.assert_allclose(std, both.std(axis=0, ddof=1))
+    assert over_seeds([second], "cluster_accuracy")[0].tolist() == [1, 3, 5, 6]
+
+
+def test_progress_shows_loss_clusters_and_agreement(runs):
+    figure = figures.progress_figure(runs)
+    loss, clusters, agreement = figure.axes
+    np.testing.assert_allclose(loss.lines[0].get_ydata(), 2.3 / np.arange(1, 6))
+    assert clusters.lines[1].get_ydata().tolist() == [3] * 5
+    assert agreement.lines[1].get_ydata().tolist() == [1] * 5
+    assert all(tick == round(tick) for tick in clusters.get_yticks())
+    drawn(figure)
+
+
+def test_labels_are_drawn_by_cluster_with_true_groups(runs):
+    run = runs[2]
+    figure = figures.labels_figure(run)
+    main = next(axes for axes in figure.axes if axes.get_xlabel() == "label")
+    image = main.images[0].get_array()
+    assert image.shape == (18, 10)
+    np.testing.assert_allclose(image.filled(0).sum(axis=1), 100)
+    # A block of six clients is one cluster, and a cluster holds its own labels only.
+    held = [set(np.flatnonzero(image[start : start + 6].filled(0).sum(axis=0))) for start in (0, 6, 12)]
+    assert sorted(map(sorted, held)) == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
+    assert len(main.lines) == 2
+    assert [text.get_text() for text in figure.legends[0].texts] == ["0", "1", "2"]
+    drawn(figure)
+
+
+def test_unknown_groups_are_left_out(runs):
+    unknown = dataclasses.replace(runs[2].clients, true_cluster=np.full(18, ""))
+    figure = figures.labels_figure(dataclasses.replace(runs[2], clients=unknown))
+    assert not figure.legends
+    drawn(figure)
+
+
+def test_label_histograms_have_totals(population):
+    counts = np.array([np.bincount(y, minlength=10) for _, y in population.train])
+    figure = figures.label_histograms(counts, population.truth)
+    bars = next(axes for axes in figure.axes if axes.patches and axes.get_ylabel() == "examples")
+    assert [bar.get_height() for bar in bars.patches] == counts.sum(axis=0).tolist()
+    clients = next(axes for axes in figure.axes if "of the client" in axes.get_xlabel())
+    assert sorted(clients.patches[0].get_data().values) == sorted(counts.sum(axis=1))
+    drawn(figure)
+    drawn(figures.label_histograms(counts))
+
+
+def test_client_accuracies_are_dots_of_all_seeds(runs):
+    figure = figures.client_accuracy_figure(runs)
+    cluster, local = figure.axes
+    for axes, column in ((cluster, "cluster_accuracy"), (local, "local_accuracy")):
+        for place, method in enumerate(("fedavg", "pacfl")):
+            values = np.concatenate([getattr(run.clients, column) for run in runs if run.method == method])
+            values = values[~np.isnan(values)]
+            dots, mean = axes.collections[2 * place : 2 * place + 2]
+            np.testing.assert_allclose(dots.get_offsets()[:, 0], 100 * values)
+            assert mean.get_offsets()[0].tolist() == pytest.approx([100 * values.mean(), place])
+    assert [tick.get_text() for tick in cluster.get_yticklabels()] == ["fedavg", "pacfl"]
+    drawn(figure)
+
+
+@pytest.mark.parametrize("sizes", [[7], [5, 5, 5], [3, 5], range(20, 120), [2, 40, 90_000], [0, 8]])
+def test_each_client_is_in_one_bar(sizes):
+    figure = figures.client_sizes_figure(list(sizes))
+    assert sum(bar.get_height() for bar in figure.axes[0].patches) == len(sizes)
+    drawn(figure)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_sample_pictures_keep_their_pixels(channels):
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, 256, (m, h, h, channels), dtype=np.uint8) for m, h in ((3, 8), (5, 6))]
+    figure = figures.sample_pictures(rows, ["first", "second"])
+    for axes, row, title in zip(figure.axes, rows, ("first", "second"), strict=True):
+        height = row.shape[1]
+        image = np.asarray(axes.images[0].get_array())
+        for place, picture in enumerate(row):
+            left = place * (height + 1)
+            np.testing.assert_array_equal(image[:, left : left + height], np.broadcast_to(picture, (height, height, 3)))
+        assert axes.get_ylabel() == title and not axes.get_xticklabels()
+    drawn(figure)
+
+
+def test_sample_pictures_have_labels_below():
+    rows = [np.zeros((m, 6, 6, 1), np.uint8) for m in (3, 5)]
+    figure = figures.sample_pictures(rows, ["first", "second"], [[7, 8, 9], range(5)])
+    for axes, words in zip(figure.axes, (["7", "8", "9"], list("01234")), strict=True):
+        assert [each.get_text() for each in axes.get_xticklabels()] == words
+        assert np.allclose(axes.get_xticks(), 7 * np.arange(len(words)) + 2.5)
+    drawn(figure)
+
+
+@pytest.mark.parametrize("count", [1, 2, 1000])
+def test_few_and_many_clients(count):
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(count, 3))
+    labels = np.arange(count) % 40
+    distances = np.sqrt(((points[:, None] - points) ** 2).sum(axis=2))
+    merges = hierarchy.linkage(points, "average") if count > 1 else np.empty((0, 4))
+    drawn(figures.proximity_figure(distances, labels, merges=merges))
+    drawn(figures.dendrogram_figure(merges, 1.0))
+    drawn(figures.label_histograms(rng.integers(0, 5, (count, 62)), labels))
+    drawn(figures.client_sizes_figure(rng.integers(1, 9, count)))
+
+
+def test_groups_are_ordered_as_numbers_and_the_missing_last():
+    assert ordering.by_group(["10", "", "9", "a", "9"]).tolist() == [2, 4, 0, 3, 1]
+    assert ordering.by_group([-1, 3, 2]).tolist() == [2, 1, 0]
+
+
+def test_labels_on_an_axis_keep_their_distance():
+    assert style.spread([0, 1, 2, 10], [1, 5, 1, 1], 2) == [1, 3]
+
+
+def test_methods_look_different():
+    looks = style.line_styles([str(each) for each in range(32)])
+    assert len({tuple(look.values()) for look in looks.values()}) == 32
+
+
+def test_figures_are_saved(tmp_path, population):
+    path = style.save(figures.proximity_figure(population.proximity, population.labels), tmp_path / "a" / "b.png")
+    assert path.read_bytes().startswith(PNG)
+    assert path.stat().st_size > 10_000
+
+
+def test_neither_tensorflow_nor_pyplot_is_imported(comparison_path):
+    script = (
+        "import sys; from tffcl.lab.reporting import figures, files, report, tables;"
+        f"runs = files.find_runs({str(comparison_path)!r});"
+        "figures.accuracy_figure(runs)._repr_png_(); figures.labels_figure(runs[0])._repr_png_();"
+        "assert 'matplotlib' in sys.modules;"
+        "assert not {'tensorflow', 'tensorflow_federated', 'matplotlib.pyplot'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_names_of_clients_are_no_formulas(recwarn):
+    names = [r"$\frac{$", "$x$", "\x1b[31m", "a\nb"]
+    assert style.to_png(figures.proximity_figure(1 - np.eye(4), client_ids=names, unit="degrees"))
+    assert not recwarn.list  # of letters that a font has not, which would be printed as they are

@@ -1,0 +1,104 @@
+"""Rounds and bytes to a target accuracy, held against the rows of rounds.csv, counted by hand."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from tests.lab.cli.test_cli import fails
+from tffcl.errors import UserError
+from tffcl.lab.cli.main import main
+from tffcl.lab.reporting import files, targets
+
+COMMAND = ["compare", "demo_digits", "--algorithms", "pacfl,fedavg", "--rounds", "5", "--set", "train.clients_per_round=10"]
+WANTED = ["--target", "local=30", "--target", "cluster=100", "--target", "cluster=30"]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """PACFL and FedAvg with three targets; its tests leave it as it is."""
+    out = tmp_path_factory.mktemp("targets") / "out"
+    assert main([*COMMAND, *WANTED, "--set", "train.local_epochs=1", "--out", str(out)]) == 0
+    return out
+
+
+def by_hand(place, column, percent):
+    """Round, bytes and megabits a client to a target, None if it is not reached."""
+    with open(place / "rounds.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert all(row["cluster_accuracy"] for row in rows)  # every round is evaluated
+    total = json.loads((place / "summary.json").read_text())["traffic"]
+    beside = total["down_bytes"] + total["up_bytes"] - sum(int(row["down_bytes"]) + int(row["up_bytes"]) for row in rows)
+    sent = 0
+    for row in rows:
+        sent += int(row["down_bytes"]) + int(row["up_bytes"])
+        if 100 * float(row[column]) >= percent:
+            return int(row["round"]), sent + beside, sent * 8e-6 / 40
+    return None
+
+
+def test_the_numbers_are_those_of_the_rounds(compared):
+    with open(compared / "targets.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    asked = [("local", 30), ("cluster", 100), ("cluster", 30)]
+    assert [(row["algorithm"], row["accuracy"], float(row["target_percent"])) for row in rows] == [
+        (method, *target) for target in asked for method in ("pacfl", "fedavg")
+    ]
+    reached = 0
+    for row in rows:
+        place = compared / row["algorithm"] / "seed-0"
+        found = by_hand(place, f"{row['accuracy']}_accuracy", float(row["target_percent"]))
+        reached += found is not None
+        assert row["seeds_reached"] == str(int(found is not None))
+        if found:
+            assert (int(row["rounds"]), int(row["bytes"])) == found[:2]
+            assert float(row["megabits_a_client"]) == pytest.approx(found[2])
+        else:
+            assert row["rounds"] == row["bytes"] == ""
+        every = by_hand(place, "local_accuracy_all", 30)
+        if row["accuracy"] == "local" and every:
+            assert int(row["rounds_of_all"]) == every[0]
+            assert found and every[0] > found[0]  # it takes some rounds until most have been sampled
+    assert 2 < reached < 6
+
+
+def test_the_text_and_the_page_have_them(compared, capsys):
+    assert main(["report", str(compared)]) == 0
+    out = capsys.readouterr().out
+    assert "rounds, never trained counted" in out and "cluster 100 %  not reached" in out
+    page = (compared / "report.html").read_text()
+    assert "Rounds and bytes to a target" in page and "not reached" in page
+
+
+def test_the_authors_way_is_traffic_over_all_clients(compared):
+    """0.1 x 32 bit x parameters x 2 a round, for a tenth of the clients; here a quarter."""
+    fedavg = next(run for run in files.find_runs(compared) if run.method == "fedavg")
+    (row,) = targets.reached([fedavg], [targets.Target("cluster", 1)])
+    parameters = 64 * 64 + 64 + 64 * 10 + 10
+    assert row.rounds.mean == 1
+    assert row.megabits.mean == pytest.approx(0.25 * 32e-6 * parameters * 2, rel=0.01)  # and weights of a few bytes
+
+
+@pytest.mark.parametrize("text", ["local", "local=", "local=0", "local=101", "accuracy=75", "local=high"])
+def test_a_wrong_target_is_one_line(capsys, tmp_path, text):
+    with pytest.raises(UserError, match="is not ACCURACY=PERCENT"):
+        targets.parse_target(text)
+    assert "is not ACCURACY=PERCENT" in fails(capsys, *COMMAND, "--target", text, "--out", str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("share, percent", [("0.75", "75"), ("1", "100"), (".005", "0.5")])
+def test_a_share_is_no_percentage(capsys, tmp_path, share, percent):
+    told = fails(capsys, *COMMAND, "--target", f"local={share}", "--out", str(tmp_path / "out"))
+    assert f"--target 'local={share}' is " in told and f"did you mean local={percent}?" in told
+
+
+def test_a_target_that_was_noted_earlier_is_read_still(tmp_path):
+    (tmp_path / "comparison.toml").write_text('algorithms = ["pacfl"]\ntargets = ["local=0.75"]\n')
+    assert targets.read_targets(tmp_path) == [targets.Target("local", 0.75)]
+
+
+def test_a_run_without_an_accuracy_reaches_nothing(compared):
+    pacfl = next(run for run in files.find_runs(compared) if run.method == "pacfl")
+    (row,) = targets.reached([pacfl], [targets.Target("global", 1)])
+    assert row.rounds.count == 0 and targets.cells(row)[2] == "not reached" and np.isnan(row.megabits.mean)

@@ -1,0 +1,172 @@
+"""Malicious clients: what each attack uploads, and runs of tasks with them."""
+
+import collections
+import json
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+import tffcl
+from tffcl.aggregators.upload_attacks import AttackedFactory
+from tffcl.errors import UserError
+from tffcl.lab.tasks import attack_settings, resolve
+
+SIZE = 400
+VALUE = tff.to_type(
+    collections.OrderedDict(
+        client_id=np.int32, upload=collections.OrderedDict(key=np.int32, value=tff.TensorType(np.float32, [SIZE]))
+    )
+)
+VALUES = np.random.default_rng(0).normal(1, 2, (6, SIZE)).astype(np.float32)
+KEYS = [0, 0, 0, 1, 1, 1]  # clients 10 to 15
+
+
+def attacked(kind, malicious, inner=None, **more):
+    factory = AttackedFactory(inner, kind, malicious, **more)
+    process = factory.create(VALUE, tff.TensorType(np.float32))
+    clients = [
+        collections.OrderedDict(client_id=np.int32(10 + i), upload=collections.OrderedDict(key=np.int32(key), value=value))
+        for i, (key, value) in enumerate(zip(KEYS, VALUES))
+    ]
+    return np.asarray(process.next(process.initialize(), clients, [1.0] * 6).result)
+
+
+def means(changed):
+    values = np.array([changed.get(i, value) for i, value in enumerate(VALUES)])
+    return np.stack([values[:3].mean(axis=0), values[3:].mean(axis=0)])
+
+
+@pytest.mark.parametrize(
+    "kind, factor, more",
+    [("sign_flip", -3, {}), ("sign_flip", -1, {"strength": 1.0}), ("model_replacement", 10, {}), ("label_flip", 1, {})],
+)
+def test_scaled_uploads(tff_worker, kind, factor, more):
+    np.testing.assert_allclose(attacked(kind, [11], **more), means({1: factor * VALUES[1]}), rtol=1e-5, atol=1e-5)
+
+
+def test_a_little_is_enough(tff_worker):
+    """Two attackers of one cluster and one of the other: each lies by the honest members of its own."""
+    honest = VALUES[[0]], VALUES[[4, 5]]
+    lies = [each.mean(axis=0) - 1.5 * each.std(axis=0) for each in honest]
+    expected = means({1: lies[0], 2: lies[0], 3: lies[1]})
+    np.testing.assert_allclose(attacked("lie", [11, 12, 13]), expected, atol=1e-2)
+
+
+def test_noise_has_the_size_of_the_update(tff_worker):
+    noise = (attacked("gaussian", [14]) - means({4: 0 * VALUES[4]}))[1] * 3
+    assert np.std(noise) == pytest.approx(10 * np.sqrt(np.mean(VALUES[4] ** 2)), rel=0.15)
+    assert abs(np.corrcoef(noise, VALUES[4])[0, 1]) < 0.2
+
+
+def test_nobody_malicious_changes_nothing_and_rules_are_attacked_too(tff_worker):
+    np.testing.assert_allclose(attacked("sign_flip", []), means({}), atol=1e-5)
+    np.testing.assert_allclose(attacked("sign_flip", [], tffcl.aggregation("uniform_mean")), means({}), atol=1e-5)
+    found = attacked("model_replacement", [10], tffcl.aggregation("robust", rule="median"), strength=1e6)
+    assert np.abs(found).max() < 10
+
+
+TASK = """
+description = "d"
+[dataset]
+name = "digits"
+[partition]
+name = "rotated"
+clients = 10
+rotations = 2
+reuse = false
+test = "share"
+[model]
+name = "mlp"
+hidden = 16
+[train]
+rounds = 4
+clients_per_round = 10
+local_epochs = 2
+batch_size = 10
+learning_rate = 0.1
+[algorithms.fedavg]
+[algorithms.solo]
+[algorithms.pacfl]
+num_clusters = 2
+[attack]
+kind = "sign_flip"
+share = 0.2
+strength = 5
+"""
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    path = tmp_path_factory.mktemp("attacks") / "attacked.toml"
+    path.write_text(TASK)
+    return path
+
+
+def run(task, out, label="fedavg", **overrides):
+    return tffcl.run(resolve.resolve(task, label, overrides=overrides), out, show_progress=False)
+
+
+def test_a_robust_rule_saves_what_the_mean_loses(task, tmp_path):
+    lost = run(task, tmp_path / "mean", "pacfl")
+    saved = run(task, tmp_path / "median", "pacfl", aggregation={"name": "robust", "rule": "median"})
+    benign = [each.summary["attack"]["benign_accuracy"] for each in (lost, saved)]
+    assert benign[1]["mean"] > benign[0]["mean"] + 0.2
+    told = json.loads((tmp_path / "median" / "summary.json").read_text())
+    assert told["attack"]["malicious"] == attack_settings.AttackSettings(share=0.2).malicious(10, 0).tolist()
+    assert len(told["attack"]["malicious"]) == 2 and set(benign[1]["clusters"]) == {"0", "1"}
+    members = told["attack"]["members"].values()
+    assert sum(each["malicious"] for each in members) == 2 and sum(each["benign"] for each in members) == 8
+    assert any("attack sign_flip by 2 clients; accuracy of the others" in note for note in told["notes"])
+    bad = np.isin(saved.client_columns["client_id"], told["attack"]["malicious"])
+    assert benign[1]["mean"] == pytest.approx(saved.client_columns["cluster_accuracy"][~bad].mean())
+
+
+def test_wrong_labels_are_trained_on_and_not_tested(task, tmp_path):
+    result = run(task, tmp_path / "run", attack={"kind": "label_flip", "share": 0.5}, train={"rounds": 1})
+    population, bad = result.trained.population, result.summary["attack"]["malicious"]
+    plain = run(task, tmp_path / "plain", attack={"share": 0}, train={"rounds": 1}).trained.population
+    assert len(bad) == 5
+    for client in range(10):
+        held, own = population.stacked(client), plain.stacked(client)
+        np.testing.assert_array_equal(held["y"], 9 - own["y"] if client in bad else own["y"])
+        read = np.array([each["y"] for each in population.examples(client).as_numpy_iterator()])
+        np.testing.assert_array_equal(read, held["y"])
+        np.testing.assert_array_equal(population.stacked_tests(client)["y"], plain.stacked_tests(client)["y"])
+    np.testing.assert_array_equal(population.label_counts[bad], plain.label_counts[bad][:, ::-1])
+
+
+def test_imitators_end_in_the_cluster_of_the_group_that_they_imitate(task, tmp_path):
+    """Without imitation each client of these groups is found where it belongs."""
+    imitation = {"kind": "imitation", "imitates": 1, "share": 0.4}
+    result = run(task, tmp_path / "run", "pacfl", attack=imitation, train={"rounds": 1})
+    told, groups, clusters = result.summary["attack"], result.trained.population.groups, result.client_columns["cluster"]
+    bad = np.isin(np.arange(10), told["malicious"])
+    home = clusters[~bad & (groups == 1)]
+    assert len(np.unique(home)) == 1 and len(np.unique(clusters[~bad & (groups == 0)])) == 1
+    assert np.any(groups[bad] == 0), "somebody must imitate another group"
+    assert (clusters[bad] == home[0]).all()
+    assert told["imitates"] == 1 and told["members"][str(home[0])]["malicious"] == 4 == len(told["ended"])
+    for client, where in told["ended"].items():
+        assert where == {"cluster": clusters[int(client)], "group": groups[int(client)]}
+    assert any(
+        "who pretend to be of group 1," in note and "malicious members by cluster" in note for note in result.summary["notes"]
+    )
+    for client in range(10):  # what they train on is their own
+        assert len(result.trained.population.stacked(client)["y"]) == result.trained.population.sizes[client]
+
+
+def test_what_cannot_be_is_said(task, tmp_path):
+    with pytest.raises(UserError, match="attack.share is 1; it must be a number from 0 to below 1"):
+        resolve.resolve(task, "fedavg", overrides={"attack": {"share": 1}})
+    with pytest.raises(UserError, match="unknown attack.kind 'flip'"):
+        resolve.resolve(task, "fedavg", overrides={"attack": {"kind": "flip"}})
+    imitation = {"attack": {"kind": "imitation"}}
+    with pytest.raises(
+        UserError, match="fedavg asks clients for no signature, so that nobody can imitate one; methods that do are pacfl"
+    ):
+        resolve.resolve(task, "fedavg", overrides=imitation)
+    with pytest.raises(UserError, match="imitates is 7; it must be a group with benign clients, one of 0, 1"):
+        run(task, tmp_path / "run", "pacfl", attack={"imitates": 7})
+    with pytest.raises(UserError, match="solo takes no .aggregation. and no .attack. on uploads"):
+        run(task, tmp_path / "run", "solo")

@@ -1,0 +1,110 @@
+"""Every signature with every local training: one table of a task file each, on real digits."""
+
+import pathlib
+
+import numpy as np
+import pytest
+
+from tests.short_runs import cohort_of
+from tffcl.algorithms.composed import SIGNATURES
+from tffcl.algorithms.trainings import TRAININGS
+from tffcl.errors import UserError
+from tffcl.lab.cli import explain
+from tffcl.lab.tasks import build as prepare
+from tffcl.lab.tasks import catalog, resolve
+from tffcl.lab.tasks.populations import build_population
+
+TASK = pathlib.Path(__file__).parents[2] / "conformance" / "digits.toml"
+# What suits few clients and small models.
+SMALL = {
+    "embedding": {"encoder": "digits", "encoder_epochs": 1, "encoder_examples": 200, "fine_tune_epochs": 1, "num_centres": 3},
+    "pca_centres": {"num_components": 16, "num_centres": 3},
+    "anchor_gradient": {"projection": 256},
+}
+
+
+@pytest.fixture(scope="module")
+def composed(tff_worker_of_module, tmp_path_factory):
+    """Builds the composed method of a signature and a training, with its clients."""
+    data_dir = str(tmp_path_factory.mktemp("data"))
+
+    def build(signature, training):
+        table = {
+            "method": "composed",
+            "signature": {"name": signature, **SMALL.get(signature, {})},
+            "num_clusters": 2,
+            "training": training,
+        }
+        asked = resolve.resolve(TASK, "mixed", overrides={"algorithms": {"mixed": table}})
+        federated = prepare.load_data(asked, data_dir)
+        model = prepare.build_model(asked, federated)
+        return prepare.build_method(asked, model, federated, data_dir), build_population(federated)
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def tff_worker_of_module(worker):
+    return worker.use_local_worker()
+
+
+def _pairs():
+    """All; what is neither of the plain training nor of the cheapest signature only in long runs."""
+    for signature in SIGNATURES:
+        for training in TRAININGS:
+            quick = training == "sgd" or signature == "label_histogram"
+            yield pytest.param(signature, training, marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("signature, training", _pairs())
+def test_any_signature_goes_with_any_training(composed, signature, training):
+    method, clients = composed(signature, training)
+    state = method.initialize(clients)
+    views = method.views(state)
+    assert len(np.unique(views.clusters)) == 2 and views.metric.proximity.shape == (len(clients),) * 2
+    chosen = clients.client_ids[views.clusters == views.clusters[0]]
+    after, metrics = method.next(state, cohort_of(clients, chosen, 1))
+    assert np.isfinite(metrics.losses).all()
+    (before, was), (models, rows) = (method.models_for(each, clients.client_ids) for each in (state, after))
+    moved = np.abs(models[rows] - before[was]).max(axis=1)
+    assert (moved[np.isin(clients.client_ids, chosen)] > 1e-4).all()
+    np.testing.assert_array_equal(moved[~np.isin(clients.client_ids, chosen)], 0)
+
+
+def test_what_is_listed_is_what_there_is():
+    assert catalog.TRAININGS.keys() == TRAININGS.keys() and catalog.COMPOSED_SIGNATURES.keys() == SIGNATURES.keys()
+    for kind, names in (("trainings", TRAININGS), ("signatures", SIGNATURES), ("aggregations", catalog.AGGREGATIONS)):
+        for name in names:
+            assert len(explain.explain(kind, name)) >= 2
+    assert any("option (" in line and "difference, gradient" in line for line in explain.explain("trainings", "scaffold"))
+    assert any("num_vectors (3; a whole number from 1)" in line for line in explain.explain("signatures", "subspace"))
+
+
+def test_trainings_of_the_same_groups_differ(composed):
+    """The grouping is the same, what is learned is not."""
+    learned = {}
+    for training in ("sgd", {"name": "proximal", "proximal_weight": 1.0}, "scaffold"):
+        method, clients = composed("label_histogram", training)
+        state = method.initialize(clients)
+        for number in (1, 2):
+            state, _ = method.next(state, cohort_of(clients, clients.client_ids, number))
+        learned[str(training)] = state.models
+    plain, *others = learned.values()
+    assert all(np.abs(plain - each).max() > 1e-3 for each in others)
+
+
+@pytest.mark.parametrize(
+    "training, message",
+    [
+        ("scafold", "training 'scafold'.*scaffold"),
+        ({"name": "sgd", "proximal_weight": 1.0}, "training sgd has no parameters; found proximal_weight"),
+        ({"name": "proximal", "weight": 1.0}, "unknown key in .training proximal. 'weight'.*proximal_weight"),
+        ({"name": "scaffold", "option": "third"}, "training scaffold.option 'third'.*gradient"),
+        ({"proximal_weight": 1.0}, "it must be a name, or a table with name"),
+    ],
+)
+def test_a_wrong_training_is_one_line_before_anything_is_loaded(training, message):
+    table = {"method": "composed", "training": training}
+    with pytest.raises(UserError, match=message) as said:
+        resolve.resolve(TASK, "mixed", overrides={"algorithms": {"mixed": table}}, check_model=False)
+    assert "\n" not in str(said.value)

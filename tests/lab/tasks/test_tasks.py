@@ -1,0 +1,166 @@
+import json
+
+import pytest
+
+from tffcl.errors import UserError
+from tffcl.lab.tasks import resolve, task_file
+
+BASE = """description = "base"
+[dataset]
+name = "digits"
+[partition]
+name = "iid"
+clients = 4
+[model]
+name = "mlp"
+hidden = 8
+[train]
+rounds = 3
+momentum = 0.5
+
+[algorithms.pacfl]
+num_clusters = 2
+[algorithms.fedavg]
+momentum = 0.9
+"""
+
+
+def write(tmp_path, text, name="base"):
+    path = tmp_path / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
+def test_the_methods_own_values_win_and_the_command_line_wins_over_all(tmp_path):
+    path = write(tmp_path, BASE)
+    assert resolve.resolve(path, "pacfl").train.momentum == 0.5
+    assert resolve.resolve(path, "fedavg").train.momentum == 0.9
+    assert resolve.resolve(path, "pacfl").method.num_clusters == 2
+    everyone = resolve.parse_overrides(["train.momentum=0.1", "train.rounds=7"])
+    assert resolve.resolve(path, "fedavg", overrides=everyone).train.momentum == 0.1
+    own = resolve.parse_overrides(["algorithms.fedavg.momentum=0.2"])
+    assert resolve.resolve(path, "fedavg", overrides=own).train.momentum == 0.2
+    assert resolve.resolve(path, "pacfl", overrides=own).train.momentum == 0.5
+
+
+def test_extends(tmp_path):
+    write(tmp_path, BASE)
+    child = write(tmp_path, 'extends = "base.toml"\n[train]\nrounds = 1\n[partition]\nclients = 9\n', "child")
+    resolved = resolve.resolve(child, "fedavg")
+    assert (resolved.task, resolved.train.rounds, resolved.train.momentum) == ("child", 1, 0.9)
+    assert resolved.partition == {"name": "iid", "clients": 9}
+    other = write(tmp_path, 'extends = "child.toml"\n[partition]\nname = "rotated"\nrotations = 4\nclients = 8\n', "other")
+    assert resolve.resolve(other, "solo").partition == {"name": "rotated", "rotations": 4, "clients": 8}
+    itself = write(tmp_path, 'extends = "itself.toml"\n', "itself")
+    with pytest.raises(UserError, match="itself.toml extends itself"):
+        task_file.load_task(itself)
+
+
+@pytest.mark.parametrize(
+    "before, after, message",
+    [
+        ("rounds = 3", "round = 3", r"base.toml, line 11: unknown key in \[train\] 'round'; did you mean 'rounds'"),
+        ("rounds = 3", "rounds = 2.5", r"line 11: train.rounds is 2.5; it must be a whole number from 1"),
+        ("hidden = 8", "hiden = 8", r"line 9: unknown option of model mlp 'hiden'; did you mean 'hidden'"),
+        ('name = "mlp"', 'name = "mpl"', r"line 8: unknown model 'mpl'; did you mean 'mlp'"),
+        ("num_clusters = 2", "num_cluster = 2", r"line 15: unknown key in \[algorithms.pacfl\] 'num_cluster'"),
+        ("num_clusters = 2", 'num_clusters = "2"', r"line 15: algorithms.pacfl.num_clusters is '2'; it must be a whole number"),
+        ("hidden = 8", "hidden = 0", r"line 9: model.hidden is 0; it must be a whole number from 1"),
+        ("[train]", "[drift]\nclients = 1\n[train]", r"line 11: drift.clients is 1; it must be 0 or a whole number from 2"),
+        ("num_clusters = 2", "momentum = 1.5", r"line 15: train.momentum is 1.5; it must be a number from 0 to below 1"),
+        ("[algorithms.fedavg]", "[algorithms.fedavgg]", r"line 16: unknown algorithm in \[algorithms\] 'fedavgg'"),
+    ],
+)
+def test_the_line_of_a_wrong_key(tmp_path, before, after, message):
+    assert before in BASE
+    with pytest.raises(UserError, match=message):
+        resolve.resolve(write(tmp_path, BASE.replace(before, after)), "pacfl")
+
+
+@pytest.mark.parametrize(
+    "pairs, message",
+    [
+        (["train.rounds=0"], "on the command line: train.rounds is 0; it must be a whole number from 1"),
+        (["algorithms.fedavg.momentum=2"], "on the command line: train.momentum is 2; it must be a number from 0 to below 1"),
+        (["train.round=3"], r"on the command line: unknown key in \[train\] 'round'; did you mean 'rounds'"),
+        (["model.hidden=0"], "on the command line: model.hidden is 0"),
+        (["algorithms.fedavgg.momentum=0.5"], r"on the command line: unknown algorithm in \[algorithms\] 'fedavgg'"),
+        (["drift.clients=1"], "on the command line: drift.clients is 1; it must be 0 or a whole number from 2"),
+    ],
+)
+def test_a_wrong_value_from_the_command_line(tmp_path, pairs, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        resolve.resolve(write(tmp_path, BASE), "fedavg", overrides=resolve.parse_overrides(pairs))
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["../../evil", "..", ".", "", " ", "/abs", "a/b", "a\\b", ".hidden", " a", "a ", "a\nb", "a\x00b", "a\x1b[31m", "a\u202eb", "x" * 101],
+)  # fmt: skip
+def test_a_label_that_cannot_be_the_name_of_a_directory_is_refused_before_anything_runs(tmp_path, label):
+    task = 'extends = "demo_digits"\n[algorithms.fedavg]\n'
+    (tmp_path / "t.toml").write_text(f'{task}[algorithms.{json.dumps(label)}]\nmethod = "fedavg"\n')
+    for asked in (label, "fedavg"):
+        with pytest.raises(UserError, match="cannot be a label of .algorithms., which results are in") as told:
+            resolve.resolve(tmp_path / "t.toml", asked)
+        assert str(told.value).isprintable()
+
+
+def test_labels_that_differ_by_case_alone_are_refused(tmp_path):
+    (tmp_path / "t.toml").write_text('extends = "demo_digits"\n[algorithms.PACFL]\nmethod = "pacfl"\n')
+    with pytest.raises(UserError, match="'(PACFL' and 'pacfl|pacfl' and 'PACFL)' differ by case alone"):
+        resolve.resolve(tmp_path / "t.toml", "pacfl")
+
+
+def test_a_key_that_another_file_has_is_told_without_a_line(tmp_path):
+    write(tmp_path, BASE.replace("rounds = 3", "rounds = 0"))
+    child = write(tmp_path, 'extends = "base.toml"\n[evaluation]\nevery = 1\n', "child")
+    with pytest.raises(UserError, match="^train.rounds is 0"):
+        resolve.resolve(child, "fedavg")
+
+
+def test_every_task_resolves_for_every_method_it_names():
+    assert "demo_digits" in task_file.task_names()
+    for name in task_file.task_names():
+        loaded = task_file.load_task(name)
+        assert loaded.contents["description"] and loaded.contents["source"], name
+        for algorithm in task_file.named_algorithms(name):
+            assert resolve.resolve(name, algorithm).train.rounds >= 1
+
+
+@pytest.mark.parametrize("name", task_file.task_names())
+def test_every_method_that_a_task_names_resolves(name):
+    for algorithm in task_file.named_algorithms(name):
+        assert resolve.resolve(name, algorithm).algorithm == algorithm
+
+
+@pytest.mark.parametrize(
+    "base, over, size",
+    [
+        ("clients_per_round = 3", "participation = 0.25", 10),
+        ("participation = 0.25", "clients_per_round = 3", 3),
+        ("participation = 0.25", "", 10),
+        ("", "participation = 1", 40),
+    ],
+)
+def test_the_size_of_a_cohort_is_what_was_said_last(tmp_path, base, over, size):
+    write(tmp_path, BASE.replace("momentum = 0.5", base))
+    child = write(tmp_path, f'extends = "base.toml"\n[train]\n{over}\n', "child")
+    assert resolve.resolve(child, "pacfl").train.cohort_size(40) == size
+    own = write(tmp_path, f'extends = "base.toml"\n[algorithms.pacfl]\n{over}\n', "own")
+    assert resolve.resolve(own, "pacfl").train.cohort_size(40) == size
+    if over:
+        said = resolve.parse_overrides([f"train.{over.replace(' ', '')}"])
+        assert resolve.resolve(tmp_path / "base.toml", "fedavg", overrides=said).train.cohort_size(40) == size
+
+
+def test_who_joins_later_may_be_said_as_a_share_and_written_down(tmp_path):
+    path = write(tmp_path, BASE + "[newcomers]\nclients = 2\n")
+    share = resolve.parse_overrides(["newcomers.share=0.3"])
+    found = resolve.resolve(path, "pacfl", overrides=share)
+    assert (found.newcomers.count(10), found.as_dict()["newcomers"]["share"]) == (3, 0.3)
+    assert resolve.resolve(path, "pacfl").newcomers.count(10) == 2
+    with pytest.raises(UserError, match="newcomers.share is 1.5; it must be"):
+        resolve.resolve(path, "pacfl", overrides=resolve.parse_overrides(["newcomers.share=1.5"]))
+    with pytest.raises(UserError, match="train.participation is 0; it must be"):
+        resolve.resolve(path, "pacfl", overrides=resolve.parse_overrides(["train.participation=0"]))

@@ -1,0 +1,188 @@
+"""Validation accuracies, accuracies of those that took part, of those that never trained, and of those placed without training."""
+
+import csv
+import gc
+import json
+
+import numpy as np
+import pytest
+from tensorflow.python.eager import context
+from tensorflow.python.eager.polymorphic_function.atomic_function import RUNTIME_FUNCTION_REFS
+
+import tffcl
+from tffcl.lab.datasets.federated import load_federated
+from tffcl.errors import UserError
+from tffcl.lab.tasks import build, resolve
+from tffcl.lab.tasks.populations import build_population
+from tffcl.runs.evaluator import Evaluator, _build_predict_here
+
+DATA = {"name": "digits"}
+SPLIT = {"name": "rotated", "clients": 40, "rotations": 4, "reuse": False, "test": "share"}
+SHORT = {"train": {"rounds": 3, "clients_per_round": 4, "local_epochs": 1}, "evaluation": {"every": 1}}
+
+
+def resolved(algorithm, **more):
+    overrides = {key: {**SHORT.get(key, {}), **more.get(key, {})} for key in {*SHORT, *more}}
+    return resolve.resolve("demo_digits", algorithm, overrides=overrides)
+
+
+def rows_of(out):
+    with open(out / "rounds.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def validated(tmp_path_factory):
+    """FedAvg with a tenth of each client's examples held out: `(config, Result)`; only read by tests."""
+    chosen = resolved("fedavg", dataset={"validation": 0.1})
+    return chosen, tffcl.run(chosen, tmp_path_factory.mktemp("validated") / "run", show_progress=False)
+
+
+def test_a_share_of_each_clients_training_examples_is_held_out():
+    whole = load_federated(DATA, SPLIT, seed=3)
+    parted = load_federated({**DATA, "validation": 0.25}, SPLIT, seed=3)
+    again = load_federated({**DATA, "validation": 0.25}, SPLIT, seed=3)
+    other = load_federated({**DATA, "validation": 0.25}, SPLIT, seed=4)
+    assert whole.validation_indices is None
+    for client, index in enumerate(whole.train_indices):
+        train, held = parted.train_indices[client], parted.validation_indices[client]
+        assert len(held) == round(0.25 * len(index)) and not set(train) & set(held)
+        assert sorted([*train, *held]) == sorted(index)
+        np.testing.assert_array_equal(held, again.validation_indices[client])
+        np.testing.assert_array_equal(parted.test_indices[client], whole.test_indices[client])
+    assert any(set(a) != set(b) for a, b in zip(parted.validation_indices, other.validation_indices, strict=True))
+
+
+def test_every_client_keeps_an_example_to_train_on():
+    parted = load_federated({**DATA, "validation": 0.99}, SPLIT, seed=0)
+    assert {len(index) for index in parted.train_indices} == {1}
+
+
+@pytest.mark.parametrize("share", [-0.1, 1, "a"])
+def test_a_wrong_share_is_said(share):
+    with pytest.raises(UserError, match="validation"):
+        load_federated({**DATA, "validation": share}, SPLIT, seed=0)
+
+
+def test_validation_accuracies_are_of_the_examples_that_were_held_out(validated):
+    """An evaluation of one's own: the global model on each client's held-out examples, client by client."""
+    chosen, result = validated
+    federated = build.load_data(chosen)
+    shares = []
+    for client in range(federated.num_clients):
+        held = federated.validation_indices[client]
+        answers = result.predict(client, federated.train.x[held])
+        shares.append(np.mean(answers == federated.train.y[held]))
+    assert result.summary["validation"]["cluster"]["mean"] == pytest.approx(np.mean(shares))
+    last = rows_of(result.out)[-1]
+    assert float(last["validation_cluster_accuracy"]) == pytest.approx(np.mean(shares), abs=1e-6)
+    assert 0 < float(last["validation_global_accuracy"]) < 1
+    assert result.summary["validation"]["cluster"]["mean"] != result.summary["accuracy"]["cluster"]["mean"]
+
+
+def test_those_that_took_part_and_those_that_never_trained(validated):
+    chosen, result = validated
+    summary, clients = result.summary["accuracy"], result.client_columns
+    took_part = clients["rounds_trained"] > 0
+    assert 0 < took_part.sum() < 40
+    found = summary["cluster"]["participants"]
+    assert found["share"] == pytest.approx(took_part.mean())
+    assert found["mean"] == pytest.approx(clients["cluster_accuracy"][took_part].mean())
+    assert found["gap"] == pytest.approx(found["mean"] - clients["cluster_accuracy"][~took_part].mean())
+    right = clients["cluster_accuracy"] * clients["test_examples"]
+    assert len(np.unique(clients["test_examples"])) > 1
+    assert summary["cluster"]["pooled"] == pytest.approx(right.sum() / clients["test_examples"].sum(), abs=1e-6)
+    assert found["pooled"] == pytest.approx(right[took_part].sum() / clients["test_examples"][took_part].sum(), abs=1e-6)
+    federated = build.load_data(chosen)
+    model = build.build_model(chosen, federated)
+    population = build_population(federated)
+    untrained = Evaluator(model, population).cluster_accuracy(model.initial[np.newaxis], np.zeros(40, int))
+    everyone = np.where(took_part, clients["local_accuracy"], untrained)
+    assert summary["local"]["all"]["mean"] == pytest.approx(everyone.mean())
+    assert summary["local"]["all"]["mean"] < summary["local"]["mean"]
+    last = rows_of(result.out)[-1]
+    assert float(last["local_accuracy_all"]) == pytest.approx(everyone.mean(), abs=1e-6)
+    assert float(last["cluster_accuracy_participants"]) == pytest.approx(found["mean"], abs=1e-6)
+    np.testing.assert_allclose(
+        summary["cluster"]["deciles"], np.quantile(clients["cluster_accuracy"], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
+    )
+
+
+def test_who_was_not_sampled_can_be_placed_without_training(tmp_path):
+    """StoCFL gives strangers the global model, or, when asked, that of the closest cluster (section 3.3); the training is the same."""
+    groups = {"stocfl": {"threshold": 0.3, "form": "displacement"}}
+    plain = tffcl.run(resolved("stocfl", algorithms=groups), tmp_path / "plain", show_progress=False)
+    placed = tffcl.run(
+        resolved("stocfl", algorithms=groups, evaluation={"place_unseen": True}), tmp_path / "placed", show_progress=False
+    )
+    for one, two in zip(rows_of(plain.out), rows_of(placed.out), strict=True):
+        assert (
+            one["train_loss"] == two["train_loss"]
+            and one["cluster_accuracy_participants"] == two["cluster_accuracy_participants"]
+        )
+    took_part = plain.client_columns["rounds_trained"] > 0
+    first, second = (each.client_columns["cluster_accuracy"] for each in (plain, placed))
+    np.testing.assert_array_equal(first[took_part], second[took_part])
+    assert (first[~took_part] != second[~took_part]).any()
+    method, state = placed.trained.method, placed.trained.state
+    population = placed.trained.population
+    seen = method.place(state, population)
+    assert method.views(seen).known_or_all.all() and not method.views(state).known_or_all.all()
+    models, rows = method.models_for(seen, population.client_ids)
+    truth = population.groups
+    for client in np.flatnonzero(~took_part):  # nearly all are with clients of their own group
+        mates = np.flatnonzero((rows == rows[client]) & took_part)
+        assert len(mates)
+    same = [
+        truth[client] == np.bincount(truth[(rows == rows[client]) & took_part]).argmax()
+        for client in np.flatnonzero(~took_part)
+    ]
+    assert np.mean(same) > 0.5
+    assert len(models) == len(state.models)
+
+
+def test_an_unchanged_model_is_not_asked_again(tff_worker, monkeypatch):
+    chosen = resolved("solo")
+    federated = build.load_data(chosen)
+    model, population = build.build_model(chosen, federated), build_population(federated)
+    evaluator, asked = Evaluator(model, population), []
+    answers = evaluator._answers
+    monkeypatch.setattr(evaluator, "_answers", lambda models, wanted: asked.extend(wanted) or answers(models, wanted))
+    models = np.stack([model.initial, model.initial + 0.01, model.initial + 0.02])
+    keys = np.arange(40) % 3
+    first = evaluator.cluster_accuracy(models, keys)
+    assert set(asked) == {0, 1, 2}
+    asked.clear()
+    models[1] += 0.5
+    second = evaluator.cluster_accuracy(models, keys)
+    assert set(asked) == {1}
+    np.testing.assert_array_equal(second, Evaluator(model, population).cluster_accuracy(models, keys))
+    assert (first[keys != 1] == second[keys != 1]).all() and (first != second).any()
+
+
+def test_a_run_that_stops_early_goes_on_to_the_same_end(validated, tmp_path):
+    chosen, whole = validated
+    assert tffcl.run(chosen, tmp_path / "run", until=2, show_progress=False) is None
+    assert len(rows_of(tmp_path / "run")) == 2 and not (tmp_path / "run" / "summary.json").exists()
+    result = tffcl.run(chosen, tmp_path / "run", resume=True, show_progress=False)
+    assert {**result.summary, "seconds": 0} == {**whole.summary, "seconds": 0}
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 3
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of functions that are forgotten twice
+def test_answers_in_the_process_need_no_function_of_eager_tensorflow():
+    """It forgets functions while graphs that were imported still name them."""
+    chosen = resolved("solo")
+    federated = build.load_data(chosen)
+    model = build.build_model(chosen, federated)
+    before = set(RUNTIME_FUNCTION_REFS)
+    predict = _build_predict_here.__wrapped__(model)
+    for _, name in set(RUNTIME_FUNCTION_REFS) - before:
+        if context.context().has_function(name):
+            context.context().remove_function(name)
+    images = federated.test.x[:3]
+    weights = (tuple(part.numpy() for part in model.unravel(model.initial)), ())
+    wanted = model.functional.predict_on_batch(weights, images, False).numpy().argmax(axis=1)
+    np.testing.assert_array_equal(predict(model.initial, images), wanted)
+    del predict
+    gc.collect()

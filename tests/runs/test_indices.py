@@ -1,0 +1,38 @@
+"""Agreement of clusters with true groups, where they agree in part: against values worked out by hand."""
+
+import math
+import types
+
+import numpy as np
+import pytest
+
+from tffcl.runs.summary import agreement, mutual_information, rand_index
+
+# Three groups of two; one client of the second is with the first.
+GROUPS, CLUSTERS = [0, 0, 1, 1, 2, 2], [0, 0, 0, 1, 2, 2]
+
+
+def test_the_adjusted_rand_index_of_a_part():
+    """Pairs together in both: 1 + 1; in groups: 3; in clusters: 3 + 1; by chance 3 · 4 / 15."""
+    chance = 3 * 4 / 15
+    assert rand_index(GROUPS, CLUSTERS) == pytest.approx((2 - chance) / ((3 + 4) / 2 - chance))
+
+
+def test_the_normalised_mutual_information_of_a_part():
+    """Over the mean of the two entropies."""
+    told = [(2, 2, 3), (1, 2, 3), (1, 2, 1), (2, 2, 2)]  # clients of group and cluster, of the group, of the cluster
+    mutual = sum(both / 6 * math.log(6 * both / (group * cluster)) for both, group, cluster in told)
+    entropies = math.log(3), -sum(share * math.log(share) for share in (3 / 6, 1 / 6, 2 / 6))
+    assert mutual_information(GROUPS, CLUSTERS) == pytest.approx(2 * mutual / sum(entropies))
+
+
+def test_there_is_no_index_without_groups():
+    assert rand_index(None, CLUSTERS) is None and mutual_information(None, CLUSTERS) is None
+
+
+def test_of_nobody_there_is_no_index():
+    """scikit-learn's index of nothing is 1."""
+    population = types.SimpleNamespace(groups=np.array(GROUPS), index=lambda ids: ids)
+    views = types.SimpleNamespace(client_ids=np.arange(len(GROUPS)), clusters=np.array(CLUSTERS))
+    assert agreement(population, views, np.zeros(len(GROUPS), bool)) is None
+    assert agreement(population, views) == rand_index(GROUPS, CLUSTERS)

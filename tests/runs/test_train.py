@@ -1,0 +1,439 @@
+"""`tffcl.train` on objects: a population, a method of ours, a stranger's method in NumPy."""
+
+import dataclasses
+import json
+import re
+import shutil
+import tomllib
+import types
+
+import numpy as np
+import pytest
+import tomli_w
+
+import tffcl
+from tests.runs.finished_runs import check_files_agree, rows_of, unfinished_copy
+from tffcl.algorithms.method import Exports, MetricView, Views
+from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.client_examples import as_examples
+from tffcl.clients.population import Population, population_of
+from tffcl.errors import UserError
+from tffcl.models.mlp import build_mlp
+from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.runs.population_changes import Stages
+
+CLIENTS, EACH = 6, 40
+PROTOCOL = {"rounds": 4, "clients_per_round": 3, "seed": 3, "evaluate_every": 2, "checkpoint_every": 1}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_mlp((8, 8, 1), 10, hidden=20, normalization=(0.3, 0.4))
+
+
+@pytest.fixture(scope="module")
+def population(digits):
+    """Digits as they are for clients 1, 3, 5; a quarter turned for the others. Client 4 has no test examples."""
+    x, y = digits
+    train, test = {}, {}
+    for client in range(CLIENTS):
+        images = x if client % 2 else np.rot90(x, axes=(1, 2))
+        start = client * EACH
+        train[client] = as_examples(images[start : start + EACH], y[start : start + EACH])
+        test[client] = as_examples(images[1000 + client : 1030], y[1000 + client : 1030])
+    del test[4]
+    return population_of(train, test)
+
+
+@pytest.fixture(scope="module")
+def method(model):
+    parameters = PACFLParameters(num_vectors=5, num_clusters=2)
+    return build_pacfl(model, LocalTraining(epochs=3, learning_rate=0.1), parameters)
+
+
+def train(method, population, out, **more):
+    return tffcl.train(method, population, out=out, show_progress=False, **{**PROTOCOL, **more})
+
+
+@pytest.fixture(scope="module")
+def finished(method, population, tmp_path_factory):
+    return train(method, population, tmp_path_factory.mktemp("train") / "run")
+
+
+def without_times(summary):
+    return {key: value for key, value in summary.items() if key != "seconds"}
+
+
+def test_the_result_is_what_the_files_say(finished, population):
+    check_files_agree(finished.out, finished.summary)
+    assert json.loads((finished.out / "summary.json").read_text()) == finished.summary
+    rounds, clients = finished.rounds, finished.clients
+    assert len(rounds["round"]) == 4 and list(rounds["round"]) == [1, 2, 3, 4]
+    assert np.isnan(rounds["cluster_accuracy"]).tolist() == [True, False] * 2
+    for name, text in rows_of(finished.out / "rounds.csv")[-1].items():
+        np.testing.assert_equal(rounds[name][3], float(text or "nan"))
+    for row, line in zip(rows_of(finished.out / "clients.csv"), range(CLIENTS), strict=True):
+        assert int(row["client_id"]) == clients["client_id"][line] == line
+        assert int(row["cluster"]) == clients["cluster"][line] == finished.trained.cluster_of(line)
+        assert int(row["examples"]) == clients["examples"][line] == EACH
+    assert sum(clients["rounds_trained"]) == 4 * 3
+    assert np.isnan(clients["cluster_accuracy"]).tolist() == [False] * 4 + [True, False]  # one without test examples
+
+
+def test_clients_that_are_alike_share_a_model_that_serves_them(finished, population):
+    clusters = [finished.trained.cluster_of(client) for client in range(CLIENTS)]
+    assert clusters[0::2] == clusters[:1] * 3 and clusters[1::2] == clusters[1:2] * 3 and clusters[0] != clusters[1]
+    np.testing.assert_array_equal(finished.model_of(1), finished.trained.state.models[clusters[1]])
+    tests = population.pooled_tests
+    for client, places in enumerate(tests.indices):
+        if not len(places):
+            continue
+        right = (finished.predict(client, tests.x[places]) == tests.y[places]).mean()
+        assert right == pytest.approx(finished.clients["cluster_accuracy"][client]) and right > 0.3
+    with pytest.raises(UserError, match="client 17 is not known; there are 6 clients, 0 to 5"):
+        finished.model_of(17)
+
+
+def test_a_result_says_what_it_is(finished):
+    mean = 100 * finished.summary["accuracy"]["cluster"]["mean"]
+    local = 100 * finished.summary["accuracy"]["local"]["mean"]
+    assert repr(finished) == (
+        f"Result(pacfl after 4 rounds: cluster {mean:.2f} %, local {local:.2f} %; 2 clusters; {finished.out})"
+    )
+    assert "2 clusters" in repr(finished) and repr(finished.trained.population).startswith("Population(6 clients, 240 training")
+
+
+def test_with_pandas_tables_are_data_frames(finished, monkeypatch):
+    """pandas is no dependency: a module in its place is asked for a frame of the columns."""
+    assert isinstance(finished.rounds, np.recarray) and finished.rounds["round"].tolist() == [1, 2, 3, 4]
+    monkeypatch.setitem(
+        __import__("sys").modules, "pandas", types.SimpleNamespace(DataFrame=lambda columns: ("frame", columns))
+    )
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "pandas")
+    kind, columns = finished.clients
+    assert kind == "frame" and "true_cluster" not in columns and columns["client_id"].tolist() == list(range(CLIENTS))
+
+
+def test_resuming_goes_on_after_the_newest_checkpoint_that_is_left(finished, method, population, tmp_path):
+    again = tmp_path / "again"
+    unfinished_copy(finished.out, again)
+    resumed = train(method, population, again, resume=True)
+    assert without_times(resumed.summary) == without_times(finished.summary)
+    for client in range(CLIENTS):
+        np.testing.assert_array_equal(resumed.model_of(client), finished.model_of(client))
+    for name in ("client_id", "cluster", "rounds_trained", "cluster_accuracy", "local_accuracy"):
+        np.testing.assert_array_equal(resumed.clients[name], finished.clients[name])
+    for name in finished.round_columns:
+        if name != "seconds":
+            np.testing.assert_array_equal(resumed.rounds[name], finished.rounds[name])
+    timed = [columns["seconds"][:3] for columns in (resumed.rounds, finished.rounds)]
+    np.testing.assert_array_equal(*timed)  # rounds 1 to 3 were not run again
+
+
+def test_a_finished_run_that_is_resumed_trains_no_more(finished, method, population):
+    before = (finished.out / "rounds.csv").read_bytes()
+    assert without_times(train(method, population, finished.out, resume=True).summary) == without_times(finished.summary)
+    assert (finished.out / "rounds.csv").read_bytes() == before
+
+
+def test_what_holds_a_run_is_left_alone(finished, method, population):
+    with pytest.raises(UserError, match=r"holds a run already; --resume \(in Python resume=True\) goes on with it"):
+        train(method, population, finished.out)
+    with pytest.raises(UserError, match="holds another run: its seed is 3, not 4; resume with its own settings"):
+        train(method, population, finished.out, resume=True, seed=4)
+    with pytest.raises(UserError, match=r"holds a run of 4 rounds, not 3; it goes on for as many or more, .*; until= stops a run before its end"):
+        train(method, population, finished.out, resume=True, rounds=3)
+
+
+@pytest.mark.parametrize(
+    "name, told",
+    [
+        ("summary.json", r"summary.json is damaged: .*; without it, --resume \(in Python resume=True\) makes it again"),
+        ("config.toml", r"config.toml is damaged: .*; --overwrite \(in Python overwrite=True\) starts anew"),
+        ("rounds.csv", r"rounds.csv is not as the run has written it; .* run it anew with --overwrite \(in Python overwrite=True\)"),
+    ],
+)
+def test_damage_is_told_with_what_mends_it_in_python(finished, method, population, tmp_path, name, told):
+    out = shutil.copytree(finished.out, tmp_path / "run")
+    (out / name).write_text("{ = ")
+    with pytest.raises(UserError, match=told):
+        train(method, population, out, resume=True)
+
+
+@pytest.mark.parametrize("until", [None, 1], ids=["finished", "interrupted"])
+def test_a_run_that_is_resumed_for_more_rounds_is_the_longer_one(finished, method, population, tmp_path, until):
+    """Three rounds are evaluated at their end, between two evaluations of the longer run, which its clients must not notice."""
+    out = tmp_path / "run"
+    shorter = train(method, population, out, rounds=3, until=until)
+    assert (shorter is None) == (until == 1)
+    (out / "newcomers.json").write_text("{}")  # of clients that joined after the third round
+    longer = train(method, population, out, resume=True)
+    assert without_times(longer.summary) == without_times(finished.summary) and not (out / "newcomers.json").exists()
+    check_files_agree(out, longer.summary)
+    for client in range(CLIENTS):
+        np.testing.assert_array_equal(longer.model_of(client), finished.model_of(client))
+    for name in ("client_id", "cluster", "rounds_trained", "cluster_accuracy", "local_accuracy"):
+        np.testing.assert_array_equal(longer.clients[name], finished.clients[name])
+    np.testing.assert_array_equal(longer.rounds["train_loss"], finished.rounds["train_loss"])
+    assert np.isfinite(longer.rounds["cluster_accuracy"]).tolist() == [False, True, until is None, True]
+
+
+def built(model, rate=0.1, clusters=2, **more):
+    """A method, which knows of what it was built however its builder was imported."""
+    training, parameters = LocalTraining(epochs=3, learning_rate=rate), PACFLParameters(num_vectors=5, num_clusters=clusters)
+    return build_pacfl(model, training, parameters, **more)
+
+
+def test_a_run_is_resumed_with_the_method_that_it_had(model, population, tmp_path):
+    out = tmp_path / "run"
+    assert train(built(model), population, out, until=1) is None
+    noted = tomllib.loads((out / "config.toml").read_text())["built_from"]
+    assert noted["training"]["learning_rate"] == 0.1 and noted["parameters"]["num_clusters"] == 2
+    assert noted["model"]["hidden"] == "20" and noted["aggregation"] == "none"
+    other = build_mlp((8, 8, 1), 10, hidden=30, normalization=(0.3, 0.4))
+    for method, message in (
+        (built(model, rate=0.2), "its built_from.training.learning_rate is 0.1, not 0.2"),
+        (built(model, clusters=3), "its built_from.parameters.num_clusters is 2, not 3"),
+        (built(other), "its built_from.model.hidden is '20', not '30'"),
+        (built(model, aggregation=tffcl.aggregation("robust")), "its built_from.aggregation is 'none', not {'kind': 'Robust"),
+    ):
+        with pytest.raises(UserError, match=f"holds another run: {re.escape(message)}"):
+            train(method, population, out, resume=True)
+    assert train(built(model), population, out, resume=True).summary["rounds"] == 4
+
+
+def test_a_run_that_has_not_noted_its_method_is_resumed(model, method, population, tmp_path):
+    """One of an earlier version; and a method that cannot tell what it was built from."""
+    out = tmp_path / "run"
+    train(built(model), population, out, until=1)
+    config = tomllib.loads((out / "config.toml").read_text())
+    assert train(method, population, out, resume=True, until=2) is None
+    del config["built_from"]
+    (out / "config.toml").write_text(tomli_w.dumps(config))
+    assert train(built(model), population, out, resume=True).summary["rounds"] == 4
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"rounds": 0}, "rounds is 0; it must be a whole number from 1"),
+        ({"clients_per_round": 2.5}, "clients_per_round is 2.5; it must be a whole number from 1"),
+        ({"clients_per_round": 7}, "clients_per_round is 7, but there are only 6 clients"),
+        ({"seed": -1}, "seed is -1; it must be a whole number from 0"),
+        ({"keep_checkpoints": True}, "keep_checkpoints is True"),
+    ],
+)
+def test_a_wrong_number_is_told_before_anything_is_written(method, population, tmp_path, wrong, message):
+    with pytest.raises(UserError, match=message):
+        train(method, population, tmp_path / "run", **wrong)
+    assert not (tmp_path / "run").exists()
+
+
+@dataclasses.dataclass(frozen=True)
+class MeansState:
+    """A state of its own, which derives from nothing."""
+
+    ids: np.ndarray
+    models: np.ndarray
+    rounds: int = 0
+
+
+class Means:
+    """A stranger's method: two models for even and odd clients, which move by a bit; derives from nothing, uses no TFF."""
+
+    name, state_class, clients_choose, joining = "means", MeansState, False, Traffic(0, 8)
+
+    def __init__(self, model, views=None):
+        self.model, self.more = model, views or {}
+
+    def initialize(self, population):
+        return MeansState(population.client_ids, np.stack([self.model.initial, self.model.initial + np.float32(0.01)]))
+
+    def next(self, state, cohort):
+        ids = np.asarray(cohort.client_ids)
+        nothing = np.zeros(len(ids), np.int32)
+        moved = dataclasses.replace(state, models=state.models * np.float32(0.99), rounds=state.rounds + 1)
+        losses = np.ones(len(ids), np.float32) / moved.rounds
+        return moved, RoundMetrics(ids, ids % 2, cohort.sizes, losses, nothing, nothing, Traffic(3, 5))
+
+    def models_for(self, state, client_ids):
+        return state.models, np.asarray(client_ids) % 2
+
+    def admit(self, state, newcomers):
+        return dataclasses.replace(state, ids=np.union1d(state.ids, newcomers.client_ids))
+
+    def choose(self, state, population):
+        return state
+
+    def views(self, state):
+        return Views(state.ids, state.ids % 2, **{name: make(len(state.ids)) for name, make in self.more.items()})
+
+    def exports(self):
+        return Exports(dict)
+
+
+def test_a_strangers_method_runs_resumes_and_is_reported(model, population, tmp_path):
+    whole = train(Means(model), population, tmp_path / "run", keep_checkpoints=9)
+    assert whole.summary["algorithm"] == "means" and whole.summary["clusters"]["sizes"] == [3, 3]
+    assert whole.summary["traffic"] == {"down_bytes": 12, "up_bytes": 4 * 5 + 6 * 8, "signature_bytes": 6 * 8}
+    np.testing.assert_allclose(whole.rounds["train_loss"], [1, 1 / 2, 1 / 3, 1 / 4])
+    np.testing.assert_allclose(whole.model_of(2), model.initial * 0.99**4, rtol=1e-5)
+    again = tmp_path / "again"
+    unfinished_copy(tmp_path / "run", again, saved=2)
+    resumed = train(Means(model), population, again, resume=True, keep_checkpoints=9)
+    assert without_times(resumed.summary) == without_times(whole.summary) and resumed.trained.state.rounds == 4
+    assert "means" in tffcl.write_report(tmp_path / "run").read_text()
+
+
+def test_newcomers_and_changed_data_in_the_middle(model, population, tmp_path):
+    first = population.restricted([0, 1, 2, 4])
+    changed = dataclasses.replace(population, versions=np.array([0, 1, 0, 0, 0, 0], np.int32))
+    run = train(Means(model), first, tmp_path / "run", later={3: changed})
+    assert run.summary["notes"] == [
+        "2 newcomers joined in round 3",
+        "from round 3 on these clients held other data: 1",
+    ]
+    assert run.clients["client_id"].tolist() == list(range(6)) and sum(run.clients["rounds_trained"]) == 12
+    assert run.summary["traffic"]["signature_bytes"] == 6 * 8
+    for later, message in (
+        ({3: first.restricted([0, 1, 2])}, "the population from round 3 on cannot follow the one before: client 4 is missing"),
+        ({0: population}, "a round of later is 0; it must be a whole number from 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            train(Means(model), first, tmp_path / "other", later=later)
+        assert not (tmp_path / "other").exists()
+
+
+def of_clinics(data, known=None):
+    return Population.from_arrays({f"clinic_{client}": pair for client, pair in data.items()}, known=known)
+
+
+def test_data_that_change_in_the_middle_are_noticed_by_themselves(model, digits, tmp_path):
+    """A later population of arrays says nothing of versions: the examples do, of clients that stay; versions that are said win."""
+    x, y = digits
+    data = {client: (x[20 * client :][:20], y[20 * client :][:20]) for client in range(4)}
+    other = {**{client: (x.copy(), y.copy()) for client, (x, y) in data.items()}, 2: (data[2][0] + 1, data[2][1])}
+    first = of_clinics(data)
+    same, drifted = of_clinics(other | {2: data[2], 7: data[0]}, first), of_clinics(other | {7: data[0]}, first)
+    stages = Stages(model, first, {2: same, 3: drifted, 5: drifted})
+    assert [stages.at(start).changed.tolist() for start in (2, 3, 5)] == [[], [2], []]
+    assert stages.at(2).arrivals.names.tolist() == ["clinic_7"]
+    said = dataclasses.replace(drifted, versions=np.array([0, 1, 0, 0, 0], np.int32))
+    assert Stages(model, first, {3: said}).at(3).changed.tolist() == [1]
+    run = train(Means(model), first, tmp_path / "run", later={3: drifted})
+    assert "from round 3 on these clients held other data: clinic_2" in run.summary["notes"]
+    for later, message in (
+        (of_clinics({2: data[2], 7: data[0]}, first), "client clinic_0 is missing in it, and 2 more"),
+        (of_clinics({-1: data[0], **data}), "client clinic_0 is called clinic_-1 in it; build it with known="),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            Stages(model, first, {3: later})
+
+
+def test_a_method_that_asks_when_others_do_not_says_what_was_exchanged(model, population, tmp_path):
+    def joined_traffic(self, before, after):
+        return Traffic(1, 2) if before is None else Traffic(0, 100) * (len(after.ids) - len(before.ids))
+
+    method, first = changed(joined_traffic=joined_traffic)(model), population.restricted([0, 1, 2, 4])
+    run = train(method, first, tmp_path / "run", later={3: population})
+    assert run.summary["traffic"] == {"down_bytes": 4 * 3 + 1, "up_bytes": 4 * 5 + 2 + 200, "signature_bytes": 203}
+
+
+def test_a_client_without_test_examples_has_trained_too(method, population, tmp_path):
+    run = train(method, population, tmp_path / "run", rounds=1, clients_per_round=CLIENTS)
+    local = run.summary["accuracy"]["local"]
+    assert np.isnan(run.client_columns["local_accuracy"]).tolist() == [False] * 4 + [True, False]
+    assert local["share"] == run.rounds["local_share"][-1] == run.summary["accuracy"]["cluster"]["participants"]["share"] == 1
+    assert local["mean"] == pytest.approx(np.nanmean(run.client_columns["local_accuracy"]))
+
+
+def test_the_share_that_has_trained_counts_those_whose_data_changed_since(method, population, tmp_path):
+    """Their accuracy on the data of now is not known."""
+    changed = dataclasses.replace(population, versions=np.ones(CLIENTS, np.int32))
+    run = train(method, population, tmp_path / "run", later={4: changed})
+    known, took_part = np.isfinite(run.client_columns["local_accuracy"]), run.client_columns["rounds_trained"] > 0
+    assert known.sum() < took_part.sum() and run.summary["accuracy"]["local"]["share"] == took_part.mean()
+
+
+def test_a_metric_without_merges_and_a_threshold(model, population, tmp_path):
+    """Such as of a grouping without a tree: the run ends, clustering.npz has no tree, the report shows the matrix."""
+    distances = np.abs(np.arange(CLIENTS)[:, np.newaxis] - np.arange(CLIENTS)).astype(np.float32)
+    method = Means(model, {"metric": lambda count: MetricView(distances[:count, :count], "steps", "distance on a line")})
+    train(method, population, tmp_path / "run", rounds=1)
+    with np.load(tmp_path / "run" / "clustering.npz", allow_pickle=False) as saved:
+        np.testing.assert_array_equal(saved["proximity"], distances)
+        assert saved["labels"].tolist() == [0, 1] * 3 and (saved["unit"], saved["measure"]) == ("steps", "distance on a line")
+        assert not {"merges", "threshold"} & set(saved.files) and str(saved["suggestion"]) == ""
+    page = tffcl.write_report(tmp_path / "run")
+    figures = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
+    assert "proximity" in figures and "dendrogram" not in figures and 'data-name="proximity"' in page.read_text()
+
+
+def changed(**attributes):
+    """Makes the stranger's method with other attributes, as its class has them."""
+    return lambda model: type("Other", (Means,), attributes)(model)
+
+
+def with_models(change):
+    return changed(models_for=lambda self, state, ids: change(state.models, np.asarray(ids) % 2))
+
+
+def with_views(**fields):
+    return changed(views=lambda self, state: Views(**{"client_ids": state.ids, "clusters": state.ids % 2, **fields}))
+
+
+def diverged(models, rows):
+    models = models.copy()
+    models[1, 5] = np.nan
+    return models, rows
+
+
+LINE = np.zeros([CLIENTS, CLIENTS], np.float32)
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        *((changed(**{name: None}), f"Other is no method: it has no {name}\\(...\\); derive from tffcl.algorithms.method.Method")
+          for name in ("initialize", "next", "models_for", "admit", "views", "exports", "choose")),
+        (changed(name=None), "Other is no method: its name must be text"),
+        (changed(state_class=dict), "Other is no method: its state_class must be the dataclass of its state"),
+        (changed(joining=12), "Other is no method: its joining must be a tffcl.rounds.traffic.Traffic"),
+        (changed(clients_choose=None), "Other is no method: its clients_choose must be True or False"),
+        (lambda model: Means("mlp"), "Means is no method: its model must be a tffcl.FlatModel"),
+        (changed(initialize=lambda self, population: {}), "means: its state is of dict, not of MeansState"),
+        (with_models(lambda models, rows: (models[:, :-1], rows)), r"models_for gives models float32 \[2, 1509\]; they must be float32 \[K, 1510\]"),
+        (with_models(lambda models, rows: (models[0], rows)), r"models_for gives models float32 \[1510\]"),
+        (with_models(lambda models, rows: (models.astype(float), rows)), r"models_for gives models float64 \[2, 1510\]"),
+        (with_models(lambda models, rows: (models, rows[:-1])), r"rows int32 \[5\]; they must be integers \[6\], one a client"),
+        (with_models(lambda models, rows: (models, rows / 1)), r"models_for gives rows float64 \[6\]"),
+        (with_models(lambda models, rows: (models, rows + 1)), "models_for gives rows 1 to 2 of 2 models"),
+        (with_models(lambda models, rows: (models, rows - 1)), "models_for gives rows -1 to 0 of 2 models"),
+        (with_models(diverged), "means: model 1 is not finite; a lower learning_rate helps, or features on a smaller scale"),
+        (changed(views=lambda self, state: {}), "views must return tffcl.algorithms.method.Views, not dict"),
+        (with_views(client_ids=np.arange(1, 7)), "views must be of the 6 clients that take part, ascending"),
+        (with_views(clusters=np.zeros(5, int)), r"views.clusters is int64 \[5\]; its shape must be \[6\]"),
+        (with_views(known=np.ones(7, bool)), r"views.known is bool \[7\]; its shape must be \[6\]"),
+        (with_views(global_model=np.zeros(3)), r"views.global_model is float64 \[3\]; its shape must be \[1510\]"),
+        (with_views(relatedness=LINE[:5]), r"views.relatedness is float32 \[5, 6\]; its shape must be \[6, 6\]"),
+        (with_views(metric=MetricView(LINE[:5, :5], "", "")), r"views.metric.proximity is float32 \[5, 5\]; its shape must be \[6, 6\]"),
+        (with_views(metric=MetricView(LINE, "", "", np.zeros([6, 4]))), r"views.metric.merges is float64 \[6, 4\]; its shape must be \[5, 4\]"),
+        (with_views(representations=np.zeros([5, 9])), r"views.representations is float64 \[5, 9\]; its shape must be \[6, 9\]"),
+    ],
+)  # fmt: skip
+def test_a_method_that_is_none_is_told_in_one_line_at_the_start(model, population, tmp_path, make, message):
+    with pytest.raises(UserError, match=message) as raised:
+        train(make(model), population, tmp_path / "run")
+    assert "\n" not in str(raised.value)
+    assert not list((tmp_path / "run").glob("checkpoints/*")) and not (tmp_path / "run" / "rounds.csv").exists()
+
+
+def test_a_model_that_is_not_finite_later_is_told_at_the_evaluation(model, population, tmp_path):
+    def models_for(self, state, ids):
+        rows = np.asarray(ids) % 2
+        return diverged(state.models, rows) if state.rounds == 2 else (state.models, rows)
+
+    with pytest.raises(UserError, match=r"means: model 1 is not finite; .* \(rounds 1 to 2 are saved\)") as raised:
+        train(changed(models_for=models_for)(model), population, tmp_path / "run")
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,219 @@
+"""Methods whose clients choose among all the server's models: what IFCA and FLIS (DC) share."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.algorithms.method import ClusteredState, Method, Views
+from tffcl.client_work.client_work import sequence_type, stack, stacked_type
+from tffcl.client_work.evaluation import FEW, build_losses
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.model_choice import build_choose
+from tffcl.client_work.training import build_choose_and_train
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.newcomers import check_newcomers, extended
+from tffcl.clients.population import Population
+from tffcl.clients.reading import through_a_round
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import session_function
+from tffcl.rounds.client_queries import ask_all, build_asking
+from tffcl.rounds.server import models_type
+from tffcl.trace_cache import built_once
+
+WAYS = {
+    "train_loss": "clients choose by loss on their training examples",
+    "validation_loss": "clients choose by loss on examples that they neither train nor test on (dataset.validation)",
+    "test_accuracy": "clients choose by accuracy on their test examples: a leak, there to match published numbers",
+}
+_TRIED = "choice_examples"  # the field of examples to choose on, where they are not those to train on
+_CRITERIA = {"train_loss": "loss", "validation_loss": "loss", "test_accuracy": "accuracy"}
+
+
+def build_chooser(model: FlatModel, training: LocalTraining, choose_by: str):
+    """Builds choice and training of a client, see `client_work.training.build_choose_and_train`.
+
+    Returns:
+      `(choose_and_train, fields)`: the fields are what the client work needs for it.
+    """
+    fields = training.fields(forced=np.int32)
+    tried = "examples" if choose_by == "train_loss" else _TRIED
+    if tried == _TRIED:
+        fields[_TRIED] = sequence_type(model.example_spec)
+    return build_choose_and_train(model, training, _CRITERIA[choose_by], tried), fields
+
+
+@built_once
+def _build_choice(model: FlatModel, criterion: str) -> tff.Computation:
+    choose = build_choose(model, criterion)
+
+    def choose_one(models, examples):
+        tried = stack(examples)
+        return choose(models, tried["x"], tried["y"])[0]
+
+    return build_asking(models_type(model.size), stacked_type(sequence_type(model.example_spec)), choose_one)
+
+
+@built_once
+def build_trying(model: FlatModel, num_clusters: int, *, stacked: bool = False) -> tff.Computation:
+    """Builds the computation that collects every client's losses `float32[K]` under all models `float32[K,P]`.
+
+    Args:
+      model: Their architecture.
+      num_clusters: K.
+      stacked: Whether clients bring their examples as tensors, as in simulations.
+    """
+    sequence = sequence_type(model.example_spec)
+    choose = build_choose(model, "loss")
+
+    def try_all(models, examples):
+        tried = stack(examples)
+        return tf.ensure_shape(choose(models, tried["x"], tried["y"])[1], [num_clusters])
+
+    return build_asking(models_type(model.size, num_clusters), stacked_type(sequence) if stacked else sequence, try_all)
+
+
+@built_once
+def _build_losses_here(model: FlatModel):
+    """Builds `build_losses` of few examples as a function of arrays in this process."""
+    x, y = model.example_spec["x"], model.example_spec["y"]
+    specs = tf.TensorSpec([None, *x.shape], x.dtype), tf.TensorSpec([None, *y.shape], y.dtype)
+    return session_function(build_losses(model, few=True), tf.TensorSpec([model.size]), *specs)
+
+
+def losses_of_few(
+    model: FlatModel, models: np.ndarray, population: Population, examples: Callable[[int], object]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The mean losses of clients with few examples under all models, many clients at once in this process.
+
+    For evaluations: to ask each of them through the runtime takes a millisecond or two, minutes for 200,000.
+
+    Args:
+      model: The architecture.
+      models: `float32 [K, P]`.
+      population: The clients.
+      examples: Client ID to the examples that it tries the models on.
+
+    Returns:
+      `(bool [N], float32 [n, K])`: which clients these are, and their losses, infinite where they are not finite.
+    """
+    run, few, found, block = _build_losses_here(model), np.zeros(len(population), bool), [], []
+
+    def try_block():
+        x, y = (np.concatenate([each[name] for each in block]) for name in ("x", "y"))
+        sizes = np.array([len(each["y"]) for each in block])
+        sums = [np.add.reduceat(run(vector, x, y), np.cumsum(sizes) - sizes) for vector in models]
+        found.append(np.stack(sums, axis=1) / sizes[:, np.newaxis])
+
+    for row, client in enumerate(population.client_ids.tolist()):
+        with through_a_round():
+            own = examples(client)
+        few[row] = 0 < len(own["y"]) <= FEW
+        if not few[row]:
+            continue
+        if sum(len(each["y"]) for each in block) + len(own["y"]) > FEW:
+            try_block()
+            block = []
+        block.append(own)
+    if block:
+        try_block()
+    losses = np.concatenate([np.zeros([0, len(models)]), *found]).astype(np.float32)
+    return few, np.where(np.isfinite(losses), losses, np.float32(np.inf))
+
+
+def notes_of_models(model: FlatModel, assignment: np.ndarray, num_clusters: int) -> tuple[str, ...]:
+    """What a reader should know of K models that start apart: what became of given weights, and which have no client.
+
+    Args:
+      model: Their architecture.
+      assignment: `int32 [N]`, the model of each client.
+      num_clusters: K.
+    """
+    empty, found = num_clusters - len(np.unique(assignment)), []
+    if num_clusters > 1 and model.has_trained_weights:
+        found.append(
+            f"the weights of {model.name} were trained before: its {num_clusters} models began as these, each with a little noise of its own"
+        )
+    if empty:
+        found.append(
+            f"{empty} of the {num_clusters} models are of no client; another start, or fewer clusters, may use them all"
+        )
+    return tuple(found)
+
+
+class Choosing(Method):
+    """A method whose clients choose among the state's models; a client's assignment is what it chose when last asked.
+
+    Attributes:
+      choose_by: A name in `WAYS`.
+    """
+
+    state_class = ClusteredState
+    clients_choose = True
+
+    def __init__(self, model: FlatModel, choose_by: str):
+        self.model, self.choose_by, self._choice = model, choose_by, _build_choice(model, _CRITERIA[choose_by])
+
+    def chosen_rows(self, models: np.ndarray, population: Population) -> np.ndarray:
+        """Asks every client of a population which row of `models float32 [K, P]` it chooses, `int32 [N]`."""
+        examples, found = self._examples_of(population), np.zeros(len(population), np.int32)
+        if len(models) == 1:
+            return found
+        few = np.zeros(len(population), bool)
+        if _CRITERIA[self.choose_by] == "loss":
+            few, losses = losses_of_few(self.model, models, population, examples)
+            found[few] = losses.argmin(axis=1)
+        if not few.all():
+            found[~few] = ask_all(self._choice, models, population.restricted(population.client_ids[~few]), examples)
+        return found
+
+    def _examples_of(self, population: Population) -> Callable[[int], object]:
+        """Client ID to the examples that it chooses on."""
+        ways = {"validation_loss": population.stacked_validation, "test_accuracy": population.stacked_tests}
+        return ways.get(self.choose_by, population.stacked)
+
+    def choose(self, state: ClusteredState, population: Population) -> ClusteredState:
+        assignment = state.assignment.copy()
+        assignment[state.index(population.client_ids)] = self.chosen_rows(state.models, population)
+        return dataclasses.replace(state, assignment=assignment)
+
+    def without_choices(self, state: ClusteredState) -> ClusteredState:
+        return dataclasses.replace(state, assignment=np.zeros_like(state.assignment))
+
+    def models_for(self, state: ClusteredState, client_ids):
+        return state.models, state.clusters(client_ids)
+
+    def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
+        """Newcomers choose as all others do."""
+        check_newcomers(state, newcomers)
+        return dataclasses.replace(state, **extended(state, newcomers, self.chosen_rows(state.models, newcomers)))
+
+    def views(self, state: ClusteredState) -> Views:
+        leak = "choose_by 'test_accuracy': clients choose among models by accuracy on their own test images"
+        return Views(state.client_ids, state.assignment, notes=(leak,) if self.choose_by == "test_accuracy" else ())
+
+    def start(self, population: Population, models: np.ndarray, aggregators) -> ClusteredState:
+        """Returns the state before anyone has chosen: everyone in cluster 0.
+
+        Raises:
+          UserError: If a client has no test examples, on which "test_accuracy" chooses, or no validation examples.
+        """
+        for client in population.client_ids if self.choose_by == "validation_loss" else ():
+            population.stacked_validation(int(client))
+        for client in population.client_ids if self.choose_by == "test_accuracy" else ():
+            if not int(population.test_examples(int(client)).cardinality()):
+                raise UserError(
+                    f"client {population.name_of(client)} has no test examples; choose_by 'test_accuracy' lets clients choose on them, "
+                    "'train_loss' does not"
+                )
+        return ClusteredState(population.client_ids, np.zeros(len(population), np.int32), models, aggregators)
+
+    def tried(self, cohort: Cohort) -> dict[str, list]:
+        """Returns the field of examples that the clients of a round choose on, if it is not their training examples."""
+        if self.choose_by == "train_loss":
+            return {}
+        examples = self._examples_of(cohort.population)
+        return {_TRIED: [examples(int(client)) for client in cohort.client_ids]}

@@ -1,0 +1,115 @@
+"""What a client does in a round: the half of a method that runs on devices, as one value."""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+LOCAL_TEST = ("test_correct", "test_examples")  # what a report has of the local test, in simulations only
+
+
+class ClientResult(NamedTuple):
+    """What comes out of a client's computation, TensorFlow values.
+
+    Attributes:
+      uploads: What goes to the server's aggregators, by name.
+      report: What it tells of the round: at least `examples=int32`, training examples; `loss=float32`; and `finite=bool`,
+        whether all that it trained is finite. The fields `LOCAL_TEST`, and no others, come where the client brings test
+        examples.
+      kept: What the client keeps for its next round; None where it keeps nothing.
+    """
+
+    uploads: Mapping[str, object]
+    report: Mapping[str, object]
+    kept: object = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientWork:
+    """A client's part of a round.
+
+    Attributes:
+      example_spec: `tf.TensorSpec` structure of a single example.
+      compute: `(received, client) -> ClientResult` in TensorFlow. `received` has by name what the server sends to this client.
+        `client` has `examples` (deployed, a data set of single examples; in simulation the same as stacked tensors:
+        `client_work.stack` makes tensors of either), `client_id`, `seed int32 [2]`, `test_examples` if the
+        client is to test its own model, the `fields`, and `kept` if the client keeps something.
+      fields: What else a client knows of itself, or is told by the coordinator: name to TFF type.
+      kept: TFF type of what a client keeps between rounds; None for nothing.
+    """
+
+    example_spec: Mapping
+    compute: Callable[[Mapping, Mapping], ClientResult]
+    fields: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    kept: tff.Type | None = None
+
+
+def keyed(key, value) -> collections.OrderedDict:
+    """Returns an upload for an aggregation by key: `<key=int32, value=T>`."""
+    return collections.OrderedDict(key=key, value=value)
+
+
+# Examples that are put together at a time. Not larger than any client could be: TensorFlow makes one operation of a `map` and
+# the `batch` behind it, and that one reserves memory for a whole batch, also for what does not come.
+_AT_A_TIME = 1024
+
+
+def sequence_type(example_spec) -> tff.SequenceType:
+    """Returns the TFF type of a client's examples: a sequence of single examples."""
+    return tff.SequenceType(tff.types.tensorflow_to_type(example_spec))
+
+
+def stacked_type(sequence: tff.SequenceType) -> tff.StructType:
+    """Returns the TFF type of the same examples stacked: tensors `[?, ...]`, as simulations have them."""
+    fields = tff.structure.iter_elements(sequence.element)
+    return tff.to_type(
+        collections.OrderedDict((name, tff.TensorType(kind.dtype, [None, *kind.shape])) for name, kind in fields)
+    )
+
+
+def stack(examples):
+    """Stacks a sequence of single examples into one structure of tensors `[n, ...]`.
+
+    Args:
+      examples: A finite data set of unbatched examples, may be empty; or tensors that are stacked already, which come back as
+        they are.
+
+    Returns:
+      The same structure with a leading dimension n (0 if there are none).
+    """
+    if not isinstance(examples, tf.data.Dataset):
+        return examples
+
+    def nothing(spec):
+        return tf.zeros([0, *spec.shape], spec.dtype)
+
+    empty = tf.nest.map_structure(nothing, examples.element_spec)
+
+    def append(rows, batch):
+        return tf.nest.map_structure(lambda first, more: tf.concat([first, more], 0), rows, batch)
+
+    return examples.batch(_AT_A_TIME).reduce(empty, append)
+
+
+def as_features(x):
+    """Returns raw examples as float32: pixels (uint8) divided by 255, other numbers as they are."""
+    return tf.cast(x, tf.float32) / 255.0 if x.dtype == tf.uint8 else tf.cast(x, tf.float32)
+
+
+def visiting_order(count, seed):
+    """Draws a permutation of the numbers below `count`.
+
+    By sorting random numbers and not by TensorFlow's own shuffle, an operation that device runtimes lack.
+
+    Args:
+      count: `int32`, n.
+      seed: `int32 [2]`.
+
+    Returns:
+      `int32 [n]`, decided by the seed.
+    """
+    drawn = tf.random.stateless_uniform([count], seed, minval=None, maxval=None, dtype=tf.int32)
+    return tf.argsort(drawn, stable=True)

@@ -1,0 +1,246 @@
+"""What clients keep between rounds: a personal model, a control variate, local layers.
+
+On a device such a value stays on the device. In simulation the coordinator keeps it for the client, in memory up to a size and
+on disk beyond it. It never counts as traffic.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import itertools
+import pathlib
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tffcl.clients import large_rows
+from tffcl.errors import UserError
+from tffcl.regular_files import opened, replacing
+
+MEMORY_BYTES = 2**30  # of kept values that stay in memory; later ones are written to disk at once
+
+
+class KeptStore:
+    """A directory with a file for each kept value, `<client>.<version>.npz`; files are written once and never changed.
+
+    A checkpoint names the versions that belong to it. A process that is killed leaves files that no checkpoint names; they are
+    removed at the next one.
+    """
+
+    def __init__(self, directory: pathlib.Path | None = None, memory_bytes: int = MEMORY_BYTES):
+        """Makes a store.
+
+        Args:
+          directory: Where files go; default a temporary directory, made when it is first needed.
+          memory_bytes: Values are kept in memory up to so many bytes in all.
+        """
+        self._directory, self.memory_bytes = directory, memory_bytes
+        self._temporary = None
+        held = [version for _, version in self.files()] if directory else []
+        self._versions = itertools.count(max(held, default=0) + 1)
+
+    @property
+    def directory(self) -> pathlib.Path:
+        if self._directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="tffcl-kept-")
+            self._directory = pathlib.Path(self._temporary.name)
+        return self._directory
+
+    def files(self) -> list[tuple[int, int]]:
+        """Returns `(client, version)` of every file that is there."""
+        return [tuple(map(int, path.name.split(".")[:2])) for path in self.directory.glob("*.*.npz")]
+
+    def write(self, client: int, value) -> tuple[int, int]:
+        """Writes a value; returns its version and its checksum."""
+        version = next(self._versions)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        leaves = {f"arr_{place}": leaf for place, leaf in enumerate(tf.nest.flatten(value))}
+        write_arrays(self._path(client, version), leaves)
+        return version, _checksum(value)
+
+    def read(self, client: int, version: int, like, check: int | None = None):
+        """Reads a value of the structure, shapes and types of `like`.
+
+        Args:
+          client: Whose.
+          version: Which.
+          like: Another value of the same kind.
+          check: Its checksum, where it is known.
+
+        Raises:
+          UserError: If the file is missing or damaged, or is another one of the same name.
+        """
+        path = self._path(client, version)
+        try:
+            with opened(path) as file, np.load(file, allow_pickle=False) as saved:
+                leaves = [saved[f"arr_{place}"] for place in range(len(saved.files))]
+            found = tf.nest.pack_sequence_as(like, leaves)
+            tf.nest.map_structure(_check_alike, found, like)
+            if check not in (None, _checksum(found)):
+                raise ValueError("it is not what this run wrote")
+            return found
+        except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
+            raise UserError(f"{path}, what client {client} kept, cannot be read ({str(error).splitlines()[0]})") from None
+
+    def remove_all_but(self, named: Iterable[tuple[int, int]]):
+        """Removes the files of versions that are not named."""
+        wanted = set(named)
+        for client, version in self.files():
+            if (client, version) not in wanted:
+                self._path(client, version).unlink(missing_ok=True)
+
+    def _path(self, client: int, version: int) -> pathlib.Path:
+        return self.directory / f"{client}.{version}.npz"
+
+
+def _checksum(value) -> int:
+    found = 0
+    for leaf in tf.nest.flatten(value):
+        found = zlib.crc32(np.ascontiguousarray(leaf), found)
+    return found
+
+
+def _check_alike(found: np.ndarray, like: np.ndarray):
+    # A header that says fewer rows than there are leaves bytes unread, and their checksum unchecked.
+    if (found.shape, found.dtype) != (like.shape, like.dtype):
+        raise ValueError(f"{found.dtype} {list(found.shape)} where {like.dtype} {list(like.shape)} was kept")
+
+
+_STORE: contextvars.ContextVar[KeptStore | None] = contextvars.ContextVar("kept store", default=None)
+
+
+@contextlib.contextmanager
+def stored_in(directory: pathlib.Path, memory_bytes: int | None = None):
+    """Lets the values that are kept inside the block have their files in this directory, and large matrices of models too."""
+    store = KeptStore(directory, MEMORY_BYTES if memory_bytes is None else memory_bytes)
+    token = _STORE.set(store)
+    try:
+        with large_rows.filed_in(directory):
+            yield store
+    finally:
+        _STORE.reset(token)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """A kept value: in memory, on disk, or both. `version` and `check`, its checksum, are None until it is on disk."""
+
+    value: object = None
+    version: int | None = None
+    check: int | None = None
+
+
+class KeptStates:
+    """A kept value for each client that has one. It does not change: `updated` returns another object.
+
+    A client without a value of its own has the initial one; newcomers need no entry therefore.
+    """
+
+    def __init__(self, initial, entries: Mapping[int, _Entry] | None = None, store: KeptStore | None = None):
+        """Makes kept values; with the defaults nobody has one.
+
+        Args:
+          initial: The value of a client that has kept nothing yet, a structure of arrays.
+          entries: Of the clients that have.
+          store: Where values are beyond a size; default that of `stored_in`, or a temporary one.
+        """
+        self.initial = tf.nest.map_structure(np.asarray, initial)
+        self._entries = dict(entries or {})
+        self._store = store or _STORE.get() or KeptStore()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"KeptStates({len(self)} clients, {self._bytes_each:,} bytes each)"
+
+    @property
+    def _bytes_each(self) -> int:
+        return sum(leaf.nbytes for leaf in tf.nest.flatten(self.initial))
+
+    def has(self, client_ids) -> np.ndarray:
+        """Returns `bool [n]`, who has a value of its own."""
+        return np.array([int(client) in self._entries for client in client_ids], bool)
+
+    def of(self, client_ids) -> "KeptValues":
+        """Returns the value of each client, the initial one for clients that have none."""
+        return KeptValues(self, client_ids)
+
+    def value(self, client: int):
+        """Returns the value of a client."""
+        entry = self._entries.get(client)
+        if entry is None:
+            return self.initial
+        return self._store.read(client, entry.version, self.initial, entry.check) if entry.value is None else entry.value
+
+    def updated(self, client_ids, values: Sequence) -> "KeptStates":
+        """Returns the same with new values of some clients."""
+        entries = dict(self._entries)
+        in_memory = sum(entry.value is not None for entry in entries.values()) * self._bytes_each
+        for client, value in zip(client_ids, values, strict=True):
+            client = int(client)
+            was = entries.get(client)
+            fits = (was is not None and was.value is not None) or in_memory + self._bytes_each <= self._store.memory_bytes
+            if fits:
+                in_memory += self._bytes_each * (was is None or was.value is None)
+                entries[client] = _Entry(tf.nest.map_structure(np.asarray, value))
+            else:
+                entries[client] = _Entry(None, *self._store.write(client, value))
+        return KeptStates(self.initial, entries, self._store)
+
+    def saved(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Writes what is in memory only.
+
+        Returns:
+          What a checkpoint names: clients `int32 [M]`, versions `int64 [M]` and checksums `int64 [M]`, -1 where there is none
+          (of runs of earlier versions).
+        """
+        for client, entry in self._entries.items():
+            if entry.version is None:
+                self._entries[client] = _Entry(entry.value, *self._store.write(client, entry.value))
+        clients = sorted(self._entries)
+        entries = [self._entries[client] for client in clients]
+        checks = [-1 if entry.check is None else entry.check for entry in entries]
+        versions = [entry.version for entry in entries]
+        return np.array(clients, np.int32), np.array(versions, np.int64), np.array(checks, np.int64)
+
+    @classmethod
+    def loaded(cls, clients: np.ndarray, versions: np.ndarray, initial, checks: np.ndarray | None = None) -> "KeptStates":
+        """The inverse of `saved`, in the store of `stored_in`; values are read when they are asked for."""
+        checks = [-1] * len(clients) if checks is None else checks.tolist()
+        named = zip(clients.tolist(), versions.tolist(), checks, strict=True)
+        return cls(initial, {client: _Entry(None, version, None if check < 0 else check) for client, version, check in named})
+
+
+class KeptValues(Sequence):
+    """The values of some clients in order, each read when it is asked for."""
+
+    def __init__(self, states: KeptStates, client_ids):
+        self._states, self._client_ids = states, [int(client) for client in client_ids]
+
+    def __len__(self) -> int:
+        return len(self._client_ids)
+
+    def __getitem__(self, place):
+        if isinstance(place, slice):
+            return KeptValues(self._states, self._client_ids[place])
+        return self._states.value(self._client_ids[place])
+
+
+def write_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]):
+    """Writes arrays as `numpy.savez` does, of which a full disk would leave an open archive and a traceback behind.
+
+    The file is whole or not there, and its owner's alone: it holds models and values of clients.
+
+    Raises:
+      OSError: If the file cannot be written.
+      ValueError: If an array holds Python objects.
+    """
+    with replacing(path, private=True) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)

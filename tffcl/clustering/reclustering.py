@@ -1,0 +1,116 @@
+"""Flags of change: who has told that its data have changed, and when clusters are formed anew (FLT Alg. 3 lines 22 and 23)."""
+
+import dataclasses
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+
+@dataclasses.dataclass(frozen=True)
+class Triggers:
+    """When clusters are formed anew.
+
+    Attributes:
+      flags: λ: when more clients than this have raised their flag (line 23); None: flags are not asked for.
+      period: τ: in every round that is a multiple of it, or the next one in which someone takes part; None: never.
+    """
+
+    flags: int | None = None
+    period: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.flags is not None or self.period is not None
+
+    def due(self, standing: int, round_number: int, formed_in: int | None) -> bool:
+        """Says whether clusters are formed anew after a round in which so many flags stand.
+
+        Args:
+          standing: How many.
+          round_number: The round.
+          formed_in: See `ChangeFlags`.
+        """
+        since = round_number - 1 if formed_in is None else formed_in
+        enough = self.flags is not None and standing > self.flags
+        return enough or (self.period is not None and round_number // self.period > since // self.period)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChangeFlags:
+    """Who has told that its data have changed, and who has moved, `int32 [N]` each; and since when clusters are as they are.
+
+    Attributes:
+      raised: Δ, the flags that stand: 1 or 0.
+      flagged_in: The round in which the flag was last raised; 0: never.
+      moved_in: The round in which the client last changed its cluster; 0: never.
+      signed_version: Of which version of its data the client's signature is.
+      formed_in: `int32 []`, the round in which clusters were last formed; 0: before the first; None: a checkpoint does not say.
+    """
+
+    raised: np.ndarray
+    flagged_in: np.ndarray
+    moved_in: np.ndarray
+    signed_version: np.ndarray
+    formed_in: np.ndarray | None = dataclasses.field(default=None, metadata={"may_lack": True})
+
+    @classmethod
+    def none(cls, versions: np.ndarray, formed_in: int = 0) -> "ChangeFlags":
+        """When clusters have just been formed of clients whose data are of these versions, `int32 [N]`."""
+        nothing = np.zeros(len(versions), np.int32)
+        return cls(nothing, nothing, nothing, versions, np.int32(formed_in))
+
+    def with_arrivals(self, versions: np.ndarray, order: np.ndarray) -> "ChangeFlags":
+        """When newcomers have joined: "the state of being a newcomer" is a flag of change too (section III-B4).
+
+        Args:
+          versions: `int32 [B]`, of the newcomers' data.
+          order: `[N + B]`, places that put rows of the old clients, then of the newcomers, into order.
+        """
+        new = dataclasses.replace(ChangeFlags.none(versions), raised=np.ones(len(versions), np.int32))
+        names = ("raised", "flagged_in", "moved_in", "signed_version")
+        together = {name: np.concatenate([getattr(self, name), getattr(new, name)])[order] for name in names}
+        return dataclasses.replace(self, **together)
+
+    def with_changed(self, where: np.ndarray, round_number: int) -> "ChangeFlags":
+        """Line 22: with the flags that the clients at the places `where` sent in a round."""
+        raised, flagged_in = self.raised.copy(), self.flagged_in.copy()
+        stands = (raised[where] > 0) & (flagged_in[where] > 0)  # a newcomer's stands from the first, but it has not raised it
+        flagged_in[where] = np.where(stands, flagged_in[where], round_number)
+        raised[where] = 1
+        return dataclasses.replace(self, raised=raised, flagged_in=flagged_in)
+
+
+def renumbered(labels: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Orders clusters as those before that most of their members were in, and tells who is in another one than before.
+
+    Args:
+      labels: `int [N]`, from 0.
+      before: `int [N]`, from 0.
+
+    Returns:
+      `int32 [N]`, the same clusters, numbered from 0 without gaps: where one has gone, those after it move up. And `bool
+      [N]`, who is not in the cluster that goes on where it was.
+    """
+    shared = np.zeros((labels.max() + 1, max(before.max(), labels.max()) + 1), np.int64)
+    np.add.at(shared, (labels, before), 1)
+    _, number = linear_sum_assignment(shared, maximize=True)
+    _, dense = np.unique(number, return_inverse=True)
+    return dense[labels].astype(np.int32), number[labels] != before
+
+
+def mean_of_members(models: np.ndarray, before: np.ndarray, labels: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The models that clusters start from when they are formed anew: their members' models so far, weighted by examples.
+
+    The paper does not say where the new clusters' models come from.
+
+    Args:
+      models: `float32 [K, P]`.
+      before: `int [N]`, whose model is which row.
+      labels: `int [N]`, the new clusters, from 0.
+      sizes: `[N]`, training examples.
+
+    Returns:
+      `float32 [K', P]`.
+    """
+    shares = np.zeros((labels.max() + 1, len(models)))
+    np.add.at(shares, (labels, before), sizes)
+    return (shares / shares.sum(axis=1, keepdims=True)).astype(np.float32) @ models

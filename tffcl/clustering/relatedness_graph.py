@@ -1,0 +1,122 @@
+"""Forms the client relatedness of FLT from the centres that clients sent (FCR, Alg. 2), and places newcomers in it."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from tffcl.clustering import hierarchical, taskonomy
+from tffcl.clustering import taskonomy as fcr
+from tffcl.clustering.hierarchical import GAP
+
+
+def suggested_gamma(apart: np.ndarray, unit: str = "") -> hierarchical.Suggestion:
+    """Suggests γ: where the tree of average linkage has its largest relative gap.
+
+    Nothing is known of the groups. FLT says only that γ "can be tuned"; the rule, `hierarchical.suggest_threshold`, is ours.
+    Single linkage has no gap where groups form a ring in which each shares a class with the next, as in FLT's scenario 2.
+
+    Args:
+      apart: `float [N, N]`, distances of clients in the map.
+      unit: For the suggestion's sentence.
+    """
+    return hierarchical.suggest_threshold(hierarchical.build_dendrogram(apart, "average"), unit=unit)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClientRelatedness:
+    """Forms the client relatedness from the centres that clients sent.
+
+    Attributes:
+      metric: A name in `taskonomy.DISTANCES`.
+      threshold: γ, clients nearer than this in the map are related; `GAP` for `suggested_gamma`.
+      num_clusters: C, for the disjoint clusters; None for the best fitting number.
+      layout: Options of `taskonomy.fit_map`.
+      seed: Of the map.
+    """
+
+    metric: str
+    threshold: float | str
+    num_clusters: int | None
+    layout: Mapping[str, float]
+    seed: int
+
+    def form(self, centres: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Alg. 2 lines 13 to 19.
+
+        Args:
+          centres: `float32 [N, k, e]`.
+          mask: `bool [N, k]`.
+
+        Returns:
+          The disjoint clusters `int32 [N]`, and what the state keeps: `centres`, `mask`, `points` (the map), `mapped` (`bool
+          [N]`, whose centres it was made of), `proximity` (distances in it), `relatedness`, `merges` (Ward's tree of the
+          relatedness' rows), `threshold` (a height at which the tree gives the clusters), `gamma` (γ).
+        """
+        points, apart = self.distances(centres, mask)
+        labels, cut = self.flattened(apart)
+        mapped = np.ones(len(centres), bool)
+        return labels, {"centres": centres, "mask": mask, "points": points, "mapped": mapped, "proximity": apart, **cut}
+
+    def distances(self, centres: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Lines 13 to 16: the map's points, and the clients' distances in it."""
+        points = self._map(centres, mask).points
+        return points, fcr.client_distances(points, mask, distance=self.metric)
+
+    def flattened(self, apart: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Lines 17 to 19: the disjoint clusters; `relatedness`, `merges`, `threshold` and `gamma`."""
+        gamma = self.gamma(apart)
+        relatedness = fcr.relate(apart, gamma)
+        labels, merges = fcr.flatten(relatedness, self.num_clusters)
+        threshold = hierarchical.threshold_of(hierarchical.Dendrogram(merges, "ward"), int(labels.max()) + 1)
+        cut = {"merges": merges, "threshold": np.float64(threshold), "gamma": np.float64(gamma)}
+        return labels, {"relatedness": relatedness, **cut}
+
+    def gamma(self, apart: np.ndarray) -> float:
+        """γ for these distances; where none separates the clients, one above all of them."""
+        if self.threshold != GAP:
+            return float(self.threshold)
+        suggested = suggested_gamma(apart).threshold
+        return suggested if suggested > 0 else float(np.nextafter(apart.max(initial=0), np.inf))
+
+    def place(self, state, centres: np.ndarray, mask: np.ndarray):
+        """Places newcomers in the map of the others.
+
+        The map is fitted again, to the centres that it was made of: on another machine, or with another version of umap-learn,
+        it may be another layout than that of the stored points. So everybody's points are those of the new fit.
+
+        Args:
+          state: What `form` gave of the others, as attributes.
+          centres: `float32 [B, k, e]`.
+          mask: `bool [B, k]`.
+
+        Returns:
+          The points `[N + B, k, u]` and distances `[N + B, N + B]` of the others and, after them, the newcomers.
+        """
+        mapped = state.mapped  # with earlier newcomers it would be another map than that which the others were related in
+        fitted = self._map(state.centres[mapped], state.mask[mapped])
+        points = np.empty([*state.mask.shape, fitted.points.shape[2]], np.float32)
+        points[mapped] = fitted.points
+        points[~mapped] = fitted.place(state.centres[~mapped], state.mask[~mapped])
+        points = np.concatenate([points, fitted.place(centres, mask)])
+        return points, fcr.client_distances(points, np.concatenate([state.mask, mask]), distance=self.metric)
+
+    def _map(self, centres, mask):
+        return taskonomy.fit_map(centres, mask, seed=self.seed, **self.layout)
+
+
+def starting_models(models: np.ndarray, rows: np.ndarray, related: np.ndarray, across: np.ndarray) -> np.ndarray:
+    """The models that newcomers start from, `float32 [B, P]`.
+
+    Args:
+      models: `float32 [K, P]`, the different models of the old clients.
+      rows: `int32 [N]`, which is whose.
+      related: `[B, N]` of 0 and 1.
+      across: `float [N, B]`, distances.
+    """
+    nearest = np.eye(len(rows), dtype=np.float32)[across.argmin(axis=0)]
+    shares = np.where(related.any(axis=1, keepdims=True), related, nearest).astype(np.float32)
+    shares /= shares.sum(axis=1, keepdims=True)
+    # Shares of models, not of clients: a model that many clients have is not spread out for each of them.
+    by_model = np.stack([np.bincount(rows, weights=share, minlength=len(models)) for share in shares])
+    return by_model.astype(np.float32) @ models

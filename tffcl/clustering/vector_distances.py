@@ -1,0 +1,135 @@
+"""How far clients are apart by what they sent: each function is `(metric, first, second or None) -> float32 [N, M]` on the arrays of
+signatures by name, rows are clients; among the first's clients if there is no second."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.spatial import distance
+
+from tffcl.clustering import inference_similarity, proximity, taskonomy
+from tffcl.clustering.stochastic import cosine_distances
+
+Arrays = Mapping[str, np.ndarray]
+_TELLING = 2.0  # degrees below which angles may be those of one large column
+_SUMS = ("angle_sum", "trace")  # metrics that add angles up
+
+
+def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.ndarray:
+    """Returns principal angles in degrees (PACFL Eq. 2 and 3).
+
+    A client whose data span no direction, as all-zero images do, is as far from all others as clients can be, 90 degrees an
+    angle, and at 0 from others like it: the paper's angles say nothing of it, and it must not stop the others. Where one of two
+    clients has fewer vectors than columns, metrics that add angles up have fewer to add: their mean counts for each that is
+    missing, or a client with a single vector would be nearer to everybody than members of one group to each other.
+
+    Args:
+      metric: A name in `proximity.METRICS`.
+      first: `basis float [N, d, q]` and `mask bool [N, q]`.
+      second: The same of others, or None.
+    """
+    second_or_first = first if second is None else second
+    nowhere, others_nowhere = without_direction(first), without_direction(second_or_first)
+    given = {} if second is None else dict(zip(("others", "others_mask"), _somewhere(second, others_nowhere), strict=True))
+    angles = proximity.principal_angles(*_somewhere(first, nowhere), metric=metric, **given)
+    angles_summed = min(first["basis"].shape[-2:] + second_or_first["basis"].shape[-1:]) if metric in _SUMS else 1
+    if metric in _SUMS:
+        angles *= angles_summed / np.maximum(_angles_added(metric, first["mask"], second_or_first["mask"]), 1)
+    angles[nowhere[:, None] ^ others_nowhere[None, :]] = 90.0 * angles_summed
+    angles[nowhere[:, None] & others_nowhere[None, :]] = 0.0
+    return angles
+
+
+def _angles_added(metric: str, mask: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """How many angles a sum is of, `[N, M]`: those of common columns, or of as many as the smaller subspace has dimensions."""
+    if metric == "trace":
+        return np.asarray(mask, np.float32) @ np.asarray(others, np.float32).T
+    return np.minimum.outer(np.sum(mask, axis=1), np.sum(others, axis=1)).astype(np.float32)
+
+
+def scale_remark(signatures: Arrays, angles: np.ndarray) -> str:
+    """Says of subspaces (as in `subspace_angles`) that angles between them tell little, as columns have very different scales.
+
+    That is so where all angles are below two degrees and the clients' first vectors lie along a few of the features.
+    """
+    first = np.asarray(signatures["basis"], np.float64)[:, :, 0]
+    features = first.shape[1]
+    along = 1 / np.maximum((first**4).sum(axis=1), 1 / features)  # as many features as a vector of equal entries has
+    if features < 4 or len(angles) < 2 or angles.max() >= _TELLING or np.median(along) > features / 8:
+        return ""
+    return (
+        f"the largest angle between clients is {angles.max():.2g} degrees, and their first vectors lie along {np.median(along):.1f} "
+        f'of {features} features: large columns hide the others; standardise the columns, or set preprocess = "centred"'
+    )
+
+
+def without_direction(signatures: Arrays) -> np.ndarray:
+    """Returns `bool [N]`: whose subspaces (`basis [N, d, q]`, `mask [N, q]`) have no column that is real and not zero."""
+    return ~(np.asarray(signatures["mask"], bool) & np.any(signatures["basis"] != 0, axis=1)).any(axis=1)
+
+
+def _somewhere(signatures: Arrays, nowhere: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The bases and masks, with any direction at all for the clients that have none."""
+    if not nowhere.any():
+        return signatures["basis"], signatures["mask"]
+    basis, mask = np.array(signatures["basis"]), np.array(signatures["mask"])
+    basis[nowhere, 0, 0], mask[nowhere, 0] = 1, True
+    return basis, mask
+
+
+def answer_dissimilarities(metric: str, first: Arrays, second: Arrays | None) -> np.ndarray:
+    """Returns 1 minus the inference similarity (FLIS section III-B).
+
+    Args:
+      metric: A name in `inference_similarity.FORMS`.
+      first: `value`, the clients' answers.
+      second: The same of others, or None.
+    """
+    others = None if second is None else second["value"]
+    apart = 1 - inference_similarity.inference_similarity(first["value"], others, form=metric)
+    if second is None:
+        np.fill_diagonal(apart, 0)
+        apart = (apart + apart.T) / 2
+    return np.maximum(apart, 0)
+
+
+def centre_distances(metric: str, first: Arrays, second: Arrays | None) -> np.ndarray:
+    """Returns distances of clients that sent centres (FLT Alg. 2 line 16).
+
+    Args:
+      metric: A name in `taskonomy.DISTANCES`.
+      first: `centres float [N, k, u]` and `mask bool [N, k]`.
+      second: The same of others, or None.
+    """
+    others = () if second is None else (second["centres"], second["mask"])
+    return taskonomy.client_distances(first["centres"], first["mask"], *others, distance=metric)
+
+
+VECTOR_METRICS = {
+    "euclidean": "the Euclidean distance of the signatures",
+    "cosine": "1 minus the cosine of the signatures",
+}
+
+
+def vector_distances(metric: str, first: Mapping, second: Mapping | None) -> np.ndarray:
+    """Returns how far clients are apart.
+
+    Args:
+      metric: A name in `VECTOR_METRICS`.
+      first: Arrays `[N, ...]` by name.
+      second: Arrays `[M, ...]` by name, or None for the first's clients among each other.
+
+    Returns:
+      `float32 [N, M]`, or `[N, N]` with a diagonal of 0.
+    """
+    points = as_vectors(first)
+    others = None if second is None else as_vectors(second)
+    if metric == "cosine":
+        return cosine_distances(points, others)
+    if others is None:
+        return distance.squareform(distance.pdist(points)).astype(np.float32)
+    return distance.cdist(points, others).astype(np.float32)
+
+
+def as_vectors(signatures: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Lays the arrays `[N, ...]` of each client's signature out as one vector, `float64 [N, d]`."""
+    return np.concatenate([np.asarray(each, np.float64).reshape(len(each), -1) for each in signatures.values()], axis=1)

@@ -1,1 +1,0 @@
-"""Task files to objects, and what is done with several runs: configuration, comparisons, sweeps, similarity."""

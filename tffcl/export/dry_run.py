@@ -1,0 +1,230 @@
+"""A round that is recorded: what a method hands to its exported computations, whatever the method."""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.algorithms.method import Method
+from tffcl.client_work.client_work import stacked_type
+from tffcl.clients.client_examples import as_examples
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.population import Population
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.signatures.signature import deployed_context
+
+_EXAMPLES = 12
+_ARRIVALS = 3
+_NEW_ID = 2**30  # above every client's
+
+
+class _Recorder(tff.framework.SyncContext):
+    """Runs computations in another context and keeps their types and arguments."""
+
+    def __init__(self, context):
+        self._context = context
+        self.calls = []
+
+    def invoke(self, comp, arg=None):
+        self.calls.append((comp.type_signature, arg))
+        return self._context.invoke(comp, arg)
+
+
+@contextlib.contextmanager
+def recording(context):
+    """Notes what is computed inside the block, in another context; yields the list of `(type, argument)`, see `recorded`."""
+    recorder = _Recorder(context)
+    tff.framework.set_default_context(recorder)
+    try:
+        yield recorder.calls
+    finally:
+        tff.framework.set_default_context(context)
+
+
+def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], tf.data.Dataset]:
+    """Builds `client ID -> data set` of random images and labels: no client's data need leave with an export."""
+
+    def examples(client: int):
+        rng = np.random.default_rng([seed, client])
+        spec = model.example_spec["x"]
+        x = rng.uniform(0, 256 if spec.dtype.is_integer else 1, [_EXAMPLES, *spec.shape]).astype(spec.dtype.as_numpy_dtype)
+        y = rng.integers(0, model.num_classes, _EXAMPLES, np.int32)
+        return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x, y=y))
+
+    return examples
+
+
+def rehearse(
+    method: Method, computations: Mapping[str, tff.Computation], state, examples: Callable[[int], tf.data.Dataset], context
+) -> dict[str, tuple]:
+    """Runs one round and lets three newcomers sign, and tells what each exported computation would be given.
+
+    Args:
+      method: The method.
+      computations: What is exported of it.
+      state: What it knows.
+      examples: Client ID to examples; newcomers ask for the first clients' IDs.
+      context: TFF context that computes.
+
+    Returns:
+      Arguments of the computations that take clients, by name: `(server value, clients)`.
+
+    Raises:
+      UserError: If the method hands its computations something that the exported ones don't take.
+    """
+    ids = _some_of_each_model(method, state)
+    population = _population(ids, {int(client): examples(int(client)) for client in ids})
+    some = [int(client) for client in ids[:_ARRIVALS]]
+    arrivals = {_NEW_ID + place: examples(client) for place, client in enumerate(some)}
+    with recording(context) as calls:
+        method.next(state, Cohort(population, ids, (0, 1)))
+        if "signature" in computations:
+            sign = method.exports().sign or functools.partial(method.admit, state)
+            sign(_population(np.array(sorted(arrivals)), arrivals))
+    found = recorded(computations, calls)
+    for name, computation in computations.items():
+        if computation.type_signature.parameter is not None and name not in found:
+            raise UserError(f"the computation {name!r} of this method can't be rehearsed: no round calls one of its type")
+    return found
+
+
+def recorded(computations: Mapping[str, tff.Computation], calls: Sequence) -> dict[str, tuple]:
+    """Returns what the exported computations would have been given by name, of what was recorded."""
+    found = {name: _argument(each.type_signature.parameter, calls) for name, each in computations.items()}
+    return {name: argument for name, argument in found.items() if argument is not None}
+
+
+def _some_of_each_model(method: Method, state) -> np.ndarray:
+    """Clients of which every model has as many as a cluster must have in a round, three at least if there are so many."""
+    ids, needed = method.views(state).client_ids, method.exports().members_needed()
+    _, rows = method.models_for(state, ids)
+    order = np.argsort(rows, kind="stable")
+    _, first, members = np.unique(rows[order], return_index=True, return_counts=True)
+    some = order[np.arange(len(rows)) - np.repeat(first, members) < needed]
+    others = np.setdiff1d(np.arange(len(rows)), some)[: max(0, 3 - len(some))]
+    return ids[np.sort(np.concatenate([some, others]))]
+
+
+def _population(ids: np.ndarray, data) -> Population:
+    sizes = np.array([int(data[int(client)].cardinality()) for client in ids], np.int32)
+    return Population(ids.astype(np.int32), sizes, data.__getitem__, data.__getitem__)
+
+
+def _argument(wanted: tff.Type | None, calls) -> tuple | None:
+    """The first recorded argument whose values are those of the wanted type, and perhaps more fields of a client."""
+    if wanted is None:
+        return None
+    parts = list(wanted) if isinstance(wanted, tff.StructType) else [wanted]
+    for recorded, argument in calls:
+        given = recorded.parameter
+        found = list(given) if isinstance(given, tff.StructType) else [given]
+        if len(found) != len(parts):
+            continue
+        values = list(argument) if isinstance(given, tff.StructType) else [argument]
+        found, values = zip(*map(_without_seeds, found, values))
+        if all(map(_covers, found, parts)):
+            return tuple(_project(value, part) for value, part in zip(values, parts, strict=True))
+    return None
+
+
+def _without_seeds(kind: tff.Type, value) -> tuple[tff.Type, object]:
+    """A recorded argument as a deployment has it: the server does not broadcast what noise is drawn from."""
+    if not (isinstance(kind, tff.FederatedType) and kind.placement is tff.SERVER):
+        return kind, value
+    member, value = deployed_context(kind.member, value)
+    return tff.FederatedType(member, tff.SERVER), value
+
+
+def _covers(given: tff.Type, wanted: tff.Type) -> bool:
+    if not (isinstance(given, tff.FederatedType) and given.placement is wanted.placement):
+        return False
+    if wanted.placement is tff.SERVER:
+        return wanted.is_assignable_from(given)
+    names = set(tff.structure.name_list(wanted.member))
+    return names <= set(tff.structure.name_list(given.member)) and all(
+        _fits(wanted.member[each], given.member[each]) for each in names
+    )
+
+
+def _fits(wanted: tff.Type, given: tff.Type) -> bool:
+    """Whether values of a type are those of another; a simulation has tensors where a deployed client has a sequence."""
+    if isinstance(wanted, tff.SequenceType) and not isinstance(given, tff.SequenceType):
+        return stacked_type(wanted).is_assignable_from(given)
+    return wanted.is_assignable_from(given)
+
+
+def _project(value, wanted: tff.FederatedType):
+    if wanted.placement is tff.SERVER:
+        return value
+    kinds = list(tff.structure.iter_elements(wanted.member))
+    return [collections.OrderedDict((name, _as_deployed(client[name], kind)) for name, kind in kinds) for client in value]
+
+
+def _as_deployed(value, kind: tff.Type):
+    """A simulation's tensors as the sequence that a deployed client has."""
+    stacked = isinstance(kind, tff.SequenceType) and not isinstance(value, tf.data.Dataset)
+    return as_examples(value["x"], value["y"]) if stacked else value
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """How far two results are apart.
+
+    Attributes:
+      largest: The largest absolute difference of two numbers.
+      close: Whether all numbers agree up to rounding: within 1e-4 of the largest magnitude in their tensor.
+    """
+
+    largest: float
+    close: bool
+
+
+_SHARE = 1e-4
+
+
+def difference(first, second) -> Difference:
+    """Compares two results of a computation, whatever order the clients' rows came in.
+
+    Args:
+      first: Python containers, TFF structs and arrays.
+      second: The same.
+    """
+    largest, close = 0.0, True
+    for one, other in zip(_leaves(first), _leaves(second), strict=True):
+        one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+        if one.shape != other.shape:
+            return Difference(float("inf"), False)
+        apart = np.abs(one - other).max() if one.size else 0.0
+        largest = max(largest, float(apart))
+        close = close and apart <= _SHARE * max(1.0, np.abs(one).max() if one.size else 0.0)
+    return Difference(largest, bool(close))
+
+
+def _leaves(value) -> list:
+    """All numbers in a fixed order; rows that stand beside client IDs by these."""
+    if isinstance(value, tff.structure.Struct):
+        value = tff.structure.to_odict_or_tuple(value, recursive=False)
+    if isinstance(value, collections.abc.Mapping):
+        leaves = [leaf for key in value for leaf in _leaves(value[key])]
+        if "client_id" in value and np.ndim(value["client_id"]) == 1:
+            order = np.argsort(np.asarray(value["client_id"]), kind="stable")
+            leaves = [np.asarray(leaf)[order] for leaf in leaves]
+        return leaves
+    if isinstance(value, (list, tuple)):
+        parts = list(value)
+        if parts and all(_client_of(part) is not None for part in parts):
+            parts.sort(key=_client_of)
+        return [leaf for part in parts for leaf in _leaves(part)]
+    return [value]
+
+
+def _client_of(value):
+    if isinstance(value, tff.structure.Struct):
+        value = tff.structure.to_odict_or_tuple(value, recursive=False)
+    return int(value["client_id"]) if isinstance(value, collections.abc.Mapping) and "client_id" in value else None

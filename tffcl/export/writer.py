@@ -1,0 +1,299 @@
+"""A finished run as files for a TFF deployment; `lab.tasks.export_check` proves that they run."""
+
+import csv
+import functools
+import importlib.metadata
+import pathlib
+import shutil
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tomli_w
+
+from tffcl import runtime
+from tffcl.algorithms.method import Exports, Method, as_method
+from tffcl.client_work.device_operations import missing_on_devices, operations_of
+from tffcl.clients import client_state
+from tffcl.clients.population import Population
+from tffcl.csv_files import text_cell
+from tffcl.errors import UserError
+from tffcl.export import deployment_forms
+from tffcl.export.dry_run import rehearse, synthetic_examples
+from tffcl.export.manifest import read_manifest, write_manifest
+from tffcl.export.phases import SUMMED, TRAININGS, Releases, describe_fields, describe_phases, describe_privacy
+from tffcl.models.saved_model import save_models
+from tffcl.rounds.privacy_releases import accounted
+from tffcl.runs import directory as runs
+from tffcl.runs import state_arrays
+from tffcl.runs.result import Result, Trained
+from tffcl.validation import check_kind
+
+_PACKAGES = ("tffcl", "tensorflow-federated", "tensorflow", "numpy")
+ASSIGNMENTS, STATE = "clustering/assignments.csv", "clustering/state.npz"
+MODELS, SAVED_MODEL = "state/models.npy", "saved_model"
+SCRIPT = pathlib.Path(__file__).parent / "run_one_round.py"
+
+
+def export_result(result: Result, to: str | pathlib.Path) -> dict:
+    """Writes the method of a result and what it learned as files, also of one's own method, model and data.
+
+    No client's examples are written: the values that a check starts from are of random images. What clients sent (their
+    signatures) and what the server broadcasts (an encoder, FLIS's server images) is.
+
+    | path | what |
+    |---|---|
+    | `manifest.json` | types, versions, checksums, what runs when, why a form is missing, operations of the clients' graphs |
+    | `computations/NAME/computation.pb` | a serialised `tff.Computation` |
+    | `computations/NAME/map_reduce/`, `distribute_aggregate/` | its deployment forms, a file for each part, computations too |
+    | `state/` | server values before the first and after the last round, `models.npy float32 [K, P]` |
+    | `saved_model/` | all models for TensorFlow alone, see `models.saved_model` |
+    | `clustering/` | `assignments.csv`, but for what private rounds hide; `state.npz` with signatures, proximity, tree, threshold |
+    | `check/` | arguments and results of the computations, for `lab.tasks.export_check` |
+    | `run_one_round.py` | a round with TFF alone |
+
+    `tffcl export --check` runs the files; where the run was one of `tffcl.train`, whose data no file
+    holds, it does not compare them on its clients.
+
+    Args:
+      result: From `tffcl.train` or `tffcl.run`.
+      to: The directory to write; it must not exist, or be empty.
+
+    Returns:
+      The contents of manifest.json.
+
+    Raises:
+      UserError: If `to` holds something, or `<to>.partial` exists.
+    """
+    check_kind("result", result, Result, "what tffcl.train or tffcl.run returns")
+    to = pathlib.Path(to)
+    check_free(to)
+    runtime.use_local_worker()
+    with client_state.stored_in(result.out / runs.KEPT):
+        return write_export(result.trained, runs.read_settings(result.out / "config.toml"), to, result.summary.get("privacy"))
+
+
+def check_free(to: pathlib.Path):
+    if to.is_file() or (to.is_dir() and any(to.iterdir())):
+        raise UserError(f"{to} holds something already; give --to a new directory")
+    partial = _partial(to)
+    if partial.exists() or partial.is_symlink():
+        raise UserError(f"{partial} exists, where the export would be written first; move it, or give another --to")
+
+
+def _partial(to: pathlib.Path) -> pathlib.Path:
+    return to.with_name(f"{to.name}.partial")
+
+
+def write_export(trained: Trained, settings: Mapping, to: pathlib.Path, spent: Mapping | None) -> dict:
+    """Writes everything beside `to` first; a run's settings are `task`, `algorithm`, `seed` and others by table.
+
+    What it has `spent` is as `privacy` of its summary.
+    """
+    partial = _partial(to)
+    partial.mkdir(parents=True)
+    try:
+        contents = _write(partial, trained, settings, spent)
+        write_manifest(partial, contents)
+        if to.is_dir():
+            to.rmdir()
+        partial.replace(to)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return read_manifest(to)
+
+
+def _write(directory: pathlib.Path, trained: Trained, settings: Mapping, spent: Mapping | None) -> dict:
+    method, state = as_method(trained.method), trained.state
+    values = {**settings, "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}}
+    (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
+    context = tff.framework.get_context_stack().current
+    exports = method.exports()
+    computations = exports.computations(state)
+    with accounted(Releases()) as told:
+        arguments = rehearse(method, computations, state, synthetic_examples(method.model, settings["seed"]), context)
+    if exports.summed and "training" in arguments:
+        # Clients that the server meets in the rehearsal may found clusters.
+        clusters = max(len(exports.server_values(state)["models"]), len(arguments["training"][0]["models"]))
+        computations[SUMMED] = exports.summed(clusters)
+        arguments[SUMMED] = _summed_argument(arguments["training"], clusters)
+    described = {
+        name: _write_computation(directory, name, computation, arguments.get(name), SUMMED in computations)
+        for name, computation in computations.items()
+    }
+    states = _write_states(directory, computations, arguments, exports, state)
+    _write_models(directory, trained)
+    chosen = _write_clustering(directory, trained, private=told.hide_clients)
+    if TRAININGS & computations.keys():
+        shutil.copy(SCRIPT, directory / "run_one_round.py")
+    return {
+        "task": settings["task"],
+        "algorithm": settings["algorithm"],
+        "seed": settings["seed"],
+        "rounds": trained.round_number,
+        "versions": values["versions"],
+        "model": _describe_model(trained),
+        "phases": describe_phases(method, exports, computations),
+        "fields": describe_fields(computations),
+        "privacy": {**describe_privacy(told.found, spent), **chosen},
+        "computations": described,
+        "values": states,
+    }
+
+
+def _summed_argument(argument: tuple, clusters: int) -> tuple:
+    server, clients = argument
+    values = {name: value for name, value in server.items() if name != "aggregators"}
+    models = np.asarray(values["models"])
+    return {**values, "models": np.pad(models, [[0, clusters - len(models)], [0, 0]])}, clients
+
+
+def _write_computation(directory: pathlib.Path, name: str, computation, argument, has_summed: bool) -> dict:
+    """Writes one computation, its forms, and what it gives for its argument; returns what the manifest says of it."""
+    place = directory / "computations" / name
+    deployment_forms.write_computation(place / "computation.pb", computation)
+    described = {"file": f"computations/{name}/computation.pb", "type": str(computation.type_signature)}
+    if argument is None:
+        return described
+    described["check"] = {"input": f"check/{name}.input.pb", "output": f"check/{name}.output.pb"}
+    signature = computation.type_signature
+    given = deployment_forms.as_argument(argument, signature.parameter)
+    deployment_forms.write_value(directory / described["check"]["input"], given, signature.parameter)
+    deployment_forms.write_value(directory / described["check"]["output"], deployment_forms.run(computation, *argument), signature.result)
+    if deployment_forms.draws_noise(computation):
+        described["check"]["noise"] = "drawn anew in each run"
+    described["forms"] = {}
+    for kind in deployment_forms.PARTS:
+        form, reason = deployment_forms.write_form(place / kind, kind, computation)
+        described["forms"][kind] = _describe_form(f"computations/{name}/{kind}", kind, form, reason)
+        if kind == "map_reduce" and form:
+            counts = operations_of(form.work)
+            described["device_operations"] = {"count": counts, "not_in_tflite_select_ops": missing_on_devices(counts)}
+        if kind == "distribute_aggregate" and not form and name == "training" and has_summed:
+            described["forms"][kind]["instead"] = SUMMED
+    return described
+
+
+def _describe_form(place: str, kind: str, form, reason: str | None) -> dict:
+    if form is None:
+        return {"impossible": reason}
+    return {
+        "directory": place,
+        "parts": {part: str(getattr(form, part).type_signature) for part in deployment_forms.PARTS[kind]},
+    }
+
+
+def _write_states(directory: pathlib.Path, computations, arguments, exports: Exports, state) -> dict:
+    """Writes the server's values: before the first round, after the last, and what the signature phase broadcasts."""
+    written = {}
+
+    def write(name, value, kind):
+        path = f"state/{name}.pb"
+        deployment_forms.write_value(directory / path, value, kind)
+        written[name] = {"file": path, "type": str(kind)}
+
+    if "training" in arguments and exports.server_values:
+        kind = computations["training"].type_signature.parameter[0]
+        # All models, not just those of the clients that were rehearsed.
+        trained = {**arguments["training"][0], **exports.server_values(state)}
+        write("trained", trained, kind)
+        if "initialize" in computations:
+            write("initial", first_value(computations["initialize"](), trained), kind)
+    if "signature" in arguments:
+        kind = computations["signature"].type_signature.parameter[0]
+        write("signature_context", arguments["signature"][0], kind)
+    return written
+
+
+def first_value(start, trained):
+    """Returns the first value with as many models as the trained one has: all start from the same one where a method draws one."""
+    rows = len(trained["models"])
+    if len(start["models"]) == rows:
+        return start
+    values = {name: value for name, value in start.items() if name != "aggregators"}
+    repeated = {
+        name: tf.nest.map_structure(lambda leaf: np.repeat(leaf, rows, axis=0) if _is_row(leaf) else leaf, value)
+        for name, value in values.items()
+    }
+    return {**start, **repeated}
+
+
+def _is_row(leaf) -> bool:
+    return np.ndim(leaf) > 1 and len(leaf) == 1
+
+
+def _write_models(directory: pathlib.Path, trained: Trained):
+    models, _ = trained.method.models_for(trained.state, trained.population.client_ids)
+    models = np.asarray(models)
+    save_models(directory / SAVED_MODEL, trained.method.model, models)
+    (directory / "state").mkdir(exist_ok=True)
+    np.save(directory / MODELS, models)
+
+
+def _describe_model(trained: Trained) -> dict:
+    model, start, tensors = trained.method.model, 0, []
+    for weight in model.weights:
+        tensors.append({"name": weight.name, "shape": list(weight.shape), "start": start})
+        start += weight.size
+    rows, _ = trained.method.models_for(trained.state, trained.population.client_ids)
+    return {
+        "name": model.name,
+        "parameters": model.size,
+        "models": len(rows),
+        "input": str(tff.TensorType(model.example_spec["x"].dtype.as_numpy_dtype, [None, *model.input_shape])),
+        "classes": model.num_classes,
+        "saved_model": SAVED_MODEL,
+        "tensors": tensors,
+    }
+
+
+def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: bool) -> dict:
+    """Writes the assignment table, and all that the method keeps between rounds (signatures, proximity, tree, threshold).
+
+    What clients have chosen among the models, which only simulations ask, is left out where a round hides what they tell: the
+    manifest says so by what this returns.
+    """
+    method, state = as_method(trained.method), trained.state
+    (directory / "clustering").mkdir()
+    hidden = private and method.clients_choose
+    if hidden:
+        state = method.without_choices(state)
+    else:
+        with open(directory / ASSIGNMENTS, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(assignments(method, state, functools.partial(_called, trained.population)))
+    arrays, _ = state_arrays.pack({"state": state}, with_kept=False)
+    np.savez_compressed(directory / STATE, **arrays)
+    why = "not written: clients choose themselves, and a round tells the server nobody's choice"
+    return {ASSIGNMENTS: why} if hidden else {}
+
+
+def assignments(method: Method, state, called: Callable[[int], str]) -> list[list]:
+    """Returns the rows of the assignment table: of every client what it is `called`, its cluster and the row of its model."""
+    views = method.views(state)
+    _, rows = method.models_for(state, views.client_ids)
+    columns = map(called, views.client_ids.tolist()), np.asarray(views.clusters).tolist(), np.asarray(rows).tolist()
+    return [["client_id", "cluster", "model"], *map(list, zip(*columns, strict=True))]
+
+
+def _called(population: Population, client: int) -> str:
+    """As clients.csv has it; a state may know more clients than the population."""
+    return text_cell(population.name_of(client)) if client in population.client_ids else str(client)
+
+
+def describe(manifest: dict, to: str | pathlib.Path) -> str:
+    """Returns what was written as a few lines, for a terminal."""
+    run = f"{manifest['algorithm']} on {manifest['task']} after round {manifest['rounds']}"
+    lines = [f"{to}: {run}, {len(manifest['files'])} files"]
+    for name, about in manifest["computations"].items():
+        made = [kind for kind, form in about.get("forms", {}).items() if "directory" in form]
+        lines.append(f"  {about['file']}" + (f"; forms: {', '.join(made)}" if made else ""))
+        missing = about.get("device_operations", {}).get("not_in_tflite_select_ops")
+        if missing:
+            lines.append(f"    operations of clients that TFLite's select ops lack: {', '.join(missing)}")
+    lines.append(f"  saved_model: {manifest['model']['models']} models of {manifest['model']['parameters']} parameters")
+    lines.append(f"prove that they run: tffcl export --check {to}")
+    if "run_one_round.py" in manifest["files"]:
+        lines.append(f"a round with TFF alone: python {to}/run_one_round.py")
+    return "\n".join(lines)

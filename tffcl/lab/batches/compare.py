@@ -1,0 +1,267 @@
+"""Several methods and seeds on one task, one after the other, in the layout of a comparison."""
+
+import contextlib
+import pathlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import tomli_w
+
+from tffcl import runtime
+from tffcl.errors import Diverged, UserError, tell
+from tffcl.json_files import write_json
+from tffcl.lab.batches.run import run
+from tffcl.lab.batches.run_time_estimate import Job, ended, started
+from tffcl.lab.batches.study_plan import settings_of
+from tffcl.lab.reporting import report
+from tffcl.lab.reporting.comparisons import COMPARISON, read_order
+from tffcl.lab.reporting.targets import Target, read_targets
+from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
+from tffcl.regular_files import write_text
+from tffcl.runs.directory import FAILED, check_claim, check_no_run, first_difference, is_begun, place_in, read_settings, shown
+from tffcl.runs.lock import locked
+from tffcl.runs.run_marker import check_summary
+from tffcl.runtime import RemoteWorkers
+from tffcl.validation import check_kind
+
+
+def compare(
+    configs: Sequence[RunConfig],
+    out: str | pathlib.Path,
+    *,
+    data_dir: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = True,
+    workers: RemoteWorkers | None = None,
+    targets: Sequence[Target] = (),
+    others: Callable[[str], RunConfig] | None = None,
+) -> list[dict | None]:
+    """Runs every configuration into `OUT/<algorithm>/seed-<n>/`, and writes `OUT/table.csv` anew after each.
+
+    Args:
+      configs: What to run; distinct in algorithm or seed. Tables have the methods in this order.
+      out: Directory of the comparison.
+      data_dir: As in `run.run`.
+      resume: A started run goes on; one that has ended is kept in any case.
+      overwrite: Runs that are there are deleted.
+      show_progress: What all runs will take, and a line and a bar a run.
+      workers: As in `run.run`.
+      targets: Accuracies to which rounds and bytes are counted in the report, beside those of an earlier call.
+      others: Returns what a method that is there already, but not among `configs`, would be run with, see `check_comparable`.
+
+    Returns:
+      The summaries in the order of `configs`; None for a run that diverged.
+
+    Raises:
+      UserError: As `run_all`, or if two configurations are the same run, or one that is there already has other settings.
+    """
+    check_kind("configs", configs, (list, tuple), "a list of what tffcl.resolve(task, algorithm) returns")
+    for each in configs:
+        check_config("one of configs", each)
+    out = pathlib.Path(out)
+    check_no_run(out, "a comparison", COMPARISON, ["algorithms"], ["report.html", "table.csv", "targets.csv"])
+    places = [place_in(out, config.algorithm, f"seed-{config.seed}") for config in configs]
+    if len(set(places)) < len(places):
+        raise UserError("a comparison needs each algorithm and each seed once")
+    check_comparable(out, configs, overwrite=overwrite, others=others)
+    return run_all(
+        configs,
+        places,
+        data_dir=data_dir,
+        resume=resume,
+        overwrite=overwrite,
+        show_progress=show_progress,
+        workers=workers,
+        hold=locked(out),
+        begun=lambda: _write_asked(out, configs, targets),
+        after_each=lambda: report.write_table(out),
+    )
+
+
+def _write_asked(out: pathlib.Path, configs: Sequence[RunConfig], targets: Sequence[Target]):
+    """Writes which methods and targets were asked for, those of an earlier command in this directory behind them."""
+    asked = dict.fromkeys([*(config.algorithm for config in configs), *read_order(out)])
+    wanted = dict.fromkeys(map(str, [*targets, *read_targets(out)]))
+    contents = {"algorithms": list(asked), **({"targets": list(wanted)} if wanted else {})}
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / COMPARISON, tomli_w.dumps(contents))
+
+
+def run_all(
+    configs: Sequence[RunConfig],
+    places: Sequence[pathlib.Path],
+    *,
+    titles: Sequence[str] = (),
+    data_dir: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = True,
+    workers: RemoteWorkers | None = None,
+    hold: contextlib.AbstractContextManager | None = None,
+    begun: Callable[[], None] = lambda: None,
+    after_each: Callable[[], None] = lambda: None,
+) -> list[dict | None]:
+    """Runs every configuration into its place, one after the other; those that have ended, with the same settings, are kept.
+
+    A run that diverges leaves `failed.json` with the reason, and the others go on; it is not met again when the runs are
+    resumed.
+
+    Args:
+      configs: What to run.
+      places: A directory for each.
+      titles: What progress calls each, by default algorithm and seed.
+      data_dir: As in `run.run`.
+      resume: A started run goes on.
+      overwrite: Runs that are there are deleted.
+      show_progress: With several runs a line on what all will take, and one before each; a bar a run.
+      workers: As in `run.run`.
+      hold: Entered for the runs when all places have been found free, a lock on what they are written into.
+      begun: Called when all places have been found free, before the first run.
+      after_each: Called after each run.
+
+    Returns:
+      The summaries in the order of `configs`; None for a run that diverged.
+
+    Raises:
+      UserError: If a place holds a run that may not be touched, which is found before anything runs, or a run fails
+        otherwise than by diverging; what is finished stays.
+    """
+    for config, place in zip(configs, places, strict=True):  # after hours of work would be too late
+        kept = bool(ended(place)) and not overwrite
+        check_claim(place, config.as_dict(), resume=resume or kept, overwrite=overwrite)
+    titles = titles or [f"{config.algorithm}, seed {config.seed}" for config in configs]
+    jobs = [Job(*each) for each in zip(titles, configs, places, strict=True)]
+    options = {
+        "data_dir": data_dir,
+        "resume": resume,
+        "overwrite": overwrite,
+        "show_progress": show_progress,
+        "workers": workers,
+    }
+    with hold or contextlib.nullcontext():
+        begun()
+        return _run_each(jobs, after_each, not overwrite, options)
+
+
+def _run_each(jobs: Sequence[Job], after_each: Callable[[], None], keeps: bool, options: Mapping) -> list[dict | None]:
+    """The runs of `run_all`, where all places are free; those that have ended are kept if `keeps`."""
+    clock = None
+    if keeps and all(ended(job.place) for job in jobs):
+        if options["show_progress"]:
+            print(f"nothing to do: all {len(jobs)} runs are there; --overwrite runs them anew", file=sys.stderr)
+    elif len(jobs) > 1 and options["show_progress"]:
+        clock = started(jobs, options["data_dir"], anew=not keeps, trial=not options["workers"])
+    summaries, ran = [], False
+    for job in jobs:
+        known = keeps and ended(job.place)
+        if clock:
+            clock.announce(job, known or "")
+        if not known:
+            if ran and not options["workers"]:
+                runtime.renew_local_worker(above=runtime.LARGE_WORKER)
+            run_or_note(job.config, job.place, **options)
+            ran = True
+            after_each()
+        if clock:
+            clock.finished(job)
+        summaries.append(check_summary(job.place))
+    return summaries
+
+
+def run_or_note(config: RunConfig, place: pathlib.Path, **options):
+    """Runs a configuration into its place with the options of `run.run`; if it diverges, says so in failed.json."""
+    try:
+        run(config, place, **options)
+    except Diverged as error:
+        about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "reason": str(error)}
+        write_json(place / FAILED, about)
+        tell(f"{config.algorithm} seed {config.seed} diverged: {error}")
+
+
+# What all methods of a task have in common, beside [train], of which each may have values of its own.
+_SHARED = ("task", "dataset", "partition", "model", "evaluation", "newcomers", "drift", "privacy", "attack", "aggregation")
+_LONGEST = 100  # characters of a value in a message
+
+
+def check_comparable(
+    out: pathlib.Path,
+    configs: Sequence[RunConfig],
+    *,
+    overwrite: bool,
+    others: Callable[[str], RunConfig] | None = None,
+):
+    """Checks that the runs which stay in a comparison's directory may stand beside those that are asked for.
+
+    Another seed of a method that is asked for must have all of its settings; another method those that all methods share, and
+    the [train] that the task has for it.
+
+    Args:
+      out: Directory of the comparison.
+      configs: What is asked for.
+      overwrite: Whether what is there of it is deleted.
+      others: Returns what another method would be run with; without it, of its [train] the rounds alone are compared.
+
+    Raises:
+      UserError: Naming the first run that is of other settings, what differs, and what to do.
+    """
+    asked = {config.algorithm: config for config in configs}
+    places = {(config.algorithm, config.seed) for config in configs}
+    for place in sorted(out.glob("*/seed-*")):
+        label, seed = place.parent.name, place.name.removeprefix("seed-")
+        again = seed.isdecimal() and (label, int(seed)) in places
+        # What has been asked for and has not ended is looked at where it is claimed.
+        if not seed.isdecimal() or not is_begun(place) or again and (overwrite or not ended(place)):
+            continue
+        there = _settings_there(place, asked.get(label))
+        if label in asked:
+            wanted = {**settings_of(asked[label]), "seed": there.get("seed")}
+            anew = "--overwrite" if again else f"--overwrite with {seed} among --seeds"
+        else:
+            there, wanted = _shared(there, configs, others)
+            anew = f"--overwrite with {label} among --algorithms"
+        difference = first_difference(there, wanted)
+        if difference:
+            raise UserError(f"{shown(place)} {_told(label, *difference, own=label not in asked)}, or run it anew ({anew})")
+
+
+def _settings_there(place: pathlib.Path, own: RunConfig | None) -> dict:
+    """The settings of the run in a directory, with the defaults of keys that an earlier version had not."""
+    try:
+        return settings_of(load_run_config(place, trust_builders=own or False))
+    except UserError:  # its own code is not there any more, or another's
+        settings = read_settings(place / "config.toml")
+        return {key: value for key, value in settings.items() if key not in ("description", "source")}
+
+
+def _shared(there: Mapping, configs: Sequence[RunConfig], others: Callable[[str], RunConfig] | None) -> tuple[dict, dict]:
+    """Of a run of a method that is not asked for, what must be the same; and what it must be."""
+    wanted = {key: value for key, value in settings_of(configs[0]).items() if key in _SHARED}
+    found = {key: value for key, value in there.items() if key in _SHARED}
+    if found == wanted:
+        try:
+            train = settings_of(others(there.get("algorithm", "")))["train"] if others else None
+        except UserError:  # the task has no such method any more
+            train = None
+        same = {config.train.rounds for config in configs}
+        if train is None:
+            train = {"rounds": same.pop()} if len(same) == 1 else {}
+            there = {"train": {key: value for key, value in there.get("train", {}).items() if key in train}}
+        wanted["train"], found["train"] = train, there.get("train", {})
+    return found, wanted
+
+
+def _told(label: str, key: str, before: object, now: object, *, own: bool) -> str:
+    """What a run was made with otherwise, and what can be done about it but running it anew."""
+    given = f", say that this is {label}'s own (--set algorithms.{label}.{key.removeprefix('train.')}={before})"
+    # A method seldom has rounds of its own: rather a run that was made shorter to try it out.
+    own = own and key.startswith("train.") and key != "train.rounds" and before is not None
+    return (
+        f"was run with {key} {_said(before)}, not {_said(now)}; a table has runs of the same settings: give another --out"
+        f"{given if own else ''}"
+    )
+
+
+def _said(value: object) -> str:
+    text = "not set" if value is None else repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

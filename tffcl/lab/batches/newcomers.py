@@ -1,0 +1,260 @@
+"""Clients that a run held out join it after its last round (PACFL Alg. 3 and Table 3)."""
+
+import csv
+import dataclasses
+import io
+import pathlib
+import sys
+
+import numpy as np
+
+from tffcl.algorithms.method import Views
+from tffcl.algorithms.solo import build_own_round
+from tffcl.clients import sampling
+from tffcl.clients.client_state import KeptStates
+from tffcl.clients.cohort import Cohort
+from tffcl.clients.example_types import fitted
+from tffcl.clients.population import Population
+from tffcl.errors import UserError
+from tffcl.lab.reporting.files import find_runs
+from tffcl.lab.tasks import build
+from tffcl.lab.tasks.load_run import TrainedRun, load_run
+from tffcl.lab.tasks.populations import build_population, held_out
+from tffcl.lab.tasks.resolve import RunConfig, load_run_config
+from tffcl.regular_files import check_replaceable, write_text
+from tffcl.rounds.privacy_releases import accounted
+from tffcl.rounds.simulation import run_round
+from tffcl.runs import summary
+from tffcl.runs.directory import write_result
+from tffcl.runs.evaluator import Evaluator
+from tffcl.runs.privacy import privacy_notes
+from tffcl.runs.progress import progress_bar
+from tffcl.runs.run_marker import NEWCOMERS
+
+_AT_A_TIME = 20  # bounds the models in flight
+_MOST_ROWS = 30
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Joined:
+    """Newcomers after they joined; row i of every array is `client_ids[i]`.
+
+    Attributes:
+      client_ids: `int [B]`.
+      clusters: `int [B]`.
+      founded: `bool [B]`, whether no participant is in the cluster.
+      cluster_accuracy: `float [B]`, of the model that a newcomer is given.
+      local_accuracy: `float [B]`, after its own training; NaN without.
+      everyone: All clients, newcomers included.
+      views: Of the method's state with them.
+    """
+
+    client_ids: np.ndarray
+    clusters: np.ndarray
+    founded: np.ndarray
+    cluster_accuracy: np.ndarray
+    local_accuracy: np.ndarray
+    everyone: Population
+    views: Views
+
+
+def join_newcomers(
+    out: str | pathlib.Path,
+    *,
+    data_dir: str | None = None,
+    show_progress: bool = True,
+    trust_builders: bool | RunConfig = False,
+) -> dict:
+    """Lets the clients that a run held out (`newcomers.clients`) join the state of its newest checkpoint.
+
+    The method gives each of them a model; it is tested on the newcomer's test images (`cluster` accuracy),
+    and again after the newcomer has trained it for `newcomers.epochs` epochs with the run's hyper-parameters
+    (`local` accuracy). The run's own files stay as they are: what newcomers tell is counted, with what the run has released, in
+    `privacy` of newcomers.json.
+
+    Args:
+      out: The directory of the run; `newcomers.csv` and `newcomers.json` are written into it.
+      data_dir: Where data sets are; default as in `datasets`.
+      show_progress: A progress bar on standard error while newcomers train.
+      trust_builders: As of `load_run.load_run`.
+
+    Returns:
+      The contents of newcomers.json.
+
+    Raises:
+      UserError: If `out` holds no run, or one without held-out clients or without a checkpoint, or its budget does not allow what
+        newcomers tell.
+    """
+    out = pathlib.Path(out)
+    asked = load_run_config(out, trust_builders=trust_builders).newcomers
+    if not asked.any:
+        raise UserError(f"the run in {out} held no clients out; run it anew with --set newcomers.clients=N")
+    if asked.round:
+        raise UserError(f"the newcomers of the run in {out} joined it in round {asked.round}; none are left")
+    for name in ("newcomers.csv", NEWCOMERS):  # before anything is computed
+        check_replaceable(out / name)
+    trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders)
+    contents = _contents(trained, _join(trained, show_progress))
+    _write(out, contents)
+    return contents
+
+
+def join_all(out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True, trust_builders: bool = False):
+    """Lets the newcomers of every finished run of a comparison join it; those that have joined before are left as they are.
+
+    Args:
+      out: The directory of the comparison.
+      data_dir: Where data sets are; default as in `datasets`.
+      show_progress: A line a run, and a progress bar while newcomers train, on standard error.
+      trust_builders: As of `load_run.load_run`.
+
+    Raises:
+      UserError: As `join_newcomers` for a run, or if the directory holds no finished run.
+    """
+    runs = find_runs(out)
+    for number, run in enumerate(runs, 1):
+        if show_progress:
+            print(f"[{number}/{len(runs)}] {run.method} seed {run.seed}", file=sys.stderr)
+        noted = run.path / NEWCOMERS
+        if not noted.is_file() or noted.stat().st_mtime_ns < (run.path / "summary.json").stat().st_mtime_ns:
+            join_newcomers(run.path, data_dir=data_dir, show_progress=show_progress, trust_builders=trust_builders)
+
+
+def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
+    config, federated, method = trained.config, trained.federated, trained.method
+    _, ids = held_out(config, federated)
+    arrivals, everyone = (fitted(build_population(federated, clients), method.model.example_spec) for clients in (ids, None))
+    with accounted(trained.ledger):
+        admitted = method.admit(trained.state, arrivals)
+    models, rows = method.models_for(admitted, ids)
+    views = method.views(admitted)
+    clusters = views.clusters[everyone.index(ids)]
+    local = np.full(len(ids), np.nan)
+    if config.newcomers.epochs:
+        local = _personalised(trained, arrivals, models, rows, show_progress)
+    founded = ~np.isin(clusters, method.views(trained.state).clusters)
+    accuracy = Evaluator(method.model, arrivals).cluster_accuracy(models, rows)
+    return _Joined(ids, clusters, founded, accuracy, local, everyone, views)
+
+
+def _personalised(
+    trained: TrainedRun, arrivals: Population, models: np.ndarray, rows: np.ndarray, show_progress: bool
+) -> np.ndarray:
+    """Trains every newcomer's model on its own data; returns the accuracies after that, `float [B]`."""
+    config = trained.config
+    training = dataclasses.replace(build.local_training(config.train), epochs=config.newcomers.epochs)
+    own_round = build_own_round(trained.method.model, training)
+    # As if in the round after the last: no cohort of the run has this seed.
+    seed = (sampling.stream(config.seed, "newcomers"), config.train.rounds + 1)
+    accuracies = []
+    with progress_bar(len(arrivals), "newcomers train", "client", show=show_progress) as bar:
+        everyone = Cohort(arrivals, arrivals.client_ids, seed, np.ones(len(arrivals), bool))
+        for part, few in everyone.parts(_AT_A_TIME):
+            reports = run_round(own_round, few, kept=KeptStates(models[0]), brought=models[rows[part]]).reports
+            tested = np.maximum(reports["test_examples"], 1)
+            accuracies.append(np.where(reports["test_examples"] > 0, reports["test_correct"] / tested, np.nan))
+            bar.update(len(few.client_ids))
+    return np.concatenate(accuracies)
+
+
+def _contents(trained: TrainedRun, joined: _Joined) -> dict:
+    config, federated = trained.config, trained.federated
+    kept, counts = np.unique(joined.clusters[~joined.founded], return_counts=True)
+    return {
+        "task": config.task,
+        "algorithm": config.algorithm,
+        "seed": config.seed,
+        "round": trained.round_number,
+        "rounds": config.train.rounds,
+        "epochs": config.newcomers.epochs,
+        "newcomers": len(joined.client_ids),
+        "clusters": {
+            "joined": {str(cluster): int(count) for cluster, count in zip(kept, counts, strict=True)},
+            "founded": len(np.unique(joined.clusters[joined.founded])),
+            "ari": summary.agreement(joined.everyone, joined.views),
+        },
+        "accuracy": {
+            "cluster": summary.spread(joined.cluster_accuracy),
+            "local": summary.spread(joined.local_accuracy),
+        },
+        "clients": _rows(federated, joined),
+        **({} if (cost := trained.ledger.summary()) is None else {"privacy": cost}),
+    }
+
+
+def _rows(federated, joined: _Joined) -> list[dict]:
+    """A row a newcomer, as newcomers.csv has it."""
+    truth = federated.true_groups
+    return [
+        {
+            "client_id": int(client),
+            "true_cluster": None if truth is None else int(truth[client]),
+            "cluster": int(joined.clusters[row]),
+            "founded": bool(joined.founded[row]),
+            "examples": len(federated.train_indices[client]),
+            "test_examples": len(federated.test_indices[client]),
+            "cluster_accuracy": _finite(joined.cluster_accuracy[row]),
+            "local_accuracy": _finite(joined.local_accuracy[row]),
+        }
+        for row, client in enumerate(joined.client_ids)
+    ]
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _write(out: pathlib.Path, contents: dict):
+    rows = contents["clients"]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(out / "newcomers.csv", text.getvalue())
+    write_result(out, NEWCOMERS, contents)
+
+
+def describe(contents: dict) -> str:
+    """Returns what `join_newcomers` found as a table of clients and a few lines, for a terminal."""
+    return "\n".join([*_table(contents["clients"]), "", *_lines(contents)])
+
+
+def _table(rows: list[dict]):
+    heads = ["client", "true group", "cluster", "examples", "cluster %", "local %"]
+    keys = ["client_id", "true_cluster", "cluster", "examples"]
+    cells = [heads]
+    for row in rows[:_MOST_ROWS]:
+        accuracies = (_percent(row[f"{kind}_accuracy"]) for kind in ("cluster", "local"))
+        plain = ["-" if row[key] is None else str(row[key]) for key in keys]
+        plain[2] += " new" if row["founded"] else ""
+        cells.append([*plain, *accuracies])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+    if len(rows) > _MOST_ROWS:
+        yield f"... and {len(rows) - _MOST_ROWS} more in newcomers.csv"
+
+
+def _lines(contents: dict):
+    clusters, accuracy = contents["clusters"], contents["accuracy"]
+    done, planned = contents["round"], contents["rounds"]
+    after = f"round {done}" if done == planned else f"round {done} of {planned}, the run is not finished"
+    method = f"{contents['algorithm']} seed {contents['seed']}"
+    yield f"{contents['newcomers']} newcomers of {contents['task']}, {method}, after {after}"
+    joined = ", ".join(f"{cluster} ({count})" for cluster, count in clusters["joined"].items())
+    yield f"joined clusters (newcomers): {joined or 'none'}; new clusters founded: {clusters['founded']}"
+    if clusters["ari"] is not None:
+        yield f"adjusted Rand index of all clients, newcomers included: {clusters['ari']:.3f}"
+    yield f"cluster accuracy: {_mean(accuracy['cluster'])} % (the model that a newcomer is given)"
+    if contents["epochs"]:
+        epochs = f"{contents['epochs']} epoch{'s' * (contents['epochs'] != 1)}"
+        yield f"local accuracy: {_mean(accuracy['local'])} % (after {epochs} on its own data)"
+    yield from (f"{note}, newcomers included" for note in privacy_notes(contents.get("privacy")))
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"
+
+
+def _mean(statistics: dict) -> str:
+    return f"{_percent(statistics['mean'])} ± {_percent(statistics['std'])}"

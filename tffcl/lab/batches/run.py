@@ -1,0 +1,91 @@
+"""One run of a task: `runs.train` on what a task file builds."""
+
+import pathlib
+
+from tffcl.aggregators.upload_attacks import OF_DATA
+from tffcl.lab.batches.published import write_published
+from tffcl.lab.tasks import build
+from tffcl.lab.tasks.attack_settings import note_of, told_of, with_imitators, with_wrong_labels
+from tffcl.lab.tasks.populations import build_populations
+from tffcl.lab.tasks.resolve import RunConfig, check_config
+from tffcl.runs import directory
+from tffcl.runs.directory import write_summary
+from tffcl.runs.result import Result
+from tffcl.runs.train import train
+from tffcl.runtime import RemoteWorkers, remote_workers
+
+
+def run(
+    config: RunConfig,
+    out: str | pathlib.Path,
+    *,
+    data_dir: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = True,
+    workers: RemoteWorkers | None = None,
+    until: int | None = None,
+) -> Result | None:
+    """Runs one method on one task and writes the files of a run (see `tffcl/docs/experiments.md`) but for report and figures.
+
+    Args:
+      config: What to run, see `resolve.resolve`.
+      out: Directory of the run's files.
+      data_dir: Where data sets are, or are put; default as in `datasets`.
+      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run of fewer rounds goes on to those
+        of `config`.
+      overwrite: Delete the run that is in `out`.
+      show_progress: A progress bar with an ETA on standard error.
+      workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
+      until: Stop after this round with a checkpoint, to go on later with `resume`; then there is no result yet.
+
+    Raises:
+      UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
+      Interrupted: After Ctrl-C, SIGTERM or SIGHUP.
+    """
+    check_config("config", config)
+    settings, protocol = config.as_dict(), config.train
+    if workers:
+        remote_workers.use_workers(workers)  # one that is not there is found before the data are read
+    directory.check_claim(pathlib.Path(out), settings, resume=resume, overwrite=overwrite, longer=True)
+    federated = build.load_data(config, data_dir)
+    population, later = build_populations(config, federated)
+    attack = config.attack
+    malicious = attack.malicious(federated.num_clients, config.seed)
+    if attack.kind in OF_DATA and len(malicious):
+        population = with_wrong_labels(population, malicious, federated.num_classes)
+        later = {start: with_wrong_labels(each, malicious, federated.num_classes) for start, each in later.items()}
+    if attack.imitated_group is not None and len(malicious):
+        population = with_imitators(population, malicious, attack.imitated_group)
+        later = {start: with_imitators(each, malicious, attack.imitated_group) for start, each in later.items()}
+    method = build.build_method(config, build.build_model(config, federated), federated, data_dir, simulated=True)
+    result = train(
+        method,
+        population,
+        rounds=protocol.rounds,
+        clients_per_round=protocol.cohort_size(len(population)),
+        seed=config.seed,
+        out=out,
+        evaluate_every=config.evaluation.every,
+        checkpoint_every=config.checkpoint.every,
+        keep_checkpoints=config.checkpoint.keep,
+        later=later,
+        settings=settings,
+        resume=resume,
+        overwrite=overwrite,
+        show_progress=show_progress,
+        workers=workers,
+        sample=protocol.sampling,
+        privacy=config.privacy,
+        place_unseen=config.evaluation.place_unseen,
+        until=until,
+        data=build.data_fingerprint(federated),
+    )
+    if result is not None:
+        write_published(config, pathlib.Path(out))
+    if result is not None and len(malicious):
+        clients = result.trained.population
+        told = told_of(attack, malicious, result.client_columns, clients.client_ids, clients.groups)
+        result.summary.update(attack=told, notes=[*result.summary["notes"], note_of(told)])
+        write_summary(pathlib.Path(out), result.summary)
+    return result

@@ -1,0 +1,180 @@
+"""Who holds what of a task, before anything is trained: pictures and a few lines. Needs no TensorFlow."""
+
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tffcl.clients.sampling import stream
+from tffcl.lab.datasets.core import FederatedDataset, Transform
+from tffcl.lab.datasets.federated import load_federated
+from tffcl.lab.tasks.resolve import RunConfig
+
+_MOST_CLIENTS = 10
+_MOST_GROUPS = 16
+_MOST_LABELS = 12
+_PICTURES = 10
+
+
+def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None) -> str:
+    """Draws and describes how a task's data are parted among clients.
+
+    Writes into `out`: `labels.png` (the labels of each client), `sizes.png` (how many clients have how many
+    examples) and, of images, `write_results.png` (training images of each group, or of the first clients where there are none),
+    all as the clients hold them: parted by the run's seed, after rotations, tints and changes of labels.
+
+    Args:
+      config: The task; method and model do not matter.
+      out: Directory.
+      data_dir: Where data sets are; see `lab.datasets.storage.resolve`.
+
+    Returns:
+      A few lines of text: clients, examples, test examples, classes and groups.
+
+    Raises:
+      UserError: As `lab.datasets.federated.load_federated`.
+    """
+    from tffcl.lab.reporting import figures
+
+    # The same stream as of a run: what is shown is what is trained on.
+    federated = load_federated(config.dataset, config.partition, seed=stream(config.seed, "partition"), data_dir=data_dir)
+    out = pathlib.Path(out)
+    drawn = {
+        "labels.png": figures.label_histograms(federated.label_counts(), federated.true_groups),
+        "sizes.png": figures.client_sizes_figure([len(index) for index in federated.train_indices]),
+    }
+    if _are_drawn(federated):
+        drawn["samples.png"] = figures.sample_pictures(*_samples(federated))
+    written = [str(figures.save(figure, out / name)) for name, figure in drawn.items()]
+    return "\n".join([*_lines(config, federated), f"written: {', '.join(written)}"])
+
+
+def _are_drawn(federated: FederatedDataset) -> bool:
+    """Whether the examples are pictures, in grey or colours."""
+    return federated.train.are_images and federated.train.x.shape[-1] in (1, 3)
+
+
+def _samples(federated: FederatedDataset) -> tuple[list[np.ndarray], list[str], list[np.ndarray]]:
+    """Rows of pictures uint8 [m, h, w, c], their titles and their labels: of every group, or else of the first clients."""
+    held, images = dict(list(_holders(federated).items())[:_MOST_GROUPS]), federated.train
+    chosen = [_over_classes(index, images.y[index]) for index in held.values()]
+    return [images.x[index] for index in chosen], list(held), [images.y[index] for index in chosen]
+
+
+def _holders(federated: FederatedDataset) -> dict[str, np.ndarray]:
+    """Training indices by name of the group; of the first clients where there are not two groups."""
+    parts, groups = federated.train_indices, federated.true_groups
+    if groups is None or not np.any(groups != groups[0]):
+        return {f"client {client}": index for client, index in enumerate(parts[:_MOST_CLIENTS])}
+    members = {f"group {group}": np.flatnonzero(groups == group) for group in np.unique(groups)}
+    return {name: np.unique(np.concatenate([parts[each] for each in own])) for name, own in members.items()}
+
+
+def _over_classes(index: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Some of `index`, ascending by label: of each class as many as of the others, of many classes some."""
+    classes = np.unique(labels)
+    if len(classes) > _PICTURES:
+        classes = classes[np.linspace(0, len(classes) - 1, _PICTURES).astype(int)]
+    of_class = [index[labels == each] for each in classes]
+    deepest = max(map(len, of_class))
+    turns = [(k, place) for k in range(deepest) for place, own in enumerate(of_class) if k < len(own)]
+    return np.array([of_class[place][k] for place, k in sorted((p, k) for k, p in turns[:_PICTURES])])
+
+
+def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
+    counts, kind = federated.label_counts(), "images" if federated.train.are_images else "examples"
+    yield f"{config.task}, seed {config.seed}: {federated.name}, {kind} of {_shape(federated)}"
+    yield f"  {federated.num_clients:,} clients, {_groups_in_words(federated.true_groups)}"
+    yield f"  training examples of a client: {_spread(counts.sum(axis=1))}; {counts.sum():,} in all"
+    tests = np.array([len(index) for index in federated.test_indices])
+    yield f"  test examples of a client: {_spread(tests)}; {len(federated.test):,} different ones"
+    yield f"  classes of a client: {_spread((counts > 0).sum(axis=1))}; {federated.num_classes} in all"
+    yield f"  skew of labels: {_skew_in_words(counts)}"
+    yield f"  skew of sizes: {_sizes_in_words(counts.sum(axis=1))}"
+    if not _are_drawn(federated):
+        yield from _label_lines(counts)
+    yield from _group_lines(counts, federated.true_groups, federated.transforms)
+    if federated.note:
+        yield f"  note: {federated.note}"
+
+
+def label_distances(counts: np.ndarray) -> np.ndarray:
+    """How far each client's labels are from those of all together: half the sum of the differences of the shares, 0 to 1.
+
+    Args:
+      counts: `int [N, C]`, training examples of each label.
+
+    Returns:
+      `float [N]`, total variation distances.
+    """
+    shares, whole = counts / counts.sum(axis=1, keepdims=True), counts.sum(axis=0) / counts.sum()
+    return np.abs(shares - whole).sum(axis=1) / 2
+
+
+def gini(sizes: np.ndarray) -> float:
+    """Gini coefficient of the sizes `[N]`: 0 where all are equal, towards 1 where one client holds all."""
+    ordered = np.sort(sizes)
+    count = len(ordered)
+    return float((2 * np.arange(1, count + 1) - count - 1) @ ordered / (count * ordered.sum()))
+
+
+def _skew_in_words(counts: np.ndarray) -> str:
+    low, middle, high = np.percentile(label_distances(counts), [0, 50, 100])
+    return (
+        f"distance of a client's labels from everyone's {low:.2f} to {high:.2f}, median {middle:.2f} (0: the same, 1: disjoint)"
+    )
+
+
+def _sizes_in_words(sizes: np.ndarray) -> str:
+    deciles = ", ".join(f"{each:,.0f}" for each in np.quantile(sizes, np.arange(1, 10) / 10))
+    return f"Gini coefficient {gini(sizes):.2f}; deciles {deciles}"
+
+
+def _shape(federated: FederatedDataset) -> str:
+    return "x".join(map(str, federated.train.x.shape[1:]))
+
+
+def _spread(values: np.ndarray) -> str:
+    low, middle, high = np.percentile(values, [0, 50, 100])
+    return f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}, median {middle:,.0f}"
+
+
+def _groups_in_words(groups: np.ndarray | None) -> str:
+    if groups is None:
+        return "no true groups"
+    sizes = np.unique(groups, return_counts=True)[1]
+    return f"{len(sizes)} true groups of {_spread(sizes)} clients" if len(sizes) > 1 else "one true group"
+
+
+def _group_lines(counts: np.ndarray, groups: np.ndarray | None, transforms: Sequence[Transform] | None) -> Iterator[str]:
+    names = [] if groups is None else np.unique(groups)
+    for group in names[:_MOST_GROUPS] if len(names) > 1 else []:
+        members = np.flatnonzero(groups == group)
+        own = counts[members]
+        held = _ranges(np.flatnonzero(own.sum(axis=0)))
+        # Of partitions of one's own a group may have several.
+        changes = dict.fromkeys(transforms[client].in_words() for client in members) if transforms else {}
+        told = f"; {next(iter(changes))}" if len(changes) == 1 and "" not in changes else ""
+        yield f"  group {group}: {len(own):,} clients, {own.sum():,} training examples, labels {held}{told}"
+    if len(names) > _MOST_GROUPS:
+        yield f"  and {len(names) - _MOST_GROUPS} more groups"
+
+
+def _label_lines(counts: np.ndarray) -> Iterator[str]:
+    """A table of the first clients and labels: how many training examples of each label a client holds."""
+    shown = counts[:_MOST_CLIENTS, :_MOST_LABELS]
+    width = max(6, len(f"{shown.max():,}"))
+    yield "  training examples by client and label:"
+    yield "    client" + "".join(f"  {label:>{width}}" for label in range(shown.shape[1]))
+    for client, row in enumerate(shown):
+        yield f"    {client:>6}" + "".join(f"  {count:>{width},}" for count in row)
+    sizes = zip(counts.shape, shown.shape, ("clients", "labels"))
+    more = [f"{size - most} more {what}" for size, most, what in sizes if size > most]
+    if more:
+        yield f"    and {', '.join(more)}"
+
+
+def _ranges(numbers: np.ndarray) -> str:
+    """Writes ascending whole numbers briefly: 0-3, 7, 9."""
+    stretches = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return ", ".join(f"{each[0]}" if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in stretches)

@@ -1,0 +1,219 @@
+"""How alike clients are before any training: signatures, proximity matrix, pictures, a suggestion."""
+
+import dataclasses
+import pathlib
+
+import numpy as np
+
+from tffcl import runtime
+from tffcl.algorithms.one_shot import Formed, OneShotClustering, Signed
+from tffcl.clients.population import Population
+from tffcl.clients.sampling import stream
+from tffcl.clustering import hierarchical, self_distance
+from tffcl.clustering.projection import project
+from tffcl.display import Shown
+from tffcl.errors import unknown
+from tffcl.lab.tasks import build
+from tffcl.lab.tasks.catalog import SIGNATURES
+from tffcl.lab.tasks.populations import build_population
+from tffcl.lab.tasks.resolve import RunConfig, check_config
+from tffcl.regular_files import replacing
+from tffcl.runs.summary import rand_index
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Similarity(Shown):
+    """What clients' signatures say of how alike they are.
+
+    Attributes:
+      client_ids: `int32 [N]`.
+      proximity: `float32 [N, N]`, unit as `how.unit`.
+      labels: `int32 [N]`, the clusters by the task's settings.
+      dendrogram: The tree of merges.
+      threshold: Where the tree is cut for `labels`.
+      tree_unit: Of merges and threshold.
+      notes: What was found of the clusters: whether clients differ, and whether in groups.
+      suggestion: Threshold and number of clusters at the largest gap.
+      how: Signature, metric and cut.
+      seed: Of the task.
+    """
+
+    client_ids: np.ndarray
+    proximity: np.ndarray
+    labels: np.ndarray
+    dendrogram: hierarchical.Dendrogram
+    threshold: float
+    tree_unit: str
+    notes: tuple[str, ...]
+    suggestion: hierarchical.Suggestion
+    how: OneShotClustering
+    seed: int
+
+    def facts(self):
+        """How many clusters, by the settings and by the tree itself."""
+        return {
+            "clients": len(self.client_ids),
+            "metric": f"{self.how.metric} ({self.how.unit})",
+            "clusters": len(np.unique(self.labels)),
+            "found": "; ".join(self.notes) or self.suggestion.reason,
+        }
+
+    def heat_map(self):
+        """Draws the matrix, ordered by cluster."""
+        from tffcl.lab.reporting import figures
+
+        return figures.proximity_figure(
+            self.proximity, self.labels, client_ids=self.client_ids, unit=self.how.unit, measure=self.how.metric,
+            merges=self.dendrogram.merges,
+        )  # fmt: skip
+
+    def tree(self):
+        """Draws which clients merge at which distance, and the cut."""
+        from tffcl.lab.reporting import figures
+
+        suggested = self.suggestion.reason if self.how.suggested_unit == self.tree_unit else ""
+        return figures.dendrogram_figure(
+            self.dendrogram.merges, self.threshold, labels=self.labels, unit=self.tree_unit, linkage=self.how.linkage,
+            suggestion="; ".join(self.notes) or suggested,
+        )  # fmt: skip
+
+    def histogram(self, truth: np.ndarray | None = None):
+        """Draws how far apart the pairs of clients are, within and across the true groups `[N]` where they are known."""
+        from tffcl.lab.reporting import figures
+
+        return figures.pairs_figure(
+            self.proximity,
+            None if truth is None else list(truth),
+            threshold=self.threshold,
+            unit=self.how.unit,
+            measure=self.how.metric,
+        )
+
+    def umap(self):
+        """Draws the clients as points by UMAP: those that are alike are near each other."""
+        from tffcl.lab.reporting import figures
+
+        points = project(self.proximity, seed=stream(self.seed, "map"))
+        title = f"{len(points)} clients by {self.how.metric}, laid out by UMAP"
+        return figures.projection_figure(points, self.labels, client_ids=self.client_ids, title=title)
+
+
+def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Similarity:
+    """Lets all clients send the signatures of a method that clusters before training, and measures how alike these are.
+
+    No federated round is run. Clients that the run would hold out as newcomers are looked at too.
+
+    Args:
+      config: Task, and the parameters of a method that clusters before training.
+      data_dir: Where data sets are.
+
+    Raises:
+      UserError: If the method does not cluster before training.
+    """
+    check_config("config", config)
+    if config.method_source.clustering_builder is None:
+        before = {*SIGNATURES.values(), "composed"}
+        raise unknown("algorithm that clusters before training", config.algorithm, before)
+    federated = build.load_data(config, data_dir)
+    model = build.build_model(config, federated)
+    how = build.build_clustering(config, model, federated, data_dir)
+    runtime.use_local_worker()
+    population = build_population(federated)
+    how.check(len(population.client_ids))
+    formed, notes = _formed(how, population)
+    # A threshold that a task can have is one of the tree in the metric's own unit.
+    tree, unit = formed.dendrogram, how.tree_unit or how.unit
+    if formed.chance is not None:
+        tree, unit = hierarchical.build_dendrogram(formed.proximity, how.linkage), self_distance.UNIT
+    return Similarity(
+        population.client_ids, formed.proximity, formed.labels, formed.dendrogram, formed.threshold, unit, notes,
+        how.suggest(formed.proximity, tree), how, config.seed,
+    )  # fmt: skip
+
+
+def _formed(how: OneShotClustering, population: Population) -> tuple[Formed, tuple[str, ...]]:
+    """The clusters by the task's settings, and what there is to say: whatever they are, whether clients differ, and in groups."""
+    # FLT's distances are those of a map of all clients, which halves have no place in, and halves of private signatures would
+    # be further releases.
+    if how.threshold == self_distance.SELF or type(how) is not OneShotClustering or how.signature.noise_multiplier:
+        formed = how.form(how.build_signing()(population))
+        return formed, formed.notes
+    by_itself = dataclasses.replace(how, threshold=self_distance.SELF, num_clusters=None)
+    signed = by_itself.build_signing()(population)
+    formed = how.form(Signed(signed.whole))
+    answer, *odd = by_itself.form(signed).notes
+    return formed, tuple(dict.fromkeys([f'by threshold = "self": {answer}', *odd, *formed.notes]))
+
+
+def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None, map_clients: bool = False) -> str:
+    """Measures and draws the clients' proximity matrix.
+
+    Writes `proximity.npz` (as clustering.npz of a run), `proximity.png`, `dendrogram.png` and `histogram.png` into `out`.
+
+    Args:
+      config: As in `measure_similarity`.
+      out: Directory.
+      data_dir: Where data sets are.
+      map_clients: Whether `umap.png` is written too, the clients as points.
+
+    Returns:
+      A few lines of text: what was measured, the suggested threshold and number of clusters, and how they
+      fit the truth.
+    """
+    from tffcl.lab.reporting import figures
+
+    found = measure_similarity(config, data_dir=data_dir)
+    out = pathlib.Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with replacing(out / "proximity.npz") as file:
+        np.savez_compressed(
+            file, client_ids=found.client_ids, proximity=found.proximity,
+            merges=found.dendrogram.merges, threshold=found.threshold, labels=found.labels,
+            suggestion="; ".join(found.notes) or found.suggestion.reason, unit=found.how.unit, measure=found.how.metric,
+            linkage=found.how.linkage, tree_unit=found.tree_unit,
+        )  # fmt: skip
+    truth = build.load_data(config, data_dir).true_groups
+    pictures = {"proximity": found.heat_map(), "dendrogram": found.tree(), "histogram": found.histogram(truth)}
+    pictures |= {"umap": found.umap()} if map_clients else {}
+    written = [figures.save(picture, out / f"{name}.png") for name, picture in pictures.items()]
+    return "\n".join([*_lines(config, found, truth), f"written: {', '.join(map(str, written))}, {out / 'proximity.npz'}"])
+
+
+def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
+    labels, unit = found.labels, found.how.unit
+    pairs = found.proximity[np.triu_indices(len(labels), 1)]
+    if pairs.size:
+        low, middle, high = np.percentile(pairs, [0, 50, 100])
+        measured = f"{low:.4g} to {high:.4g}{'' if unit == found.how.metric else f' {unit}'}, median {middle:.4g}"
+        yield f"{len(labels)} clients of {config.task}, {found.how.metric}: {measured}"
+    yield from found.notes
+    if found.how.threshold != self_distance.SELF:
+        yield from _suggested(config, found)
+    sizes = np.unique(labels, return_counts=True)[1].tolist()
+    settings = f"as the method cuts the tree (at {found.threshold:.4g} {found.tree_unit})"
+    yield f"{settings}: {len(sizes)} cluster{'s' * (len(sizes) > 1)} of sizes {sizes}"
+    index = rand_index(truth, labels)
+    if truth is not None and index is not None:
+        yield f"adjusted Rand index against the {len(np.unique(truth))} true groups: {index:.3f}"
+    if truth is not None and pairs.size:
+        yield from _within_and_across(pairs, truth, unit)
+
+
+def _suggested(config: RunConfig, found: Similarity):
+    """What the largest gap suggests, and how a task says it."""
+    suggestion = found.suggestion
+    suggested = f"{suggestion.threshold:.4g} {found.how.suggested_unit}, {suggestion.num_clusters} clusters"
+    yield f"{'suggested threshold' if suggestion.is_clear else 'largest gap at'} {suggested}: {suggestion.reason}"
+    if not suggestion.is_clear:
+        yield "a weak gap is no advice: look at the dendrogram, or choose by accuracy on validation examples (tffcl sweep ... --select cluster)"
+    elif found.how.setting:
+        ((key, as_set),) = found.how.setting.items()
+        yield f"as a task says it: algorithms.{config.algorithm}.{key} = {as_set(suggestion.threshold):.4g}"
+
+
+def _within_and_across(pairs: np.ndarray, truth: np.ndarray, unit: str):
+    same = np.equal.outer(truth, truth)[np.triu_indices(len(truth), 1)]
+    for name, chosen in (("within", pairs[same]), ("across", pairs[~same])):
+        if chosen.size:
+            low, middle, high = np.percentile(chosen, [0, 50, 100])
+            yield f"{name} true groups: {low:.4g} to {high:.4g} {unit}, median {middle:.4g}"

@@ -1,0 +1,390 @@
+"""Study files: a paper's table or figure as data, read and checked without running anything."""
+
+import dataclasses
+import fnmatch
+import functools
+import pathlib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from tffcl.errors import UserError, unknown
+from tffcl.json_files import MOST_TOML, read_json
+from tffcl.lab.tasks.plain_toml import read_toml
+from tffcl.lab.tasks.task_file import is_file, merged, task_directory, task_names
+from tffcl.regular_files import read_text
+from tffcl.validation import Whole, check_value, types_of
+
+# What a cell compares with the published number, and what it means.
+MEASURES = {
+    "cluster": "accuracy %, the assigned model before local training",
+    "participants": "the same, over the clients that took part in a round",
+    "participants_pooled": "the same, on the test examples of all of these together",
+    "local": "accuracy %, the client's own model after its last local training",
+    "global": "accuracy %, one model on all test data",
+    "cluster_variance": "variance over clients of the cluster accuracy, %²",
+    "local_variance": "variance over clients of the local accuracy, %²",
+    "unseen_cluster": "accuracy % of newcomers, the model that they are given",
+    "unseen_local": "accuracy % of newcomers after their own epochs",
+    "clusters": "number of clusters",
+    "known_clusters": "the same, of the clients that took part in a round",
+    "ari": "adjusted Rand index",
+    "clustering_error": "clients wrongly joined or parted, mean over the rounds",
+    "rounds_to": "rounds to a target accuracy",
+    "epsilon": "epsilon of all that clients released; infinite where a release had no noise",
+    "noised_epsilon": "epsilon of the releases that have noise, whatever the others cost",
+    "benign": "accuracy % of benign clients, where others are malicious, the assigned model before local training",
+    "benign_worst": "the same of the cluster in which it is least",
+    "megabits_to": "Mb to a target accuracy by the formula of PACFL's and FLIS's authors",
+}
+LAYOUTS = ("published", "league")
+_LONGEST_SLUG = 80  # file systems end at 255 bytes
+ACCURACIES = ("cluster", "local", "global")
+_Tables = dict[str, dict]
+_Said = {"measure": str, "accuracy": str, "target": float, "set": dict, "parameters": float, "transfers": float, "tune": dict}
+_TOP = {
+    **_Said,
+    **{key: str for key in ("title", "paper", "table", "note", "published_is", "layout")},
+    **{key: _Tables for key in ("columns", "rows", "cells")},
+    "page": Whole,
+    "seeds": Annotated[list[Whole], msgspec.Meta(min_length=1)],
+    "tuning": dict,
+}
+# "published" has its own check, see `_number`.
+_OF_CELLS = {**_Said, "task": str, "method": str, "missing": str | dict, "published": object}
+_OF_COLUMNS = {**_OF_CELLS, "about": str}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A number of a published table.
+
+    Attributes:
+      column: Its heading, as the paper has it.
+      row: Its row, as the paper has it.
+      task: The task that gives it; "" if there is none.
+      method: The label of the method in that task.
+      measure: One of `MEASURES`.
+      accuracy: With "rounds_to" and "megabits_to", which accuracy must reach the target.
+      target: And what it must reach, in percent.
+      megabits_a_round: With "megabits_to", by the authors' formula: a tenth of the clients, 32 bit for each of `parameters`,
+        `transfers` times.
+      published: `(mean, spread)`, each None where the paper has none.
+      missing: Why it cannot be run; "" if it can.
+      overrides: Nested tables over those of the task.
+      tune: The values of each setting that is chosen by validation before the cell is run; {} if none is.
+      tuned: What was chosen, by key.
+    """
+
+    column: str
+    row: str
+    task: str
+    method: str
+    measure: str
+    accuracy: str
+    target: float | None
+    megabits_a_round: float | None
+    published: tuple[float | None, float | None]
+    missing: str
+    overrides: Mapping
+    tune: Mapping[str, tuple]
+    tuned: Mapping = dataclasses.field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As `--only` takes it: COLUMN/ROW."""
+        return f"{self.column}/{self.row}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+    """How the settings of a study's cells are chosen, where a cell says over which values.
+
+    Attributes:
+      rounds: Share of a run's rounds that a trial has.
+      seed: Of the trials; none of the runs' own.
+      select: Which accuracy on validation examples decides, "cluster" or "global".
+    """
+
+    rounds: float = 1.0
+    seed: int = 1000
+    select: str = "cluster"
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+    """A paper's table or figure.
+
+    Attributes:
+      name: Of the study: the file's name without its ending.
+      title: What it shows.
+      paper: Whose it is; "" for what no paper has, whose published numbers no report shows as such.
+      table: Which table or figure.
+      page: Where it stands; 0 where the text at hand has no pages.
+      note: What a reader must know to compare.
+      published_is: What the number behind ± is in the paper; empty where it prints none, or does not say.
+      seeds: Of the runs, where the command names none.
+      cells: Column by column.
+      tuning: How settings are chosen.
+      layout: How its tables look: "published" beside a paper's numbers, or "league", all methods by all that they are compared
+        by.
+      about: What a column is, in words, by its heading.
+    """
+
+    name: str
+    title: str
+    paper: str
+    table: str
+    page: int
+    note: str
+    published_is: str
+    seeds: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    tuning: Tuning
+    layout: str
+    about: Mapping[str, str]
+
+
+def study_directory() -> pathlib.Path:
+    """Where the studies that come with tffcl are."""
+    return task_directory() / "studies"
+
+
+def study_names() -> list[str]:
+    """Names of the studies that come with tffcl."""
+    return sorted(path.stem for path in study_directory().glob("*.toml"))
+
+
+def study_titles() -> dict[str, str]:
+    """The title of every study, with how many of its cells can be run and how many have kept results, by name."""
+    titles = {}
+    for name in study_names():
+        study = load_study(name)
+        able = sum(not cell.missing for cell in study.cells)
+        kept = _kept_cells(task_directory() / "results" / name) & {(cell.column, cell.row) for cell in study.cells}
+        titles[name] = f"{study.title} ({len(study.cells)} cells: {able} can be run, results of {len(kept) or 'none'} are kept)"
+    return titles
+
+
+def _kept_cells(results: pathlib.Path) -> set[tuple[str, str]]:
+    """The columns and rows of which a study's kept results have a finished run; what is damaged counts as none."""
+    finished = {place.parent.parent for place in results.glob("*/*/seed-*/summary.json")}
+    try:
+        cells = read_json(results / "study.json")["cells"] if finished else []
+        return {
+            (cell["column"], cell["row"]) for cell in cells if cell["directory"] and results / cell["directory"] in finished
+        }
+    except (UserError, KeyError, TypeError):
+        return set()
+
+
+def load_study(name: str | pathlib.Path) -> Study:
+    """Reads a study.
+
+    Args:
+      name: A name in `tasks/studies/`, or a path that ends in .toml.
+
+    Raises:
+      UserError: If there is no such study, or its file has wrong keys or values, by name.
+    """
+    path = pathlib.Path(name)
+    if path.suffix != ".toml":
+        path = study_directory() / f"{name}.toml"
+        if not is_file(path):
+            if name and is_file(pathlib.Path(f"{name}.toml")):
+                raise UserError(f"unknown study {str(name)!r}; did you mean the file {name}.toml?")
+            raise unknown("study", str(name), study_names())
+    try:
+        contents = read_toml(read_text(path, MOST_TOML), path.name)
+    except FileNotFoundError:
+        hint = f"; did you mean {path.stem}, which comes with tffcl?" if path.stem in study_names() else ""
+        raise UserError(f"there is no study file {path}{hint}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path.name} is no TOML: {error}") from None
+    return _study(path, contents)
+
+
+def _study(path: pathlib.Path, contents: Mapping) -> Study:
+    _check_keys(contents, _TOP, path.name)
+    columns, rows = contents.get("columns", {}), contents.get("rows", {})
+    if not columns or not rows:
+        raise UserError(f"{path.name} needs [columns.NAME] and [rows.NAME], at least one of each")
+    base = {
+        key: contents[key]
+        for key in ("measure", "accuracy", "target", "set", "parameters", "transfers", "tune")
+        if key in contents
+    }
+    for kind, tables, known in (("columns", columns, _OF_COLUMNS), ("rows", rows, _OF_CELLS)):
+        for name, table in tables.items():
+            _check_keys(table, known, f"{path.name}, [{kind}.{name}]")
+            for key in (each for each in ("published", "missing") if isinstance(table.get(each), Mapping)):
+                others = set(table.get(key, {})) - set(rows if kind == "columns" else columns)
+                if others:
+                    raise UserError(f"{path.name}, [{kind}.{name}]: {key} names {min(others)!r}, which the study has not")
+    own = contents.get("cells", {})
+    for name, table in own.items():
+        _check_keys(table, _OF_CELLS, f"{path.name}, [cells.{name!r}]")
+        if name not in (names := [f"{column}/{row}" for column in columns for row in rows]):
+            raise unknown(f"cell of {path.name}:", name, names)
+    cells = []
+    for column in columns:
+        for row in rows:
+            tables = (columns[column], rows[row], own.get(f"{column}/{row}", {}))
+            cells.append(_cell(f"{path.name}, {column}/{row}", path.parent, base, (column, row), tables))
+    return Study(
+        name=path.stem,
+        title=str(contents.get("title", path.stem)),
+        paper=str(contents.get("paper", "")),
+        table=str(contents.get("table", "")),
+        page=int(contents.get("page", 0)),
+        note=" ".join(str(contents.get("note", "")).split()),
+        published_is=str(contents.get("published_is", "")),
+        seeds=tuple(contents.get("seeds", [0])),
+        cells=tuple([cell for cell, printed in cells if printed] or [cell for cell, _ in cells]),
+        tuning=_tuning(path.name, contents.get("tuning", {})),
+        layout=_layout(path.name, contents.get("layout", LAYOUTS[0])),
+        about={name: " ".join(table["about"].split()) for name, table in columns.items() if "about" in table},
+    )
+
+
+def _layout(name: str, layout: str) -> str:
+    if layout not in LAYOUTS:
+        raise unknown(f"layout of {name}:", layout, LAYOUTS)
+    return layout
+
+
+def _tuning(name: str, table: Mapping) -> Tuning:
+    _check_keys(table, types_of(Tuning), f"{name}, [tuning]")
+    found = Tuning(**table)
+    if found.select not in ("cluster", "global"):
+        raise unknown(f"select of {name}, [tuning]:", found.select, ("cluster", "global"))
+    if not (isinstance(found.rounds, int | float) and 0 < found.rounds <= 1):
+        raise UserError(f"{name}, [tuning]: rounds is {found.rounds!r}; it must be a share of a run's rounds, above 0 to 1")
+    return found
+
+
+def _check_keys(table: Mapping, known: Mapping[str, Any], where: str):
+    """Raises UserError if a key is not known, or its value not of its type."""
+    for key, value in table.items():
+        if key not in known:
+            raise unknown(f"key of {where}", key, known)
+        try:
+            check_value(key, value, known[key])
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+
+
+def _cell(
+    where: str, directory: pathlib.Path, base: Mapping, names: tuple[str, str], tables: Sequence[Mapping]
+) -> tuple[Cell, bool]:
+    """The cell of a column and a row by the tables of the column, the row and the cell, of which later ones win.
+
+    With it, whether the paper's table has such a cell at all. The others are left out, but for a study in which nothing is
+    published: it has all of its cells.
+    """
+    (column, row), (of_column, of_row, own) = names, tables
+    missing = _first(own.get("missing"), _of_cell(of_row.get("missing"), column), _of_cell(of_column.get("missing"), row)) or ""
+    published = _first(
+        own.get("published"), _of_cell(of_row.get("published"), column), _of_cell(of_column.get("published"), row)
+    )
+    both = functools.reduce(merged, tables, base)
+    measure, accuracy = both.get("measure", "local"), both.get("accuracy", "local")
+    if measure not in MEASURES:
+        raise unknown(f"measure of {where}:", measure, MEASURES)
+    if accuracy not in ACCURACIES:
+        raise unknown(f"accuracy of {where}:", accuracy, ACCURACIES)
+    if measure.endswith("_to") and "target" not in both:
+        raise UserError(f"{where}: {measure} needs a target, the accuracy in percent")
+    if measure == "megabits_to" and not {"parameters", "transfers"} <= set(both):
+        raise UserError(f"{where}: megabits_to needs parameters and transfers, how many there are and how often they travel")
+    if not missing:
+        for key in ("task", "method"):
+            if not both.get(key):
+                raise UserError(f"{where} has no {key}; name it in the column or the row, or say why it is missing")
+    task = str(both.get("task", ""))
+    if task.endswith(".toml"):
+        task = str(directory / task)
+    elif task and task not in task_names():
+        raise unknown(f"task of {where}:", task, task_names())
+    cell = Cell(
+        column=column,
+        row=row,
+        task=task,
+        method=str(both.get("method", "")),
+        measure=measure,
+        accuracy=accuracy,
+        target=both.get("target"),
+        megabits_a_round=0.1 * 32e-6 * both["parameters"] * both["transfers"] if measure == "megabits_to" else None,
+        published=_number(published, where),
+        missing=str(missing),
+        overrides=both.get("set", {}),
+        tune=_tuned(both.get("tune", {}), where),
+    )
+    return cell, published != "none"
+
+
+def _tuned(table: Mapping, where: str) -> Mapping[str, tuple]:
+    """The values to choose from, by key; a later table's key without values takes it away."""
+    for key, values in table.items():
+        if not isinstance(values, list) or len(values) == 1 or any(value in values[:i] for i, value in enumerate(values)):
+            raise UserError(f"{where}: tune.{key} is {values!r}; it must be a list of two or more different values, or empty")
+    return {key: tuple(values) for key, values in table.items() if values}
+
+
+def _first(*values):
+    return next((value for value in values if value is not None), None)
+
+
+def _of_cell(value, key: str):
+    return value.get(key) if isinstance(value, Mapping) else value
+
+
+def _number(value, where: str) -> tuple[float | None, float | None]:
+    """A published number: 95.2, [95.2, 0.1], "-" for what the paper did not reach, or "none" for a cell that it has not."""
+    if value in (None, "-", "none"):
+        return None, None
+    listed = value if isinstance(value, list) else [value]
+    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in listed)
+    if not numbers or len(listed) not in (1, 2):
+        raise UserError(f'{where}: published is {value!r}; it must be a number, [mean, spread], "-" or "none"')
+    return float(listed[0]), float(listed[1]) if len(listed) == 2 else None
+
+
+def chosen(study: Study, only: Sequence[str]) -> list[Cell]:
+    """Returns the cells that `--only` means, all if it is empty.
+
+    Args:
+      study: The study.
+      only: Patterns COLUMN/ROW, COLUMN or */ROW with * and ?, in any case; one text may have several with commas between.
+
+    Raises:
+      UserError: If a pattern fits no cell.
+    """
+    if not only:
+        return list(study.cells)
+    found: set[str] = set()
+    for given in only:
+        # Names may have commas in them; between patterns they part.
+        patterns = [given] if any(_fits(cell, given) for cell in study.cells) else given.split(",")
+        for pattern in map(str.strip, patterns):
+            own = {cell.name for cell in study.cells if _fits(cell, pattern)}
+            if not own:
+                raise unknown(f"cell of {study.name}", pattern, [cell.name for cell in study.cells])
+            found |= own
+    return [cell for cell in study.cells if cell.name in found]
+
+
+def _fits(cell: Cell, pattern: str) -> bool:
+    pattern = (pattern if "/" in pattern else f"{pattern}/*").lower()
+    names = (cell.name.lower(), f"{slug(cell.column)}/{slug(cell.row)}")
+    # Brackets, as in "FLIS (DC)" or "FLT [C = 2]", mean themselves.
+    return any(name == pattern or fnmatch.fnmatchcase(name, pattern.replace("[", "[[]")) for name in names)
+
+
+def slug(name: str) -> str:
+    """Returns a name as directories have it."""
+    found = re.sub(r"[^a-z0-9.+-]+", "_", name.lower()).strip("_")
+    return (f"_{found}" if found.startswith(".") else found)[:_LONGEST_SLUG] or "_"

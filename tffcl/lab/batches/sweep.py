@@ -1,0 +1,286 @@
+"""One method over the values of a setting, or of two: a run for each value and seed, one after the other."""
+
+import dataclasses
+import itertools
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+
+import tomli_w
+
+from tffcl.errors import UserError
+from tffcl.lab.reporting import report
+from tffcl.lab.reporting.number_format import show_value
+from tffcl.lab.tasks import resolve as configs
+from tffcl.lab.tasks import task_file
+from tffcl.lab.tasks.method_settings import MethodSource
+from tffcl.lab.tasks.resolve import RunConfig
+from tffcl.regular_files import write_text
+from tffcl.runs.directory import check_no_run, place_in
+from tffcl.runs.lock import locked
+
+_RANGE = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?\.\.[-+]?[\d.]+(e[-+]?\d+)?")  # from which `search` draws values
+_LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """A setting and the values that it takes.
+
+    Attributes:
+      key: With its section, e.g. "train.local_epochs".
+      values: Two or more.
+    """
+
+    key: str
+    values: tuple
+
+    @property
+    def name(self) -> str:
+        """The key without its section, as directories have it."""
+        return self.key.rpartition(".")[2]
+
+    @property
+    def label(self) -> str:
+        """What tables and figures call it, e.g. "local epochs" or "partition clients"."""
+        parts = self.key.split(".")
+        known = 2 if parts[0] == "algorithms" else parts[0] == "train"
+        return " ".join(parts[known:]).replace("_", " ")
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One value of each axis, and the runs with it.
+
+    Attributes:
+      values: One an axis.
+      directory: Of the point, in that of the sweep.
+      runs: One a seed.
+    """
+
+    values: tuple
+    directory: pathlib.PurePath
+    runs: tuple[RunConfig, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A sweep before it runs.
+
+    Attributes:
+      task: Name of the task.
+      algorithm: The label of a method's table, by default its name.
+      axes: One or two; the first is the x axis of the figure, the second has a line for each value.
+      seeds: Of the runs of each point.
+      points: All combinations of the axes' values.
+    """
+
+    task: str
+    algorithm: str
+    axes: tuple[Axis, ...]
+    seeds: tuple[int, ...]
+    points: tuple[Point, ...]
+
+
+def parse_axis(text: str, algorithm: str | MethodSource, option: str = "--over") -> Axis:
+    """Turns "local_epochs=1,5,10" into an axis.
+
+    Args:
+      text: KEY=V1,V2,...; the values are TOML, or else text, as those of `resolve.parse_overrides`.
+      algorithm: Whose parameters can be named without "algorithms.NAME." before them.
+      option: What gave the text, for messages.
+
+    Raises:
+      UserError: If it is not of this form, or as `make_axis`.
+    """
+    key, equals, values = (part.strip() for part in text.partition("="))
+    if not equals or not key or not values:
+        raise UserError(f"{option} {text!r} is not KEY=VALUE,VALUE,..., e.g. train.local_epochs=1,5,10")
+    key = configs.method_key(key, algorithm)
+    # As a list of TOML a comma within quotes or brackets stays where it is.
+    listed = _parsed(key, f"[{values}]")
+    if not isinstance(listed, list):  # bare words among them
+        listed = [_parsed(key, value.strip()) for value in _split(values)]
+    if values.endswith(",") or any(value == "" or value is task_file.UNSET for value in listed):
+        raise UserError(f"{option} {text!r} has an empty value between two commas or at an end")
+    return make_axis(key, listed, algorithm, option)
+
+
+def _split(values: str) -> list[str]:
+    """The parts between commas that are within no brackets and no quotes."""
+    parts, depth, quote = [""], 0, ""
+    for letter in values:
+        if letter == "," and not depth and not quote:
+            parts.append("")
+            continue
+        parts[-1] += letter
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+    return parts
+
+
+def _parsed(key: str, value: str):
+    found = configs.parse_overrides([f"{key}={value}"])
+    for part in key.split("."):
+        found = found[part]
+    return found
+
+
+def make_axis(key: str, values: Sequence, algorithm: str | MethodSource, option: str = "--over") -> Axis:
+    """Makes an axis of a key, which may lack its section, and its values.
+
+    Raises:
+      UserError: If the key is unknown, or there are not two different values, all different.
+    """
+    key = configs.method_key(key, algorithm)
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise UserError(f"{option} {key} names {show_value(value)} twice; give each value once")
+    ranges = [value for value in values if isinstance(value, str) and _RANGE.fullmatch(value)]
+    if ranges:
+        needed = "stands alone and needs --samples N and --select cluster or global"
+        raise UserError(f"{option} {key}: a range, {ranges[0]}, {needed}")
+    if len(values) < 2:
+        raise UserError(f"{option} {key} has {len(values)} value{'s' * (len(values) != 1)}; a sweep needs two or more")
+    return Axis(key, tuple(values))
+
+
+def plan(
+    task: str | pathlib.Path,
+    algorithm: str,
+    axes: Sequence[Axis],
+    *,
+    seeds: Sequence[int] = (0,),
+    overrides: Mapping | None = None,
+    points: Sequence[tuple] | None = None,
+) -> Plan:
+    """Puts the configurations of all runs together, so that a wrong value is refused before anything runs.
+
+    Args:
+      task: A task file or a name in `tasks/`.
+      algorithm: The label of a method's table, by default its name.
+      axes: One or two.
+      seeds: Different ones.
+      overrides: Nested tables that replace the file's values, for all runs.
+      points: The values of each; default all combinations of the axes'.
+
+    Raises:
+      UserError: As `resolve.resolve`, or if two runs would be the same, or a key is given twice.
+    """
+    _check_axes(axes, overrides or {})
+    for place, seed in enumerate(seeds):
+        if seed in seeds[:place]:
+            raise UserError(f"--seeds names {seed} twice; give each seed once")
+    wanted = itertools.product(*(axis.values for axis in axes)) if points is None else points
+    points = []
+    for values in wanted:
+        changed = overrides or {}
+        for axis, value in zip(axes, values, strict=True):
+            changed = task_file.merged(changed, nested(axis.key, value))
+        runs = tuple(configs.resolve(task, algorithm, seed=seed, overrides=changed) for seed in seeds)
+        points.append(Point(values, _directory(axes, values), runs))
+    _check_different(axes, points)
+    return Plan(points[0].runs[0].task, algorithm, tuple(axes), tuple(seeds), tuple(points))
+
+
+def _check_axes(axes: Sequence[Axis], overrides: Mapping):
+    if len(axes) not in (1, 2):
+        raise UserError(f"a sweep is over one setting or two, not {len(axes)}")
+    if len(axes) == 2 and axes[0].key == axes[1].key:
+        raise UserError(f"--over and --and name the same key {axes[0].key}; give another second one")
+    for axis in axes:
+        found = overrides
+        for part in axis.key.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        if found is not None:
+            raise UserError(f"{axis.key} is swept over and set to {show_value(found)}, too; leave one of the two out")
+
+
+def nested(key: str, value) -> dict:
+    """Returns a value in the tables of its key: `nested("train.rounds", 3)` is `{"train": {"rounds": 3}}`."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+def _directory(axes: Sequence[Axis], values: Sequence) -> pathlib.PurePath:
+    parts = (f"{axis.name}-{show_value(value)}" for axis, value in zip(axes, values, strict=True))
+    return pathlib.PurePath(*(re.sub(r"[^\w.+-]+", "_", part, flags=re.ASCII)[:_LONGEST_NAME] for part in parts))
+
+
+def _check_different(axes: Sequence[Axis], points: Sequence[Point]):
+    """Two points with one configuration would be a flat line for a setting that does nothing."""
+    for place, point in enumerate(points):
+        for other in points[:place]:
+            names = f"{describe(axes, other.values)} and {describe(axes, point.values)}"
+            if other.runs[0].as_dict() == point.runs[0].as_dict():
+                algorithm = point.runs[0].algorithm
+                raise UserError(f"{names} are the same run of {algorithm}: another value wins, or it has no such key")
+            if other.directory == point.directory:
+                raise UserError(f"{names} would go into one directory, {point.directory}; give values that differ more")
+
+
+def describe(axes: Sequence[Axis], values: Sequence) -> str:
+    """Returns a point in words: "threshold 210, local epochs 5"."""
+    return ", ".join(f"{axis.label} {show_value(value)}" for axis, value in zip(axes, values, strict=True))
+
+
+def sweep(
+    planned: Plan,
+    out: str | pathlib.Path,
+    *,
+    data_dir: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    show_progress: bool = True,
+) -> list[dict | None]:
+    """Runs every point into `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`.
+
+    `OUT/sweep.toml` says before the first run what there will be, and `OUT/sweep.csv` is written anew after each.
+
+    Args:
+      planned: What to run.
+      out: Directory of the sweep.
+      data_dir: As in `run.run`.
+      resume: A started run goes on; one that has ended is kept in any case, so that further values or seeds can be added.
+      overwrite: Runs that are there are deleted.
+      show_progress: A line and a bar a run.
+
+    Returns:
+      The summaries, point by point and of each point seed by seed; None for a run that diverged.
+
+    Raises:
+      UserError: As `compare.run_all`.
+    """
+    out = pathlib.Path(out)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; --out must be a directory")
+    check_no_run(out, "a sweep", "sweep.toml", ["task", "algorithm", "points"], ["report.html", "sweep.csv"])
+    # The data set is kept from run to run, but only one: all points of a seed before the next.
+    order = [(number, point) for number in range(len(planned.seeds)) for point in planned.points]
+    places = [place_in(out, *point.directory.parts, f"seed-{planned.seeds[number]}") for number, point in order]
+    titles = [f"{describe(planned.axes, point.values)}, seed {planned.seeds[number]}" for number, point in order]
+    options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
+    options |= {"hold": locked(out), "begun": lambda: _write_plan(out, planned), "after_each": lambda: report.write_table(out)}
+    from tffcl.lab.batches import compare  # which imports TensorFlow: a mistake is told before
+
+    summaries = compare.run_all([point.runs[number] for number, point in order], places, titles=titles, **options)
+    points = len(planned.points)
+    return [summaries[number * points + place] for place in range(points) for number in range(len(planned.seeds))]
+
+
+def _write_plan(out: pathlib.Path, planned: Plan):
+    contents = {
+        "task": planned.task,
+        "algorithm": planned.algorithm,
+        "seeds": list(planned.seeds),
+        "keys": [axis.key for axis in planned.axes],
+        "labels": [axis.label for axis in planned.axes],
+        "points": [{"values": list(point.values), "directory": point.directory.as_posix()} for point in planned.points],
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "sweep.toml", tomli_w.dumps(contents))

@@ -1,0 +1,114 @@
+"""Options that several commands share, and what is made of them. Imports nothing heavy."""
+
+import pathlib
+
+from tffcl.validation import check_label
+
+
+def add_task_options(parser):
+    """Adds what every command on a task takes."""
+    parser.add_argument("task", metavar="TASK", help="a task file (.toml), or a name from `tffcl list tasks`")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="another value of the task, e.g. train.momentum=0.9"
+    )
+    parser.add_argument(
+        "--data-dir", metavar="D", help="where data sets are, or are put (default: $TFFCL_DATA_DIR, then TFDS's)"
+    )
+
+
+def add_run_options(parser):
+    """Adds what a command takes that makes runs of a task."""
+    add_task_options(parser)
+    parser.add_argument("--rounds", type=int, metavar="N", help="communication rounds instead of the task's")
+
+
+def add_out_options(parser):
+    """Adds where the results go, and what happens to those that are there."""
+    parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/)")
+    there = parser.add_mutually_exclusive_group()
+    there.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint; tffcl run also with more --rounds"
+    )
+    there.add_argument("--overwrite", action="store_true", help="delete what is in OUT first")
+    add_format(parser)
+
+
+def add_trust(parser):
+    """Adds whether what the files of a run name may be imported."""
+    parser.add_argument(
+        "--trust-builders",
+        action="store_true",
+        help="import and call the functions that config.toml in the directory names as builders: it may be another's",
+    )
+
+
+def add_format(parser):
+    """Adds further formats of tables and figures."""
+    parser.add_argument(
+        "--format", default="", metavar="csv,md,latex,svg,pdf", help="tables and figures in these formats beside CSV and PNG"
+    )
+
+
+def add_worker_options(parser):
+    """Adds where TFF computes."""
+    parser.add_argument(
+        "--memory", metavar="4GB", help="what the clients of a round may take at a time (default: up to half of what is free)"
+    )
+    parser.add_argument(
+        "--workers", metavar="H:P,...", help="share each round's clients among these running workers (see tffcl worker)"
+    )
+    parser.add_argument(
+        "--worker-timeout",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds of silence after which a worker counts as lost (default: 30)",
+    )
+
+
+def overrides(options) -> dict:
+    """Returns what `--set` and `--rounds` say, as nested tables."""
+    pairs = [_with_section(pair, options) for pair in options.set]
+    if getattr(options, "rounds", None) is not None:
+        pairs.append(f"train.rounds={options.rounds}")
+    return overrides_of(pairs)
+
+
+def _with_section(pair: str, options) -> str:
+    """Puts the section before a key of [train] or of the method that runs, as --over takes them."""
+    key, equals, value = pair.partition("=")
+    if not equals or "." in key or not key.strip():
+        return pair
+    from tffcl.lab.tasks import resolve
+
+    return f"{resolve.full_key(options.task, getattr(options, 'algorithm', None), key.strip())}={value}"
+
+
+def overrides_of(pairs: list[str]) -> dict:
+    """Returns pairs SECTION.KEY=VALUE as nested tables."""
+    from tffcl.lab.tasks import resolve
+
+    return resolve.parse_overrides(pairs) if pairs else {}
+
+
+def workers(options):
+    """Returns the workers that are asked for, None for this machine's own."""
+    if not options.workers:
+        return None
+    from tffcl.runtime import RemoteWorkers
+
+    return RemoteWorkers.parse(options.workers, options.worker_timeout)
+
+
+def task_name(task: str) -> str:
+    """Returns what directories call a task; UserError if its file's name can be that of none."""
+    name = pathlib.Path(task).stem
+    check_label(name, "the name of a task")
+    return name
+
+
+def print_report(out, options=None):
+    """Writes tables, figures and the page of a directory, and prints the table."""
+    from tffcl.lab.reporting.terminal import print_report
+
+    print_report(out, getattr(options, "format", ""))

@@ -1,0 +1,91 @@
+"""`tffcl similarity`, `tffcl show` and `tffcl angles`, which train nothing: their options, and what they print."""
+
+import pathlib
+
+from tffcl.errors import UserError
+from tffcl.lab.cli import command_options as shared
+
+
+def add_similarity(parser):
+    """Adds the options of `tffcl similarity`."""
+    shared.add_task_options(parser)
+    parser.add_argument(
+        "--signature", default="subspace", metavar="S", help="what clients tell about their data (default: subspace)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S")
+    parser.add_argument("--map", action="store_true", help="also umap.png, the clients as points, those that are alike near each other")
+    parser.add_argument("--out", metavar="OUT", help="directory of matrix and pictures (default: below runs/)")
+
+
+def add_show(parser):
+    """Adds the options of `tffcl show`."""
+    shared.add_task_options(parser)
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides who gets which examples (default: 0)")
+    parser.add_argument("--out", metavar="OUT", help="directory of the pictures (default: below runs/)")
+
+
+def add_angles(parser):
+    """Adds the options of `tffcl angles`."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: the paper's four)")
+    parser.add_argument("--vectors", type=int, default=2, metavar="P", help="of each set (default: 2)")
+    parser.add_argument(
+        "--preprocessing", default="raw", metavar="HOW", help="raw (the default and the paper's), centred, normalized, grey"
+    )
+    parser.add_argument("--samples", type=int, metavar="N", help="images of each set (default: all)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides what is random (default: 0)")
+    parser.add_argument("--data-dir", metavar="D", help="where data sets are, or are put")
+    parser.add_argument("--out", default="runs/angles", metavar="OUT", help="of angles.png (default: %(default)s)")
+    parser.add_argument(
+        "--gaussians", action="store_true", help="instead: other distances beside angles, on Gaussians (PACFL Table 5)"
+    )
+
+
+def similarity(options):
+    """Says how alike the clients of a task are."""
+    from tffcl.lab.batches import similarity
+    from tffcl.lab.tasks import catalog, resolve, task_file
+
+    name, overrides = options.signature, shared.overrides(options)
+    method = catalog.SIGNATURES.get(name, "composed")
+    if method == "composed":  # one that no method is named after, or a builder of the user's own
+        overrides = task_file.merged({"algorithms": {"composed": {"signature": name}}}, overrides)
+    resolved = resolve.resolve(options.task, method, seed=options.seed, overrides=overrides)
+    out = options.out or f"runs/{shared.task_name(options.task)}/similarity/{name.replace(':', '.')}"
+    print(similarity.similarity(resolved, out, data_dir=options.data_dir, map_clients=options.map))
+
+
+def show(options):
+    """Says who holds what."""
+    from tffcl.lab.batches import show
+    from tffcl.lab.tasks import resolve
+
+    # Any method would do, and no model is built: without its keys' check TensorFlow is not imported.
+    overrides = shared.overrides(options)
+    resolved = resolve.resolve(options.task, "fedavg", seed=options.seed, overrides=overrides, check_model=False)
+    out = options.out or f"runs/{shared.task_name(options.task)}/show"
+    print(show.show(resolved, out, data_dir=options.data_dir))
+
+
+def angles(options):
+    """Says how far whole data sets are apart."""
+    if options.gaussians:
+        from tffcl.lab.batches import gaussian_table
+
+        if options.names:
+            raise UserError(f"--gaussians needs no data sets; given: {', '.join(options.names)}")
+        print(gaussian_table.gaussian_table(seed=options.seed).to_text())
+        return
+    from tffcl.lab.batches import dataset_angles
+
+    found = dataset_angles.dataset_angles(
+        options.names or dataset_angles.PACFL_SETS,
+        num_vectors=options.vectors,
+        data_dir=options.data_dir,
+        preprocessing=options.preprocessing,
+        samples=options.samples,
+        seed=options.seed,
+    )
+    from tffcl.lab.reporting import figures
+
+    picture = figures.save(found.figure(), pathlib.Path(options.out) / "angles.png")
+    print(f"{found.to_text()}\nwritten: {picture}")

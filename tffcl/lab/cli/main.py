@@ -1,0 +1,311 @@
+"""The command line. Nothing heavy is imported before a command needs it: `--help` and `list` answer at once."""
+
+import argparse
+import contextlib
+import io
+import os
+import pathlib
+import signal
+import sys
+
+from tffcl.errors import UserError, printable, tell, unknown
+from tffcl.lab.cli import (
+    command_options,
+    init_command,
+    look_command,
+    run_command,
+    study_command,
+    sweep_command,
+)
+from tffcl.lab.cli import (
+    listing as completion,
+)
+from tffcl.lab.reporting import formats
+from tffcl.runtime import memory
+
+_LISTS = (
+    "algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations", "encoders",
+)  # fmt: skip
+_LONGEST = 500  # characters of what a user gave in a message
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with the nearest name."""
+
+    def error(self, message):
+        kind, _, words = message.partition(": ")
+        if kind == "unrecognized arguments" and "=" in words.split()[0] and not words.startswith("-"):
+            message += "; every KEY=VALUE has a --set of its own"
+        if kind == "unrecognized arguments" and words.startswith("--seeds") and self.prog in ("tffcl", "tffcl run"):
+            message += "; tffcl compare runs several seeds"
+        message = " ".join(message.split())
+        message = message if len(message) <= _LONGEST or "(allowed" in message else f"{message[:_LONGEST]}..."
+        self.exit(2, f"tffcl: {printable(message)} (see {self.prog} --help)\n")
+
+    def _check_value(self, action, value):
+        if action.choices is not None and value not in action.choices:
+            raise argparse.ArgumentError(
+                None, str(unknown("kind" if action.dest == "what" else action.dest, value, action.choices))
+            )
+
+
+def _command(commands, name, function, description):
+    parser = commands.add_parser(name, help=description, description=description[0].upper() + description[1:] + ".")
+    parser.set_defaults(function=function)
+    return parser
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Builds the parser of all commands."""
+    parser = _Parser(prog="tffcl", description="Clustered federated learning on TensorFlow Federated.")
+    parser.add_argument(
+        "--print-completion",
+        action=completion.PrintCompletion,
+        choices=completion.SHELLS,
+        metavar="SHELL",
+        help='completion for bash or zsh: eval "$(tffcl --print-completion bash)"',
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    _add_first_steps(commands)
+    _add_experiments(commands)
+    _add_looks(commands)
+    _add_finished(commands)
+    return parser
+
+
+def _add_first_steps(commands):
+    """The commands of who begins: demo, list, init, doctor."""
+    demo = _command(
+        commands,
+        "demo",
+        run_command.demo,
+        "three methods on handwritten digits in four rotations; no network, no options needed",
+    )
+    run_command.add_demo(demo)
+
+    listing = _command(commands, "list", _list, "what there is, a line each")
+    listing.add_argument("what", nargs="?", choices=_LISTS, metavar=f"[{'|'.join(_LISTS)}]")
+    listing.add_argument("name", nargs="?", metavar="NAME", help="the keys that this one takes in a task file")
+
+    init = _command(commands, "init", init_command.init, "a commented task file of your own, to start from")
+    init_command.add_init(init)
+
+    doctor = _command(commands, "doctor", _doctor, "facts of this installation: versions, cores, TFF's worker, data directory")
+    doctor.add_argument("--fix", action="store_true", help="install the packages that are missing beside tffcl, if any are")
+    doctor.add_argument("--check", action="store_true", help="also start the worker and run a computation in it")
+    doctor.add_argument("--data-dir", metavar="D")
+
+
+def _add_experiments(commands):
+    """The commands that train: run, compare, sweep, study; and results."""
+    run = _command(commands, "run", run_command.run, "run one method on a task")
+    run_command.add_run(run)
+
+    compare = _command(commands, "compare", run_command.compare, "run methods side by side: one table, one report")
+    run_command.add_compare(compare)
+
+    sweep = _command(commands, "sweep", _sweep, "run one method over the values of a setting: one table, one figure")
+    command_options.add_run_options(sweep)
+    sweep_command.add_sweep(sweep)
+    command_options.add_out_options(sweep)
+
+    study = _command(commands, "study", _study, "a paper's table: its cells run, beside the published numbers")
+    study_command.add_study(study)
+    command_options.add_worker_options(study)
+    study_command.add_results(_command(commands, "results", _results, "RESULTS.md from the kept results of studies"))
+
+
+def _add_looks(commands):
+    """The commands that look at data without training: similarity, show, angles."""
+    similarity = _command(commands, "similarity", look_command.similarity, "no training: how alike the clients' data are")
+    look_command.add_similarity(similarity)
+    show = _command(commands, "show", look_command.show, "no training: who holds what of a task, in pictures and a few lines")
+    look_command.add_show(show)
+    about = "no training: angles between whole data sets (PACFL Table 1)"
+    look_command.add_angles(_command(commands, "angles", look_command.angles, about))
+
+
+def _add_finished(commands):
+    """The commands of finished runs and of deployments: newcomers, export, worker, report."""
+    newcomers = _command(
+        commands, "newcomers", _newcomers, "clients that a run held out join it: their clusters and accuracies"
+    )
+    newcomers.add_argument("out", metavar="OUT", help="what `run` or `compare` wrote, for a task with newcomers.clients")
+    newcomers.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+    command_options.add_trust(newcomers)
+
+    export = _command(commands, "export", _export, "a finished run as files for a TFF deployment, or proof that such files run")
+    export.add_argument("out", nargs="?", metavar="OUT", help="what `run` wrote")
+    export.add_argument("--to", metavar="DIR", help="directory to write; a new or an empty one")
+    export.add_argument("--check", metavar="DIR", help="load every file of an export, run it, compare the numbers")
+    export.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+    command_options.add_trust(export)
+
+    worker = _command(commands, "worker", _worker, "run the TFF worker of this installation for the rounds of another machine")
+    worker.add_argument(
+        "--port", type=int, required=True, metavar="P", help="on all addresses of this machine, unencrypted: close it to others"
+    )
+    worker.add_argument("--max-concurrent", type=int, metavar="N", help="client computations at a time (default: one a core)")
+
+    report = _command(
+        commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison"
+    )
+    report.add_argument("out", metavar="OUT", help="what `run`, `compare` or `sweep` wrote")
+    command_options.add_format(report)
+
+
+def _hear_no_more(arguments):
+    """Ignores Ctrl-C where the process is about to end: a second one would print tracebacks of whatever is being taken down."""
+    if arguments is None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+      arguments: Of the command line; default `sys.argv[1:]`.
+
+    Returns:
+      0; 1 if a run of a comparison failed; 2 for what the user can mend, said in one line; 130 after Ctrl-C, and after SIGTERM
+      or SIGHUP in a run.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows ? for a β
+    options = build_parser().parse_args(arguments)
+    try:
+        _check_no_nul(options)
+        formats.parse_formats(getattr(options, "format", ""))
+        with _memory(options):
+            return options.function(options) or 0
+    except ModuleNotFoundError as error:
+        from tffcl.lab.cli import installation
+
+        if not installation.missing_packages():
+            raise
+        tell(f"{error.name} is not installed; tffcl doctor --fix installs what is missing")
+        return 2
+    except UserError as error:
+        _hear_no_more(arguments)
+        tell(str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        _hear_no_more(arguments)
+        tell("stopped")
+        return 130
+    except PermissionError as error:
+        tell(f"{error.filename} cannot be written or read: {error.strerror}")
+        return 2
+    except (FileExistsError, NotADirectoryError) as error:
+        tell(f"{error.filename} is a file; it must be a directory")
+        return 2
+    except MemoryError as error:
+        tell(f"the memory of this machine is not enough: {str(error) or 'allocation failed'}")
+        return 2
+    except BrokenPipeError:  # `tffcl ... | head`: nobody reads on
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+        return 0
+    except (ConnectionError, TimeoutError):  # of a network, not of files
+        raise
+    except OSError as error:  # a full disk, a name that is too long
+        name = str(error.filename or "a file")
+        name = name if len(name) <= 150 else f"{name[:70]}...{name[-70:]}"
+        tell(f"{name} cannot be written or read: {error.strerror or error}")
+        return 2
+
+
+def _check_no_nul(options):
+    for name, value in vars(options).items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and "\0" in text:
+                raise UserError(f"{name} is {text[:100]!r}; a NUL character is not allowed")
+
+
+def _memory(options):
+    given = getattr(options, "memory", None)
+    return contextlib.nullcontext() if given is None else memory.budget(memory.parse_bytes(given))
+
+
+def _export(options):
+    given = {"data_dir": options.data_dir, "trust_builders": options.trust_builders}
+    if options.check:
+        if options.out or options.to:
+            raise UserError("give --check DIR alone, or OUT and --to DIR")
+        from tffcl.export import manifest
+
+        manifest.read_manifest(pathlib.Path(options.check))  # one that is not there is told before TensorFlow is imported
+        from tffcl.lab.tasks import export_check
+
+        for line in export_check.check_export(options.check, **given):
+            print(line)
+        return
+    if not (options.out and options.to):
+        raise UserError("tffcl export needs OUT and --to DIR, or --check DIR")
+    from tffcl.lab.tasks import resolve
+
+    resolve.load_run_config(options.out, trust_builders=options.trust_builders)
+    from tffcl.export import writer
+    from tffcl.lab.tasks import export_run
+
+    written = export_run.export_run(options.out, options.to, **given)
+    print(writer.describe(written, options.to))
+
+
+def _worker(options):
+    from tffcl import runtime
+
+    given = options.max_concurrent
+    if given is not None and given < 1:
+        raise UserError(f"--max-concurrent is {given}; it must be 1 or more")
+    runtime.serve(options.port, runtime.WorkerSettings(given) if given else runtime.WorkerSettings())
+
+
+def _sweep(options):
+    return sweep_command.sweep(options, command_options.overrides(options))
+
+
+def _study(options):
+    return study_command.study(options, command_options.overrides_of(options.set), command_options.workers)
+
+
+def _results(options):
+    study_command.results(options)
+
+
+def _newcomers(options):
+    from tffcl.lab.reporting import files
+
+    one, given = files.is_run(options.out), {"data_dir": options.data_dir, "trust_builders": options.trust_builders}
+    if not one:
+        files.find_runs(options.out)
+    from tffcl.lab.batches import newcomers
+    from tffcl.lab.reporting import newcomers_table
+
+    if one:
+        print(newcomers.describe(newcomers.join_newcomers(options.out, **given)))
+        return
+    newcomers.join_all(options.out, **given)
+    print(newcomers_table.write_table(options.out))
+
+
+def _report(options):
+    command_options.print_report(options.out, options)
+
+
+def _list(options):
+    from tffcl.lab.cli import explain, listing
+
+    lines = explain.explain(options.what, options.name) if options.name else listing.listing(options.what, _LISTS)
+    print("\n".join(lines))
+
+
+def _doctor(options):
+    from tffcl.lab.cli import doctor, installation
+
+    if options.fix:
+        return installation.fix()
+
+    for name, fact in doctor.facts(options.data_dir, check=options.check):
+        print(f"{name:<24}{fact}")

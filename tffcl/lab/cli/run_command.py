@@ -1,0 +1,106 @@
+"""`tffcl run`, `tffcl compare` and `tffcl demo`: their options, and the runs by them."""
+
+import pathlib
+
+from tffcl.errors import UserError
+from tffcl.lab.cli import command_options as shared
+from tffcl.lab.cli.sweep_command import parse_seeds
+
+_DEMO = ("pacfl", "fedavg", "solo")
+
+
+def add_demo(parser):
+    """Adds the options of `tffcl demo`."""
+    parser.add_argument("--out", default="runs/demo", metavar="OUT", help="directory of the results (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint; default: from the start")
+
+
+def add_run(parser):
+    """Adds the options of `tffcl run`."""
+    shared.add_run_options(parser)
+    parser.add_argument(
+        "--algorithm",
+        required=True,
+        metavar="A",
+        help="a label of the task's [algorithms], or a name from `tffcl list algorithms`",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides everything that is random (default: 0)")
+    shared.add_out_options(parser)
+    shared.add_worker_options(parser)
+
+
+def add_compare(parser):
+    """Adds the options of `tffcl compare`."""
+    shared.add_run_options(parser)
+    parser.add_argument("--algorithms", metavar="A,B,C", help="default: those that the task names")
+    parser.add_argument(
+        "--seeds", default="0", metavar="0,1,2", help="default: 0; others are added to those that OUT has already"
+    )
+    parser.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="local=75",
+        help="rounds and bytes to an accuracy; evaluates every round",
+    )
+    shared.add_out_options(parser)
+    shared.add_worker_options(parser)
+
+
+def demo(options):
+    """Compares three methods on the embedded default."""
+    from tffcl.lab.batches import compare
+    from tffcl.lab.tasks import resolve
+
+    configs = [resolve.resolve("demo_digits", algorithm, seed=options.seed) for algorithm in _DEMO]
+    compare.compare(configs, options.out, resume=options.resume, overwrite=not options.resume)
+    shared.print_report(options.out)
+
+
+def run(options):
+    """Runs one method."""
+    from tffcl.lab.tasks import resolve, task_file
+
+    if "," in options.algorithm and options.algorithm not in task_file.load_task(options.task).contents.get("algorithms", {}):
+        names = options.algorithm[:100]
+        raise UserError(f"--algorithm {names!r} is not one method; tffcl compare --algorithms {names} runs several")
+    resolved = resolve.resolve(options.task, options.algorithm, seed=options.seed, overrides=shared.overrides(options))
+    from tffcl.lab.batches import run_time_estimate  # which imports TensorFlow: a mistake is told before
+    from tffcl.lab.batches.run import run
+    from tffcl.runs.directory import check_claim
+
+    out = options.out or f"runs/{shared.task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
+    how = {"resume": options.resume, "overwrite": options.overwrite}
+    workers = shared.workers(options)
+    check_claim(pathlib.Path(out), resolved.as_dict(), **how, longer=True)
+    if not options.resume:
+        run_time_estimate.started(
+            [run_time_estimate.Job(options.algorithm, resolved, pathlib.Path(out))], options.data_dir, anew=True, trial=not workers
+        )
+    run(resolved, out, data_dir=options.data_dir, **how, workers=workers)
+    shared.print_report(out, options)
+
+
+def compare(options) -> int:
+    """Runs methods side by side; returns 1 if a run failed."""
+    from tffcl.lab.reporting import targets
+    from tffcl.lab.tasks import resolve, task_file
+
+    wanted = [targets.parse_target(text) for text in options.target]
+    overrides = shared.overrides(options)
+    if wanted:
+        overrides = task_file.merged({"evaluation": {"every": 1}}, overrides)
+    names = options.algorithms.split(",") if options.algorithms else task_file.named_algorithms(options.task)
+    seeds = parse_seeds(options.seeds)
+    configs = [
+        resolve.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in map(str.strip, names)
+    ]
+    from tffcl.lab.batches import compare  # which imports TensorFlow: a mistake is told before
+
+    out = options.out or f"runs/{shared.task_name(options.task)}"
+    how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite, "targets": wanted}
+    how |= {"others": lambda name: resolve.resolve(options.task, name, overrides=overrides)}
+    summaries = compare.compare(configs, out, **how, workers=shared.workers(options))
+    shared.print_report(out, options)
+    return 1 if None in summaries else 0

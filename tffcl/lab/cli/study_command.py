@@ -1,0 +1,117 @@
+"""`tffcl study` and `tffcl results`: their options and what they print."""
+
+import pathlib
+from collections.abc import Mapping
+
+from tffcl.errors import UserError, printable
+from tffcl.lab.cli.sweep_command import parse_seeds
+from tffcl.regular_files import write_text
+
+
+def add_study(parser):
+    """Adds the options of `tffcl study`."""
+    parser.add_argument("name", metavar="NAME", help="a study from `tffcl list studies`, or a study file (.toml)")
+    parser.add_argument("--only", action="append", default=[], metavar="COLUMN/ROW", help="some cells, e.g. FMNIST, */PACFL")
+    parser.add_argument("--seeds", metavar="0,1,2", help="default: the study's")
+    parser.add_argument("--rounds", type=float, default=1.0, metavar="R", help="a share of each task's rounds, or their number")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value of all tasks")
+    parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/studies/)")
+    parser.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+    parser.add_argument("--overwrite", action="store_true", help="run anew what has been run; default: go on")
+    parser.add_argument("--keep-checkpoints", action="store_true", help="of finished runs, for `tffcl export`")
+    only = "run nothing: the table of what has been run, of --only and --seeds if given"
+    parser.add_argument("--table-only", action="store_true", help=only)
+
+
+def add_results(parser):
+    """Adds the options of `tffcl results`."""
+    parser.add_argument("directory", nargs="?", metavar="DIR", help="results of studies (default: tasks/results)")
+    parser.add_argument("--to", metavar="FILE", help="default: RESULTS.md beside DIR")
+
+
+def study(options, overrides: dict, workers) -> int:
+    """Runs a study, or makes its table again; `workers(options)` are its workers, if any. Returns 1 if a run failed."""
+    from tffcl.lab.batches import study_files
+
+    found = study_files.load_study(options.name)
+    out = pathlib.Path(options.out or _default_out(found.name, options.rounds))
+    seeds = () if options.seeds is None else parse_seeds(options.seeds)
+    if options.table_only:
+        names = [(cell.column, cell.row) for cell in study_files.chosen(found, options.only)] if options.only else None
+        _show_table(found.name, out, options, {"cells": names, "seeds": seeds})
+        return 0
+    from tffcl.lab.tasks import resolve, task_file
+
+    cells = [cell for cell in study_files.chosen(found, options.only) if not cell.missing]
+    for cell in cells:
+        resolve.check_before_imports(cell.task, cell.method, overrides=task_file.merged(cell.overrides, overrides))
+    from tffcl.lab.batches import study as studies  # which imports TensorFlow: a mistake is told before
+
+    planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)
+    failed = studies.run_study(
+        planned,
+        out,
+        data_dir=options.data_dir,
+        overwrite=options.overwrite,
+        keep_checkpoints=options.keep_checkpoints,
+        workers=workers(options),
+    )
+    write_tables(out)
+    return 1 if failed else 0
+
+
+def _show_table(name: str, out: pathlib.Path, options, asked: Mapping):
+    """Prints the table of what has been run; of a study of which nothing has been run here, that of the kept results.
+
+    Args:
+      name: Of the study.
+      out: Where it is, or would be by default.
+      options: Of the command.
+      asked: Which cells and seeds, as `read_study` takes them.
+    """
+    from tffcl.lab.reporting import study_table
+    from tffcl.lab.tasks.task_file import task_directory
+
+    if options.out is not None or out.exists():
+        write_tables(out, asked)
+        return
+    ran = ", ".join(map(str, sorted([*out.parent.glob(name), *out.parent.glob(f"{name}-rounds-*")])))
+    directory = task_directory() / "results" / name
+    if options.rounds == 1 and (directory / study_table.CONTENTS).is_file():
+        print(f"{study_table.to_text(study_table.read_study(directory, **asked))}\n\nkept results: {directory}")
+        if ran:
+            print(f"run here, with other rounds: {ran}; --out DIR shows the table of one")
+    else:
+        raise UserError(f"{out} holds no results of a study{f'; there is {ran}: name it with --out' if ran else ''}")
+
+
+def _default_out(name: str, rounds: float) -> str:
+    return f"runs/studies/{name}" + ("" if rounds == 1 else f"-rounds-{rounds:g}")
+
+
+def write_tables(out: pathlib.Path, asked: Mapping | None = None):
+    """Writes the table of a study as CSV and Markdown, and prints it, or the part of it that is asked for (see `read_study`)."""
+    from tffcl.lab.reporting import study_table
+
+    results = out if (out / study_table.CONTENTS).is_file() else out / "results"
+    read = study_table.read_study(results)
+    if any(each.noted["measure"] in study_table.EPSILONS and each.here.count for each in read.results):
+        from tffcl.lab.reporting import figures
+
+        figures.save(figures.privacy_figure(read), results / study_table.PICTURE)
+    write_text(results / "table.csv", study_table.to_csv(read))
+    write_text(results / "table.md", study_table.to_markdown(read))
+    print(printable(study_table.to_text(study_table.read_study(results, **asked) if asked else read), keep="\n"))
+    print(f"\nresults: {results}")
+
+
+def results(options):
+    """Writes the page of all studies that have been kept."""
+    from tffcl.lab.reporting.results_page import results_page, write_leagues
+    from tffcl.lab.tasks.task_file import task_directory
+
+    directory = pathlib.Path(options.directory) if options.directory else task_directory() / "results"
+    target = pathlib.Path(options.to) if options.to else directory.parent / "RESULTS.md"
+    write_text(target, results_page(directory))
+    for written in (target, *write_leagues(directory)):
+        print(f"written: {written}")

@@ -1,0 +1,85 @@
+"""`tffcl sweep`: its options, and a sweep or a search by them."""
+
+import pathlib
+from collections.abc import Mapping
+
+from tffcl.errors import UserError
+
+
+def add_sweep(parser):
+    """Adds the options of `tffcl sweep` that no other command has."""
+    parser.add_argument(
+        "--algorithm",
+        required=True,
+        metavar="A",
+        help="a label of the task's [algorithms], or a name from `tffcl list algorithms`",
+    )
+    parser.add_argument(
+        "--over",
+        required=True,
+        metavar="KEY=V1,V2,V3",
+        help="a key as for --set and its values; A's own keys and train's need no section",
+    )
+    parser.add_argument("--and", dest="second", metavar="KEY=W1,W2", help="a second setting: a line for each of its values")
+    parser.add_argument("--seeds", default="0", metavar="0,1,2")
+    parser.add_argument(
+        "--select", metavar="cluster|global", help="pick the best point by validation accuracy; only that one is tested"
+    )
+    parser.add_argument("--samples", type=int, metavar="N", help="with --select: N points at random; values may be LOW..HIGH")
+    parser.add_argument("--halving", type=int, default=0, metavar="H", help="with --select: stop bad points early, keep 1/H")
+    parser.add_argument("--fresh-seeds", type=int, default=3, metavar="N", help="with --select: to test with (default: 3)")
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Turns "0,1,2" into numbers.
+
+    Raises:
+      UserError: If it is something else.
+    """
+    try:
+        return [int(seed) for seed in text.split(",")]
+    except ValueError:
+        raise UserError(f"--seeds {text[:100]!r} must be whole numbers with commas between, e.g. 0,1,2") from None
+
+
+def sweep(options, overrides: Mapping) -> int:
+    """Runs a sweep, or with `--select` a search; returns 1 if a run failed."""
+    from tffcl.lab.batches import sweep
+    from tffcl.lab.reporting.terminal import print_report
+    from tffcl.lab.tasks import declared, resolve
+
+    source = resolve.find_source(options.task, options.algorithm, overrides)
+    source = declared.declared(source) or source
+    texts = [("--over", options.over), *([("--and", options.second)] if options.second else [])]
+    if options.select:
+        return _search(options, overrides, source, texts)
+    if options.samples or options.halving:
+        raise UserError("--samples and --halving choose among points; say by which accuracy with --select cluster")
+    axes = [sweep.parse_axis(text, source, option) for option, text in texts]
+    planned = sweep.plan(options.task, options.algorithm, axes, seeds=parse_seeds(options.seeds), overrides=overrides)
+    out = options.out or _default_out("sweep", options, axes)
+    summaries = sweep.sweep(planned, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
+    print_report(out, options.format)
+    return 1 if None in summaries else 0
+
+
+def _default_out(kind: str, options, axes) -> str:
+    return f"runs/{pathlib.Path(options.task).stem}/{kind}-{options.algorithm}-{'-'.join(axis.name for axis in axes)}"
+
+
+def _search(options, overrides: Mapping, source, texts) -> int:
+    from tffcl.lab.batches import search, sweep
+    from tffcl.lab.reporting import search_table
+
+    chosen = search.SearchOptions(options.select, options.halving, options.fresh_seeds)
+    seeds, points = parse_seeds(options.seeds), None
+    if options.samples:
+        axes, points = search.random_axes(texts, source, options.samples, seeds[0])
+    else:
+        axes = [sweep.parse_axis(text, source, option) for option, text in texts]
+    planned = sweep.plan(options.task, options.algorithm, axes, seeds=seeds, overrides=overrides, points=points)
+    out = options.out or _default_out("search", options, axes)
+    how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite}
+    found = search.search(planned, out, chosen, **how)
+    print(search_table.to_text(found))
+    return 1 if None in found["picked"]["test"]["cluster"] else 0

@@ -1,0 +1,227 @@
+"""The way in: from what a task file says to a federated data set."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from tffcl.errors import UserError
+from tffcl.lab.datasets import registry as catalog
+from tffcl.lab.datasets.core import Dataset, FederatedDataset, Images, Partition
+from tffcl.lab.datasets.distinct_images import pool
+from tffcl.lab.datasets.joined_datasets import mixture
+from tffcl.lab.datasets.normalization import normalized
+from tffcl.lab.datasets.server_data import hold_out_server
+from tffcl.lab.datasets.subset import reduced
+from tffcl.lab.datasets.validation_split import hold_out_validation
+from tffcl.references import find_function, made_by
+from tffcl.validation import Whole, check_options, check_value, keys_of
+
+# Partitions of several sets at once, and how these become one.
+_MIXTURES = {"hybrid": {"labels": "common"}, "mix4": {"labels": "apart"}}
+
+# Options of every data set, beside those of its loader, are those of these two functions.
+_OF_EVERY_SET = (normalized, reduced)
+_AFTERWARDS = (hold_out_server, hold_out_validation)
+
+
+def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir: str | None = None) -> FederatedDataset:
+    """Loads a data set and hands it out to clients.
+
+    Args:
+      dataset: `name` (see `registry.DATASETS`), or `builder = "module:function"` that makes a `core.Dataset`, and options:
+        `normalization` ("pacfl", "unit", "half"), `subset` and `test_subset` (how many examples to keep),
+        `server_examples` (how many of these the server has for itself, equally many of each class; 0 by default),
+        `server_split` ("train": training images, which no client has then; "test": copies of test images), `validation` (the
+        share of each client's training examples that is held out of training) and those of its loader. For the partitions
+        hybrid and mix4, `names` instead of `name`: several sets; options then hold for each of them, but `server_examples` and
+        `server_split` for all together.
+      partition: `name` (see `registry.PARTITIONS`), or `builder = "module:function"` of `(dataset, *, seed, ...)` that makes
+        a `core.Partition`, and the options of its function.
+      seed: Decides subset, the server's images and partition.
+      data_dir: Where data sets are; see `storage.resolve`.
+
+    Raises:
+      UserError: For what a user can mend: unknown names and options, values that are impossible, data that is
+        missing or damaged, a client without training examples.
+    """
+    check_value("seed", seed, Whole)
+    name, function, rule = find_function("partition", _mapping("partition", partition), catalog.functions(catalog.PARTITIONS))
+    # Before the data is read: a mistyped option is answered at once.
+    rule = check_options(f"partition {name}", function, rule, given=("seed",))
+    asked = dict(_mapping("dataset", dataset))
+    for_server, for_validation = (_taken(asked, function) for function in _AFTERWARDS)
+    mixing, also = _MIXTURES.get(name), [key for function in _AFTERWARDS for key in _options_of(function)]
+    whole = load_dataset(asked, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=also)
+    whole, server = hold_out_server(whole, seed=seed, **for_server)
+    split = made_by("partition", name, function, Partition, whole, seed=seed, **rule)
+    return hold_out_validation(federated(whole, split, name, server), seed=seed, **for_validation)
+
+
+def check_settings(dataset: Mapping, partition: Mapping):
+    """Checks names, options and values as `load_federated` does, without reading data; what a user's own function takes is left to it.
+
+    Raises:
+      UserError: As `load_federated`, but for what only the data show.
+    """
+    asked, name = dict(_mapping("dataset", dataset)), "this partition"
+    for function in (*_AFTERWARDS, *_OF_EVERY_SET):
+        _taken(asked, function)
+    if "builder" not in _mapping("partition", partition):
+        name, function, rule = find_function("partition", partition, catalog.functions(catalog.PARTITIONS))
+        if name in catalog.PARTITIONS:
+            check_options(f"partition {name}", function, rule, given=("seed",), also=("name",))
+    names = asked.pop("names", None) if name in _MIXTURES else None
+    if "builder" in asked or name in _MIXTURES and not isinstance(names, list):
+        return
+    common = [key for function in (*_AFTERWARDS, *_OF_EVERY_SET) for key in _options_of(function)]
+    for table in [{**asked, "name": each} for each in names] if names else [asked]:
+        found, load, rest = find_function("dataset", table, catalog.functions(catalog.DATASETS))
+        if found in catalog.DATASETS:
+            check_options(f"dataset {found}", load, rest, given=("data_dir",), also=("name", *common))
+
+
+def load_dataset(
+    dataset: Mapping,
+    *,
+    seed: int,
+    data_dir: str | None = None,
+    mixing: Mapping | None = None,
+    partition: str = "this partition",
+    also: Collection[str] = (),
+) -> Dataset:
+    """Loads one data set, or several as one.
+
+    Args:
+      dataset: As in `load_federated`, without the options of the server's images.
+      seed: Decides the subset.
+      data_dir: As in `load_federated`.
+      mixing: How several sets become one (keywords of `mixture`); None if there must be one.
+      partition: For messages, what the data is for.
+      also: For messages, options that the caller has read itself.
+
+    Raises:
+      UserError: As in `load_federated`.
+    """
+    asked = dict(_mapping("dataset", dataset))
+    names = asked.pop("names", None)
+    if mixing is None:
+        if names is not None:
+            raise UserError(f"{partition} is of one data set: name = '...' (hybrid and mix4 take names = [...])")
+        return _load_one(asked, seed=seed, data_dir=data_dir, also=also)
+    listed = isinstance(names, Sequence) and all(isinstance(each, str) for each in names)
+    if {"name", "builder"} & set(asked) or not listed or isinstance(names, str) or not 2 <= len(names) == len(set(names)):
+        raise UserError(f"{partition} is of several data sets: dataset needs different names = ['...', '...'], no name")
+    sets = [_load_one({**asked, "name": each}, seed=seed, data_dir=data_dir, also=also) for each in names]
+    return mixture(sets, **mixing)
+
+
+def _load_one(asked: Mapping, *, seed, data_dir, also) -> Dataset:
+    name, load, rest = find_function("dataset", asked, catalog.functions(catalog.DATASETS))
+    convention, size = (_taken(rest, function) for function in _OF_EVERY_SET)
+    common = [key for function in _OF_EVERY_SET for key in _options_of(function)]
+    own = check_options(f"dataset {name}", load, rest, given=("data_dir",), also=(*common, *also))
+    loaded = made_by("dataset", name, load, Dataset, data_dir=data_dir, **own)
+    return reduced(normalized(loaded, **convention), seed=seed, **size)
+
+
+def _options_of(function: Callable) -> list[str]:
+    return [key for key in keys_of(function) if key != "seed"]
+
+
+def _taken(asked: dict, function: Callable) -> dict:
+    """Takes the options of a function out of a user's, checked."""
+    taken = {key: asked.pop(key) for key in _options_of(function) if key in asked}
+    return check_options("dataset", function, taken, given=("seed",))
+
+
+def _mapping(kind, section):
+    if not isinstance(section, Mapping):
+        raise UserError(f"{kind} is {section!r}; it must have a name and options, e.g. {{name = '...'}}")
+    return section
+
+
+def federated(dataset: Dataset, partition: Partition, name: str, server: Images | None = None) -> FederatedDataset:
+    """Puts a data set and a partition of it together.
+
+    Args:
+      dataset: The data set.
+      partition: Who holds what of it.
+      name: The partition's name.
+      server: The server's own images, or None.
+
+    Raises:
+      UserError: If a client has no training examples, or the partition has examples that are not there.
+    """
+    where = f"partition {name} of {dataset.name}"
+    groups = checked_groups(partition.groups, where)
+    for_training = checked_indices(partition.train, len(dataset.train), "training", where)
+    for_tests = checked_indices(partition.test, len(dataset.test), "test", where)
+    for client, index in enumerate(for_training):
+        if not len(index):
+            raise UserError(f"client {client} has no training examples under {where}")
+    train, train_indices = pool(dataset.train, for_training, partition.transforms, dataset.num_classes)
+    test, test_indices = pool(dataset.test, for_tests, partition.transforms, dataset.num_classes)
+    return FederatedDataset(
+        name=f"{dataset.name}/{name}",
+        train=train,
+        test=test,
+        num_classes=dataset.num_classes,
+        mean=dataset.mean,
+        std=dataset.std,
+        train_indices=train_indices,
+        test_indices=test_indices,
+        true_groups=groups,
+        class_names=dataset.class_names,
+        note=dataset.note,
+        server=server,
+        transforms=partition.transforms,
+    )
+
+
+def checked_indices(held: Sequence, count: int, kind: str, where: str) -> tuple[np.ndarray, ...]:
+    """Returns what each client holds as int64 indices; clients that shared an array share one again.
+
+    Args:
+      held: Per client, indices into examples, or a mask that says of each example whether the client holds it. The same
+        example may be there several times.
+      count: How many examples there are.
+      kind: Of examples, for messages.
+      where: The partition, for messages.
+
+    Raises:
+      UserError: If something else is there, by client.
+    """
+    known: dict[int, np.ndarray] = {}
+    for client, index in enumerate(held):
+        if id(index) not in known:
+            known[id(index)] = _checked(index, count, f"{where}: the {kind} indices of client {client}")
+    return tuple(known[id(index)] for index in held)
+
+
+def _checked(index, count: int, what: str) -> np.ndarray:
+    try:
+        array = np.asarray(index)
+    except ValueError:  # lists of unequal lengths
+        array = np.empty([0, 0], object)
+    if array.dtype == bool and array.shape == (count,):
+        return np.flatnonzero(array)
+    if array.ndim == 1 and not len(array):
+        return np.zeros(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        kind = f"{array.dtype} of rank {array.ndim}"
+        raise UserError(f"{what} are {kind}; they must be integers of rank 1, or a mask of {count} entries")
+    lowest, highest = int(array.min()), int(array.max())
+    if lowest < 0 or highest >= count:
+        wrong = lowest if lowest < 0 else highest
+        raise UserError(f"{what} have {wrong}; there are {count} examples, from 0 to {count - 1}")
+    return array.astype(np.int64, copy=False)
+
+
+def checked_groups(groups, where: str) -> np.ndarray | None:
+    """Returns the true groups as int32 [N], or None for none; UserError if they are no integers."""
+    if groups is None:
+        return None
+    array = np.asarray(groups)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise UserError(f"{where}: the groups are {array.dtype} of rank {array.ndim}; they must be integers, one a client")
+    return array.astype(np.int32)

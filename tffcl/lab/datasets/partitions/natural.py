@@ -1,0 +1,108 @@
+"""Partitions that the data themselves suggest: by who made an image, and by what it shows."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from tffcl.errors import UserError, unknown
+from tffcl.lab.datasets.core import Dataset, Partition
+from tffcl.lab.datasets.partitions.local_tests import Domains, Rule, with_tests
+from tffcl.lab.datasets.partitions.splitting import block_groups, by_class, enough, equal_parts, joined
+from tffcl.validation import Count, Whole, validated
+
+_Attributes = Annotated[Sequence[str], msgspec.Meta(min_length=2, description="two or more names")]
+
+
+@validated
+def by_owner(
+    dataset: Dataset,
+    *,
+    seed: Whole,
+    clients: Count | None = None,
+    min_train: Count = 1,
+    min_test: Whole = 1,
+    test: Rule = "own",
+) -> Partition:
+    """Makes one client of each natural owner, e.g. a writer of FEMNIST; no true groups (FLT, scenario 3;
+    StoCFL).
+
+    Args:
+      dataset: A data set with owners.
+      seed: Decides which owners are taken if not all are, and shares of test images.
+      clients: How many owners to take, at random; None: all. They keep their order.
+      min_train: Owners with fewer training images are left out.
+      min_test: Owners with fewer test images are left out, as an accuracy on none means nothing.
+      test: "own": the owner's test images; or another rule of `local_tests`.
+
+    Raises:
+      UserError: If the data set has no owners, or fewer than `clients` that are large enough.
+    """
+    if dataset.train_owner is None or dataset.test_owner is None:
+        raise UserError(f"by_owner needs a data set with owners (femnist, or npz with client_train); not {dataset.name}")
+    owners = 1 + max(int(dataset.train_owner.max()), int(dataset.test_owner.max(initial=0)))
+    train, own = by_class(dataset.train_owner, owners), by_class(dataset.test_owner, owners)
+    chosen = np.array([o for o in range(owners) if len(train[o]) >= min_train and len(own[o]) >= min_test], int)
+    limits = f"owners with {min_train} or more training and {min_test} or more test images"
+    if not len(chosen):
+        raise UserError(f"{dataset.name} has no {limits}")
+    if clients is not None:
+        if clients > len(chosen):
+            raise UserError(f"clients is {clients}; {dataset.name} has {len(chosen)} {limits}")
+        chosen = np.sort(np.random.default_rng(seed).choice(chosen, clients, replace=False))
+    held = [joined([train[owner]]) for owner in chosen]
+    if test == "own":
+        return Partition(tuple(held), tuple(joined([own[owner]]) for owner in chosen))
+    return with_tests(dataset, held, test=test, seed=seed)
+
+
+@validated
+def by_attribute(
+    dataset: Dataset,
+    *,
+    seed: Whole,
+    clients: Count,
+    attributes: _Attributes = ("Smiling", "Wavy_Hair", "Wearing_Hat"),
+    test: Rule = "share",
+) -> Partition:
+    """Makes a block of clients per attribute, which hold images with this one of the attributes and no other
+    of them.
+
+    PACFL's study of clusters on CelebA (appendix, "Clustering Analysis"). Images with none or several of the
+    attributes are not used. The images of an attribute are shuffled and shared out in near-equal parts. The
+    true groups are the blocks.
+
+    Args:
+      dataset: A data set with attributes.
+      seed: Decides who gets what.
+      clients: How many clients; a multiple of the number of attributes.
+      attributes: Names of two or more attributes.
+      test: As in `local_tests`, on the test images with the client's attribute.
+
+    Raises:
+      UserError: If the data set has no attributes or not these, the clients do not divide, or there are too
+        few images.
+    """
+    if dataset.train_attributes is None or dataset.test_attributes is None:
+        raise UserError(f"by_attribute needs a data set with attributes (celeba); not {dataset.name}")
+    if len(set(attributes)) < 2:
+        raise UserError(f"attributes is {attributes!r}; it must be two or more names")
+    for name in attributes:
+        if name not in dataset.attribute_names:
+            raise unknown(f"attribute of {dataset.name}", name, dataset.attribute_names)
+    groups = block_groups(clients, len(attributes), "attributes")
+    columns = [dataset.attribute_names.index(name) for name in attributes]
+    rng = np.random.default_rng(seed)
+    train, tests = [], []
+    for column in columns:
+        held = _only(dataset.train_attributes[:, columns], columns.index(column))
+        enough(clients // len(attributes), len(held), f"images with only {dataset.attribute_names[column]}")
+        train += [joined([part]) for part in equal_parts(held, clients // len(attributes), rng)]
+        tests.append(_only(dataset.test_attributes[:, columns], columns.index(column)))
+    return with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=Domains(groups, tests))
+
+
+def _only(chosen: np.ndarray, column: int) -> np.ndarray:
+    """Returns the rows of bool [n, attributes] that are true in this column and in no other."""
+    return np.flatnonzero(chosen[:, column] & (chosen.sum(axis=1) == 1))

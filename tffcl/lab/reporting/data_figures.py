@@ -1,0 +1,191 @@
+"""Pictures of who holds what: the labels of each client, and examples of its data."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.image import AxesImage
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from tffcl.lab.reporting import ordering, style
+from tffcl.lab.reporting.files import RunFiles
+from tffcl.lab.reporting.style import ReportFigure
+
+
+def labels_figure(run: RunFiles) -> ReportFigure:
+    """Draws which labels the clients hold, ordered by the clusters found, with the true groups at the side."""
+    clients = run.clients
+    truth = clients.true_cluster if np.any(clients.true_cluster != "") else None
+    return label_map(clients.label_counts, clients.cluster, true_groups=truth)
+
+
+def label_histograms(label_counts: np.ndarray, groups: Sequence | None = None) -> ReportFigure:
+    """Draws which labels the clients hold, with the totals of labels above and of clients at the right.
+
+    Args:
+      label_counts: [N, C], examples of client and class.
+      groups: [N], what the clients are ordered by; without it they are ordered by their most frequent label.
+    """
+    return label_map(label_counts, groups, group_title="group", margins=True)
+
+
+def label_map(
+    label_counts: np.ndarray,
+    groups: Sequence | None = None,
+    *,
+    true_groups: Sequence | None = None,
+    group_title: str = "cluster",
+    margins: bool = False,
+) -> ReportFigure:
+    """Draws the share of each label in the data of each client.
+
+    Args:
+      label_counts: [N, C], examples of client and class.
+      groups: [N], what the clients are ordered by first.
+      true_groups: [N], drawn beside it in colours.
+      group_title: What `groups` are.
+      margins: Whether to draw the totals above and at the right.
+    """
+    counts = np.asarray(label_counts, float)
+    order = label_order(counts, groups, true_groups)
+    figure, panels = _lay_out(counts.shape, true_groups is not None, margins)
+    main, right = panels["main"], panels.get("right")
+    image = _draw_shares(main, counts[order])
+    figure.colorbar(image, ax=right or main, format=PercentFormatter(decimals=0), label="share of the client's examples")
+    if right is not None:
+        _draw_totals(panels["above"], right, counts[order])
+    left = main
+    if true_groups is not None:
+        left = panels["strip"]
+        _draw_strip(left, np.asarray(true_groups)[order])
+    if groups is not None:
+        _draw_groups(main, left, np.asarray(groups)[order], group_title)
+    else:
+        left.set_ylabel("clients")
+    return figure
+
+
+def sample_pictures(
+    images: Sequence[np.ndarray], row_titles: Sequence[str], labels: Sequence[Sequence] | None = None
+) -> ReportFigure:
+    """Draws rows of pictures.
+
+    Args:
+      images: For each row uint8 [m, h, w, c] with c = 1 or 3; the rows may differ in all of m, h and w.
+      row_titles: What stands beside each row.
+      labels: For each row what stands below its pictures, m of them; None for nothing.
+    """
+    most = max(len(row) for row in images)
+    figure = style.new_figure(1.5 + 0.85 * max(most, 4), 0.3 + (0.9 if labels is None else 1.1) * len(images))
+    all_axes = figure.subplots(len(images), 1, squeeze=False)[:, 0]
+    below = [[]] * len(images) if labels is None else labels
+    for axes, row, title, words in zip(all_axes, images, row_titles, below, strict=True):
+        axes.imshow(_beside(np.asarray(row), most), interpolation="nearest")
+        width = np.shape(row)[2]
+        axes.set(yticks=[])
+        axes.set_xticks([place * (width + 1) + (width - 1) / 2 for place in range(len(words))], list(map(str, words)))
+        axes.tick_params(axis="x", length=0, pad=1)
+        axes.spines[:].set_visible(False)
+        axes.set_ylabel(style.shorten(title, 24), rotation=0, ha="right", va="center", labelpad=6)
+    return figure
+
+
+def label_order(counts: np.ndarray, groups, true_groups) -> np.ndarray:
+    """Returns the order of clients by group, by true group, and by their most frequent label; groups may be None."""
+    given = [ordering.ranks(each) for each in (groups, true_groups) if each is not None]
+    main = counts.argmax(axis=1)
+    share = counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)
+    return np.lexsort((-share, main, *reversed(given)))
+
+
+def _lay_out(shape: tuple[int, int], strip: bool, margins: bool) -> tuple[ReportFigure, dict[str, Axes]]:
+    """Returns a figure with the axes "main" and, as asked for, "strip" at its left, "above" and "right"."""
+    clients, classes = shape
+    height = float(np.clip(2.2 + 0.12 * clients, 3.6, 8.5)) + (0.9 if margins else 0)
+    figure = style.new_figure(float(np.clip(5.5 + 0.09 * classes, 6.5, 10.5)) + (1.2 if margins else 0), height)
+    widths = {"strip": 0.3} if strip else {}
+    widths |= {"main": 8} | ({"right": 1.8} if margins else {})
+    grid = figure.add_gridspec(
+        1 + margins,
+        len(widths),
+        width_ratios=list(widths.values()),
+        height_ratios=[1, 5] if margins else None,
+    )
+    panels = {name: figure.add_subplot(grid[-1, place]) for place, name in enumerate(widths)}
+    if margins:
+        panels["above"] = figure.add_subplot(grid[0, list(widths).index("main")])
+    return figure, panels
+
+
+def _draw_shares(axes: Axes, counts: np.ndarray) -> AxesImage:
+    totals = counts.sum(axis=1, keepdims=True)
+    shares = np.ma.masked_equal(100 * counts / np.maximum(totals, 1), 0)
+    # A label that a client does not hold is white, so that even the smallest share can be told from none.
+    shades = colormaps["viridis_r"].with_extremes(bad="white")
+    greatest = float(shares.max()) if shares.count() else 100.0
+    image = axes.imshow(shares, cmap=shades, aspect="auto", vmin=0, vmax=greatest, interpolation="nearest")
+    axes.set(xlabel="label", yticks=[])
+    classes = counts.shape[1]
+    axes.set_xticks(range(0, classes, max(1, -(-classes // 20))))
+    return image
+
+
+def _draw_strip(axes: Axes, names: np.ndarray) -> None:
+    """Draws the true groups as colours; with a legend where there are not more groups than colours."""
+    places = ordering.ranks(names)
+    distinct = [names[index] for index in np.unique(places, return_index=True)[1]]
+    titles = [style.shorten(ordering.cluster_name(name)) for name in distinct]
+    shades = [style.GREY if title == "none" else style.color(place) for place, title in enumerate(titles)]
+    axes.imshow(places[:, None], cmap=ListedColormap(shades), aspect="auto", interpolation="nearest",
+                vmin=-0.5, vmax=len(shades) - 0.5)  # fmt: skip
+    axes.set(xticks=[], yticks=[])
+    if len(distinct) <= len(style.COLORS):
+        patches = [Patch(color=shade, label=title) for shade, title in zip(shades, titles, strict=True)]
+        title = "true group (colours at the left)"
+        style.legend_below(axes.figure, min(len(patches), 6), handles=patches, title=title)
+    else:
+        axes.set_xticks([0], ["true group"], rotation=90)
+        axes.tick_params(length=0)
+
+
+def _draw_groups(main: Axes, left: Axes, names: np.ndarray, title: str) -> None:
+    """Draws lines between the groups, and names them at the left."""
+    stretches = ordering.blocks(names)
+    for block in stretches[1:] if len(stretches) < len(names) else []:
+        main.axhline(block.start - 0.5, color="black", linewidth=1.2 if len(stretches) <= 30 else 0.5)
+    places = [each.middle for each in stretches]
+    kept = style.spread(places, [each.size for each in stretches], len(names) / 30)
+    texts = [f"{style.shorten(ordering.cluster_name(stretches[each].name))} ({stretches[each].size})" for each in kept]
+    left.set_yticks([places[each] for each in kept], texts, fontsize=9)
+    left.tick_params(axis="y", length=0)
+    left.set_ylabel(f"{title} (clients)")
+
+
+def _draw_totals(above: Axes, right: Axes, counts: np.ndarray) -> None:
+    clients, classes = counts.shape
+    above.bar(range(classes), counts.sum(axis=0), color=style.GREY, width=0.85)
+    above.set(ylabel="examples", xlim=(-0.5, classes - 0.5), xticks=[])
+    right.stairs(
+        counts.sum(axis=1),
+        np.arange(clients + 1) - 0.5,
+        orientation="horizontal",
+        fill=True,
+        color=style.GREY,
+    )
+    right.set(xlabel="examples\nof the client", ylim=(clients - 0.5, -0.5), yticks=[])
+    right.xaxis.set_major_locator(MaxNLocator(2))
+    style.tidy(above, grid=None)
+    style.tidy(right, grid=None)
+
+
+def _beside(row: np.ndarray, most: int) -> np.ndarray:
+    """Puts pictures side by side, a white line between them, as RGB; rows that are short are filled with white."""
+    count, height, width, channels = row.shape
+    canvas = np.full((height, most * (width + 1) - 1, 3), 255, np.uint8)
+    for place in range(count):
+        left = place * (width + 1)
+        canvas[:, left : left + width] = row[place] if channels == 3 else row[place][..., :1]
+    return canvas

@@ -1,0 +1,281 @@
+"""The report as one HTML page that needs nothing else: its figures, its style and its one script are inside."""
+
+import base64
+import dataclasses
+import hashlib
+import importlib.resources
+import math
+import pathlib
+import urllib.parse
+from collections.abc import Sequence
+
+import jinja2
+import numpy as np
+from markupsafe import Markup, escape
+
+from tffcl.errors import printable
+from tffcl.lab.reporting import (  # fmt: skip
+    newcomers_table,
+    published_table,
+    report_figures,
+    settings,
+    style,
+    sweep_figure,
+    sweeps,
+    tables,
+    targets,
+)
+from tffcl.lab.reporting.files import NO_CLUSTER, RunFiles
+from tffcl.lab.reporting.notes import notes_of
+from tffcl.lab.reporting.number_format import MISSING, human_bytes, show_value
+from tffcl.lab.reporting.page import cluster_tables, panels, round_panels
+from tffcl.lab.reporting.page.page_table import PageTable, plain
+from tffcl.lab.reporting.report_figures import CLUSTERS, Picture
+from tffcl.lab.reporting.sweeps import Sweep
+from tffcl.regular_files import digest_of_file
+
+_FILES = (
+    "config.toml", "summary.json", "rounds.csv", "clients.csv", "clustering.npz", "samples.npz", "newcomers.json", "published.json",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    """Pictures of the page that belong together.
+
+    Attributes:
+      title: Which run they are of; "" for all.
+      number: Of its method, by which it is switched on and off; None for all.
+      pictures: The figures.
+      table: Stands above them.
+      note: What a reader must know of the table.
+    """
+
+    title: str
+    number: int | None
+    pictures: Sequence[Picture]
+    table: PageTable | None = None
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Section:
+    """A section of the page with pictures."""
+
+    name: str
+    groups: Sequence[_Group]
+
+
+def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.Path, sweep: Sweep | None = None) -> str:
+    """Returns the page.
+
+    Args:
+      runs: One run, or those of a comparison or a sweep.
+      pictures: The figures.
+      root: The directory that the page is written to; it names files relative to it.
+      sweep: What the runs are of, if it is one.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tffcl.lab.reporting", "page"),
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {
+        "base64": lambda data: base64.b64encode(data).decode("ascii"), "coordinate": panels.place, "breakable": _breakable,
+    }  # fmt: skip
+    environment.globals |= {"colors": len(style.COLORS), "dash": round_panels.dash}
+    rows = tables.comparison_rows(runs) if sweep else tables.directory_rows(root)
+    page = environment.get_template("report.html.j2").render(
+        _of_runs(runs, root, rows) | _of_pictures(runs, pictures) | _of_sweep(sweep, pictures) | _parts()
+    )
+    return printable(page, keep="\n\t")
+
+
+def _breakable(text: str) -> Markup:
+    """A name that may go on in another line after each underscore: on a phone a long one would leave no room for numbers."""
+    return escape(text).replace("_", Markup("_<wbr>"))
+
+
+def _parts() -> dict:
+    """Style and script, as they are in their files, and the hash by which the page's policy lets the script run."""
+    folder = importlib.resources.files("tffcl.lab.reporting").joinpath("page")
+    script = folder.joinpath("report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    look = folder.joinpath("report.css").read_text(encoding="utf-8")
+    return {"style": Markup(look), "script": Markup(script), "script_hash": f"sha256-{digest}"}
+
+
+def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[tables.Row]) -> dict:
+    """What the page says of the runs."""
+    comparison = runs[0].path != root
+    methods, differing = settings.differing(runs)
+    further = tables.to_page(rows, tables.FURTHER_GROUPS)
+    return {
+        "title": _title(runs, comparison),
+        "description": _texts(runs, "description"),
+        "source": _texts(runs, "source"),
+        "facts": _facts(runs),
+        "result": tables.to_page(rows, tables.RESULT_GROUPS),
+        "further": further if len(further.heads) > 2 else None,
+        "published": published_table.to_page(runs),
+        "traffic": tables.to_page(rows, tables.TRAFFIC_GROUPS),
+        "seconds": tables.to_page(rows, tables.TIME_GROUPS),
+        "legend": tables.LEGEND,
+        "caution": tables.CAUTION,
+        **_targets(runs, root),
+        "failures": [str(each) for row in rows for each in row.failures],
+        "shared": plain(("setting", "value"), settings.shared(runs)),
+        "differing": plain(("setting", *methods), differing),
+        "versions": plain(("software", "version"), settings.versions(runs)),
+        "clients": cluster_tables.clients_compared(runs) if comparison else cluster_tables.clients_table(runs[0]),
+        "clients_seed": runs[0].seed if comparison else None,
+        "clients_left": max(0, len(runs[0].clients) - cluster_tables.MOST_CLIENTS),
+        "newcomers": newcomers_table.to_page(runs),
+        "newcomers_legend": newcomers_table.LEGEND,
+        "newcomers_each": None if comparison else newcomers_table.clients_table(runs[0]),
+        "files": plain(("file", "size", "SHA-256 begins"), [row for run in runs for row in _provenance(run, root)]),
+        "reports": [_link(run, root) for run in runs if comparison and (run.path / "report.html").is_file()],
+    }
+
+
+def _of_pictures(runs: Sequence[RunFiles], pictures: Sequence[Picture]) -> dict:
+    """What it shows of them, and which methods are switched on and off."""
+    methods = list(dict.fromkeys(run.method for run in runs))
+    return {
+        "sections": _sections(pictures, report_figures.first_runs(runs)),
+        "switched": methods if len(methods) > 1 else [],
+        "switches_title": "Show",
+    }
+
+
+def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
+    """What it says otherwise where the runs are those of a sweep."""
+    if sweep is None:
+        return {}
+    rows = tables.comparison_rows(sweep.runs)
+    failures = [str(each) for point in sweep.points for each in point.failures]
+    facts = [fact for fact in _facts(sweep.runs) if not fact[0].startswith("method")]
+    values = [
+        (label, ", ".join(dict.fromkeys(show_value(point.values[place]) for point in sweep.points)))
+        for place, label in enumerate(sweep.labels)
+    ]
+    return {
+        "title": f"{sweep.task}: {sweep.algorithm} over {' and '.join(sweep.labels)}",
+        "facts": [facts[0], ("method", sweep.algorithm), *values, *facts[1:]],
+        "result": sweeps.to_page(sweep),
+        "traffic": tables.to_page(rows, tables.TRAFFIC_GROUPS, first=sweep.title),
+        "seconds": tables.to_page(rows, tables.TIME_GROUPS, first=sweep.title),
+        "legend": sweeps.legend(sweep),
+        "failures": failures,
+        # Columns or lines for each point are too many.
+        "clients": None, "newcomers": None, "further": None, "published": None, "targets": None,
+        "sections": _sections(pictures, []),
+        "switched": [line.name for line in sweep_figure.lines_of(sweep)] if len(sweep.labels) == 2 else [],
+        "switches_title": sweep.labels[-1],
+    }  # fmt: skip
+
+
+def _targets(runs: Sequence[RunFiles], root: pathlib.Path) -> dict:
+    """The table of rounds and bytes to the targets that were asked for, or to one that is told apart."""
+    asked = targets.read_targets(root)
+    wanted = asked or targets.suggested(runs)
+    rows = [targets.cells(row) for row in targets.reached(runs, wanted)]
+    kept = [place for place in range(len(targets.HEADS)) if any(row[place] != MISSING for row in rows)]
+    words = targets.LEGEND if asked else f"{targets.LEGEND} {targets.NONE_ASKED}"
+    return {
+        "targets": plain([targets.HEADS[each] for each in kept], [[row[each] for each in kept] for row in rows], numbers=True)
+        if wanted
+        else None,
+        "targets_legend": words,
+    }
+
+
+def _title(runs: Sequence[RunFiles], comparison: bool) -> str:
+    tasks = ", ".join(dict.fromkeys(run.task for run in runs))
+    methods = list(dict.fromkeys(run.method for run in runs))
+    if not comparison:
+        return f"{tasks}: {runs[0].algorithm}"
+    return f"{tasks}: {len(methods)} method{'s' * (len(methods) != 1)} compared"
+
+
+def _texts(runs: Sequence[RunFiles], name: str) -> list[str]:
+    """The different texts that the runs give under a name; in a comparison there is mostly one."""
+    return list(dict.fromkeys(str(run.config[name]) for run in runs if run.config.get(name)))
+
+
+def _facts(runs: Sequence[RunFiles]) -> list[tuple[str, str]]:
+    seeds = sorted({run.seed for run in runs})
+    facts = [
+        ("task", ", ".join(dict.fromkeys(run.task for run in runs))),
+        (
+            "method" if len({run.method for run in runs}) == 1 else "methods",
+            ", ".join(dict.fromkeys(run.method for run in runs)),
+        ),
+        ("seed" if len(seeds) == 1 else "seeds", ", ".join(map(str, seeds))),
+        ("rounds", _span(run.number("rounds") for run in runs)),
+        ("clients", _span(len(run.clients) for run in runs)),
+        ("training examples", _span(run.clients.examples.sum() for run in runs)),
+        ("classes", _span(run.clients.label_counts.shape[1] or math.nan for run in runs)),
+    ]
+    if len(runs) == 1:
+        facts.append(("clients per cluster", _cluster_sizes(runs[0])))
+    return facts + [("note", note) for note in notes_of(runs)]
+
+
+def _cluster_sizes(run: RunFiles) -> str:
+    labels = run.clients.cluster
+    _, sizes = np.unique(labels[labels != NO_CLUSTER], return_counts=True)
+    return ", ".join(map(str, sorted(sizes.tolist(), reverse=True))) or MISSING
+
+
+def _span(values) -> str:
+    values = [value for value in values if not math.isnan(value)]
+    if not values:
+        return MISSING
+    ends = dict.fromkeys((min(values), max(values)))
+    return " to ".join(f"{end:,.0f}" for end in ends)
+
+
+def _sections(pictures: Sequence[Picture], shown: Sequence[RunFiles]) -> list[_Section]:
+    """The sections with pictures; that of the clusters has a table of them for each run shown."""
+    names = dict.fromkeys([*(picture.section for picture in pictures), *([CLUSTERS] if shown else [])])
+    sections = []
+    for name in names:
+        own = [picture for picture in pictures if picture.section == name]
+        if name == CLUSTERS and shown:
+            groups = [_cluster_group(run, number, own, shown[:number], len(shown) > 1) for number, run in enumerate(shown)]
+        else:
+            groups = [_Group("", None, own)]
+        sections.append(_Section(name, [group for group in groups if group.pictures or group.table]))
+    return [section for section in sections if section.groups]
+
+
+def _cluster_group(
+    run: RunFiles, number: int, pictures: Sequence[Picture], before: Sequence[RunFiles], several: bool
+) -> _Group:
+    """What the page shows of the clusters of one run; who holds which labels only where no run before has the same clusters."""
+    table = cluster_tables.clusters_table(run, compared=several)
+    left = cluster_tables.clusters_left_out(run) if table else 0
+    note = f"The {left} smallest clusters are left out; the table of all clients has them." if left else ""
+    own = [picture for picture in pictures if picture.number in (number, None)]
+    same = [each.method for each in before if cluster_tables.same_clusters(each, run)]
+    if same:
+        own = [picture for picture in own if picture.name != f"labels-{run.method}"]
+        note = f"{note} The clusters are those of {same[0]}; who holds which labels is shown there.".lstrip()
+    return _Group(f"{run.method}, seed {run.seed}" if several else "", number if several else None, own, table, note)
+
+
+def _provenance(run: RunFiles, root: pathlib.Path) -> list[tuple[str, str, str]]:
+    found = [run.path / name for name in _FILES if (run.path / name).is_file()]
+    return [
+        (
+            path.relative_to(root).as_posix(),
+            human_bytes(path.stat().st_size),
+            digest_of_file(path)[:16],
+        )
+        for path in found
+    ]
+
+
+def _link(run: RunFiles, root: pathlib.Path) -> tuple[str, str]:
+    path = (run.path / "report.html").relative_to(root).as_posix()
+    return urllib.parse.quote(path), path

@@ -1,0 +1,215 @@
+"""The table of a league: every method on one setting, with all that a reader compares methods by."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping
+
+import numpy as np
+import scipy.stats
+
+from tffcl import csv_files
+from tffcl.json_files import read_json
+from tffcl.lab.reporting.number_format import (
+    MISSING,
+    Stat,
+    show_bytes,
+    show_count,
+    show_number,
+    show_seconds,
+    show_value,
+)
+from tffcl.lab.reporting.study_results import Result, StudyResults
+
+BASELINE = "fedavg"
+_CHANCE = 0.05  # of a difference that is marked
+HEADS = (
+    "",
+    "cluster %",
+    "cluster − FedAvg's",
+    "local %",
+    "global %",
+    "worst decile, cluster %",
+    "took part − others",
+    "ARI",
+    "clusters",
+    "rounds to target",
+    "bytes to target",
+    "bytes",
+    "seconds",
+    "seeds",
+    "chosen",
+)
+LEGEND = (
+    "cluster: the model that a method assigns to a client, before local training. cluster − FedAvg's: the same in points above FedAvg, "
+    "seed by seed; * where a paired t test over the seeds would find such a difference by chance in less than one case of twenty. local: "
+    "the client's own model after its last local training. global: one model on all test data. worst decile: the mean of the worst tenth of "
+    "the clients. took part − others: by how much the cluster accuracy of the clients that trained is above that of those that never did. "
+    "ARI: adjusted Rand index, 1 where the clusters are the true groups and 0 where they are as by chance. bytes: down and up, signatures "
+    "included. seconds: of training, evaluation and clustering, the least of the seeds, as other work on the machine only adds to them. "
+    "± is the sample standard deviation over the seeds."
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LeagueRow:
+    """One method on one setting, over the seeds.
+
+    Attributes:
+      result: The cell of the study.
+      chosen: What was chosen by validation, as text.
+      above_baseline: Cluster accuracy less that of FedAvg with the same seed, in points, over the seeds that both have.
+      decile: Worst decile of the cluster accuracy, in percent.
+      gap: Cluster accuracy of those that took part less that of the others, in points.
+      clusters: How many.
+      rounds_to_target: Of the seeds that reached it, as the next.
+      bytes_to_target: Down and up.
+      total_bytes: Down and up, of all rounds.
+      seconds: Of training, evaluation and clustering, the least of the seeds: other work on the machine only adds to it.
+      seeds: How many have been run.
+    """
+
+    result: Result
+    chosen: str
+    above_baseline: Stat
+    decile: Stat
+    gap: Stat
+    clusters: Stat
+    rounds_to_target: Stat
+    bytes_to_target: Stat
+    total_bytes: Stat
+    seconds: Stat
+    seeds: int
+
+
+def league_rows(study: StudyResults, column: str) -> list[LeagueRow]:
+    """Returns the rows of a column, those that have been run, the best cluster accuracy first."""
+    own = [result for result in study.results if result.noted["column"] == column]
+    baseline = next((_accuracies(study, result) for result in own if result.noted["method"] == BASELINE), {})
+    rows = [_row(study, result, baseline) for result in own]
+    return sorted((row for row in rows if row.seeds), key=lambda row: -row.result.accuracies["cluster"].mean)
+
+
+def _places(study: StudyResults, result: Result) -> dict[int, pathlib.Path]:
+    """The directories of a cell's finished runs, by seed."""
+    if not result.noted["directory"]:
+        return {}
+    places = {seed: study.path / result.noted["directory"] / f"seed-{seed}" for seed in study.noted["seeds"]}
+    return {seed: place for seed, place in places.items() if (place / "summary.json").is_file()}
+
+
+def _accuracies(study: StudyResults, result: Result) -> dict[int, float]:
+    """Mean cluster accuracies in percent, by seed."""
+    read = {seed: read_json(place / "summary.json") for seed, place in _places(study, result).items()}
+    return {seed: 100 * summary["accuracy"]["cluster"]["mean"] for seed, summary in read.items()}
+
+
+def _row(study: StudyResults, result: Result, baseline: Mapping[int, float]) -> LeagueRow:
+    noted, places = result.noted, _places(study, result)
+    found = [_numbers(place, read_json(place / "summary.json"), noted.get("target")) for place in places.values()]
+    compared = zip(places, found) if noted["method"] != BASELINE else ()
+    above = Stat.of(each["cluster"] - baseline[seed] for seed, each in compared if seed in baseline)
+    stats = {name: Stat.of(each[name] for each in found) for name in _NAMES}
+    stats["seconds"] = Stat.of(sorted(each["seconds"] for each in found)[:1])
+    return LeagueRow(result=result, chosen=_chosen(noted), above_baseline=above, seeds=len(places), **stats)
+
+
+_NAMES = ("decile", "gap", "clusters", "rounds_to_target", "bytes_to_target", "total_bytes", "seconds")
+
+
+def _chosen(noted: Mapping) -> str:
+    return ", ".join(
+        f"{key.rpartition('.')[2].replace('_', ' ')} {show_value(value)}" for key, value in noted.get("tuned", {}).items()
+    )
+
+
+def _numbers(place: pathlib.Path, summary: Mapping, target: float | None) -> dict[str, float]:
+    """What one run gives, by the names of `LeagueRow`."""
+    cluster, traffic = summary["accuracy"]["cluster"], summary["traffic"]
+    gap = cluster["participants"]["gap"]
+    total = float(traffic["down_bytes"] + traffic["up_bytes"])
+    rounds, sent = _to_target(place / "rounds.csv", target, total)
+    return {
+        "cluster": 100 * cluster["mean"],
+        "decile": math.nan if cluster["worst_decile"] is None else 100 * cluster["worst_decile"],
+        "gap": math.nan if gap is None else 100 * gap,
+        "clusters": float(summary["clusters"]["count"]),
+        "rounds_to_target": rounds,
+        "bytes_to_target": sent,
+        "total_bytes": total,
+        "seconds": summary["seconds"]["total"],
+    }
+
+
+def _to_target(path: pathlib.Path, target: float | None, total: float) -> tuple[float, float]:
+    """The first evaluated round with this cluster accuracy in percent, and the bytes until then; NaN where there is none."""
+    if target is None:
+        return math.nan, math.nan
+    table = csv_files.read_table(path, ["round", "cluster_accuracy", "down_bytes", "up_bytes"])
+    reached = np.flatnonzero(100 * table.floats("cluster_accuracy") >= target)
+    if not reached.size:
+        return math.nan, math.nan
+    exchanged = table.floats("down_bytes") + table.floats("up_bytes")
+    # What is exchanged before and between the rounds stands in the summary alone.
+    return float(table.floats("round")[reached[0]]), exchanged[: reached[0] + 1].sum() + total - exchanged.sum()
+
+
+def cells(row: LeagueRow) -> list[str]:
+    """A line under `HEADS`."""
+    result, target = row.result, row.result.noted.get("target")
+    accuracies = [show_number(result.accuracies[kind], 2) for kind in ("cluster", "local", "global")]
+    missed = row.seeds - row.rounds_to_target.count
+    rounds = show_count(row.rounds_to_target) if row.rounds_to_target.count else "not reached" if target else MISSING
+    if missed and row.rounds_to_target.count:
+        rounds = f"{rounds} ({missed} not reached)"
+    return [
+        result.noted["row"],
+        accuracies[0],
+        _show_difference(row.above_baseline),
+        *accuracies[1:],
+        show_number(row.decile, 1),
+        _with_minus(show_number(row.gap, 1)),
+        _with_minus(show_number(result.ari, 2)),
+        show_count(row.clusters),
+        rounds,
+        show_bytes(row.bytes_to_target),
+        show_bytes(row.total_bytes),
+        show_seconds(row.seconds),
+        str(row.seeds),
+        row.chosen or MISSING,
+    ]
+
+
+def _show_difference(above: Stat) -> str:
+    """A difference with its sign, and a mark where it is hardly by chance."""
+    if not above.count:
+        return MISSING
+    shown = _with_minus(show_number(above, 1))
+    return f"{'+' * (above.mean > 0)}{shown}{'*' * is_marked(above)}"
+
+
+def _with_minus(shown: str) -> str:
+    """A number as it is printed: with a minus sign, and none before a zero."""
+    negative, digits = shown.startswith("-"), shown.removeprefix("-")
+    is_zero = not digits.split(" ")[0].strip("0.")
+    return f"−{digits}" if negative and not is_zero else digits
+
+
+def is_marked(above: Stat) -> bool:
+    """Whether a paired t test over the seeds would find such a difference by chance in less than one case of twenty."""
+    if above.count < 2 or not above.std:
+        return False
+    return 2 * scipy.stats.t.sf(abs(above.mean) / above.stderr, above.count - 1) < _CHANCE
+
+
+def heading(study: StudyResults, column: str) -> str:
+    """What a column is: its name, task and target."""
+    own = [result.noted for result in study.results if result.noted["column"] == column]
+    targets = sorted({each["target"] for each in own if each.get("target")})
+    said = f"; target: cluster {targets[0]:g} %" if targets else ""
+    return f"{column} ({', '.join(dict.fromkeys(each['task'] for each in own if each['task']))}{said})"
+
+
+def lines(study: StudyResults, column: str) -> list[list[str]]:
+    """Returns the lines of a column under `HEADS`."""
+    return [cells(row) for row in league_rows(study, column)]

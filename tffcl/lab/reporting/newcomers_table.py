@@ -1,0 +1,108 @@
+"""The newcomers of all runs of a comparison in one table (PACFL Table 3, FLIS Table IV)."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Sequence
+
+from tffcl import csv_files
+from tffcl.errors import UserError
+from tffcl.json_files import read_json, telling_damage
+from tffcl.lab.reporting import files, tables
+from tffcl.lab.reporting.files import RunFiles
+from tffcl.lab.reporting.number_format import MISSING, Stat, show_count, show_number
+from tffcl.lab.reporting.page.page_table import PageTable, percent, plain
+from tffcl.lab.reporting.tables import Column, Row
+from tffcl.regular_files import write_text
+from tffcl.runs.run_marker import NEWCOMERS
+
+
+def _two(stat: Stat) -> str:
+    return show_number(stat, 2)
+
+
+def _three(stat: Stat) -> str:
+    return show_number(stat, 3)
+
+
+COLUMNS = (
+    Column("cluster_accuracy_percent", "accuracy %", "cluster", ("accuracy", "cluster", "mean"), 100, _two),
+    Column("local_accuracy_percent", "accuracy %", "local", ("accuracy", "local", "mean"), 100, _two),
+    Column("cluster_worst_decile_percent", "worst 10 %", "cluster", ("accuracy", "cluster", "worst_decile"), 100, _two),
+    Column("local_worst_decile_percent", "worst 10 %", "local", ("accuracy", "local", "worst_decile"), 100, _two),
+    Column("newcomers", "newcomers", "joined", ("newcomers",), 1, show_count),
+    Column("clusters_founded", "clusters", "founded", ("clusters", "founded"), 1, show_count),
+    Column("ari", "clusters", "ARI", ("clusters", "ari"), 1, _three),
+)
+_GROUPS = ("accuracy %", "worst 10 %", "newcomers", "clusters")
+LEGEND = (
+    "cluster: the model that a newcomer is given; local: after its own epochs with it. ARI: of all clients, newcomers included."
+)
+
+
+def newcomer_rows(path: str | pathlib.Path) -> list[Row]:
+    """Returns a row a method of the comparison in a directory, over the seeds whose newcomers have joined.
+
+    Raises:
+      UserError: If no run has newcomers that joined, or a file is damaged.
+    """
+    rows = _rows(files.find_runs(path))
+    if not rows:
+        raise UserError(f"no newcomers have joined a run in {path}")
+    return rows
+
+
+def _rows(runs: Sequence[RunFiles]) -> list[Row]:
+    """A row a method that has a run whose newcomers have joined."""
+    runs = [_with_newcomers(run) for run in runs if (run.path / NEWCOMERS).is_file()]
+    methods: dict[str, list[RunFiles]] = {}
+    for run in runs:
+        methods.setdefault(run.method, []).append(run)
+    return [_row(name, own) for name, own in methods.items()]
+
+
+def _with_newcomers(run: RunFiles) -> RunFiles:
+    found = read_json(run.path / NEWCOMERS)
+    if found.get("seed") != run.seed:
+        raise csv_files.damaged(run.path / NEWCOMERS, f"its seed is {found.get('seed')!r:.100}, the run's is {run.seed}")
+    return dataclasses.replace(run, summary=found)
+
+
+def _row(name: str, runs: Sequence[RunFiles]) -> Row:
+    return Row(name, tuple(run.seed for run in runs), {each.key: Stat.of(each.read(run) for run in runs) for each in COLUMNS})
+
+
+def to_page(runs: Sequence[RunFiles]) -> PageTable | None:
+    """Returns the table for the page; None where no newcomers have joined."""
+    rows = _rows(runs)
+    return tables.to_page(rows, _GROUPS, columns=COLUMNS) if rows else None
+
+
+def clients_table(run: RunFiles) -> PageTable | None:
+    """Returns the newcomers of one run, a row each, for the page; None where none have joined."""
+    if not (run.path / NEWCOMERS).is_file():
+        return None
+    heads = ("newcomer", "true group", "cluster", "examples", "test examples", "cluster %", "local %")
+    with telling_damage(run.path / NEWCOMERS):
+        rows = [
+            [
+                each["client_id"],
+                MISSING if each["true_cluster"] is None else each["true_cluster"],
+                f"{each['cluster']}{' (founded)' if each['founded'] else ''}",
+                each["examples"],
+                each["test_examples"],
+                *(
+                    percent(math.nan if each[f"{kind}_accuracy"] is None else each[f"{kind}_accuracy"])
+                    for kind in ("cluster", "local")
+                ),
+            ]
+            for each in _with_newcomers(run).summary["clients"]
+        ]
+    return plain(heads, rows, numbers=True)
+
+
+def write_table(path: str | pathlib.Path) -> str:
+    """Writes `newcomers.csv` of a comparison; returns the table for a terminal."""
+    rows = newcomer_rows(path)
+    write_text(pathlib.Path(path) / "newcomers.csv", tables.to_csv(rows, columns=COLUMNS))
+    return f"{tables.to_text(rows, groups=_GROUPS, columns=COLUMNS)}\n\n{LEGEND}"

@@ -1,0 +1,139 @@
+"""Tables of clusters and clients: what each cluster holds and how well it is served, and the clients one by one."""
+
+import collections
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tffcl.lab.reporting import ordering
+from tffcl.lab.reporting.files import NO_CLUSTER, RunFiles
+from tffcl.lab.reporting.number_format import MISSING
+from tffcl.lab.reporting.page import rasters
+from tffcl.lab.reporting.page.page_table import Cell, PageTable, percent, plain
+
+MOST_CLIENTS = 1000  # of whom the page has a row
+_MOST_CLUSTERS = 24
+_MOST_GROUPS = 4  # that are named
+_MOST_BARS = 100
+_IMAGE = 36  # pixels of an image on the page
+_IMAGES = {True: 6, False: 10}  # of a cluster, on the page of a comparison and of a run
+
+
+def clusters_table(run: RunFiles, *, compared: bool) -> PageTable | None:
+    """The clusters of a run; None where each client is one of its own, or none was measured.
+
+    Args:
+      run: The run.
+      compared: Whether the page is that of a comparison, which shows fewer images.
+    """
+    clients = run.clients
+    found = ordering.blocks(clients.cluster[ordering.by_group(clients.cluster)])
+    if not found or len(found) == len(clients) > 1:
+        return None
+    kept = sorted(sorted(range(len(found)), key=lambda each: -found[each].size)[:_MOST_CLUSTERS])
+    grouped, labelled = bool(np.any(clients.true_cluster != "")), clients.label_counts.shape[1] > 0
+    sampled = run.samples is not None
+    heads = ["cluster", "clients", "training examples", "cluster %", "worst client %", "local %"]
+    heads += ["true groups"] * grouped + ["labels"] * labelled + ["some of its images"] * sampled
+    rows = []
+    for each in kept:
+        own = clients.cluster == found[each].name
+        cluster, local = clients.cluster_accuracy[own], clients.local_accuracy[own]
+        row = [Cell(ordering.cluster_name(found[each].name)), Cell(f"{own.sum():,}")]
+        row += [Cell(f"{clients.examples[own].sum():,}")]
+        row += [percent(value) for value in (_mean(cluster), _least(cluster), _mean(local))]
+        row += [Cell(_groups_in_words(clients.true_cluster[own]), words=True)] * grouped
+        row += [_label_profile(clients.label_counts[own].sum(axis=0))] if labelled else []
+        row += [_images(run, found[each].name, _IMAGES[compared])] if sampled else []
+        rows.append(row)
+    return PageTable(heads, rows, numbers=True, stacked=True)
+
+
+def same_clusters(one: RunFiles, other: RunFiles) -> bool:
+    """Says whether two runs have put the same clients together."""
+    if not np.array_equal(one.clients.client_id, other.clients.client_id):
+        return False
+    pairs = len({*zip(one.clients.cluster.tolist(), other.clients.cluster.tolist(), strict=True)})
+    return pairs == len(np.unique(one.clients.cluster)) == len(np.unique(other.clients.cluster))
+
+
+def clusters_left_out(run: RunFiles) -> int:
+    """Returns how many clusters `clusters_table` leaves out: the smallest ones."""
+    return max(0, len(np.unique(run.clients.cluster)) - _MOST_CLUSTERS)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.nanmean(values)) if np.any(~np.isnan(values)) else math.nan
+
+
+def _least(values: np.ndarray) -> float:
+    return float(np.nanmin(values)) if np.any(~np.isnan(values)) else math.nan
+
+
+def _groups_in_words(groups: np.ndarray) -> str:
+    """The true groups of a cluster, those with most clients first: "2 (9), 0 (1)"."""
+    counted = collections.Counter(groups.tolist()).most_common()
+    named = [f"{ordering.cluster_name(group)} ({count})" for group, count in counted[:_MOST_GROUPS]]
+    return ", ".join(named) + (f" and {len(counted) - _MOST_GROUPS} more" if len(counted) > _MOST_GROUPS else "")
+
+
+def _label_profile(counts: np.ndarray) -> Cell:
+    """The labels of a cluster as bars, as high as their share of the largest; sorted by the most frequent label."""
+    total, greatest = max(1, counts.sum()), max(1, counts.max())
+    bars = [
+        (count / greatest, f"label {label}: {100 * count / total:.1f} %, {count:,} examples")
+        for label, count in enumerate(counts)
+    ]
+    held = np.flatnonzero(counts)
+    words = f"{len(held)} labels, most {counts.argmax()} ({100 * counts.max() / total:.0f} %)"
+    return Cell(words, int(counts.argmax()), bars=bars if len(bars) <= _MOST_BARS else ())
+
+
+def _images(run: RunFiles, cluster: int, most: int) -> Cell:
+    places = np.flatnonzero(run.samples.clusters == cluster)
+    if not places.size:
+        return Cell(MISSING, None)
+    places = places[np.unique(np.linspace(0, len(places) - 1, min(most, len(places))).astype(int))]
+    labels = ", ".join(map(str, run.samples.labels[places]))
+    return Cell(
+        f"labels {labels}", labels, picture=rasters.picture(run.samples.images[places]), picture_width=_IMAGE * len(places)
+    )
+
+
+def clients_table(run: RunFiles) -> PageTable:
+    """The clients of one run."""
+    who = run.clients
+    heads = ("client", "true group", "cluster", "examples", "test examples", "rounds trained", "cluster %", "local %")
+    columns = (
+        who.client_id, [each or MISSING for each in who.true_cluster], _clusters_of(run), who.examples, who.test_examples,
+        who.rounds_trained, map(percent, who.cluster_accuracy), map(percent, who.local_accuracy),
+    )  # fmt: skip
+    return plain(heads, _first_rows(columns), numbers=True)
+
+
+def _first_rows(columns: Sequence[Iterable]) -> list[tuple]:
+    """The rows of the first clients; the files of the run have all."""
+    return list(itertools.islice(zip(*columns, strict=True), MOST_CLIENTS))
+
+
+def clients_compared(runs: Sequence[RunFiles]) -> PageTable | None:
+    """The clusters and accuracies of the same clients under each method; only runs of one seed have the same clients."""
+    same = [run for run in runs if run.seed == runs[0].seed]
+    names = ("client_id", "examples")
+    if any(not np.array_equal(getattr(run.clients, name), getattr(runs[0].clients, name)) for run in same for name in names):
+        return None
+    first = runs[0].clients
+    columns = [first.client_id, [each or MISSING for each in first.true_cluster], first.examples]
+    heads, groups = ["client", "true group", "examples"], [("", 3)]
+    for run in same:
+        heads += ["cluster", "cluster %", "local %"]
+        groups.append((run.method, 3))
+        columns += [_clusters_of(run), map(percent, run.clients.cluster_accuracy), map(percent, run.clients.local_accuracy)]
+    table = plain(heads, _first_rows(columns), numbers=True)
+    return PageTable(table.heads, table.rows, groups=groups, numbers=True)
+
+
+def _clusters_of(run: RunFiles) -> list[object]:
+    return [MISSING if each == NO_CLUSTER else each for each in run.clients.cluster]

@@ -1,0 +1,90 @@
+"""The report of a run, a comparison or a sweep, made again from its files."""
+
+import pathlib
+from collections.abc import Callable, Sequence
+
+from tffcl.errors import UserError
+from tffcl.lab.reporting import files, html, report_figures, style, sweeps, tables, targets
+from tffcl.lab.reporting.report_figures import Picture
+from tffcl.regular_files import make_directory, write_bytes, write_text
+
+_FIGURES = ("svg", "pdf")
+
+
+def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathlib.Path:
+    """Writes `figures/*.png` and `report.html` of a run, and `table.csv` of a comparison or `sweep.csv` of a sweep, too.
+
+    What was there under these names is replaced; the same files give the same report.
+
+    Args:
+      path: The output directory of a run, a comparison or a sweep.
+      formats: Of `formats.FORMATS`: tables as "md" (`table.md`) and "latex" (`table.tex`), figures as "svg" and "pdf", too.
+
+    Returns:
+      Where the page is.
+
+    Raises:
+      UserError: If a file of a run is missing or damaged, or the directory cannot be written to.
+    """
+    if not isinstance(path, (str, pathlib.PurePath)):
+        raise UserError(f"path is of {type(path).__name__}; it must be the directory of a run, e.g. result.out")
+    path = pathlib.Path(path)
+    before = style.asked_formats.set(tuple(each for each in _FIGURES if each in formats))
+    try:
+        pictures, texts = _of_sweep(path, formats) if sweeps.is_sweep(path) else _of_runs(path, formats)
+    finally:
+        style.asked_formats.reset(before)
+    try:
+        make_directory(path / "figures")
+        for picture in pictures:
+            for ending, data in ({"png": picture.png} | dict(picture.others)).items():
+                write_bytes(path / "figures" / f"{picture.name}.{ending}", data)
+        # A page that shows examples of clients is as private as the file that holds them.
+        private = any(path.glob("**/samples.npz"))
+        for name, text in texts.items():
+            write_text(path / name, text, private=private and name == "report.html")
+    except OSError as error:
+        raise UserError(f"{error.filename or path} cannot be written: {error.strerror}") from error
+    return path / "report.html"
+
+
+def write_table(path: str | pathlib.Path):
+    """Writes the table of a comparison or a sweep, as far as its runs are finished, and nothing else.
+
+    Raises:
+      UserError: If a file of a run is missing or damaged.
+    """
+    path = pathlib.Path(path)
+    if sweeps.is_sweep(path):
+        write_text(path / "sweep.csv", sweeps.to_csv(sweeps.read_sweep(path)))
+    else:
+        write_text(path / "table.csv", tables.to_csv(tables.directory_rows(path)))
+
+
+def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
+    runs = files.find_runs(path)
+    alone = files.is_run(path)
+    pictures = report_figures.run_pictures(runs[0]) if alone else report_figures.comparison_pictures(runs)
+    rows = tables.directory_rows(path)
+    table = {} if alone else {"table.csv": tables.to_csv(rows)}
+    table |= _further("table", formats, lambda write: write(rows))
+    wanted = [] if alone else targets.read_targets(path)
+    if wanted:
+        table["targets.csv"] = targets.to_csv(targets.reached(runs, wanted))
+    return pictures, {**table, "report.html": html.render(runs, pictures, path)}
+
+
+def _further(name: str, formats: Sequence[str], make: Callable[[Callable], str]) -> dict[str, str]:
+    """A table in the formats that were asked for beside CSV."""
+    writers = {"md": ("md", tables.to_markdown), "latex": ("tex", tables.to_latex)}
+    return {f"{name}.{ending}": make(write) for key, (ending, write) in writers.items() if key in formats}
+
+
+def _of_sweep(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
+    sweep = sweeps.read_sweep(path)
+    pictures = report_figures.sweep_pictures(sweep)
+    return pictures, {
+        "sweep.csv": sweeps.to_csv(sweep),
+        **_further("sweep", formats, lambda write: sweeps.to_other(sweep, write)),
+        "report.html": html.render(sweep.runs, pictures, path, sweep),
+    }

@@ -1,0 +1,86 @@
+"""RESULTS.md: the tables of all studies that have been kept, and the notes beside them."""
+
+import pathlib
+
+from tffcl import csv_files
+from tffcl.errors import UserError
+from tffcl.lab.reporting import study_table
+from tffcl.lab.reporting.number_format import human_time
+from tffcl.lab.reporting.study_results import StudyResults
+from tffcl.regular_files import write_bytes, write_text
+
+NOTES = "NOTES.md"
+_HEAD = """# What the studies give, next to the papers
+
+Made by `tffcl results {directory}` from the small files that `tffcl study NAME` writes; do not edit this page, but
+`{directory}/NOTES.md`, which follows the tables. `here` is what tffcl gives, `paper` what is printed there, `compared` which
+of the accuracies the paper's number is; cluster, local and global are the README's, in percent, `took part` is cluster over the
+clients that trained in at least one round. StoCFL's paper tests the clusters of clients that were sampled, which is `took part`:
+a client that never was has the global model here (`evaluation.place_unseen = true`: that of the closest cluster). FLT tests all
+clients, which is `cluster`. PACFL and FLIS test each client's own model, untrained where it never trained: at 200 rounds of a tenth
+of the clients nobody is left who never did, and for rounds to a target it is counted so.
+"""
+
+
+def results_page(directory: str | pathlib.Path) -> str:
+    """Makes the page.
+
+    Args:
+      directory: It has a directory of results for each study, and may have `NOTES.md`, which is put at the end.
+
+    Returns:
+      Markdown.
+
+    Raises:
+      UserError: If there is neither a study nor notes, or a file is damaged.
+    """
+    directory = pathlib.Path(directory)
+    found = sorted(file.parent for file in directory.glob(f"*/{study_table.CONTENTS}"))
+    notes = directory / NOTES
+    if not found and not notes.is_file():
+        raise UserError(f"{directory} holds no results: neither NAME/{study_table.CONTENTS} nor {NOTES}")
+    studies = [study_table.read_study(each) for each in found]
+    shown = f"{directory.parent.name}/{directory.name}" if directory.is_absolute() else directory.as_posix()
+    parts = [_HEAD.format(directory=shown), *([_contents(studies)] if studies else [])]
+    parts += [_section(each, directory) for each in studies]
+    if notes.is_file():
+        parts.append(csv_files.read_text(notes))
+    return "\n".join(parts)
+
+
+def _contents(studies: list[StudyResults]) -> str:
+    """A line a study: how much of it has been run, and how long that took."""
+    lines = [("study", "runs", "numbers, of those asked for", "seeds", "rounds", "took")]
+    for study in studies:
+        filled = sum(result.here.count > 0 for result in study.results)
+        name, cells = f"[`{study.path.name}`](#{study.path.name}): {study.heading}", f"{filled} of {study.available}"
+        took = human_time(sum(study.seconds.values()))
+        lines.append((name, str(len(study.seconds)), cells, study.seeds, study.share, took))
+    return "\n".join(csv_files.markdown(lines)) + "\n"
+
+
+def _section(study: StudyResults, directory: pathlib.Path) -> str:
+    section = study_table.to_markdown(study, place=f"{directory.name}/{study.path.name}/")
+    return f'<a id="{study.path.name}"></a>\n\n{section}'
+
+
+def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
+    """Writes, for each league among the studies of a directory, a page for readers and its picture, as `NAME.html` and `NAME/league.svg`.
+
+    Args:
+      directory: As in `results_page`.
+
+    Returns:
+      What has been written.
+    """
+    from tffcl.lab.reporting import league_page  # draws, which the page of tables does not
+
+    written = []
+    for file in sorted(pathlib.Path(directory).glob(f"*/{study_table.CONTENTS}")):
+        study = study_table.read_study(file.parent)
+        if study.league:
+            page, picture = pathlib.Path(directory, f"{file.parent.name}.html"), file.parent / study_table.LEAGUE_PICTURE
+            write_text(page, league_page.league_page(study))
+            write_bytes(picture, league_page.league_picture(study))
+            written += [page, picture]
+    return written

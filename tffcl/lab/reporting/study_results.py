@@ -1,0 +1,291 @@
+"""What a study has given so far, read from its small files: each cell's numbers over the seeds, beside the published one."""
+
+import collections
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from tffcl import csv_files as columns
+from tffcl.errors import UserError
+from tffcl.json_files import inside, read_json, telling_damage
+from tffcl.lab.reporting.comparisons import Failure, read_failure
+from tffcl.lab.reporting.number_format import Stat, human_time
+
+CONTENTS = "study.json"
+FINDINGS = "FINDINGS.md"
+EPSILONS = ("epsilon", "noised_epsilon")  # measures
+_KINDS = ("cluster", "local", "global")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result:
+    """A cell of a study with what its runs gave.
+
+    Attributes:
+      noted: The cell as `study.json` has it.
+      here: Over the seeds, in the unit of the published number.
+      missed: How many seeds never reached the target.
+      published: `(mean, spread)`; None where the paper has none.
+      accuracies: cluster, local, global, and as "took part" cluster over those that took part, in percent, over the seeds.
+      ari: Adjusted Rand index over the seeds.
+      rounds: That were run.
+      seconds: Of training, evaluation and clustering, by run.
+      failures: The seeds that failed, and why.
+    """
+
+    noted: Mapping
+    here: Stat
+    missed: int
+    published: tuple[float | None, float | None]
+    accuracies: Mapping[str, Stat]
+    ari: Stat
+    rounds: int | None
+    seconds: Mapping[str, float]
+    failures: tuple[Failure, ...]
+
+    @property
+    def cut(self) -> bool:
+        """Whether fewer rounds were run than the paper's number is of, see `is_cut`, or the command set something else."""
+        return bool(self.noted.get("changed")) or is_cut(self.noted["measure"], self.rounds, self.noted.get("paper_rounds"))
+
+    @property
+    def difference(self) -> float | None:
+        """Here minus paper; None where one of them is not there, or what was run is not what the paper's number is of."""
+        return None if self.published[0] is None or not self.here.count or self.cut else self.here.mean - self.published[0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StudyResults:
+    """What a study has given so far.
+
+    Attributes:
+      path: Its directory of results.
+      noted: `study.json`.
+      results: One a cell, column by column.
+    """
+
+    path: pathlib.Path
+    noted: Mapping
+    results: Sequence[Result]
+
+    @property
+    def columns(self) -> list[str]:
+        """The headings of the paper's columns."""
+        return list(dict.fromkeys(result.noted["column"] for result in self.results))
+
+    @property
+    def heading(self) -> str:
+        """What is compared with what: title, paper, table."""
+        where = ", ".join(filter(None, [self.noted["paper"], self.noted["table"]]))
+        page = f", page {self.noted['page']}" if self.noted.get("page") else ""
+        return f"{self.noted['title']} ({where}{page})" if where else self.noted["title"]
+
+    @property
+    def league(self) -> bool:
+        """Whether it is a league, whose tables are those of `league_table`."""
+        return self.noted.get("layout") == "league"
+
+    def about(self, column: str) -> str:
+        """What a column is, in words; "" where the study does not say."""
+        return self.noted.get("about", {}).get(column, "")
+
+    def notes(self, column: str) -> list[str]:
+        """What failed and what cannot be run in a column, a line for each reason."""
+        notes: dict[str, list[str]] = {}
+        for result in self.results:
+            if result.noted["column"] == column:
+                if result.noted["missing"]:
+                    notes.setdefault(f"not available: {result.noted['missing']}", []).append(result.noted["row"])
+                for each in result.failures:
+                    notes.setdefault(f"seed {each.seed} failed: {each.reason}", []).append(result.noted["row"])
+        return [f"{', '.join(rows)}: {reason}" for reason, rows in notes.items()]
+
+    @property
+    def findings(self) -> list[str]:
+        """The paragraphs that somebody wrote beside the results in `FINDINGS.md`, each on one line."""
+        file = self.path / FINDINGS
+        if not file.is_file():
+            return []
+        return [" ".join(each.split()) for each in columns.read_text(file).split("\n\n") if each.strip()]
+
+    @property
+    def seeds(self) -> str:
+        """Those that were run, or are to be where none was."""
+        ran = {pathlib.PurePath(place).name.removeprefix("seed-") for result in self.results for place in result.seconds}
+        return ", ".join(sorted(ran, key=int) or map(str, self.noted["seeds"]))
+
+    @property
+    def share(self) -> str:
+        """How many rounds were run, in words."""
+        rounds = self.noted["rounds"]
+        ran = [(each.rounds, each.noted.get("paper_rounds")) for each in self.results if each.rounds is not None]
+        fewer = sum(whole is not None and done < whole for done, whole in ran)
+        if rounds == 1 and fewer:
+            return f"all rounds, {fewer} of {len(ran)} numbers with fewer"
+        return "all rounds" if rounds == 1 else f"{rounds:g} of each task's rounds" if rounds < 1 else f"{rounds:g} rounds"
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Of training, evaluation and clustering, by run; cells may share one."""
+        return collections.ChainMap(*(result.seconds for result in self.results))
+
+    @property
+    def available(self) -> int:
+        """How many cells can be run."""
+        return sum(not result.noted["missing"] for result in self.results)
+
+    @property
+    def setting(self) -> str:
+        """In a line: rounds and seeds that were run, how long that took, and what ± means."""
+        spent = sum(self.seconds.values())
+        took = f"; {human_time(spent)} of training, evaluation and clustering" if spent else ""
+        changed = sorted({key for result in self.results for key in result.noted.get("changed", ())})
+        took += f"; set otherwise than in the tasks: {', '.join(changed)}" if changed else ""
+        run = f"Run with {self.share}; seed{'s' * (', ' in self.seeds)} {self.seeds}{took}."
+        theirs = self.noted["published_is"]
+        here = f"Here ± is the sample standard deviation over seeds{', in the paper ' * bool(theirs)}{theirs}."
+        return run if self.league else f"{run} {here}"
+
+
+def read_study(
+    path: str | pathlib.Path, *, cells: Sequence[tuple[str, str]] | None = None, seeds: Sequence[int] = ()
+) -> StudyResults:
+    """Reads the results of a study, as far as its runs have ended.
+
+    Args:
+      path: `OUT/results` of a study, or a copy.
+      cells: Columns and rows of those that are read; default all.
+      seeds: Those that are read; default all.
+
+    Raises:
+      UserError: If there is no `study.json`, nothing of what is asked for, or a file is damaged.
+    """
+    path = pathlib.Path(path)
+    file = path / CONTENTS
+    if not file.is_file():
+        raise UserError(f"{path} holds no results of a study: there is no {CONTENTS} in it")
+    noted = read_json(file)
+    with telling_damage(file):
+        chosen = [cell for cell in noted["cells"] if cells is None or (cell["column"], cell["row"]) in cells]
+        noted = {**noted, "cells": chosen, "seeds": [seed for seed in noted["seeds"] if not seeds or seed in seeds]}
+    if not (noted["cells"] and noted["seeds"]):
+        asked = "these cells" if noted["seeds"] else f"seed {', '.join(map(str, seeds))}"
+        raise UserError(f"{path} holds no results of {asked}; the study has to be run with them first")
+    with telling_damage(file):
+        return StudyResults(path, noted, [_read_cell(path, cell, noted["seeds"]) for cell in noted["cells"]])
+
+
+def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Result:
+    places = [path / inside(cell["directory"]) / f"seed-{seed}" for seed in seeds] if cell["directory"] else []
+    failures = tuple(each for each in (read_failure(place, cell["row"]) for place in places) if each)
+    places = [place for place in places if (place / "summary.json").is_file()]
+    told = [_read_run(place, cell) for place in places]
+    values = [each["here"] for each in told]
+    return Result(
+        noted=cell,
+        here=Stat.of(values),
+        missed=sum(map(math.isnan, values)) if cell["measure"].endswith("_to") else 0,
+        published=tuple(cell["published"]),
+        accuracies={kind: Stat.of(each[kind] for each in told) for kind in (*_KINDS, "took part")},
+        ari=Stat.of(each["ari"] for each in told),
+        rounds=max((each["rounds"] for each in told), default=None),
+        seconds={str(place): each["seconds"] for place, each in zip(places, told, strict=True)},
+        failures=failures,
+    )
+
+
+def _read_run(place: pathlib.Path, cell: Mapping) -> dict:
+    """What one run gives, by name: "here" is what the cell compares."""
+    summary = read_json(place / "summary.json")
+    with telling_damage(place / "summary.json"):
+        return {
+            **{kind: _accuracy(summary, kind, "mean", 100) for kind in _KINDS},
+            "took part": _participants(summary),
+            "ari": _nan(summary["clusters"]["ari"]),
+            "rounds": int(summary["rounds"]),
+            "seconds": float(summary.get("seconds", {}).get("total", 0.0)),
+            "here": measured(place, summary, cell),
+        }
+
+
+def _nan(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _accuracy(summary: Mapping, kind: str, what: str, scale: float) -> float:
+    return scale * _nan(summary["accuracy"][kind][what])
+
+
+def _participants(summary: Mapping, what: str = "mean") -> float:
+    """The cluster accuracy over those that took part; NaN in runs of versions that did not take it."""
+    return 100 * _nan(summary["accuracy"]["cluster"].get("participants", {}).get(what))
+
+
+def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
+    """Returns the number of one run that a cell compares; NaN if it has none."""
+    measure = cell["measure"]
+    if measure in _KINDS:
+        return _accuracy(summary, measure, "mean", 100)
+    if measure.startswith("participants"):
+        return _participants(summary, "pooled" if measure == "participants_pooled" else "mean")
+    kind, _, what = measure.partition("_")
+    if what == "variance":
+        return _accuracy(summary, kind, "variance", 1e4)
+    if kind == "unseen":
+        file = place / "newcomers.json"
+        return _accuracy(read_json(file), what, "mean", 100) if file.is_file() else math.nan
+    if measure == "clusters":
+        return float(summary["clusters"]["count"])
+    if measure == "known_clusters":
+        known = _column(place, measure)
+        return float(known[-1]) if known.size else math.nan
+    if measure == "ari":
+        return _nan(summary["clusters"]["ari"])
+    if measure.startswith("benign"):
+        return _benign(summary, measure)
+    if measure in EPSILONS:
+        return _epsilon(summary.get("privacy", {}), measure)
+    if measure == "clustering_error":
+        errors = _column(place, measure)
+        return float(errors.mean()) if errors.size else math.nan
+    rounds = rounds_to(place / "rounds.csv", cell["accuracy"], cell["target"])
+    return rounds * cell["megabits_a_round"] if measure == "megabits_to" else rounds
+
+
+def is_cut(measure: str, rounds: int | None, whole: int | None) -> bool:
+    """Whether a number of so many rounds cannot be held against one of the whole training; one of rounds to a target can."""
+    return not measure.endswith("_to") and rounds is not None and whole is not None and rounds < whole
+
+
+def _column(place: pathlib.Path, name: str) -> np.ndarray:
+    """What a run's rounds.csv has in a column, round by round; empty where there is no such column."""
+    table = columns.read_table(place / "rounds.csv", ["round"])
+    values = table.floats(name) if name in table.names else np.zeros(0)
+    return values[np.isfinite(values)]
+
+
+def _benign(summary: Mapping, measure: str) -> float:
+    """The accuracy of benign clients in percent, of all or of the worst cluster; NaN where nobody is malicious."""
+    told = summary.get("attack", {}).get("benign_accuracy", {})
+    own = [each for each in told.get("clusters", {}).values() if each is not None]
+    return 100 * _nan(told.get("mean") if measure == "benign" else min(own, default=None))
+
+
+def _epsilon(cost: Mapping, measure: str) -> float:
+    """ε of a run; infinite where something was released without noise, and that does not count apart."""
+    found = cost.get("epsilon") if measure == "epsilon" else cost.get("noised_epsilon", cost.get("epsilon"))
+    return math.inf if found is None else float(found)
+
+
+def rounds_to(path: pathlib.Path, accuracy: str, target: float) -> float:
+    """Returns the first evaluated round of a rounds.csv with at least this accuracy in percent; NaN if there is none.
+
+    Local accuracy counts those who never trained with their untrained model, as the papers' tables do.
+    """
+    table = columns.read_table(path, ["round", f"{accuracy}_accuracy"])
+    column = "local_accuracy_all" if accuracy == "local" and "local_accuracy_all" in table.names else f"{accuracy}_accuracy"
+    reached = np.flatnonzero(100 * table.floats(column) >= target)
+    return float(table.floats("round")[reached[0]]) if reached.size else math.nan

@@ -1,0 +1,154 @@
+"""The table of a study: each published number beside the one here, their difference and the setting; or that of a league."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+
+from tffcl import csv_files
+from tffcl.lab.reporting import league_table
+from tffcl.lab.reporting.number_format import MISSING, Stat, show_number
+from tffcl.lab.reporting.study_results import CONTENTS, EPSILONS, Result, StudyResults, read_study
+
+__all__ = ["CONTENTS", "EPSILONS", "compared_cells", "read_study", "to_csv", "to_markdown", "to_text"]
+
+_MEASURES = {
+    "participants": "cluster, took part",
+    "participants_pooled": "cluster, took part, pooled",
+    "cluster_variance": "variance, cluster",
+    "local_variance": "variance, local",
+    "unseen_cluster": "unseen, cluster",
+    "unseen_local": "unseen, local",
+    "clustering_error": "clustering error",
+    "known_clusters": "clusters, took part",
+    "ari": "ARI",
+    "noised_epsilon": "epsilon, noised releases",
+    "benign_worst": "benign, worst cluster",
+}
+PICTURE = "privacy.png"  # of a study with epsilons
+LEAGUE_PICTURE = "league.svg"
+HEADS = ("", "compared", "here", "paper", "difference", "cluster", "took part", "local", "global", "ARI", "seeds", "rounds")
+
+
+def compared_cells(
+    noted: Mapping, here: Stat, missed: int, published: tuple[float | None, float | None], cut: bool
+) -> tuple[str, str, str, str]:
+    """Returns what is compared, the number here, the published one and their difference, as text.
+
+    Args:
+      noted: The cell as `study.json` has it.
+      here: What the runs gave.
+      missed: How many of them never reached the target.
+      published: Mean and spread, each None where the paper has none.
+      cut: Whether the runs had fewer rounds, or other settings, than the published number is of: then there is no difference.
+    """
+    measure, (mean, spread) = noted["measure"], published
+    decimals = 0 if measure in ("rounds_to", "clusters", "known_clusters") else 3 if measure == "ari" else 2
+    if measure in EPSILONS:
+        decimals = 0 if here.mean >= 100 else 1
+    compared = _MEASURES.get(measure, measure)
+    if measure.endswith("_to"):
+        compared = f"{'rounds' if measure == 'rounds_to' else 'Mb'} to {noted['accuracy']} {noted['target']:g} %"
+    shown = show_number(here, decimals)
+    if missed:
+        shown = "not reached" if not here.count else f"{shown} ({missed} not reached)"
+    paper = MISSING if mean is None else f"{mean:.{decimals}f}{'' if spread is None else f' ± {spread:.{decimals}f}'}"
+    if mean is None or not here.count or cut:
+        return compared, shown, paper, MISSING
+    # Nothing is neither above nor below.
+    difference = f"{round(here.mean - mean, decimals) or 0:+.{decimals}f}"
+    return compared, shown, paper, difference.lstrip("+") if not difference.strip("+0.") else difference
+
+
+def _row(result: Result) -> list[str]:
+    """The cells of a line under `HEADS`."""
+    noted = result.noted
+    compared, here, paper, difference = compared_cells(noted, result.here, result.missed, result.published, result.cut)
+    seeds = str(max(each.count for each in result.accuracies.values()))
+    rounds = MISSING if result.rounds is None else f"{result.rounds} of {noted['paper_rounds']}"
+    accuracies = [show_number(result.accuracies[kind], 2) for kind in HEADS[5:9]]
+    return [noted["row"], compared, here, paper, difference, *accuracies, show_number(result.ari, 3), seeds, rounds]
+
+
+def _tables(study: StudyResults):
+    """For each column its heading, its head, its lines and its notes."""
+    for column in study.columns:
+        if study.league:
+            yield (
+                league_table.heading(study, column),
+                league_table.HEADS,
+                league_table.lines(study, column),
+                study.notes(column),
+            )
+            continue
+        own = [result for result in study.results if result.noted["column"] == column]
+        tasks = ", ".join(dict.fromkeys(result.noted["task"] for result in own if result.noted["task"]))
+        lines = [_row(result) for result in own if not result.noted["missing"]]
+        yield (f"{column} ({tasks})" if tasks else column), HEADS, lines, study.notes(column)
+
+
+def _notes(study: StudyResults) -> list[str]:
+    """What a reader should know of the whole study, beside the tables."""
+    private = any(result.noted["measure"] in EPSILONS for result in study.results)
+    added = "Each run's epsilon is its own, of each seed, too: for a client of several runs they add up."
+    return [*filter(None, [study.noted["note"]]), *([added] if private else [])]
+
+
+def to_text(study: StudyResults) -> str:
+    """Returns the tables for a terminal, one for each of the paper's columns."""
+    parts = [study.heading, study.setting, *_notes(study)]
+    for heading, head, lines, notes in _tables(study):
+        parts += ["", heading]
+        if lines:
+            parts += csv_files.aligned([head, *lines])
+        parts += notes
+    return "\n".join(parts)
+
+
+def to_markdown(study: StudyResults, level: int = 2, place: str = "") -> str:
+    """Returns the study as a section of a Markdown page, with a heading of this level; `place` leads from the page to its files."""
+    parts = [f"{'#' * level} {study.heading}", "", f"`tffcl study {study.noted['study']}`. {study.setting}"]
+    parts += [line for note in _notes(study) for line in ("", note)]
+    if study.league:
+        parts += ["", f"![accuracies of every method on every setting]({place}{LEAGUE_PICTURE})"]
+    parts += [line for each in study.findings for line in ("", each)]
+    if study.league:
+        parts += ["", league_table.LEGEND]
+    if (study.path / PICTURE).is_file():
+        parts += ["", f"![accuracy and clusters against epsilon]({place}{PICTURE})"]
+    for heading, head, lines, notes in _tables(study):
+        parts += ["", f"**{heading}**", ""]
+        if lines:
+            parts += csv_files.markdown([head, *lines])
+        parts += [f"\n{note}" for note in notes]
+    return "\n".join(parts) + "\n"
+
+
+def to_csv(study: StudyResults) -> str:
+    """Returns the study for programs: a line a cell, plain numbers, empty where there is none."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    plain = ("column", "row", "task", "method", "measure", "accuracy", "target")
+    ends = (
+        "cluster_percent",
+        "took_part_percent",
+        "local_percent",
+        "global_percent",
+        "ari",
+        "seeds",
+        "rounds",
+        "missing",
+        "failed",
+    )
+    writer.writerow([*plain, "here", "here_std", "paper", "paper_spread", "difference", *ends])
+    for result in study.results:
+        numbers = [result.here.mean, result.here.std, *result.published, result.difference]
+        others = [*(result.accuracies[kind].mean for kind in HEADS[5:9]), result.ari.mean]
+        cells = ["" if value is None or math.isnan(value) else f"{value:.10g}" for value in (*numbers, *others)]
+        seeds = max(each.count for each in result.accuracies.values())
+        failed = "; ".join(f"seed {each.seed}: {each.reason}" for each in result.failures)
+        values = [csv_files.text_cell(result.noted[key]) for key in plain[:-2]] + ["", ""]
+        if result.noted["measure"].endswith("_to"):
+            values[-2:] = [result.noted["accuracy"], result.noted["target"]]
+        writer.writerow([*values, *cells, seeds, result.rounds or "", csv_files.text_cell(result.noted["missing"]), failed])
+    return text.getvalue()

@@ -1,0 +1,191 @@
+"""The files of a sweep: one method over the values of a setting or two, and its table."""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tffcl import csv_files
+from tffcl.errors import RESUME, UserError
+from tffcl.json_files import inside, read_toml
+from tffcl.lab.reporting import files, tables
+from tffcl.lab.reporting.comparisons import Failure, read_failure
+from tffcl.lab.reporting.files import RunFiles
+from tffcl.lab.reporting.number_format import Stat, show_number, show_value
+from tffcl.lab.reporting.page.page_table import PageTable
+from tffcl.lab.reporting.tables import COLUMNS, LEGEND, Column, Row
+
+_ERRORS = "clustering error"
+
+
+class _OverRounds(Column):
+    """A column whose number is of all rounds of a run: their mean, or with "std" their deviation (ddof=1)."""
+
+    def read(self, run: RunFiles) -> float:
+        name, what = self.source
+        values = run.rounds.get(name, np.empty(0))
+        values = values[~np.isnan(values)] * self.scale
+        if what == "std":
+            return float(values.std(ddof=1)) if values.size > 1 else np.nan
+        return float(values.mean()) if values.size else np.nan
+
+
+_decimals = functools.partial(show_number, decimals=2)
+_OF_SUMMARY = (
+    "cluster_accuracy_percent",
+    "local_accuracy_percent",
+    "global_accuracy_percent",
+    "clusters",
+    "ari",
+)
+SWEEP_COLUMNS = (
+    *(each for each in COLUMNS if each.key in _OF_SUMMARY),
+    _OverRounds("clustering_error", _ERRORS, "mean", ("clustering_error", "mean"), 1, _decimals),
+    _OverRounds("clustering_error_over_rounds", _ERRORS, "deviation", ("clustering_error", "std"), 1, _decimals),
+)
+_GROUPS = ("accuracy %", "clusters", _ERRORS)
+_SEEN = {"cluster", "local", "global", "clusters, ARI", "±"}
+_ERROR_LEGEND = (
+    "clustering error",
+    "Clients wrongly joined with a client or parted from it (false positives and false negatives), on "
+    "average over those of a round: the mean over the rounds, and the sample standard deviation over the rounds.",
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Point:
+    """One value of each setting.
+
+    Attributes:
+      values: One a setting.
+      runs: One for each seed that has finished; `RunFiles.method` is the values as text.
+      stats: For the key of each of `SWEEP_COLUMNS` the statistics over the seeds.
+      failures: The seeds that failed, and why.
+    """
+
+    values: tuple
+    runs: Sequence[RunFiles]
+    stats: dict[str, Stat]
+    failures: tuple[Failure, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The values as text."""
+        return ", ".join(map(show_value, self.values))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sweep:
+    """What a sweep has written.
+
+    Attributes:
+      path: Its directory.
+      task: Name of the task.
+      algorithm: Name of the method.
+      keys: The settings, one or two, with their sections.
+      labels: What to call them.
+      points: One for each combination of values.
+    """
+
+    path: pathlib.Path
+    task: str
+    algorithm: str
+    keys: tuple[str, ...]
+    labels: tuple[str, ...]
+    points: Sequence[Point]
+
+    @property
+    def runs(self) -> list[RunFiles]:
+        return [run for point in self.points for run in point.runs]
+
+    @property
+    def title(self) -> str:
+        """Of the settings together: "threshold, local epochs"."""
+        return ", ".join(self.labels)
+
+
+def is_sweep(path: str | pathlib.Path) -> bool:
+    """Says whether a directory is that of a sweep."""
+    return (pathlib.Path(path) / "sweep.toml").is_file()
+
+
+def read_sweep(path: str | pathlib.Path) -> Sweep:
+    """Reads a sweep and those of its runs that have finished.
+
+    Raises:
+      UserError: If none has, or a file is missing or damaged; the message names it.
+    """
+    path = pathlib.Path(path)
+    file = path / "sweep.toml"
+    try:
+        noted = read_toml(file)
+        keys, labels = tuple(noted["keys"]), tuple(noted["labels"])
+        points = [_read_point(path, each, noted["seeds"], len(keys)) for each in noted["points"]]
+        if len(keys) not in (1, 2) or len(labels) != len(keys) or not points:
+            raise csv_files.damaged(file, "it must have one or two keys, a label for each, and points")
+        if not any(point.runs or point.failures for point in points):
+            raise UserError(f"no run in {path} is finished; {RESUME} goes on with the sweep")
+        return Sweep(path, str(noted["task"]), str(noted["algorithm"]), keys, labels, points)
+    except UserError:
+        raise
+    except KeyError as error:
+        raise csv_files.damaged(file, f"there is no {error}") from error
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise csv_files.damaged(file, error) from error
+
+
+def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings: int) -> Point:
+    values = tuple(noted["values"])
+    if len(values) != settings:
+        raise ValueError(f"a point has {len(values)} values for {settings} keys")
+    name = ", ".join(map(show_value, values))
+    # Proximity matrices of many runs at once could be too much memory, and nothing here needs them.
+    places = [path / inside(noted["directory"]) / f"seed-{seed}" for seed in seeds]
+    runs = [
+        dataclasses.replace(files.read_run(place, name), clustering=None)
+        for place in places
+        if (place / "summary.json").is_file()
+    ]
+    failures = tuple(each for each in (read_failure(place, name) for place in places) if each)
+    return Point(values, runs, {each.key: Stat.of(each.read(run) for run in runs) for each in SWEEP_COLUMNS}, failures)
+
+
+def sweep_rows(sweep: Sweep) -> list[Row]:
+    """Returns one row a point."""
+    return [Row(point.name, tuple(run.seed for run in point.runs), point.stats, point.failures) for point in sweep.points]
+
+
+def measured_groups(sweep: Sweep) -> list[str]:
+    """Returns the groups of `SWEEP_COLUMNS` without that of the clustering error where no run has one."""
+    known = any(point.stats["clustering_error"].count for point in sweep.points)
+    return [group for group in _GROUPS if known or group != _ERRORS]
+
+
+def legend(sweep: Sweep) -> list[tuple[str, str]]:
+    """Returns what the columns of the table mean."""
+    shown = [entry for entry in LEGEND if entry[0] in _SEEN]
+    return [*shown[:-1], _ERROR_LEGEND, shown[-1]] if _ERRORS in measured_groups(sweep) else shown
+
+
+def to_text(sweep: Sweep) -> str:
+    """Returns the table for a terminal."""
+    return tables.to_text(sweep_rows(sweep), groups=measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title)
+
+
+def to_other(sweep: Sweep, write: Callable) -> str:
+    """Returns the table by a function such as `tables.to_markdown` or `tables.to_latex`."""
+    return write(sweep_rows(sweep), measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title)
+
+
+def to_csv(sweep: Sweep) -> str:
+    """Returns the table for programs: a column for each setting, then means and `<column>_std` over seeds."""
+    shown = [[(value, show_value(value)) for value in point.values] for point in sweep.points]
+    names = [[tables.text_cell(text) if isinstance(value, str) else text for value, text in each] for each in shown]
+    return tables.to_csv(sweep_rows(sweep), columns=SWEEP_COLUMNS, first=sweep.keys, names=names)
+
+
+def to_page(sweep: Sweep) -> PageTable:
+    """Returns the table for the page."""
+    return tables.to_page(sweep_rows(sweep), measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title)

@@ -1,0 +1,172 @@
+"""From a configuration to the parts of a run: data, model, method."""
+
+import functools
+import inspect
+import json
+
+import numpy as np
+
+from tffcl.aggregators.clustered_mean import keyed_factory
+from tffcl.aggregators.upload_attacks import AttackedFactory
+from tffcl.algorithms.method import Method
+from tffcl.algorithms.one_shot import OneShotClustering
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.sampling import stream
+from tffcl.errors import UserError
+from tffcl.lab.datasets.federated import load_federated
+from tffcl.lab.tasks.attack_settings import OF_UPLOADS
+from tffcl.lab.tasks.catalog import AGGREGATIONS, MODELS, find_aggregation, find_model
+from tffcl.lab.tasks.resolve import RunConfig, TrainSettings
+from tffcl.models.flat import FlatModel
+from tffcl.references import made_by
+from tffcl.runs import fingerprint
+from tffcl.validation import from_table
+
+
+@functools.lru_cache(maxsize=1)  # the runs of a comparison share it; two at a time could be too much memory
+def _load(dataset: str, partition: str, seed: int, data_dir: str | None):
+    return load_federated(json.loads(dataset), json.loads(partition), seed=seed, data_dir=data_dir)
+
+
+def load_data(config: RunConfig, data_dir: str | None = None):
+    """Loads a task's data, parted among clients by the run's seed (a `lab.datasets.core.FederatedDataset`)."""
+    dataset, partition = (json.dumps(dict(each), sort_keys=True) for each in (config.dataset, config.partition))
+    return _load(dataset, partition, stream(config.seed, "partition"), data_dir)
+
+
+def data_fingerprint(federated) -> dict[str, str]:
+    """What the data of a task are told by, those of newcomers and of the server included, see `runs.fingerprint`."""
+    found = {}
+    for name, images in (("training", federated.train), ("test", federated.test), ("the server's", federated.server)):
+        if images is not None:
+            found |= {f"{name} images": fingerprint.of_array(images.x), f"{name} labels": fingerprint.of_array(images.y)}
+    held = {"training": federated.train_indices, "test": federated.test_indices, "validation": federated.validation_indices}
+    found |= {f"the clients' shares of {name} examples": fingerprint.of_parts(held[name]) for name in held if held[name]}
+    return {"clients": str(federated.num_clients), **found}
+
+
+def build_model(config: RunConfig, federated) -> FlatModel:
+    """Builds the task's model for the data's shape, with initial weights by the run's seed.
+
+    Raises:
+      UserError: If a builder of the user's gives no `FlatModel`, or one of other examples or too few classes.
+    """
+    name, build, options = find_model(config.model)
+    shape, classes = federated.train.x.shape[1:], federated.num_classes
+    given = {
+        "normalization": (np.asarray(federated.mean), np.asarray(federated.std)),
+        "seed": stream(config.seed, "model"),
+    }
+    if name in MODELS and not federated.train.are_images:
+        raise UserError(f"model {name} takes images; {federated.name} has {federated.train.x.dtype} {list(shape)}")
+    model = made_by("model", name, build, FlatModel, shape, classes, **given, **options)
+    takes, has = model.example_spec["x"], federated.train.x
+    if (takes.dtype.as_numpy_dtype, tuple(takes.shape)) != (has.dtype.type, shape) or model.num_classes < classes:
+        wanted = f"{takes.dtype.name} {takes.shape.as_list()} of {model.num_classes} classes"
+        raise UserError(f"model {name} takes {wanted}; {federated.name} has {has.dtype} {list(shape)} of {classes}")
+    return model
+
+
+def local_training(train: TrainSettings) -> LocalTraining:
+    """The client's share of the protocol."""
+    return LocalTraining(
+        epochs=train.local_epochs,
+        batch_size=train.batch_size,
+        learning_rate=train.learning_rate,
+        learning_rate_decay=train.learning_rate_decay,
+        momentum=train.momentum,
+        weight_decay=train.weight_decay,
+    )
+
+
+def _given(config: RunConfig, federated, data_dir: str | None, *, simulated: bool = True) -> dict:
+    """What the method's builders need beside model, training and parameters."""
+    server = federated.server
+    values = {
+        "server_images": lambda: None if server is None else server.x,
+        "seed": lambda: stream(config.seed, config.base or config.algorithm),
+        "encoder": lambda: _encoder(config.method, federated, data_dir),
+        "find_encoder": lambda: _encoder_finder(federated, data_dir),
+        "noise_seed": lambda: stream(config.seed, "signature noise") if simulated else None,
+        "aggregation": lambda: None,
+    }
+    return {name: values[name]() for name in config.method_source.needs}
+
+
+def _encoder_finder(federated, data_dir: str | None):
+    def find(encoder: str, **options):
+        from tffcl.lab.tasks.encoders import find_encoder
+
+        return find_encoder(encoder, federated.train.x.shape[1:], data_dir=data_dir, **options)
+
+    return find
+
+
+def _encoder(method, federated, data_dir: str | None):
+    from tffcl.lab.tasks.encoders import find_encoder
+
+    shape = federated.train.x.shape[1:]
+    return find_encoder(
+        method.encoder, shape, epochs=method.encoder_epochs, examples=method.encoder_examples, latent=method.latent,
+        data_dir=data_dir,
+    )  # fmt: skip
+
+
+def build_method(
+    config: RunConfig, model: FlatModel, federated, data_dir: str | None = None, *, simulated: bool = False
+) -> Method:
+    """Builds the configured method; FLT's encoder is looked for, and kept, in the data directory.
+
+    Args:
+      config: The run.
+      model: What is trained.
+      federated: Its data.
+      data_dir: Where data sets are.
+      simulated: For a run, whose noise repeats with its seed and whose malicious clients attack. Else the method as it would be
+        deployed: with fresh noise, and clients that are what they are.
+    """
+    given = _given(config, federated, data_dir, simulated=simulated)
+    aggregation = build_aggregation(config, model, simulated=simulated)
+    malicious = config.attack.malicious(federated.num_clients, config.seed)
+    if simulated and len(malicious) and config.attack.kind in OF_UPLOADS:
+        aggregation = AttackedFactory(aggregation, config.attack.kind, malicious, config.attack.strength)
+    return config.method_source.build(model, local_training(config.train), config.method, given, aggregation)
+
+
+def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simulated: bool = False):
+    """Builds the factory that [aggregation] means; None for the method's own mean.
+
+    In simulations its noise repeats with the seed.
+
+    Raises:
+      UserError: If a builder of the user's gives no aggregation factory.
+    """
+    if not config.aggregation:
+        return None
+    name, build, options = find_aggregation(config.aggregation)
+    if name in AGGREGATIONS:
+        given = {
+            "seed": stream(config.seed, "aggregation") if simulated else None,
+            "layers": None if model is None else layer_sizes(model),
+        }
+        taken = {key: value for key, value in given.items() if key in inspect.signature(build).parameters}
+        return build(from_table(AGGREGATIONS[name].parameter_class(), options, "aggregation"), **taken)
+    factory = made_by("aggregation", name, build, None, **options)
+    if factory is None:  # which stands for the plain mean, and is what a function without return gives
+        wanted = 'an aggregation factory, or "mean"'
+        raise UserError(f"aggregation {name} gave None; it must give {wanted}", table="aggregation", key="builder")
+    keyed_factory(factory)  # says what is wrong with what it is not
+    return factory
+
+
+def layer_sizes(model: FlatModel) -> tuple[int, ...]:
+    """Returns how many of the model's parameters each of its layers has, in order."""
+    return tuple(part.stop - part.start for part in model.layer_slices().values())
+
+
+def build_clustering(config: RunConfig, model: FlatModel, federated, data_dir: str | None = None) -> OneShotClustering:
+    """Builds the grouping of a method that clusters before training."""
+    own = () if config.method is None else (config.method,)
+    build, given = config.method_source.clustering_builder, _given(config, federated, data_dir)
+    assert build, f"{config.algorithm} does not cluster before training"
+    return build(model, local_training(config.train), *own, **given)

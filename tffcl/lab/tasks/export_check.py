@@ -1,0 +1,174 @@
+"""Proof that an export runs: every file is loaded and run, and its numbers are held against the library's."""
+
+import functools
+import pathlib
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import runtime
+from tffcl.algorithms.method import Method, as_method
+from tffcl.client_work.evaluation import build_probabilities
+from tffcl.clients.example_types import as_type
+from tffcl.errors import UserError
+from tffcl.export import deployment_forms
+from tffcl.export.dry_run import difference, rehearse
+from tffcl.export.manifest import NAME, read_manifest
+from tffcl.export.values_check import check_learned, check_trained, check_values, compared, loaded
+from tffcl.export.writer import MODELS, SAVED_MODEL, STATE
+from tffcl.lab.tasks import build
+from tffcl.lab.tasks.resolve import load_run_config
+from tffcl.lab.tasks.run_config import RunConfig
+from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import graph_function
+from tffcl.runs import state_arrays
+from tffcl.runs.directory import BUILT_FROM, read_settings
+
+_TRIED_IMAGES = 64
+_MOST_EXAMPLES = 20  # of a real client: the numbers are to be compared, not to be good
+
+
+def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool = False) -> list[str]:
+    """Loads every file of an export, runs it, and holds the numbers against the library's.
+
+    Computations and their forms are run on the values that the export brings, whose results the library wrote then, and,
+    where the task's data can be loaded, on real clients beside the library's own computations of today. What can be computed
+    again of the other files is compared; which cannot is said.
+
+    Args:
+      directory: What `export_run` wrote.
+      data_dir: Where data sets are; default as in `datasets`.
+      trust_builders: As of `load_run.load_run`.
+
+    Returns:
+      A line for each file that was run or compared, and one for the others.
+
+    Raises:
+      UserError: Naming the file that is damaged, foreign, or gives other numbers.
+    """
+    directory = pathlib.Path(directory)
+    manifest = read_manifest(directory)
+    of_a_task = BUILT_FROM not in read_settings(directory / "config.toml")
+    config = load_run_config(directory, trust_builders=trust_builders) if of_a_task else None  # before anything runs
+    runtime.use_local_worker()
+    lines = []
+    for name, described in manifest["computations"].items():
+        lines += _check_computation(directory, name, described)
+    lines += check_values(directory, manifest)
+    if config is None:
+        lines.append("it is of tffcl.train, whose method and data no file holds: not compared with the library on real clients")
+    else:
+        lines += _check_with_library(directory, manifest, config, data_dir)
+    left = [name for name in manifest["files"] if not name.startswith("check/") and not _is_told(directory, name, lines)]
+    return [*lines, f"taken as they are: {', '.join(left)}"]
+
+
+def _is_told(directory: pathlib.Path, name: str, lines: list[str]) -> bool:
+    """Whether a line is about a file, or about a directory that it is in."""
+    *above, _ = pathlib.PurePosixPath(name).parents
+    return any(line.startswith(f"{directory / place}: ") for line in lines for place in (name, *above))
+
+
+def _check_computation(directory: pathlib.Path, name: str, described: dict):
+    path = directory / described["file"]
+    computation = _read_computation(path, described["type"])
+    if "check" not in described:
+        if computation.type_signature.parameter is not None:
+            raise UserError(f"{directory / NAME} is damaged: the computation {name} takes values, and there is no check of it")
+        computation()
+        yield f"{path}: runs"
+        return
+    signature = computation.type_signature
+    given = deployment_forms.read_value(directory / described["check"]["input"], signature.parameter)
+    expected = deployment_forms.read_value(directory / described["check"]["output"], signature.result)
+    arguments = deployment_forms.from_argument(given, signature.parameter)
+    comparing = _compared_noise if "noise" in described["check"] else compared
+    yield comparing(path, lambda: deployment_forms.run(computation, *arguments), expected, "the library when it was exported")
+    for kind, form in described.get("forms", {}).items():
+        if "directory" in form:
+            place = directory / form["directory"]
+            run = functools.partial(_run_form, kind, deployment_forms.read_form(place, kind), signature, arguments)
+            yield comparing(place, run, expected, "the whole computation")
+
+
+def _read_computation(path: pathlib.Path, kind: str):
+    computation = deployment_forms.read_computation(path)
+    if str(computation.type_signature) != kind:
+        raise UserError(f"{path} is a computation of type {computation.type_signature}, the manifest says {kind}")
+    return computation
+
+
+def _run_form(kind: str, parts, signature, arguments):
+    state, clients = arguments[0], list(arguments[1])
+    if kind == "map_reduce":
+        return deployment_forms.run_map_reduce(parts, state, clients)
+    return deployment_forms.run_distribute_aggregate(parts, signature, state, clients)
+
+
+def _compared_noise(path: pathlib.Path, run: Callable, expected, same: str) -> str:
+    """Compares what noise leaves to compare: shapes, that all is finite, and that two runs differ."""
+    found, again = run(), run()
+    shaped, between = difference(expected, found), difference(found, again)
+    if not np.isfinite(shaped.largest) or not np.isfinite(between.largest):
+        raise UserError(f"{path} gives values of other shapes than {same}, or some that are not finite")
+    if not between.largest:
+        raise UserError(f"{path} draws no noise: two runs give the same; {same} does")
+    return f"{path}: shapes as {same}, and noise drawn anew, so that numbers were not compared"
+
+
+def _check_with_library(directory: pathlib.Path, manifest: dict, config: RunConfig, data_dir: str | None) -> list[str]:
+    """Compares with the method that the task builds, on its data."""
+    try:
+        federated = build.load_data(config, data_dir)
+    except UserError:
+        return [f"the data of task {config.task} are not there: not compared with the library on real clients"]
+    method = as_method(build.build_method(config, build.build_model(config, federated), federated, data_dir))
+    try:
+        with loaded(directory / STATE) as saved:
+            state = state_arrays.unpack(saved, {"state": method.state_class})["state"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{directory / STATE} holds no state of {config.algorithm}: {error}") from None
+    lines = list(_check_on_task(directory, manifest, method, state, federated))
+    lines += check_learned(directory, method, state)
+    return [*lines, _check_saved_model(directory, method.model, _as_taken(method.model, federated.test.x[:_TRIED_IMAGES]))]
+
+
+def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, state, federated):
+    """Runs the files and the library's computations on the same real clients."""
+    sets = {}
+
+    def examples(client: int) -> tf.data.Dataset:
+        if client not in sets:
+            some = federated.train.take(federated.train_indices[client][:_MOST_EXAMPLES])
+            sets[client] = tf.data.Dataset.from_tensor_slices({"x": _as_taken(method.model, some.x), "y": some.y})
+        return sets[client]
+
+    context = tff.framework.get_context_stack().current
+    computations = method.exports().computations(state)
+    given = rehearse(method, computations, state, examples, context)
+    for name, arguments in given.items():
+        if name not in manifest["computations"]:
+            raise UserError(f"{directory / NAME} has no computation {name}, and the library exports one of this method")
+        path = directory / manifest["computations"][name]["file"]
+        run = functools.partial(deployment_forms.run, deployment_forms.read_computation(path), *arguments)
+        comparing = _compared_noise if deployment_forms.draws_noise(computations[name]) else compared
+        yield comparing(path, run, deployment_forms.run(computations[name], *arguments), "the library on clients of the task")
+    yield from check_trained(directory, manifest, method, state, given)
+
+
+def _as_taken(model: FlatModel, x: np.ndarray) -> np.ndarray:
+    """Examples of the type that the model takes, as a run has them."""
+    return as_type(x, model.example_spec["x"].dtype.as_numpy_dtype, "the task's examples")
+
+
+def _check_saved_model(directory: pathlib.Path, model: FlatModel, images: np.ndarray):
+    path, models = directory / SAVED_MODEL, loaded(directory / MODELS)
+    serve = tf.saved_model.load(str(path)).signatures["serving_default"]
+    spec = model.example_spec["x"]
+    x = tf.TensorSpec([None, *spec.shape], spec.dtype)
+    probabilities = graph_function(build_probabilities(model), tf.TensorSpec([model.size]), x)
+    found = [serve(images=tf.constant(images), cluster=tf.constant(row))["probabilities"] for row in range(len(models))]
+    expected = [probabilities(vector, images) for vector in models]
+    return compared(path, lambda: found, expected, "the library on images of the task")

@@ -1,0 +1,214 @@
+"""Which method a table [algorithms.LABEL] means: one of the catalog, of an installed package, or a user's own builder."""
+
+import dataclasses
+import functools
+import inspect
+import pathlib
+from collections.abc import Callable, Mapping
+
+from tffcl.errors import UserError, unknown
+from tffcl.lab.tasks.catalog import ALGORITHMS
+from tffcl.lab.tasks.settings import TrainSettings
+from tffcl.references import load_reference, made_by, references_in, registered
+from tffcl.validation import Parameters, types_of
+
+GIVEN = (
+    "seed",
+    "server_images",
+    "encoder",
+    "find_encoder",
+    "noise_seed",
+    "aggregation",
+)  # what a run gives to a builder that takes it
+# Why a method takes no other aggregation.
+_NO_MEAN = "its server needs each client's upload, or has an aggregation of its own"
+_NO_PARAMETER = (
+    "its builder has no parameter 'aggregation'; with `aggregation=None` among its parameters it is given the factory, e.g. for "
+    "build_clustered_training(model, training, aggregation=aggregation)"
+)
+_NO_MEANS = {
+    "solo": "its clients upload nothing",
+    "cfl": "its server compares the clients' updates, so that it needs each of them",
+    "fedsem": "its server clusters the clients' models, so that it needs each of them",
+    "flis_dc": "its server clusters the clients' models in every round, so that it needs each of them",
+    "flt": "its server relates clients and mixes their models itself, for which it needs each model",
+}
+KEYS = ("method", "builder")  # of [algorithms.LABEL], beside the method's own
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodSource:
+    """Where a method comes from.
+
+    Attributes:
+      label: What it is called in this comparison, the name of its table.
+      base: A name in the catalog, or "module:function".
+      directory: Where the modules of builders are looked for first; "" for nowhere.
+    """
+
+    label: str
+    base: str
+    directory: str = ""
+
+    @property
+    def builder(self) -> Callable:
+        """`(model, training, [parameters,] *, ...) -> method`."""
+        if self.base in ALGORITHMS:
+            return ALGORITHMS[self.base].builder()
+        return self._own_builder[0]
+
+    @property
+    def parameter_class(self) -> type[Parameters] | None:
+        """The class of the method's own parameters; None if it has none."""
+        return ALGORITHMS[self.base].parameter_class() if self.base in ALGORITHMS else self._own_builder[1]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the builder takes beside model, training and parameters, names in `GIVEN`."""
+        return ALGORITHMS[self.base].needs if self.base in ALGORITHMS else self._own_builder[2]
+
+    @property
+    def clustering_builder(self) -> Callable | None:
+        """Builds the method's grouping before training; None for methods without."""
+        entry = ALGORITHMS.get(self.base)
+        return entry.clustering_builder() if entry is not None and entry.clustering else None
+
+    @property
+    def _own_builder(self):
+        return _described(load_reference(self.base, self.directory, f"algorithms.{self.label}.builder"), self.base)
+
+    def build(self, model, training, parameters: Parameters | None, given: Mapping, aggregation=None):
+        """Builds the method.
+
+        Args:
+          model: What is trained.
+          training: Local hyper-parameters.
+          parameters: The method's own.
+          given: The values of `needs`.
+          aggregation: A factory for the updates; None for the method's own mean.
+
+        Raises:
+          UserError: If the method takes no other aggregation than its own.
+        """
+        if aggregation is not None:
+            if "aggregation" not in inspect.signature(self.builder).parameters:
+                raise self._takes_none()
+            given = {**given, "aggregation": aggregation}
+        build = functools.partial(made_by, "algorithm", self.base, self.builder, None, model, training)
+        if parameters is None:
+            return build(**given)
+        if isinstance(parameters, _Spread):
+            own = {field.name: getattr(parameters, field.name) for field in dataclasses.fields(parameters)}
+            return build(**own, **given)
+        return build(parameters, **given)
+
+    def check_aggregation(self, table: Mapping, aggregation: Mapping):
+        """Raises UserError if the method cannot have an aggregation, as far as names tell it: nothing is imported.
+
+        Args:
+          table: Of the method, [algorithms.LABEL].
+          aggregation: [aggregation].
+        """
+        name = aggregation.get("name")
+        if not aggregation or name == "mean":
+            return
+        if self.base in _NO_MEANS:
+            raise self._takes_none()
+        training = table.get("training")
+        training = training.get("name") if isinstance(training, Mapping) else training
+        if name == "dp" and "fednova" in (self.base, training):
+            raise UserError(
+                f"{self.label} with [aggregation] dp: FedNova's clients upload their numbers of steps beside the updates, which dp does "
+                "not hide; secure_sum hides both",
+                table="aggregation",
+                key="name",
+            )
+
+    def check_attack(self, attack: Mapping):
+        """Raises UserError if clients cannot imitate a group's signature, since this method's tell none, see `attack_settings.AttackSettings`."""
+        imitates = attack.get("imitates") is not None or attack.get("kind") == "imitation"
+        if attack.get("share") and imitates and self.base in ALGORITHMS and not ALGORITHMS[self.base].clustering:
+            raise UserError(
+                f"{self.label} asks clients for no signature, so that nobody can imitate one; methods that do are "
+                f"{', '.join(name for name, entry in ALGORITHMS.items() if entry.clustering)}",
+                table="attack",
+                key="imitates" if "imitates" in attack else "kind",
+            )
+
+    def _takes_none(self) -> UserError:
+        why = _NO_MEANS.get(self.base, _NO_MEAN if self.base in ALGORITHMS else _NO_PARAMETER)
+        return UserError(f"{self.label} takes no [aggregation] and no [attack] on uploads: {why}", table="aggregation")
+
+
+class _Spread(Parameters):
+    """Base of parameters that a builder takes one by one and not as one object."""
+
+
+@functools.cache
+def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parameters] | None, tuple[str, ...]]:
+    """A user's builder with the class of its parameters, made of its signature, and what else it takes."""
+    parameters = list(inspect.signature(builder).parameters.values())
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 2 or any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters):
+        raise UserError(
+            f"{reference} takes {inspect.signature(builder)}; it must take (model, training, ...), each key by its name"
+        )
+    hints = types_of(builder)
+    own = [each for each in parameters if each not in positional[:2] and each.name not in GIVEN]
+    needs = tuple(each.name for each in parameters if each.name in GIVEN)
+    classes = [hints.get(each.name) for each in own]
+    if len(own) == 1 and isinstance(classes[0], type) and issubclass(classes[0], Parameters):
+        return builder, classes[0], needs
+    taken = {*KEYS, *(field.name for field in dataclasses.fields(TrainSettings)), *dir(Parameters)}
+    for each in own:
+        if each.name in taken:
+            raise UserError(
+                f"{reference} has a parameter {each.name!r}, which as a key means something else: a method's table may have keys of "
+                "[train], and its own need other names"
+            )
+    fields = []
+    for each in own:
+        field = (
+            dataclasses.field()
+            if each.default is each.empty
+            else dataclasses.field(default_factory=lambda own=each: own.default)
+        )
+        fields.append((each.name, hints.get(each.name, object), field))
+    fields.sort(key=lambda field: field[2].default_factory is not dataclasses.MISSING)
+    made = dataclasses.make_dataclass("OwnParameters", fields, bases=(_Spread,), frozen=True)
+    made.__doc__ = builder.__doc__
+    return builder, made if fields else None, needs
+
+
+def find_method(label: str, table: Mapping, directory: str = "", kind: str = "algorithm") -> MethodSource:
+    """Finds what a table [algorithms.LABEL] means.
+
+    Args:
+      label: Of the table.
+      table: Its `method` is a name, by default the label; its `builder` "module:function" instead.
+      directory: Of the task file.
+      kind: What the label is, for the message about an unknown one.
+
+    Raises:
+      UserError: If both are given, or the name is unknown.
+    """
+    where = f"algorithms.{label}"
+    references = references_in(table)
+    for reference in references:  # found by its module's name from now on
+        load_reference(reference, directory, where)
+    directory = str(pathlib.Path(directory).resolve()) if references and directory else ""
+    if "builder" in table and "method" in table:
+        raise UserError(f"{where} has method and builder; give one of the two", table=where, key="builder")
+    if "builder" in table:
+        return MethodSource(
+            label, load_reference(table["builder"], directory, f"{where}.builder") and table["builder"], directory
+        )
+    name = table.get("method", label)
+    if not isinstance(name, str):
+        raise UserError(f"{where}.method is {name!r}; it must be one name", table=where, key="method")
+    if name in ALGORITHMS:
+        return MethodSource(label, name, directory)
+    if name in registered("algorithm"):
+        return MethodSource(label, registered("algorithm")[name], directory)
+    kind, table_name, key = ("method", where, "method") if "method" in table else (kind, "algorithms", label)
+    raise unknown(kind, name, [*ALGORITHMS, *registered("algorithm")], table=table_name, key=key)

@@ -1,0 +1,114 @@
+"""The tables of a task file that are the same for every method: what they hold, and what is allowed in them; and all of a run's."""
+
+import dataclasses
+from typing import Annotated
+
+import msgspec
+
+from tffcl.clients.sampling import KINDS
+from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Share, Whole, one_of, wrong
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings(Parameters):
+    """The protocol of training.
+
+    Attributes:
+      rounds: Communication rounds.
+      clients_per_round: Cohort size, sampled uniformly without replacement.
+      participation: The cohort size as a share of the clients there are before the first round, e.g. 0.1; of this and
+        `clients_per_round` the one that is said last holds.
+      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average.
+      local_epochs: Passes over the local data a round.
+      batch_size: Examples a step; 0 is all local data.
+      learning_rate: Of local SGD.
+      learning_rate_decay: What it is multiplied by after every round, e.g. 0.99; 1 leaves it as it is.
+      momentum: Of local SGD.
+      weight_decay: L2 coefficient.
+    """
+
+    rounds: Count = 10
+    clients_per_round: Count = 10
+    participation: Share | None = None
+    sampling: one_of(KINDS) = "fixed"
+    local_epochs: Count = 1
+    batch_size: Whole = 10
+    learning_rate: Positive = 0.01
+    learning_rate_decay: Share = 1.0
+    momentum: Fraction = 0.0
+    weight_decay: NonNegative = 0.0
+
+    def cohort_size(self, clients: int) -> int:
+        """How many of so many clients take part in a round: at least one."""
+        return self.clients_per_round if self.participation is None else max(1, round(self.participation * clients))
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationSettings(Parameters):
+    """When accuracies are taken.
+
+    Attributes:
+      every: Rounds between evaluations; the last round always has one.
+      place_unseen: Whether clients that have not taken part yet are placed for the evaluation without training, where the
+        method can (StoCFL, section 3.3); else they have the model that it gives to those of whom it knows nothing.
+    """
+
+    every: Count = 10
+    place_unseen: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointSettings(Parameters):
+    """When the state is saved.
+
+    Attributes:
+      every: Rounds between checkpoints; the last round always has one.
+      keep: How many of the newest are kept.
+    """
+
+    every: Count = 10
+    keep: Count = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class NewcomerSettings(Parameters):
+    """Who joins later.
+
+    Attributes:
+      clients: How many of the population are held out of clustering and training; the seed decides which.
+      share: The same as a share of the population, e.g. 0.3; of this and `clients` the one that is said last holds.
+      epochs: Passes over its own data with which a newcomer trains the model that it is given; 0 is none. After the last
+        round only.
+      round: From this round on they take part as all others do; 0: they join after the last (`tffcl newcomers`).
+    """
+
+    clients: Whole = 0
+    share: Fraction | None = None
+    epochs: Whole = 5
+    round: Whole = 0
+
+    @property
+    def any(self) -> bool:
+        """Whether somebody is held out."""
+        return bool(self.clients if self.share is None else self.share)
+
+    def count(self, population: int) -> int:
+        """How many of so many clients are held out."""
+        return self.clients if self.share is None else round(self.share * population)
+
+
+@dataclasses.dataclass(frozen=True)
+class DriftSettings(Parameters):
+    """Whose data change in the middle of a run, and when (see `lab.datasets.drift`).
+
+    Attributes:
+      clients: How many clients exchange their data, with those of other groups where there are groups; 0 is none.
+      round: From this round on they hold the other data.
+    """
+
+    clients: Annotated[int, msgspec.Meta(ge=0, description="0 or a whole number from 2")] = 0
+    round: Annotated[int, msgspec.Meta(ge=2)] = 2
+
+    def check(self):
+        if self.clients == 1:
+            raise wrong("clients", 1, "it must be 0 or a whole number from 2")

@@ -1,0 +1,251 @@
+"""Task files: where they are, how they are read, and which line of one is meant when a key is wrong."""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import pathlib
+import re
+import tomllib
+from collections.abc import Mapping
+
+from tffcl.display import Shown
+from tffcl.errors import UserError, unknown
+from tffcl.json_files import MOST_TOML
+from tffcl.lab.tasks.plain_toml import read_toml
+from tffcl.regular_files import read_text
+
+SECTIONS = (
+    "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "newcomers",
+    "drift", "privacy", "attack", "aggregation", "algorithms",
+)  # fmt: skip
+_TEXTS = ("extends", "description", "source")
+_COHORT_SIZES = ("clients_per_round", "participation")
+# Of these keys of a section one stands for all: the one that is said last.
+_ALTERNATIVES: dict[str, tuple[str, ...]] = {
+    "train": _COHORT_SIZES,
+    "algorithms": _COHORT_SIZES,
+    "newcomers": ("clients", "share"),
+}
+_MOST_EXTENDED = 20
+_LONGEST_PATH = 300  # characters in a message
+_SOURCES = ("name", "names", "builder")  # what says where data, partition and model come from
+
+
+@dataclasses.dataclass(frozen=True)
+class Task(Shown):
+    """A task file as read.
+
+    Attributes:
+      name: Of the task: the file's name without its ending.
+      path: The file.
+      contents: Its tables, over those of the task that it extends.
+    """
+
+    name: str
+    path: pathlib.Path
+    contents: Mapping
+
+    def facts(self):
+        """Where it is, and of what it is made."""
+        methods = ", ".join(self.contents.get("algorithms", {})) or "none"
+        return {"name": self.name, "file": self.path, "methods": methods}
+
+    @contextlib.contextmanager
+    def locating(self, overrides: Mapping):
+        """Adds file and line to an error that is about a key of this file; one of the command line's `overrides` has none."""
+        try:
+            yield
+        except UserError as error:
+            if error.table is None:
+                raise
+            if error.key in _table(overrides, error.table.split(".")):
+                place = "on the command line"
+            else:
+                line = _line_of(self.path.read_text(encoding="utf-8"), error.table, error.key)
+                place = f"{self.path.name}, line {line}" if line else ""
+            located = f"{place}: {error}" if place else str(error)
+            raise UserError(located, table=error.table, key=error.key) from None
+
+
+def _table(contents: Mapping, path: list[str]) -> Mapping:
+    for part in path:
+        contents = contents.get(part, {}) if isinstance(contents, Mapping) else {}
+    return contents if isinstance(contents, Mapping) else {}
+
+
+def _line_of(text: str, table: str, key: str | None) -> int | None:
+    """The line of a key in a table of a task file, or of the table's head if `key` is None; None if there is no such line."""
+    current = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[([^\]]+)\]", line)
+        current = header[1].strip() if header else current
+        if header:
+            found = current == (f"{table}.{key}" if key else table)
+        else:
+            found = current == table and key and re.match(rf"\s*{re.escape(key)}\s*=", line)
+        if found:
+            return number
+    return None
+
+
+def task_directory() -> pathlib.Path:
+    """Where the task files are: beside the package in a checkout, inside it in an installed wheel."""
+    package = pathlib.Path(__file__).resolve().parents[2]
+    inside = package / "_tasks"
+    return inside if inside.is_dir() else package.parent / "tasks"
+
+
+def task_names() -> list[str]:
+    """Names of the tasks that come with tffcl."""
+    return sorted(name.removesuffix(".toml") for name in os.listdir(task_directory()) if name.endswith(".toml"))
+
+
+def task_descriptions() -> dict[str, str]:
+    """The first line of every task's description, by name."""
+    return {name: load_task(name).contents.get("description", "").split("\n")[0] for name in task_names()}
+
+
+def named_algorithms(task: str | pathlib.Path) -> list[str]:
+    """The methods that a task has a table for, in its order.
+
+    Raises:
+      UserError: If it has none.
+    """
+    loaded = load_task(task)
+    if not loaded.contents.get("algorithms"):
+        raise UserError(f"task {loaded.name} names no algorithms; give --algorithms A,B,C")
+    return list(loaded.contents["algorithms"])
+
+
+class _Unset:
+    """A value that takes away what a key has."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+UNSET = _Unset()
+
+
+def merged(base: Mapping, over: Mapping, section: str | None = None) -> dict:
+    """`base` with the values of `over`, table by table; `UNSET` takes a key away, and so does a key that stands for it.
+
+    Args:
+      base: Tables of a task, or one table of a `section`.
+      over: What wins.
+      section: Which; None for all of a task.
+    """
+    stands_for = _ALTERNATIVES.get(section, ()) if section else ()
+    given = [key for key in stands_for if over.get(key, UNSET) is not UNSET]
+    result = {key: value for key, value in base.items() if not given or key not in stands_for}
+    for key, value in over.items():
+        if value is UNSET:
+            result.pop(key, None)
+            continue
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = merged(result[key], value, section or key) if both else value
+    return result
+
+
+def load_task(task: str | pathlib.Path) -> Task:
+    """Reads a task file.
+
+    A file with `extends = "other"` takes the other task's values where it has none of its own; `other` is a name or a
+    path relative to the file. A table that names another data set, partition or model replaces the other's table.
+
+    Args:
+      task: A path that ends in .toml, or a name in `tasks/`.
+
+    Raises:
+      UserError: If it does not exist, is no TOML, has unknown sections or lacks one, or extends itself.
+    """
+    path = pathlib.Path(task)
+    if path.suffix != ".toml":
+        path = _by_name(str(task), pathlib.Path())
+    contents = _read(path, ())
+    for section in ("dataset", "partition", "model"):
+        table = contents.get(section, {})
+        if not set(_SOURCES) & set(table):
+            raise UserError(f'{path.name} lacks [{section}] with name = "..." or builder = "module:function"')
+    return Task(path.stem, path, contents)
+
+
+def check_tables(contents: Mapping, where: str):
+    """Raises UserError if a section that must be a table of keys is something else."""
+    named = [(f"[{name}]", value) for name, value in contents.items() if name not in _TEXTS]
+    methods = contents.get("algorithms", {})
+    named += [(f"[algorithms.{name}]", value) for name, value in methods.items()] if isinstance(methods, Mapping) else []
+    for name, value in named:
+        if not isinstance(value, Mapping):
+            raise UserError(f"{where}: {name} is {value!r}; it must be a table of keys and values")
+    for section in ("dataset", "partition", "model", "aggregation"):
+        name = contents.get(section, {}).get("name", "")
+        if not isinstance(name, str):
+            raise UserError(f"{where}: {section}.name is {name!r}; it must be one name")
+    for name in _TEXTS:
+        if not isinstance(contents.get(name, ""), str):
+            raise UserError(f"{where}: {name} is {contents[name]!r}; it must be text")
+
+
+def _by_name(name: str, beside: pathlib.Path) -> pathlib.Path:
+    """The file of a task that comes with tffcl; `beside` is where one of the user's own would be."""
+    path = task_directory() / f"{name}.toml"
+    if name not in task_names():
+        if name and is_file(beside / f"{name}.toml"):
+            raise UserError(f"unknown task {name!r}; did you mean the file {name}.toml?")
+        raise unknown("task", name, task_names())
+    return path
+
+
+def is_file(path: pathlib.Path) -> bool:
+    """Whether there is such a file; there is none of a name that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _read(path: pathlib.Path, extending: tuple) -> dict:
+    if path.absolute() in extending or (extending and path.resolve() in [each.resolve() for each in extending]):
+        raise UserError(f"{path.name} extends itself")
+    if len(extending) > _MOST_EXTENDED:
+        raise UserError(f"{extending[0].name} extends more than {_MOST_EXTENDED} tasks, one after the other; fewer are allowed")
+    own = dict(_parse(path))
+    for section in own:
+        if section not in SECTIONS:
+            raise unknown(f"key in {path.name}", section, SECTIONS)
+    check_tables(own, path.name)
+    other = own.pop("extends", None)
+    if other is None:
+        return own
+    if "\0" in other:
+        raise UserError(f"{path.name}: extends is {other[:100]!r}; no file has such a name")
+    beside = path.parent / str(other)
+    base = _read(beside if beside.suffix == ".toml" else _by_name(str(other), path.parent), (*extending, path.absolute()))
+    for section in ("dataset", "partition", "model"):
+        # Another set's options mean nothing to this one.
+        tables = own.get(section, {}), base.get(section, {})
+        said, was = ([table.get(key) for key in ("name", "builder")] for table in tables)
+        if set(_SOURCES) & set(tables[0]) and said != was:
+            base.pop(section, None)
+    return merged(base, own)
+
+
+@functools.cache
+def _parsed(path: pathlib.Path, modified: float) -> dict:
+    del modified  # a file that has changed is read again
+    try:
+        return read_toml(read_text(path, MOST_TOML), path.name)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no TOML: {error}") from None
+
+
+def _parse(path: pathlib.Path) -> dict:
+    if not is_file(path):
+        if len(str(path)) > _LONGEST_PATH:
+            raise UserError(f"there is no task file {str(path)[:100]}...; its name is too long for a file")
+        if path.stem in task_names():
+            raise UserError(f"there is no task file {path}; did you mean {path.stem}, which comes with tffcl?")
+        raise UserError(f"there is no task file {path}; `tffcl list tasks` names those that come with tffcl")
+    return _parsed(path, path.stat().st_mtime)

@@ -1,0 +1,145 @@
+"""Asks clients for a value that they compute from their examples, without training: signatures, choices among models."""
+
+import collections
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.collect import by_client, collect
+from tffcl.clients.population import Population
+from tffcl.clients.reading import through_a_round
+from tffcl.rounds import privacy_releases, watching
+from tffcl.rounds.traffic import Transfer
+from tffcl.signatures.signature import OWN_NOISE, OWN_SEED, Signature, own_noise, without_noise_seed
+from tffcl.trace_cache import built_once
+
+# At a time: bounds the data in flight; round numbers keep the runtime's executors few.
+_CLIENTS, _FEW_CLIENTS = 50, 10
+_LONG = 2.0  # seconds; where a few clients take so long, the others are asked a few at a time too, so that one sees them come
+
+
+def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, compute: Callable) -> tff.Computation:
+    """Builds the federated computation that collects a value of every client.
+
+    It has the shape of a round, so that it can be exported as one; the context comes back unchanged.
+
+    Args:
+      context_type: C, what the server broadcasts; fields `signature.OWN_SEED` and `OWN_NOISE` become each client's own.
+      examples_type: E*, of a client's examples, a sequence; or the struct of tensors that they are in simulations.
+      compute: `(context, examples) -> value` in TensorFlow, or a `tff.Computation`.
+
+    Returns:
+      `(<C@SERVER, {<examples=E*,client_id=int32>}@CLIENTS> ->
+        <C@SERVER, <client_id=int32[?],value=V[?,...]>@SERVER>)`.
+    """
+    fields = collections.OrderedDict(examples=examples_type, client_id=np.int32)
+    client_type = tff.to_type(fields)
+
+    @tff.tensorflow.computation(context_type, client_type)
+    def answer(context, client):
+        context = _with_own_seed(context, client["client_id"])
+        return collections.OrderedDict(client_id=client["client_id"], value=compute(context, client["examples"]))
+
+    @tff.tensorflow.computation(context_type)
+    def keep(context):
+        return tf.nest.map_structure(tf.identity, context)
+
+    @tff.federated_computation(tff.FederatedType(context_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS))
+    def ask(context, clients):
+        answered = tff.federated_map(answer, (tff.federated_broadcast(context), clients))
+        return tff.federated_map(keep, context), collect(answered["client_id"], answered["value"])
+
+    return ask
+
+
+def _with_own_seed(context, client_id):
+    """The context with the client's own seeds: two clients of one seed would shuffle, drop out, and draw noise alike."""
+    if not isinstance(context, Mapping):
+        return context
+    own = {
+        name: tf.random.experimental.stateless_fold_in(context[name], client_id)
+        for name in (OWN_SEED, OWN_NOISE)
+        if name in context
+    }
+    return collections.OrderedDict({**context, **own})
+
+
+def ask_all(
+    asking: tff.Computation,
+    context,
+    population: Population,
+    examples: Callable[[int], object],
+    *,
+    told: privacy_releases.Release | None = None,
+):
+    """Asks all clients of a population, a bounded number at a time; who watches (see `watching`) is told how many have answered.
+
+    Args:
+      asking: From `build_asking`.
+      context: What the server broadcasts.
+      population: The clients to ask.
+      examples: Client ID to the examples that it is asked about, of the type that the computation takes.
+      told: What the ledger of privacy is told; None for what no deployment asks, as an evaluation.
+
+    Returns:
+      The value structure with NumPy rows `[N, ...]` in the order of the population's IDs.
+    """
+    if told is not None:
+        privacy_releases.tell(told)
+    parts, done, everyone, at_a_time = [], 0, len(population.client_ids), _FEW_CLIENTS
+    while done < everyone:
+        ids, begin = population.client_ids[done : done + at_a_time], time.monotonic()
+        with through_a_round():
+            clients = [collections.OrderedDict(examples=examples(int(client)), client_id=np.int32(client)) for client in ids]
+        parts.append(by_client(asking(context, clients)[1], ids))
+        done += len(ids)
+        at_a_time = _FEW_CLIENTS if time.monotonic() - begin > _LONG else _CLIENTS
+        if len(ids) < everyone:
+            watching.watch().moved(done, everyone)
+    return tf.nest.map_structure(lambda *rows: np.concatenate(rows), *parts)
+
+
+def build_collection(signature: Signature) -> tff.Computation:
+    """Builds the federated computation that collects the signatures of a cohort as it is deployed, see `build_asking`."""
+    deployed = signature.deployed
+    return _build_collection(deployed.context_type, deployed.computation)
+
+
+@built_once
+def _build_collection(context_type: tff.Type, computation: tff.Computation) -> tff.Computation:
+    return build_asking(context_type, computation.type_signature.parameter[1], computation)
+
+
+def build_signing(signature: Signature) -> Callable[[Population], object]:
+    """Builds `sign(population, again=False) -> value structure with NumPy rows [N, ...]` in the order of the population's IDs.
+
+    `again` says that the clients may have signed before: for the ledger of privacy, another signature of a client is another
+    release.
+    """
+    collection = build_stacked_collection(signature)
+
+    def sign(population: Population, again: bool = False):
+        repeats = own_noise(signature.context) is not None
+        told = privacy_releases.of_all("the signatures", population, signature.noise_multiplier, once=not again, repeats=repeats)
+        held, imitated = population.examples if signature.stacked is None else population.stacked, population.signed_as
+
+        def examples(client: int):
+            return held(imitated.get(client, client))
+
+        return ask_all(collection, signature.context, population, examples, told=told)
+
+    return sign
+
+
+def build_stacked_collection(signature: Signature) -> tff.Computation:
+    """Builds the computation of simulations, whose clients bring their examples as tensors where the signature takes them so."""
+    compute = signature.computation if signature.stacked is None else signature.stacked()
+    return _build_collection(signature.context_type, compute)
+
+
+def signature_transfer(signature: Signature) -> Transfer:
+    """Returns what a client receives for its signature (nothing where the context is a placeholder) and sends."""
+    return Transfer(down=without_noise_seed(signature.context_type), up=signature.value_type)

@@ -1,0 +1,127 @@
+"""What a round lets the server learn of its clients, told to whoever accounts for it before the round runs."""
+
+import contextlib
+import contextvars
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from tffcl.aggregators.contract import traits
+from tffcl.errors import UserError
+
+if TYPE_CHECKING:  # at run time it would import TensorFlow
+    from tffcl.clients.cohort import Cohort
+    from tffcl.clients.population import Population
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """One release of what clients computed.
+
+    Attributes:
+      what: Of what, for messages, e.g. "the upload update".
+      noise_multiplier: z of the Gaussian mechanism that it is, a client being added or removed; 0 where nothing is hidden.
+      clients: How many take part.
+      population: Out of how many.
+      rate: The probability with which each of these takes part, independently; None where the cohort has a fixed size.
+      once: That each client tells this once in a run, as a signature: releases of it are then of different clients each, and
+        cost together what a single one of everybody does.
+      hidden: Whether secure sums show the server no single client's part of it, though it has no noise.
+      repeats: Whether its noise follows from a seed, in simulations: from the same state it is told again as it was.
+    """
+
+    what: str
+    noise_multiplier: float
+    clients: int
+    population: int
+    rate: float | None = None
+    once: bool = False
+    hidden: bool = False
+    repeats: bool = False
+
+
+class Ledger(Protocol):
+    """Who accounts for releases."""
+
+    def spend(self, *told: Release):
+        """Records releases before they happen together; raises UserError if they are not allowed."""
+
+
+_LEDGER: contextvars.ContextVar[Ledger | None] = contextvars.ContextVar("ledger", default=None)
+
+
+@contextlib.contextmanager
+def accounted(ledger: Ledger):
+    """Tells the ledger of every release inside the block, and gives it back."""
+    token = _LEDGER.set(ledger)
+    try:
+        yield ledger
+    finally:
+        _LEDGER.reset(token)
+
+
+def tell(*told: Release):
+    """Tells the ledger of releases that happen together, if there is one."""
+    if _LEDGER.get() is not None:
+        _LEDGER.get().spend(*told)
+
+
+def all_noised(uploads: Mapping) -> bool:
+    """Whether each upload has an aggregation factory with a `noise_multiplier`; not so where nothing is uploaded."""
+    return bool(uploads) and all(traits(factory).noise_multiplier for factory in uploads.values())
+
+
+def check_hidden(uploads: Mapping, summed: Collection[str] = ()):
+    """Checks that no upload travels in the open beside others that secure sums or noise hide.
+
+    Args:
+      uploads: The aggregation factory of each upload, by name.
+      summed: Uploads of which a factory that does not say so, as TFF's own, takes secure sums.
+
+    Raises:
+      UserError: If one does.
+    """
+    hidden = [name for name, factory in uploads.items() if traits(factory).hides_uploads or name in summed]
+    others = [name for name in uploads if name not in hidden]
+    if hidden and others:
+        raise UserError(
+            f"clients of this method upload {others[0]!r} beside {hidden[0]!r}, and this [aggregation] hides the latter only; another "
+            "local training, or the plain mean, would not promise more than they keep",
+            table="aggregation",
+        )
+
+
+def of_all(
+    what: str, population: "Population", noise_multiplier: float = 0.0, *, once: bool = False, repeats: bool = False
+) -> Release:
+    """Returns the release of what every client of a population tells; fields as of `Release`."""
+    clients = len(population.client_ids)
+    return Release(what, noise_multiplier, clients, clients, once=once, repeats=repeats)
+
+
+def tell_of_round(uploads, cohort: "Cohort"):
+    """Tells the ledger of a round; reports, which only simulations collect, are no release.
+
+    All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs. That a
+    cohort is drawn at random makes a round cheaper only where the server does not see who is in it: of each client the one
+    round in which it does (`Cohort.seen`) is counted once more, as a round of everybody.
+
+    Args:
+      uploads: The aggregation factory of each upload, by name; one that is private has a `noise_multiplier`.
+      cohort: Who takes part.
+    """
+    if not uploads:
+        return
+    noises = {name: traits(factory).noise_multiplier or 0.0 for name, factory in uploads.items()}
+    open_ones = [name for name, noise in noises.items() if not noise]
+    noise = 0.0 if open_ones else 1 / math.sqrt(sum(noise**-2 for noise in noises.values()))
+    what = f"the upload {open_ones[0]!r}" if open_ones else "a round"
+    hidden = not noise and all(traits(factory).hides_uploads for factory in uploads.values())
+    repeats = all(traits(factory).noise_seed is not None for factory in uploads.values())
+    clients, population = len(cohort.client_ids), len(cohort.population.client_ids)
+    told = [Release(what, noise, clients, population, cohort.rate, hidden=hidden, repeats=repeats)]
+    if cohort.seen and noise:
+        seen = "a round in which the server sees who takes part"
+        told.append(Release(seen, noise, clients, population, once=True, repeats=repeats))
+    tell(*told)

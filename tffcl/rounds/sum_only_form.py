@@ -1,0 +1,87 @@
+"""A composed round whose only aggregation is a sum, for deployments that know no other.
+
+TFF's DistributeAggregateForm, and with it secure aggregation, takes `tff.federated_sum`; TFF 0.87 can't make one of a
+`tff.federated_aggregate`. So every client uploads one row a cluster, zero but for its own.
+"""
+
+import collections
+import functools
+from collections.abc import Callable
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
+from tffcl.rounds.composer import Round
+from tffcl.trace_cache import built_once
+
+
+def summed_form(composed: Round) -> Callable[[int], tff.Computation] | None:
+    """Returns `(number of clusters) -> summed round`; None if a result is no plain mean by cluster, so that sums would not do."""
+    composed = composed.as_promised
+    plain = all(type(each) is ClusteredMeanFactory and each.is_plain for each in composed.uploads.values())
+    can = composed.uploads and plain and composed.server.step and not composed.server.private
+    return functools.partial(build_summed_round, composed) if can else None
+
+
+@built_once
+def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
+    """Builds a round that gives the models of `composed` up to rounding.
+
+    The number of clusters is fixed, an upload is `num_clusters` times as large, and the server sees sums only, no client's
+    report.
+
+    Args:
+      composed: A round that has a `summed_form`.
+      num_clusters: K.
+
+    Returns:
+      `(<values@SERVER, {client}@CLIENTS> ->
+        <values@SERVER, <weight=float32[K],clients=int32[K],loss=float32>@SERVER>)`: the server's values of the round, with K
+      where their leading dimension is unknown; weight and clients of the first upload; `loss` is the mean over the clients by
+      weight.
+    """
+    client_update = composed.client_update
+    _, client_type = client_update.type_signature.parameter
+    state_type = tff.to_type(
+        collections.OrderedDict((name, _with_rows(kind, num_clusters)) for name, kind in composed.server.values.items())
+    )
+
+    @tff.tensorflow.computation(state_type, client_type)
+    def update(values, client):
+        result = client_update(values, client)
+        sums, weights, counts = collections.OrderedDict(), collections.OrderedDict(), collections.OrderedDict()
+        for name, upload in result["uploads"].items():
+            own, weight = tf.one_hot(upload["key"], num_clusters), result["weight"]
+            # A weight of 0 silences the client, also one whose value is not finite.
+            value = tf.math.multiply_no_nan(upload["value"], weight)
+            sums[name] = tf.math.multiply_no_nan(value[tf.newaxis], own[:, tf.newaxis])
+            weights[name], counts[name] = own * weight, tf.cast(own, tf.int32)
+        loss = tf.math.multiply_no_nan(result["report"]["loss"], result["weight"])
+        return collections.OrderedDict(sums=sums, weights=weights, clients=counts, loss=loss)
+
+    @tff.tensorflow.computation(state_type, update.type_signature.result)
+    def move(values, totals):
+        means = {
+            name: tf.math.divide_no_nan(sums, totals["weights"][name][:, tf.newaxis]) for name, sums in totals["sums"].items()
+        }
+        counts = {
+            name: collections.OrderedDict(weight=totals["weights"][name], clients=totals["clients"][name]) for name in means
+        }
+        moved = composed.server.step(values, means, counts)
+        weight, clients = next(iter(counts.values())).values()
+        loss = tf.math.divide_no_nan(totals["loss"], tf.reduce_sum(weight))
+        kept = collections.OrderedDict((name, tf.ensure_shape(moved[name], state_type[name].shape)) for name in values)
+        return kept, collections.OrderedDict(weight=weight, clients=clients, loss=loss)
+
+    @tff.federated_computation(tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS))
+    def summed_round(state, clients):
+        totals = tff.federated_sum(tff.federated_map(update, (tff.federated_broadcast(state), clients)))
+        moved = tff.federated_map(move, (state, totals))
+        return moved[0], moved[1]
+
+    return summed_round
+
+
+def _with_rows(kind: tff.TensorType, rows: int) -> tff.TensorType:
+    return tff.TensorType(kind.dtype, [rows if size is None else size for size in kind.shape])

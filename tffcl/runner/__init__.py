@@ -1,1 +1,0 @@
-"""The loop over objects: rounds, evaluation, checkpoints, newcomers, the files of a run. Knows no task file."""

@@ -1,0 +1,221 @@
+"""Checkpoints of a run: the method's state and the run's progress, as arrays in one file a round.
+
+A file is written whole or not at all. It holds arrays and a description of how they are nested (`state_arrays`), nothing that
+is executed when it is read. What clients keep between rounds has files of its own, see `clients.client_state`; a checkpoint names the
+versions that belong to it. So have large arrays, by the digest of their contents: one that stays as it is, as the distances of all
+pairs of clients, is written once, and every checkpoint names it.
+"""
+
+import collections
+import hashlib
+import json
+import pathlib
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from tffcl.clients.client_state import write_arrays
+from tffcl.clients.client_state import KeptStore
+from tffcl.errors import OVERWRITE, RESUME, UserError, tell
+from tffcl.regular_files import make_directory, opened, replacing
+from tffcl.runs import directory, state_arrays
+
+# What a run keeps beside the method's state: for each client, totals, and what its files are told by (JSON).
+PROGRESS_KEYS = (
+    "rounds_trained", "local_correct", "local_total", "down_bytes", "up_bytes", "signature_bytes", "seconds", "releases", "written",
+)  # fmt: skip
+_KEPT = "kept versions"  # `int64 [n, 2]`: client and version
+_RUN = "run"  # which run it is of
+_LARGE = "large arrays"  # the name of each, and of its file, in JSON
+LARGE_BYTES = 2**22  # from so many on an array has a file of its own
+ANEW = f"; {OVERWRITE} starts anew"
+_NAME = re.compile(r"round_(\d+)\.npz")
+_LARGE_NAME = re.compile(r"[0-9a-f]{32}\.npy")
+
+
+class Checkpoints:
+    """The checkpoints in a directory, of which the newest are kept."""
+
+    def __init__(self, directory: pathlib.Path, keep: int = 2, kept_store: KeptStore | None = None, run: str = ""):
+        """Opens a directory of checkpoints; it need not exist.
+
+        Args:
+          directory: Where the files are.
+          keep: How many of the newest are kept.
+          kept_store: Where the files of clients' kept values are; those that no checkpoint names are removed from it.
+          run: The name of the run; a checkpoint of another run is refused. Without a name, none is.
+        """
+        self._directory, self._keep, self._store, self._run = directory, keep, kept_store, run
+
+    def rounds(self) -> list[int]:
+        """Returns the saved rounds, ascending."""
+        names = (_NAME.fullmatch(path.name) for path in self._directory.glob("round_*.npz"))
+        return sorted(int(name[1]) for name in names if name)
+
+    def latest(self) -> int | None:
+        """Returns the newest saved round, or None."""
+        return max(self.rounds(), default=None)
+
+    def save(self, round_number: int, state, progress: Mapping):
+        """Saves everything that a resumed run needs, and removes the oldest checkpoints."""
+        make_directory(self._directory)
+        progress = {key: np.asarray(progress[key]) for key in PROGRESS_KEYS}
+        arrays, named = state_arrays.pack({"state": state, "progress": progress})
+        described = arrays.pop(state_arrays.STRUCTURE)
+        large = {name: self._write_large(array) for name, array in arrays.items() if array.nbytes >= LARGE_BYTES}
+        others = {name: array for name, array in arrays.items() if name not in large}
+        about = {
+            _KEPT: np.array(named, np.int64).reshape(-1, 2),
+            _RUN: np.array(self._run),
+            _LARGE: np.array(json.dumps(large)),
+            state_arrays.STRUCTURE: described,
+        }
+        write_arrays(self._path(round_number), {**about, **others})
+        self._remove_oldest()
+
+    def _write_large(self, array: np.ndarray) -> str:
+        """Writes an array into a file of its own, unless it is there; returns the file's name."""
+        path = self._directory / f"{_digest(array)}.npy"
+        if not path.exists():
+            with replacing(path, private=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+        return path.name
+
+    def _read_large(self, saved) -> dict[str, np.ndarray]:
+        """Returns the large arrays that an open checkpoint names; one of an earlier version names none."""
+        found = {}
+        for name, file in self._large_in(saved).items():
+            try:
+                with opened(self._directory / file) as large:
+                    found[name] = np.load(large, allow_pickle=False)
+            except Exception as error:  # as in `load`
+                raise ValueError(f"{file}: {error}") from None
+            if f"{_digest(found[name])}.npy" != file:
+                raise ValueError(f"{file}, which holds {name}, is damaged")
+        return found
+
+    @staticmethod
+    def _large_in(saved) -> dict[str, str]:
+        named = json.loads(str(saved[_LARGE])) if _LARGE in saved.files else {}
+        if not all(map(_LARGE_NAME.fullmatch, named.values())):
+            raise ValueError("it names files that are no checkpoint's")
+        return named
+
+    def _remove_oldest(self):
+        for old in self.rounds()[: -self._keep]:
+            self._path(old).unlink()
+        named = [self._named_by(number) for number in self.rounds()]
+        if self._store is not None and self._store.files():
+            self._store.remove_all_but(pair for kept, _ in named for pair in kept)
+        wanted = {file for _, large in named for file in large}
+        for path in self._directory.glob("*.npy"):
+            if _LARGE_NAME.fullmatch(path.name) and path.name not in wanted:
+                path.unlink()
+
+    def load(self, round_number: int, state_class: type):
+        """Loads a saved round.
+
+        Args:
+          round_number: The round.
+          state_class: The dataclass of the method's state.
+
+        Returns:
+          The method's state and the run's progress.
+
+        Raises:
+          UserError: If the file is damaged, or of another method or another version.
+        """
+        try:
+            with opened(self._path(round_number)) as file, np.load(file, allow_pickle=False) as saved:
+                # NumPy checks a checksum only where it reads to the end, which a damaged header can keep it from.
+                if damaged := saved.zip.testzip():
+                    raise ValueError(f"{damaged} is damaged")
+                if _RUN in saved.files and self._run and str(saved[_RUN]) not in ("", self._run):
+                    raise ValueError("it is of another run")
+                self._check_kept(saved[_KEPT].tolist())
+                loaded = state_arrays.unpack(collections.ChainMap(self._read_large(saved), saved), {"state": state_class})
+            return loaded["state"], dict(loaded["progress"])
+        except Exception as error:  # NumPy's, zipfile's and json's errors for damaged files are of a dozen types
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(f"the checkpoint of round {round_number} cannot be read ({reason}){ANEW}") from None
+
+    def load_newest(self, state_class: type, last_round: int):
+        """Loads the newest checkpoint that can be read; damaged ones after it are told on standard error, and removed, as
+        are those before the newest that are kept.
+
+        Args:
+          state_class: The dataclass of the method's state.
+          last_round: Of the run.
+
+        Returns:
+          Its round, the method's state and the run's progress.
+
+        Raises:
+          UserError: If none can be read, or one is of a round after the last.
+        """
+        first, damaged = None, []
+        for number in reversed(self.rounds()):
+            if number > last_round:
+                raise UserError(
+                    f"{self._path(number)} is of a round after the run's last, {last_round}; {OVERWRITE} starts anew"
+                )
+            try:
+                loaded = self.load(number, state_class)
+            except UserError as error:
+                first, damaged = first or error, [*damaged, number]
+                continue
+            for each in damaged:
+                self._path(each).unlink()
+            if damaged:
+                tell(f"{str(first).removesuffix(ANEW)}; the run goes on from round {number}")
+            self._remove_oldest()  # a process that ended between writing one and this has left one too many
+            return number, *loaded
+        raise first
+
+    def run_named(self) -> str:
+        """Returns the name of the run that the newest readable checkpoint bears; "" if none bears one."""
+        for number in reversed(self.rounds()):
+            try:
+                with opened(self._path(number)) as file, np.load(file, allow_pickle=False) as saved:
+                    return str(saved[_RUN])
+            except Exception:  # as in `load`
+                continue
+        return ""
+
+    def _check_kept(self, named):
+        missing = set(map(tuple, named)) - set(self._store.files()) if self._store is not None and named else None
+        if missing:
+            raise ValueError(f"what client {min(missing)[0]} kept is missing")
+
+    def _path(self, round_number: int) -> pathlib.Path:
+        return self._directory / f"round_{round_number:06}.npz"
+
+    def _named_by(self, round_number: int) -> tuple[list[tuple[int, int]], list[str]]:
+        """The kept versions and the files of large arrays that a checkpoint names; none for a damaged one, which cannot be loaded
+        anyway."""
+        try:
+            with opened(self._path(round_number)) as file, np.load(file, allow_pickle=False) as saved:
+                return [tuple(pair) for pair in saved[_KEPT].tolist()], [*self._large_in(saved).values()]
+        except Exception:  # as in `load`
+            return [], []
+
+
+def _digest(array: np.ndarray) -> str:
+    found = hashlib.blake2b(f"{array.dtype.str} {array.shape}".encode(), digest_size=16)
+    found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def unwritten(error: OSError, out: pathlib.Path, checkpoints: Checkpoints) -> UserError:
+    """Returns the error for a run whose files cannot be written: which, why, and what of the run there is."""
+    place = directory.shown(pathlib.Path(error.filename or out))
+    try:
+        saved = checkpoints.latest()
+    except OSError:
+        saved = None
+    there = "nothing of the run is saved"
+    if saved is not None:
+        rounds = f"what was done up to round {saved} is saved, later rounds are lost" if saved else "no round is saved"
+        there = f"{rounds}; the same command with {RESUME} goes on when it can be written"
+    return UserError(f"{place} cannot be written: {error.strerror or error} ({there})")

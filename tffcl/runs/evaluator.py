@@ -1,0 +1,214 @@
+"""The accuracies `cluster` and `global`: each distinct test image is answered once per model, then gathered per client."""
+
+import collections
+import functools
+import hashlib
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl import runtime
+from tffcl.client_work.evaluation import FEW, build_predict
+from tffcl.clients.client_examples import PooledTests
+from tffcl.clients.population import Population
+from tffcl.errors import UserError
+from tffcl.trace_cache import built_once
+from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import session_function
+
+_IMAGES_AT_A_TIME, _FEW_IMAGES = 5000, FEW
+
+
+@built_once
+def build_answering(model: FlatModel) -> tff.Computation:
+    """Builds inference on images, to be spread over the runtime like client work.
+
+    Returns:
+      `({<item=int32,model=float32[P],x=uint8[?,...]>}@CLIENTS -> {<item=int32,answers=int32[?]>}@CLIENTS)`.
+    """
+    predict = build_predict(model)
+    item_type = tff.to_type(
+        collections.OrderedDict(
+            item=np.int32,
+            model=tff.TensorType(np.float32, [model.size]),
+            x=tff.TensorType(model.example_spec["x"].dtype.as_numpy_dtype, [None, *model.input_shape]),
+        )
+    )
+
+    @tff.tensorflow.computation(item_type)
+    def answer(item):
+        return collections.OrderedDict(item=tf.identity(item["item"]), answers=predict(item["model"], item["x"]))
+
+    @tff.federated_computation(tff.FederatedType(item_type, tff.CLIENTS))
+    def answering(items):
+        return tff.federated_map(answer, items)
+
+    return answering
+
+
+@built_once
+def _build_predict_here(model: FlatModel):
+    """Builds `build_predict` as a function of arrays in this process."""
+    predict, x = build_predict(model, few=True), model.example_spec["x"]
+    return session_function(predict, tf.TensorSpec([model.size]), tf.TensorSpec([None, *model.input_shape], x.dtype))
+
+
+def check_tokens(model: FlatModel, population: Population):
+    """Tries a model of whole numbers, which may be an embedding's, on the examples that hold the least and the largest.
+
+    Raises:
+      UserError: If it cannot be computed on them; names the client, and what is allowed.
+    """
+    dtype = model.example_spec["x"].dtype
+    if not dtype.is_integer or dtype == tf.uint8:  # those are images
+        return
+    extremes = {}
+    for client, x in _held(population):
+        for beyond, place in ((np.less, x.argmin()), (np.greater, x.argmax())) if x.size else ():
+            if beyond not in extremes or beyond(x.flat[place], extremes[beyond][0]):
+                extremes[beyond] = x.flat[place], client, x[place // x[0].size]
+    for _, client, example in extremes.values():
+        try:
+            _build_predict_here(model)(model.initial, example[np.newaxis])
+        except tf.errors.InvalidArgumentError as error:
+            raise not_taken(model, f"client {population.name_of(client)}", error) from None
+
+
+def _held(population: Population):
+    """Yields each client with its training examples, then with its test examples."""
+    yield from ((client, population.stacked(client)["x"]) for client in population.client_ids)
+    tests = population.pooled_tests
+    yield from ((client, tests.x[index]) for client, index in zip(population.client_ids, tests.indices, strict=True))
+
+
+def not_taken(model: FlatModel, who: str, error: tf.errors.InvalidArgumentError) -> UserError:
+    """Returns the error for examples that TensorFlow cannot compute a model on, e.g. a token beyond its vocabulary."""
+    token = re.search(r"indices\S* = (-?\d+) is not in \[(-?\d+), (-?\d+)\)", error.message)
+    if token is None:
+        return UserError(f"{model.name} cannot be computed on the examples of {who}: {' '.join(error.message.split())[:200]}")
+    value, first, end = map(int, token.groups())
+    return UserError(f"{who} has the token {value}; {model.name} takes tokens from {first} to {end - 1}")
+
+
+class Evaluator:
+    """Evaluates models on a pool of test images that clients share.
+
+    The same numbers as every client evaluating on its own copy (tested so), at the cost of the distinct images.
+    """
+
+    def __init__(self, model: FlatModel, population: Population, slots: int | None = None, *, tests: PooledTests | None = None):
+        """Prepares the evaluation.
+
+        Args:
+          model: The architecture.
+          population: The clients whose test examples count; row i of all results is its i-th.
+          slots: How many inferences run at a time; default as many as this machine has cores.
+          tests: What is answered instead of the test examples, e.g. validation examples.
+        """
+        self._pool, self._answered = tests, {}
+        self.model, self._population = model, population
+        self._slots = slots or runtime.WorkerSettings().cores
+        self._answering = build_answering(model)
+
+    @functools.cached_property
+    def _predict(self):
+        return _build_predict_here(self.model)
+
+    @property
+    def _tests(self) -> PooledTests:
+        return self._population.pooled_tests if self._pool is None else self._pool
+
+    @functools.cached_property
+    def _counted(self) -> np.ndarray:
+        """Which labels of the pool count, `bool` of their shape."""
+        return ~np.isin(self._tests.y, self.model.ignored)
+
+    def correct(self, models: np.ndarray, wanted: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """Answers images by models; those that were answered by the same models in the call before are not asked again.
+
+        Args:
+          models: `float32 [K, P]`.
+          wanted: Row of a model to which images of the pool it is to answer.
+
+        Returns:
+          For each of these rows, `float [n]`: how many labels are right of each of its images, of those that count.
+        """
+        keys = {row: _digest(models[row], images) for row, images in wanted.items()}
+        result = {row: self._answered.get(keys[row], np.zeros(len(images))) for row, images in wanted.items()}
+        asked = {row: images for row, images in wanted.items() if keys[row] not in self._answered}
+        for row, places, answers in self._answers(models, asked):
+            chosen = asked[row][places]
+            right = (answers == self._tests.y[chosen]) & self._counted[chosen]
+            result[row][places] = right.reshape(len(right), -1).sum(axis=1)
+        self._answered = {keys[row]: right for row, right in result.items()}
+        return result
+
+    def _answers(self, models, asked):
+        """Yields `(row, places among the images it is asked about, answers)`; a model may come in several pieces."""
+        pieces = []
+        for row, images in asked.items():
+            if 0 < len(images) <= _FEW_IMAGES:
+                yield row, slice(None), self._answer_here(models[row], images)
+                continue
+            parts = max(-(-len(images) // _IMAGES_AT_A_TIME), self._slots)
+            places = np.array_split(np.arange(len(images)), parts)
+            pieces += [(row, part, images[part]) for part in places if len(part)]
+        for start in range(0, len(pieces), self._slots):
+            wave = pieces[start : start + self._slots]
+            for item, answers in self._answer(models, [(row, images) for row, _, images in wave]):
+                row, places, _ = wave[item]
+                yield row, places, answers
+
+    def _answer_here(self, model, images):
+        # To send a model to a worker takes longer than to ask it about so few images.
+        return self._predict(model, self._tests.x[images])
+
+    def _answer(self, models, wave):
+        # Always as many items as slots: the runtime keeps an executor per number of clients.
+        nothing = (0, np.zeros(0, np.int64))
+        full = wave + [nothing] * (self._slots - len(wave))
+        items = [
+            collections.OrderedDict(item=np.int32(number), model=models[row], x=self._tests.x[images])
+            for number, (row, images) in enumerate(full)
+        ]
+        answered = ((int(out["item"]), np.asarray(out["answers"])) for out in self._answering(items))
+        return [(item, answers) for item, answers in answered if item < len(wave)]
+
+    def cluster_accuracy(self, models: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Accuracy of each client's assigned model on its own test images.
+
+        Args:
+          models: `float32 [K, P]`, or `ModelRows` that are read one by one.
+          keys: `int [N]`, row of `models` per client.
+
+        Returns:
+          `float64 [N]`; NaN for a client without test images, or without a label that counts.
+        """
+        tests = self._tests.indices
+        wanted = {row: _union([tests[client] for client in np.flatnonzero(keys == row)]) for row in np.unique(keys)}
+        right = self.correct(models, wanted)
+        found = np.array([right[row][np.searchsorted(wanted[row], tests[client])].sum() for client, row in enumerate(keys)])
+        counted = np.array([np.count_nonzero(self._counted[index]) for index in tests])
+        return np.divide(found, counted, out=np.full(len(found), np.nan), where=counted > 0)
+
+    def global_accuracy(self, model: np.ndarray) -> float | None:
+        """Accuracy of one model `float32 [P]` on the union of all test images; None if there are none."""
+        everything = _union(self._tests.indices)
+        counted = np.count_nonzero(self._counted[everything])
+        return float(self.correct(model[np.newaxis], {0: everything})[0].sum() / counted) if counted else None
+
+
+def _digest(model: np.ndarray, images: np.ndarray) -> bytes:
+    """Tells a model with the images that it is asked about from all others."""
+    found = hashlib.blake2b(np.ascontiguousarray(model), digest_size=16)
+    found.update(np.ascontiguousarray(images))
+    return found.digest()
+
+
+def _union(indices):
+    # Clients share index arrays where they share test sets: look at each distinct array once.
+    distinct = list({id(each): each for each in indices}.values())
+    return np.unique(np.concatenate(distinct)) if distinct else np.zeros(0, np.int64)

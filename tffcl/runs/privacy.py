@@ -1,0 +1,325 @@
+"""The ledger of a run's privacy loss: ε of all that was released; the budget that it must not exceed; and the file that it is kept in."""
+
+import dataclasses
+import json
+import pathlib
+import sys
+import zlib
+from typing import Annotated, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tffcl.errors import OVERWRITE, UserError
+from tffcl.regular_files import read_text, replacing
+from tffcl.runs.run_marker import digest_of
+from tffcl.rounds.privacy_releases import Release
+from tffcl.runs.composition import epsilon_of, replacing_epsilon_of
+from tffcl.validation import Parameters, Positive
+
+NOTHING = np.zeros((0, 8))  # what `Ledger.as_array` gives where nothing was released
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacySettings(Parameters):
+    """What the releases of a run may cost, at the level of clients.
+
+    Attributes:
+      epsilon: The budget: the run ends before the round that would make ε larger; not set: ε is told only.
+      delta: δ at which ε is taken; not set: N^-1.1 for N clients, those that join in the middle included. It should be below 1 / N.
+    """
+
+    epsilon: Positive | None = None
+    delta: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
+
+
+class BudgetSpent(UserError):
+    """The next release would cost more than the budget has left."""
+
+
+class _Kind(NamedTuple):
+    """Releases that cost the same: fields as of `Release`. What each client tells once has no population, and a number of what it
+    is in place of the clients."""
+
+    noise: float
+    rate: float
+    clients: float
+    population: float
+    hidden: float
+
+    @property
+    def once(self) -> bool:
+        return not self.population
+
+
+@dataclasses.dataclass
+class _Count:
+    """How often a kind of release has happened.
+
+    Attributes:
+      times: That count; of what each client tells once, how often one client has told it at most.
+      fresh: That came with noise which no seed repeats, or after such a release.
+      again: Of what each client tells once: whether some client is about to tell it once more.
+    """
+
+    times: int = 0
+    fresh: int = 0
+    again: bool = False
+
+
+class Ledger:
+    """Counts releases and says what they cost together.
+
+    Which clients are neighbours depends on how cohorts are drawn. With Poisson sampling, and where everyone takes part, a
+    client is added or removed. What a client tells under its own name, as a signature, shows that it is there: of that its data
+    are left out, or replaced by zeros. With cohorts of a fixed size out of more clients one client is replaced by another; that
+    changes a sum by up to twice as much, so a noise multiplier z counts as z / 2. How ε follows: `runs.composition`.
+
+    A release whose noise no seed repeats is in the ledger's file before it happens: a process that is killed has told it all the
+    same. What is told again by a seed, from the same state, is the same release, and needs no file.
+    """
+
+    def __init__(self, settings: PrivacySettings, clients: int, entries: np.ndarray = NOTHING):
+        """Opens a ledger without a file.
+
+        Args:
+          settings: Budget and δ.
+          clients: N, of the last population, which is the largest.
+          entries: From `as_array`, to go on.
+        """
+        self.budget, self.delta = settings.epsilon, settings.delta or max(clients, 2) ** -1.1
+        self._counts = _counts_in(entries)
+        self.file: pathlib.Path | None = None
+        self.run = ""  # the name of the run that the file is of
+
+    def read_file(self, run: str = "") -> str:
+        """Goes on from the file, if there is one.
+
+        Args:
+          run: The name of the run that it should be of; "": of any.
+
+        Returns:
+          The name of the run.
+
+        Raises:
+          UserError: If it is damaged, or of another run.
+        """
+        if not self.file.exists():
+            return run
+        try:
+            told = json.loads(read_text(self.file))
+            if _digest(told["tffcl run"], told["releases"]) != told["digest"]:
+                raise ValueError("its digest is another")
+            if run and told["tffcl run"] != run:
+                raise ValueError("it is of another run")
+            self._counts = _counts_in(np.array(told["releases"], np.float64))
+            return told["tffcl run"]
+        except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+            raise self._unusable(f"cannot be read ({error})") from None
+
+    def _unusable(self, why: str) -> UserError:
+        return UserError(
+            f"{self.file}, which counts what was released of the clients, {why}; put a copy of it there, or {OVERWRITE} starts anew"
+        )
+
+    def check_holds(self, entries: np.ndarray, when: str):
+        """Raises UserError if the entries have releases that the file should have: it is missing, or an older one."""
+        for kind, there in _counts_in(entries).items():
+            if there.fresh > self._counts.get(kind, _Count()).fresh:
+                raise self._unusable(f"is missing, or older than {when}")
+
+    def rewind(self, entries: np.ndarray) -> int:
+        """Goes back to what `as_array` gave, except for releases that no seed repeats: they have happened, and stay counted.
+
+        Returns:
+          How many those are.
+        """
+        counts, lost = _counts_in(entries), 0
+        for kind, here in self._counts.items():
+            there = counts.setdefault(kind, _Count())
+            if more := here.fresh - there.fresh:
+                times, again = (here.times, True) if kind.once else (there.times + more, False)
+                counts[kind], lost = _Count(times, here.fresh, again), lost + more
+        self._counts = {kind: each for kind, each in counts.items() if each.times}
+        return lost
+
+    def as_array(self) -> np.ndarray:
+        """Returns the releases, `float64 [E, 8]`: noise multiplier, rate (-1 for a fixed size), clients, population, how often, whether
+        secure sums hid them, and how many came with noise that no seed repeats; at the end whether it is about to be told again.
+
+        What each client tells once has no population, and a number of what it is in place of the clients.
+        """
+        return _array_of(self._counts)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether something was released, and all of it with noise."""
+        return bool(self._counts) and all(kind.noise for kind in self._counts)
+
+    @property
+    def epsilon(self) -> float:
+        """ε of all releases at δ; infinite where one had no noise."""
+        return self._epsilon(self._counts)
+
+    def spend(self, *told: Release):
+        """Counts releases that are about to happen together; what each client tells once counts once, whoever tells it when.
+
+        Raises:
+          BudgetSpent: If there is a budget and ε would exceed it; nothing is counted.
+          OSError: If the file cannot be written; nothing is counted, and nothing may be released.
+        """
+        after = {kind: dataclasses.replace(each) for kind, each in self._counts.items()}
+        for release in told:
+            kind = _kind_of(release)
+            count = after.setdefault(kind, _Count())
+            if not release.once or not count.times or count.again:
+                count.times, count.again = count.times + 1, False
+                if self.budget is not None:
+                    self._check(release, after)
+            anew = bool(release.noise_multiplier) and not release.repeats
+            count.fresh += anew or any(each.fresh for each in after.values())
+        if any(each.fresh for each in after.values()):
+            self._write(after)
+        self._counts = after
+
+    def _write(self, counts):
+        if self.file is None:
+            return
+        rows = _array_of(counts).tolist()
+        with replacing(self.file, durable=True) as file:
+            file.write(json.dumps({"tffcl run": self.run, "releases": rows, "digest": _digest(self.run, rows)}).encode())
+
+    def _check(self, release: Release, after):
+        if not release.noise_multiplier:
+            rounds = "an [aggregation] dp with a noise_multiplier above 0 would be, for methods that send nothing else"
+            signatures = (
+                "signature_noise_multiplier of the method would be, or noise_multiplier in composed's table of the signature"
+            )
+            raise UserError(
+                f"privacy.epsilon is {self.budget:g}, and there is no noise on {release.what}; "
+                f"{signatures if release.once else rounds}",
+                table="privacy",
+                key="epsilon",
+            )
+        epsilon = self._epsilon(after)
+        if epsilon > self.budget:
+            raise BudgetSpent(
+                f"privacy.epsilon is {self.budget:g}; {self.epsilon:.4g} is spent, and {release.what} would make it {epsilon:.4g} at "
+                f"delta {self.delta:.3g}",
+                table="privacy",
+                key="epsilon",
+            )
+
+    def _epsilon(self, counts) -> float:
+        return epsilon_of(_times_of(counts), self.delta, replaces=_replaces(counts))
+
+    @property
+    def notes(self) -> list[str]:
+        """What who relies on secure sums must know: they hide the updates, and the server has seen something else of each client."""
+        in_the_open = [kind for kind in self._counts if not kind.noise and not kind.hidden]
+        if not any(kind.hidden for kind in self._counts):
+            return []
+        told = "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
+        others = sum(self._counts[kind].times for kind in in_the_open if not kind.once)
+        asked = (
+            "secure sums hide the updates only: clients also told the server, under their names, what nothing hides, such as their "
+            f"losses under the models or the model that they choose (asked {'once' if others == 1 else f'{others} times'})"
+        )
+        return [told] * any(kind.once for kind in in_the_open) + [asked] * bool(others)
+
+    def summary(self, stopped: str = "") -> dict | None:
+        """Returns what summary.json says; None where nothing that was released has noise.
+
+        `epsilon` is None, which stands for infinite, where `open_releases` came without noise; `noised_epsilon` and `neighbours` are of
+        the others. `replacing_epsilon` is what they cost at most where a client's data are replaced by others, not left out.
+        """
+        noised = {kind: count for kind, count in self._counts.items() if kind.noise}
+        if not noised and self.budget is None:
+            return None
+        releases = sum(count.times for count in self._counts.values())
+        opened = releases - sum(count.times for count in noised.values())
+        told = {
+            "epsilon": None if opened else self.epsilon,
+            "delta": self.delta,
+            "neighbours": _neighbours_in(noised or self._counts),
+            "budget": self.budget,
+        }
+        told |= {"open_releases": opened, "noised_epsilon": self._epsilon(noised)} if opened else {}
+        if any(kind.once for kind in noised) and not _replaces(noised):
+            told["replacing_epsilon"] = replacing_epsilon_of(_times_of(noised), self.delta)
+        return {**told, "releases": releases, **({"stopped": stopped} if stopped else {})}
+
+
+def _kind_of(release: Release) -> _Kind:
+    # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once, which is
+    # known by what it is: of two kinds with as much noise both count.
+    rate, clients = (-1.0, release.clients) if release.rate is None else (release.rate, 0)
+    if release.once:
+        clients = zlib.crc32(release.what.encode())
+    population = 0 if release.once else release.population
+    return _Kind(float(release.noise_multiplier), rate, float(clients), float(population), float(release.hidden))
+
+
+def _counts_in(entries: np.ndarray) -> dict[_Kind, _Count]:
+    """The inverse of `_array_of`; files of earlier versions have fewer columns."""
+    columns = NOTHING.shape[1]
+    rows = [[*row, *(columns - len(row)) * [0.0]] for row in np.asarray(entries, np.float64).tolist()]
+    return {_Kind(*row[:4], row[5]): _Count(int(row[4]), int(row[6]), bool(row[7])) for row in rows}
+
+
+def _array_of(counts) -> np.ndarray:
+    rows = [[*kind[:4], each.times, kind.hidden, each.fresh, each.again] for kind, each in counts.items()]
+    return np.array(rows, np.float64).reshape(-1, NOTHING.shape[1])
+
+
+def _digest(run: str, rows) -> str:
+    return digest_of(json.dumps([run, rows]).encode())
+
+
+def _times_of(counts) -> dict[tuple, int]:
+    return {kind[:4]: count.times for kind, count in counts.items()}
+
+
+def _replaces(counts) -> bool:
+    return any(kind.rate < 0 and kind.clients < kind.population for kind in counts)
+
+
+def _neighbours_in(counts) -> str:
+    """Which populations ε of these releases compares."""
+    if _replaces(counts):
+        return "replace a client"
+    return "a client's data left out, as if zeros" if any(kind.once and kind.noise for kind in counts) else "add or remove a client"
+
+
+def warn_of_delta(ledger: Ledger, clients: int):
+    """Says on standard error when δ allows to give a client away entirely."""
+    if clients > 1 and ledger.delta >= 1 / clients:
+        print(
+            f"privacy.delta is {ledger.delta:g}; with {clients} clients it should be below {1 / clients:.3g}: releasing one client's data as "
+            "they are would pass for private",
+            file=sys.stderr,
+        )
+
+
+def privacy_notes(summary: dict | None) -> list[str]:
+    """Returns what a report says of the privacy of a run."""
+    if summary is None:
+        return []
+    if summary["epsilon"] is None:
+        return [
+            f"not private: {_releases(summary['open_releases'])} without noise (signatures, uploads beside the updates, or what the method "
+            f"reads itself); those with noise alone cost epsilon {summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
+        ]
+    told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
+    budget = "" if summary["budget"] is None else f", of a budget of {summary['budget']:g}"
+    return [f"{told}{budget}", *([summary["stopped"]] if "stopped" in summary else [])]
+
+
+def _neighbours(summary: dict) -> str:
+    """Which populations ε compares, and what it is where other data take the place of a client's."""
+    more = f"; {summary['replacing_epsilon']:.4g} with other data in their place" if "replacing_epsilon" in summary else ""
+    return summary["neighbours"] + more
+
+
+def _releases(count: int) -> str:
+    return "1 release came" if count == 1 else f"{count} releases came"

@@ -1,0 +1,91 @@
+"""Whether a run can fit into memory and on the disk, told before it starts; what is refused would fail for certain."""
+
+import pathlib
+import shutil
+
+import numpy as np
+
+from tffcl.clients import sampling
+from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel
+from tffcl.runs import directory
+from tffcl.runs.population_changes import Stages
+from tffcl.runtime import memory
+
+_MOST_DRAWN = 1000  # rounds whose cohorts are drawn to see who takes part; with more of them at least these do
+_COPIES = 3  # of a model while a client trains it: in the message, in the worker, and where TFF packs it
+
+
+def who_takes_part(stages: Stages, protocol) -> np.ndarray:
+    """Returns the IDs of clients that train in a run, ascending: all of them, or of very long runs most.
+
+    Args:
+      stages: Of the run.
+      protocol: Its `loop.Protocol`.
+    """
+    found = np.zeros(0, np.int32)
+    for number in range(1, min(protocol.rounds, _MOST_DRAWN) + 1):
+        if len(found) == len(stages.populations[-1]):
+            break
+        ids = stages.population(number).client_ids
+        found = np.union1d(
+            found, sampling.sample_cohort(ids, protocol.clients_per_round, protocol.seed, number, protocol.sampling)
+        )
+    return found
+
+
+def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budget: int):
+    """Checks what is known of a run before anything is computed.
+
+    Args:
+      method: See `Method.kept_bytes` and `Method.pair_bytes`.
+      clients: How many there are.
+      taking_part: How many train in some round.
+      out: Directory of the run; it need not exist.
+      budget: Bytes that the clients of a round may take.
+
+    Raises:
+      UserError: If it cannot fit.
+    """
+    model: FlatModel = method.model
+    if _COPIES * 4 * model.size > budget:
+        needed, given = memory.shown(_COPIES * 4 * model.size), memory.shown(budget)
+        raise UserError(f"memory is {given}; one client that trains {_parameters(model.size)} parameters takes {needed}")
+    pairs = clients**2 * method.pair_bytes
+    memory.check_room(pairs, f"the distances of {clients:,} × {clients:,} clients")
+    kept = taking_part * method.kept_bytes
+    there = sum(path.stat().st_size for path in (out / directory.KEPT).glob("*.npz"))
+    if kept > (free := _disk_room(out) + there):
+        each = _parameters(method.kept_bytes / 4)
+        raise UserError(
+            f"{taking_part:,} clients × {each} parameters that each of them keeps need {memory.shown(kept)} on the disk of "
+            f"{directory.shown(out)}; {memory.shown(free)} are free"
+        )
+
+
+def check_state(method, state, client_ids: np.ndarray):
+    """Checks what is known when clients have been grouped, before the first round.
+
+    Args:
+      method: See `Method.models_held`.
+      state: Its first one.
+      client_ids: Who trains in some round.
+
+    Raises:
+      UserError: If it cannot fit.
+    """
+    held = method.models_held(state, client_ids)
+    memory.check_room(
+        4 * held * method.model.size, f"{held:,} models × {_parameters(method.model.size)} parameters that the server holds"
+    )
+
+
+def _parameters(count: float) -> str:
+    return f"{count / 1e6:.3g} M" if count >= 1e5 else f"{count:,.0f}"
+
+
+def _disk_room(out: pathlib.Path) -> int:
+    place = out.absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free

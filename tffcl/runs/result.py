@@ -1,0 +1,183 @@
+"""What a run gave, as Python objects."""
+
+import dataclasses
+import importlib.util
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tffcl.algorithms.method import Method
+from tffcl.arrays import as_array, check_finite
+from tffcl.client_work.evaluation import build_predict, build_probabilities
+from tffcl.clients.example_types import as_type
+from tffcl.clients.population import Population, index_of
+from tffcl.errors import UserError
+from tffcl.trace_cache import built_once
+from tffcl.models.flat import FlatModel
+from tffcl.models.foreign import keras_with
+from tffcl.models.graph_function import graph_function
+from tffcl.runs.evaluator import not_taken
+from tffcl.display import Shown, percent
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trained(Shown):
+    """A method with the state that it has learned.
+
+    Attributes:
+      method: The method.
+      state: What it knows.
+      population: The clients that took part.
+      round_number: The round after which this is the state.
+    """
+
+    method: Method
+    state: object
+    population: Population
+    round_number: int
+
+    def facts(self):
+        """Which method, after how many rounds of whom."""
+        return {
+            "method": self.method.name,
+            "after round": self.round_number,
+            "clients": len(self.population),
+            "clusters": self.method.views(self.state).found,
+        }
+
+    def cluster_of(self, client) -> int:
+        """Returns the client's cluster; UserError if it did not take part."""
+        own, views = self.population.id_of(client), self.method.views(self.state)
+        return int(views.clusters[index_of(views.client_ids, own)[0]])  # the state may know more clients than the population
+
+    def model_of(self, client) -> np.ndarray:
+        """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""
+        own: Any = np.array([self.population.id_of(client)], np.int32)
+        models, rows = self.method.models_for(self.state, own)
+        return models[rows[0]]
+
+    def keras_model_of(self, client) -> tf.keras.Model:
+        """Returns the model that a client uses as a Keras model of one's own, to go on with, to save or to serve.
+
+        It answers as the Keras model of `FlatModel.from_keras` does, with logits where that one does.
+
+        Raises:
+          UserError: If the client did not take part, or the method's model was not made by `FlatModel.from_keras`.
+        """
+        return keras_with(self.method.model, self.model_of(client))
+
+    def predict(self, client, x: np.ndarray, *, probabilities: bool = False) -> np.ndarray:
+        """Returns what a client's model answers.
+
+        Args:
+          client: Whose model.
+          x: Examples `[n, ...]` as the model takes them.
+          probabilities: Whether it answers with the probability of each class, where the Keras model may give logits.
+
+        Returns:
+          Labels `int32 [n]`, or probabilities `float32 [n, classes]`; with an axis more for sequences of labels.
+
+        Raises:
+          UserError: If the client did not take part, the examples' type or shape is not the data's, entries are NaN, infinite or
+            masked, or the model cannot be computed on them.
+        """
+        given, x, spec = x, as_array(x, "the examples"), self.method.model.example_spec["x"]
+        if x.shape[1:] != tuple(spec.shape) or x.dtype.kind not in "biuf":
+            wanted = f"{spec.dtype.name} of shape [n, {', '.join(map(str, spec.shape))}]"
+            hint = "; one example alone is x[np.newaxis]" if x.shape == tuple(spec.shape) else ""
+            raise UserError(f"the examples are {x.dtype} of shape {list(x.shape)}; they must be {wanted}{hint}")
+        check_finite(x, "the examples", given)
+        x = as_type(x, spec.dtype.as_numpy_dtype, "the examples")
+        try:
+            return _predictor(self.method.model, probabilities)(self.model_of(client), x).numpy()
+        except tf.errors.InvalidArgumentError as error:
+            raise not_taken(self.method.model, "one of the examples", error) from None
+
+
+@built_once
+def _predictor(model: FlatModel, probabilities: bool):
+    spec = model.example_spec["x"]
+    x = tf.TensorSpec([None, *spec.shape], spec.dtype)
+    answers = build_probabilities(model) if probabilities else build_predict(model)
+    return graph_function(answers, tf.TensorSpec([model.size]), x)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result(Shown):
+    """A finished run.
+
+    Attributes:
+      summary: The contents of summary.json.
+      trained: The method and its state after the last round.
+      out: Directory of the run's files.
+      round_columns: rounds.csv, float arrays `[R]` by column; NaN where a cell is empty.
+      client_columns: clients.csv, arrays `[N]` by column.
+    """
+
+    summary: dict
+    trained: Trained
+    out: pathlib.Path
+    round_columns: Mapping[str, np.ndarray]
+    client_columns: Mapping[str, np.ndarray]
+
+    @property
+    def rounds(self):
+        """A row a round: a pandas DataFrame where pandas is installed, else a NumPy record array; columns by name."""
+        return _table(self.round_columns)
+
+    @property
+    def clients(self):
+        """A row a client: a pandas DataFrame where pandas is installed, else a NumPy record array; columns by name."""
+        return _table({name: column for name, column in self.client_columns.items() if column is not None})
+
+    def model_of(self, client) -> np.ndarray:
+        """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""
+        return self.trained.model_of(client)
+
+    def keras_model_of(self, client) -> tf.keras.Model:
+        """Returns the model that a client uses as a Keras model, see `Trained.keras_model_of`."""
+        return self.trained.keras_model_of(client)
+
+    def predict(self, client, x: np.ndarray, *, probabilities: bool = False) -> np.ndarray:
+        """Returns what a client's model answers, see `Trained.predict`."""
+        return self.trained.predict(client, x, probabilities=probabilities)
+
+    def facts(self):
+        """What came of the run."""
+        accuracy = {kind: self.summary["accuracy"][kind]["mean"] for kind in ("cluster", "local", "global")}
+        told = {f"{kind} accuracy": percent(mean) for kind, mean in accuracy.items() if mean is not None}
+        rest = {"clusters": self.summary["clusters"]["count"], "rounds": self.summary["rounds"], "files": self.out}
+        return {"method": self.summary["algorithm"], **told, **rest}
+
+    def __repr__(self) -> str:
+        accuracy = {kind: self.summary["accuracy"][kind]["mean"] for kind in ("cluster", "local", "global")}
+        said = ", ".join(f"{kind} {100 * mean:.2f} %" for kind, mean in accuracy.items() if mean is not None)
+        counts = {"round": self.summary["rounds"], "cluster": self.summary["clusters"]["count"]}
+        rounds, clusters = (f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items())
+        return f"Result({self.summary['algorithm']} after {rounds}: {said or 'no accuracies'}; {clusters}; {self.out})"
+
+
+def _table(columns: Mapping[str, np.ndarray]):
+    columns = {name: np.asarray(column) for name, column in columns.items()}
+    if importlib.util.find_spec("pandas"):
+        import pandas
+
+        return pandas.DataFrame(columns)
+    return np.rec.fromarrays(list(columns.values()), names=list(columns)).view(_Rows)  # type: ignore[call-overload]
+
+
+class _Rows(np.recarray):
+    """A table of NumPy that knows its columns by name, as one of pandas does."""
+
+    def __contains__(self, name) -> bool:
+        return name in self.columns
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.dtype.names or ()
+
+    def __repr__(self) -> str:
+        return f"{len(self)} rows of {', '.join(self.columns)}; a column is an array, e.g. [{self.columns[0]!r}]"

@@ -1,0 +1,330 @@
+"""What a run says at its end: accuracies with their spread over clients, cluster quality, traffic, time."""
+
+import csv
+import io
+import pathlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+import numpy as np
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from tffcl.algorithms.method import Views, nowhere_note
+from tffcl.clients.population import Population
+from tffcl.clustering import hierarchical
+from tffcl.clustering.projection import project_directions
+from tffcl.regular_files import replacing, write_text
+from tffcl.csv_files import text_cell
+from tffcl.rounds.traffic import RoundMetrics
+
+
+_MOST_MAPPED = 2000
+
+
+def spread(values: np.ndarray) -> dict[str, float | None]:
+    """Statistics over clients.
+
+    Args:
+      values: One accuracy a client; NaN where there is none.
+
+    Returns:
+      `mean`, `std` and `variance` (of the population of clients, ddof 0), `stderr`, the standard error of the mean (from ddof
+      1; None for one client), `worst_decile`, the mean over the tenth of the
+      clients (rounded up) that have it worst, and `deciles`, below which 10, 20, ... 90 % of them are; None where no client has
+      a value.
+    """
+    known = np.sort(values[np.isfinite(values)])
+    if not known.size:
+        return dict.fromkeys(("mean", "std", "variance", "worst_decile", "deciles", "stderr"))
+    worst = known[: -(-len(known) // 10)]
+    return {
+        "mean": float(known.mean()),
+        "std": float(known.std()),
+        "variance": float(known.var()),
+        "worst_decile": float(worst.mean()),
+        "stderr": float(known.std(ddof=1) / np.sqrt(known.size)) if known.size > 1 else None,
+        "deciles": np.quantile(known, np.arange(1, 10) / 10).tolist(),
+    }
+
+
+def pooled(values: np.ndarray, counts: np.ndarray) -> float | None:
+    """The accuracy on the test examples of all clients together: each client's `values` by its number of them, `counts`."""
+    known = np.isfinite(values) & (counts > 0)
+    return float(np.average(values[known], weights=counts[known])) if known.any() else None
+
+
+def local_accuracies(progress: dict) -> np.ndarray:
+    """Accuracy of each client's own model after its last local training, `float64 [N]`.
+
+    NaN for clients that never trained, that have not trained since their data changed, or that have no test examples.
+    """
+    total = progress["local_total"]
+    return np.divide(progress["local_correct"], total, out=np.full(len(total), np.nan), where=total > 0)
+
+
+def share_trained(progress: Mapping) -> float:
+    """The share of the clients that have trained in some round, whatever is known of their accuracy."""
+    return float((progress["rounds_trained"] > 0).mean())
+
+
+def local_of_all(accuracy: Mapping, progress: dict) -> np.ndarray:
+    """The same, `float64 [N]`, where who never trained counts with the untrained model, as the authors of PACFL and FLIS count."""
+    local = local_accuracies(progress)
+    return np.where((progress["rounds_trained"] > 0) | np.isfinite(local), local, accuracy["untrained"])
+
+
+def participation(accuracy: Mapping, progress: dict, counts: np.ndarray) -> dict:
+    """The cluster accuracy of those that took part in a round, of the others, and by how much these are behind.
+
+    Args:
+      accuracy: `cluster float [N]`.
+      progress: The run's totals.
+      counts: `int [N]`, test examples.
+
+    Returns:
+      Statistics of the former as `spread` and `pooled`, with their `share` of all clients, the `others` mean and the `gap`
+      between the means.
+    """
+    took_part = progress["rounds_trained"] > 0
+    found, others = spread(accuracy["cluster"][took_part]), spread(accuracy["cluster"][~took_part])["mean"]
+    gap = None if found["mean"] is None or others is None else found["mean"] - others
+    together = pooled(accuracy["cluster"][took_part], counts[took_part])
+    return {**found, "pooled": together, "share": share_trained(progress), "others": others, "gap": gap}
+
+
+def rand_index(true_groups, assignment) -> float | None:
+    """Adjusted Rand index of the clusters against the true groups (1: the same, 0: as by chance)."""
+    if true_groups is None:
+        return None
+    with warnings.catch_warnings():  # clusters of one client each look like a regression to scikit-learn
+        warnings.filterwarnings("ignore", message="The number of unique classes")
+        return float(adjusted_rand_score(true_groups, assignment))
+
+
+def mutual_information(true_groups, assignment) -> float | None:
+    """Normalised mutual information of the clusters and the true groups (1: the same; many small clusters gain by chance)."""
+    if true_groups is None:
+        return None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The number of unique classes")
+        return float(normalized_mutual_info_score(true_groups, assignment))
+
+
+def agreement(
+    population: Population, views: Views, among: np.ndarray | None = None, index: Callable = rand_index
+) -> float | None:
+    """An index of the clusters against the true groups, of all clients or of those `among bool [N]`.
+
+    None without groups, and of nobody: an index of nothing would be 1.
+    """
+    among = np.ones(len(views.client_ids), bool) if among is None else among
+    if population.groups is None or not among.any():
+        return None
+    return index(population.groups[population.index(views.client_ids[among])], views.clusters[among])
+
+
+def cluster_numbers(population: Population, views: Views) -> dict:
+    """How many clusters the known clients are in, and how the clusters fit the true groups; of known clients too, where a method
+    meets them."""
+    numbers = {"clusters": views.found, "ari": agreement(population, views)}
+    if views.known is not None:
+        numbers["known_ari"] = agreement(population, views, views.known_or_all)
+    return numbers
+
+
+def summarize(
+    about: Mapping, population: Population, views: Views, accuracy: dict, progress: dict, told: Sequence[str]
+) -> dict:
+    """Makes the contents of summary.json.
+
+    Args:
+      about: `task`, `algorithm`, `seed` and `rounds`, what was run.
+      population: The clients after the last round.
+      views: Of the method's last state.
+      accuracy: `cluster float [N]`, `global float | None` of the last evaluation.
+      progress: The run's totals, see `checkpoints.PROGRESS_KEYS`.
+      told: Notes on what happened in the run.
+    """
+    local = local_accuracies(progress)
+    whole = dict.fromkeys(("std", "variance", "worst_decile"))
+    _, sizes = np.unique(views.clusters[views.known_or_all], return_counts=True)
+    unknown = {} if views.known is None else {"unknown": int(np.sum(~views.known_or_all))}
+    clustering, training, evaluation = (float(value) for value in progress["seconds"])
+    numbers, counts = cluster_numbers(population, views), test_counts(population)
+    cluster = {**spread(accuracy["cluster"]), "pooled": pooled(accuracy["cluster"], counts)}
+    return {
+        **about,
+        "notes": [*([population.note] if population.note else []), *_notes(population, views), *told],
+        "accuracy": {
+            "cluster": {**cluster, "participants": participation(accuracy, progress, counts)},
+            "local": {
+                **spread(local),
+                "share": share_trained(progress),
+                "all": spread(local_of_all(accuracy, progress)),
+            },
+            "global": {"mean": accuracy["global"], **whole},
+        },
+        **({"validation": _validation(accuracy["validation"])} if "validation" in accuracy else {}),
+        "clusters": {
+            "count": numbers.pop("clusters"),
+            "sizes": sizes.tolist(),
+            **unknown,
+            **numbers,
+            **_information(population, views),
+        },
+        "traffic": {key: int(progress[key]) for key in ("down_bytes", "up_bytes", "signature_bytes")},
+        "seconds": {
+            "total": clustering + training + evaluation,
+            "clustering": clustering,
+            "training": training,
+            "evaluation": evaluation,
+        },
+    }
+
+
+def _notes(population: Population, views: Views) -> list[str]:
+    nowhere = [] if views.nowhere is None else [population.name_of(client) for client in views.nowhere()]
+    return [*views.notes, *([nowhere_note(nowhere)] if nowhere else [])]
+
+
+def _information(population: Population, views: Views) -> dict:
+    """Normalised mutual information beside the Rand indices, of known clients too where a method meets them."""
+    known = {} if views.known is None else {"known_nmi": agreement(population, views, views.known_or_all, mutual_information)}
+    return {"nmi": agreement(population, views, index=mutual_information), **known}
+
+
+def _validation(accuracy: Mapping) -> dict:
+    return {"cluster": spread(accuracy["cluster"]), "global": {"mean": accuracy["global"]}}
+
+
+def test_counts(population: Population) -> np.ndarray:
+    """How many test examples each client has, `int [N]`."""
+    return np.array([len(index) for index in population.pooled_tests.indices])
+
+
+def client_table(population: Population, views: Views, accuracy: dict, progress: dict) -> dict[str, np.ndarray]:
+    """The columns of clients.csv, arrays by name: who a client is, its cluster, its data, its accuracies."""
+    labels = population.label_counts
+    columns = {
+        "client_id": population.shown_ids,
+        "true_cluster": population.groups,
+        "cluster": np.asarray(views.clusters),
+        "examples": population.sizes,
+        "test_examples": test_counts(population),
+        "rounds_trained": progress["rounds_trained"],
+        "cluster_accuracy": accuracy["cluster"],
+        "local_accuracy": local_accuracies(progress),
+    }
+    if labels is not None:
+        columns |= {f"label_{label}": labels[:, label] for label in range(labels.shape[1])}
+    return columns
+
+
+def write_clients(out: pathlib.Path, columns: Mapping[str, np.ndarray]):
+    """Writes clients.csv, one row for each client; an accuracy or a group that is not there is an empty cell."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    for row in range(len(columns["client_id"])):
+        writer.writerow(["" if column is None else _cell(column[row]) for column in columns.values()])
+    write_text(out / "clients.csv", text.getvalue())
+
+
+def _cell(value):
+    if isinstance(value, str):
+        return text_cell(value)
+    if np.issubdtype(np.asarray(value).dtype, np.floating):
+        return "" if not np.isfinite(value) else f"{value:.6f}"
+    return value
+
+
+def write_representations(out: pathlib.Path, views: Views, population: Population, seed: int):
+    """Writes representations.npz for methods whose clients sent vectors: a map of them, and who they are.
+
+    Of more than 2,000 clients so many are drawn by the seed: more dots tell no more, and the map takes long.
+    """
+    rows = np.arange(len(views.representations))
+    if len(rows) < 4:
+        return
+    if len(rows) > _MOST_MAPPED:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, _MOST_MAPPED, replace=False))
+    known = np.flatnonzero(views.known_or_all)[rows]
+    points = project_directions(views.representations[rows], seed=seed)
+    with replacing(out / "representations.npz") as file:
+        np.savez_compressed(file, client_ids=population.shown_ids[known], places=known, points=points)
+
+
+def write_splits(out: pathlib.Path, views: Views):
+    """Writes splits.csv for methods whose clusters are split, a row for each split."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([("round", "cluster", "founded"), *np.asarray(views.splits).tolist()])
+    write_text(out / "splits.csv", text.getvalue())
+
+
+def write_clustering(out: pathlib.Path, views: Views, population: Population):
+    """Writes clustering.npz for methods with a metric: matrix, merges, threshold, labels, and what they mean.
+
+    Where clients are related by a map of their centres: relatedness and map too.
+    """
+    metric = views.metric
+    more = {} if views.relatedness is None else {"relatedness": views.relatedness}
+    if views.centre_map is not None:
+        more |= {"points": views.centre_map.points, "mask": views.centre_map.mask}
+    suggestion = ""
+    if metric.merges is not None:
+        more["merges"] = metric.merges
+        dendrogram = hierarchical.Dendrogram(metric.merges, metric.linkage)
+        suggestion = hierarchical.suggest_threshold(dendrogram, unit=metric.tree_unit or metric.unit).reason
+        suggestion = "; ".join(metric.notes) or suggestion
+    if metric.threshold is not None:
+        more["threshold"] = np.float64(metric.threshold)
+    if metric.tree_unit is not None:
+        more["tree_unit"] = metric.tree_unit
+    with replacing(out / "clustering.npz") as file:
+        np.savez_compressed(
+            file,
+            client_ids=population.shown_ids,
+            proximity=metric.proximity,
+            labels=views.clusters,
+            suggestion=suggestion,
+            unit=metric.unit,
+            measure=metric.name,
+            linkage=metric.linkage,
+            **more,
+        )
+
+
+def truly_related(population: Population, client_ids: np.ndarray) -> np.ndarray | None:
+    """Which clients belong together.
+
+    Where the partition has groups, those of the same group. Else by labels, as the FLIS authors' code: client j belongs to
+    client i's cluster if it has at least half of i's labels (rounded up). That relation need not be symmetric.
+
+    Args:
+      population: The clients that there are, with groups or label counts.
+      client_ids: `[m]`.
+
+    Returns:
+      `bool [m, m]`, true on the diagonal; None where neither groups nor labels are known.
+    """
+    rows = population.index(client_ids)
+    if population.groups is not None:
+        groups = population.groups[rows]
+        return groups[:, np.newaxis] == groups[np.newaxis, :]
+    if population.label_counts is None:
+        return None
+    held = population.label_counts[rows] > 0
+    shared = held.astype(np.int64) @ held.T
+    return shared >= np.ceil(held.sum(axis=1, keepdims=True) / 2)
+
+
+def clustering_error(population: Population, metrics: RoundMetrics) -> float | None:
+    """False positives and false negatives of a round's relatedness, mean over the clients of the cohort.
+
+    Args:
+      population: The clients that there are.
+      metrics: Of the round, with a relatedness.
+
+    Returns:
+      From 0 to the cohort's size minus 1.
+    """
+    truth = truly_related(population, metrics.client_ids)
+    return None if truth is None else float(((metrics.relatedness > 0) != truth).sum(axis=1).mean())

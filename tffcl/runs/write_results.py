@@ -1,0 +1,119 @@
+"""The end of a run: its tables, its summary, and what it gives to Python."""
+
+import csv
+import dataclasses
+import io
+import pathlib
+import numpy as np
+from tffcl.clients import sampling
+from tffcl.regular_files import read_text
+from tffcl.runs import directory, resource_checks, run_notes, summary, write_results
+from tffcl.runs.privacy import privacy_notes
+from tffcl.runs.result import Result, Trained
+from tffcl.clients.population import Population
+from tffcl.regular_files import replacing
+from tffcl.runs.run_marker import SAMPLES
+
+
+def finish(job, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result:
+    """Writes the files that say what a run gave.
+
+    Args:
+      job: The run, see `loop.Job`.
+      out: Its directory.
+      about: `task`, `algorithm`, `seed` and `rounds`, what was run.
+      state: Of the method after the last round.
+      accuracy: Of the last evaluation, see `accuracies.measure`.
+    """
+    population, views = job.stage.population, job.method.views(state)
+    if views.metric is not None:
+        summary.write_clustering(out, views, population)
+    if views.representations is not None:
+        summary.write_representations(out, views, population, sampling.stream(about["seed"], "map"))
+    if views.splits is not None:
+        summary.write_splits(out, views)
+    write_samples(out, population, np.asarray(views.clusters))
+    columns = summary.client_table(population, views, accuracy, job.progress)
+    summary.write_clients(out, columns)
+    told = run_notes.notes(job.stages, about["rounds"], views)
+    cost = job.ledger.summary(job.stopped)
+    told += [*_notes_of_waiting(job, about["rounds"]), *privacy_notes(cost), *job.ledger.notes]
+    contents = summary.summarize(about, population, views, accuracy, job.progress, told)
+    if cost is not None:
+        contents["privacy"] = cost
+    directory.write_summary(out, contents)
+    trained = Trained(job.method, state, population, about["rounds"])
+    return Result(contents, trained, out, _read_rounds(out / "rounds.csv"), columns)
+
+
+def _notes_of_waiting(job, rounds: int) -> list[str]:
+    """Says how many clients were drawn, and never asked to train, as where `FactoryTraits.members_needed` are never there."""
+    population, trained = job.stage.population, job.progress["rounds_trained"] > 0
+    if trained.all():
+        return []
+    drawn = resource_checks.who_takes_part(job.stages, dataclasses.replace(job.protocol, rounds=rounds))
+    never = int(np.sum(~trained[population.index(drawn)]))
+    if not never:
+        return []
+    whose = "" if trained.any() else "; no client has trained"
+    why = "with secure sums a cluster of fewer than min_cluster_size clients in a round waits"
+    return [f"{never} of the {len(drawn)} clients that were drawn were in no round asked to train ({why}){whose}"]
+
+
+def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
+    rows = list(csv.DictReader(io.StringIO(read_text(path, newline=""), newline="")))
+    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else {})}
+
+
+_MOST_CLUSTERS, _MOST_MEMBERS, _IMAGES = 24, 5, 10
+_SIDES = range(4, 129)
+
+
+def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarray) -> None:
+    """Writes `write_results.npz`: ten training images of some members of each of the largest clusters, over the labels that these hold.
+
+    Nothing is written where examples are no images, or where every client is a cluster of its own.
+
+    Args:
+      out: The directory of the run.
+      population: Who holds what.
+      clusters: `int [N]`, of each client.
+    """
+    found, sizes = np.unique(clusters, return_counts=True)
+    first = population.stacked(int(population.client_ids[0]))
+    if len(found) == len(clusters) > 1 or _as_images(np.asarray(first["x"][:1])) is None or np.ndim(first["y"]) != 1:
+        return
+    named = found[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS]
+    drawn = [_of_members(population, np.flatnonzero(clusters == each)) for each in named]
+    images, labels = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    counts = [len(own) for _, own in drawn]
+    with replacing(out / SAMPLES, private=True) as file:
+        np.savez_compressed(file, images=_as_images(images), labels=labels, clusters=np.repeat(named, counts))
+
+
+def _of_members(population: Population, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Examples of some clients `[m, ...]` and their labels `[m]`, evenly over these ascending."""
+    some = rows[np.unique(np.linspace(0, len(rows) - 1, min(_MOST_MEMBERS, len(rows))).astype(int))]
+    held = [population.stacked(int(population.client_ids[row])) for row in some]
+    labels = np.concatenate([np.asarray(each["y"]) for each in held])
+    order = np.argsort(labels, kind="stable")
+    order = order[np.unique(np.linspace(0, len(order) - 1, min(_IMAGES, len(order))).astype(int))]
+    return np.concatenate([np.asarray(each["x"]) for each in held])[order], labels[order]
+
+
+def _as_images(x: np.ndarray) -> np.ndarray | None:
+    """Examples as images uint8 `[m, h, w, 1 or 3]`; None if they are none."""
+    x = x[..., None] if x.ndim == 3 else x
+    if (
+        x.ndim != 4
+        or x.shape[3] not in (1, 3)
+        or x.shape[1] not in _SIDES
+        or x.shape[2] not in _SIDES
+        or x.dtype.kind not in "uif"
+    ):
+        return None
+    if x.dtype == np.uint8:
+        return x
+    low, high = float(np.min(x, initial=0.0)), float(np.max(x, initial=0.0))
+    low, high = (0.0, 1.0) if 0 <= low and high <= 1 else (0.0, 255.0) if 0 <= low and high <= 255 else (low, high)
+    return np.round((x - low) / ((high - low) or 1.0) * 255).astype(np.uint8)
