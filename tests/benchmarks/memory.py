@@ -7,7 +7,6 @@ the task's: what stays in memory does not depend on it.
 """
 
 import argparse
-import contextlib
 import os
 import time
 
@@ -30,9 +29,9 @@ def main():
     from tffcl import runtime
     from tffcl.clients import sampling
     from tffcl.clients.cohort import Cohort
+    from tffcl.clients.simulation_context import simulating
     from tffcl.lab.tasks import build, resolve
     from tffcl.lab.tasks.populations import build_population
-    from tffcl.rounds import watching
     from tffcl.runs.evaluator import Evaluator
     from tffcl.runtime import memory
 
@@ -45,7 +44,6 @@ def main():
     method = build.build_method(chosen, build.build_model(chosen, federated), federated, options.data_dir)
     print(f"{method.model}, {chosen.train.clients_per_round} clients a round")
     worker = runtime.use_local_worker()
-    budget = memory.budget(memory.parse_bytes(options.memory)) if options.memory else contextlib.nullcontext()
     said = set()
 
     def chose(line: str):
@@ -53,7 +51,7 @@ def main():
             print(line)
             said.add(line)
 
-    with budget, watching.watched(watching.Watch(chose)):
+    with simulating(memory=memory.parse_bytes(options.memory) if options.memory else None, on_plan=chose):
         start = time.perf_counter()
         state = method.initialize(population)
         print(f"initialised in {time.perf_counter() - start:.1f} s")

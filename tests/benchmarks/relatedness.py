@@ -29,9 +29,9 @@ def measure(clients: int, rounds: int, data_dir: str | None, budget: str | None)
     from tffcl.clients import sampling
     from tffcl.clients.cohort import Cohort
     from tffcl.clients.large_rows import joined
+    from tffcl.clients.simulation_context import simulating
     from tffcl.lab.tasks import build, resolve
     from tffcl.lab.tasks.populations import build_population
-    from tffcl.rounds import watching
     from tffcl.runtime import memory
 
     @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,11 +53,11 @@ def measure(clients: int, rounds: int, data_dir: str | None, budget: str | None)
     models = joined((model.initial[np.newaxis] for _ in range(clients)), (clients, model.size))
     start |= {"models": models, "rows": np.arange(clients, dtype=np.int32)}
     state = State(**start, relatedness=relatedness)
-    before, seconds, watch = peak(), [], watching.Watch(chose=lambda line: print(f"  {line}"))
+    before, seconds, most = peak(), [], memory.parse_bytes(budget) if budget else None
     for number in range(1, rounds + 1):
         ids = sampling.sample_cohort(population.client_ids, clients // 5, 0, number)
         start = time.perf_counter()
-        with memory.budget(memory.parse_bytes(budget) if budget else None), watching.watched(watch):
+        with simulating(memory=most, on_plan=lambda line: print(f"  {line}")):
             state, _ = training.next(state, Cohort(population, ids, (0, number)))
         seconds.append(time.perf_counter() - start)
     models = state.models.nbytes / 2**20

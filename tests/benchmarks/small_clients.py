@@ -160,10 +160,10 @@ def compare(options):
 def memory_budget():
     """As in a run, one budget for all rounds: what else the machine does then never changes how sums are ordered."""
     try:
-        from tffcl.runtime import memory
-    except ImportError:  # an older checkout that `--against` names, without blocks
+        from tffcl.clients.simulation_context import current, simulating
+    except ImportError:  # an older checkout that `--against` names
         return contextlib.nullcontext()
-    return memory.budget(None)
+    return simulating(memory=current().memory_bytes)
 
 
 def main():

@@ -1,12 +1,14 @@
 """What clients keep between rounds: objects that do not change, files beyond a size, versions that a checkpoint names."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
 import pytest
 
 from tffcl.algorithms.method import ClusteredState
-from tffcl.clients.client_state import KeptStates, KeptStore, stored_in
+from tffcl.clients.client_state import MEMORY_BYTES, KeptStates, KeptStore
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.runs.checkpoints import PROGRESS_KEYS, Checkpoints
 
@@ -36,8 +38,10 @@ class Run:
     def __init__(self, out):
         self.out, self.progress = out, {key: np.zeros(6) for key in PROGRESS_KEYS}
 
-    def process(self, memory_bytes=None):
-        return stored_in(self.out / "kept", memory_bytes)
+    @contextlib.contextmanager
+    def process(self, memory_bytes=MEMORY_BYTES):
+        with simulating(client_states=KeptStore(self.out / "kept", memory_bytes)) as simulation:
+            yield simulation.client_states
 
     def save(self, number, kept, store, keep=2):
         Checkpoints(self.out / "checkpoints", keep, store).save(number, state_of(kept), self.progress)

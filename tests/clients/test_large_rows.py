@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 
 from tests.memory import resident_bytes
-from tffcl.clients import client_state, large_rows
+from tffcl.clients import large_rows
+from tffcl.clients.client_state import KeptStore
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 
 
@@ -26,7 +28,7 @@ def test_a_matrix_in_a_file_is_the_one_in_memory(tmp_path, monkeypatch):
     in_memory = large_rows.joined(parts(), (130, 3))
     assert in_memory.flags.owndata
     monkeypatch.setattr(large_rows, "MEMORY_BYTES", 0)
-    with client_state.stored_in(tmp_path / "kept"):
+    with simulating(client_states=KeptStore(tmp_path / "kept")):
         in_file = large_rows.joined(parts(), (130, 3))
     assert isinstance(in_file, np.ndarray) and not in_file.flags.writeable
     np.testing.assert_array_equal(in_file, in_memory)
@@ -51,5 +53,5 @@ def test_what_is_in_memory_cannot_be_let_go():
 
 def test_a_directory_that_takes_nothing(tmp_path, in_files):
     (tmp_path / "kept").write_text("")
-    with large_rows.filed_in(tmp_path / "kept"), pytest.raises(UserError, match="130 clients need 1,560 bytes"):
+    with simulating(client_states=KeptStore(tmp_path / "kept")), pytest.raises(UserError, match="130 clients need 1,560 bytes"):
         large_rows.joined(parts(), (130, 3))

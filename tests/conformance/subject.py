@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 from tffcl.clients import client_state
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.export import deployment_forms as forms
 from tffcl.export.dry_run import recording, rehearse, synthetic_examples
@@ -90,7 +91,7 @@ class Subject:
     def running(self):
         """This machine's worker computes, and what clients keep has its files here."""
         use_local_worker()
-        with client_state.stored_in(pathlib.Path(self._files.name)):
+        with simulating(client_states=client_state.KeptStore(pathlib.Path(self._files.name))):
             yield
 
     def cohort(self, clients, number: int, population: Population | None = None) -> Cohort:

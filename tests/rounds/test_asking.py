@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from tffcl.rounds import client_queries, watching
+from tffcl.clients.simulation_context import simulating
+from tffcl.rounds import client_queries
 from tffcl.signatures.label_histogram import build_label_histogram
 
 
@@ -16,7 +17,7 @@ def population(digit_clients):
 def test_who_watches_sees_clients_come(tff_worker, model, population, monkeypatch, long, expected):
     monkeypatch.setattr(client_queries, "_LONG", long)
     moved = []
-    with watching.watched(watching.Watch(moved=lambda *counts: moved.append(counts))):
+    with simulating(on_progress=lambda *counts: moved.append(counts)):
         found = client_queries.build_signing(build_label_histogram(model))(population)
     assert moved == expected
     counts = [np.bincount([int(each["y"]) for each in population.examples(client)], minlength=10) for client in range(25)]
@@ -25,6 +26,6 @@ def test_who_watches_sees_clients_come(tff_worker, model, population, monkeypatc
 
 def test_few_clients_are_asked_at_once(tff_worker, model, digit_clients):
     moved = []
-    with watching.watched(watching.Watch(moved=lambda *counts: moved.append(counts))):
+    with simulating(on_progress=lambda *counts: moved.append(counts)):
         client_queries.build_signing(build_label_histogram(model))(digit_clients([11, 12, 13]))
     assert not moved

@@ -12,8 +12,9 @@ from tffcl.algorithms.fedsem import FedSEMParameters, build_fedsem
 from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.evaluation import build_count_correct
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
-from tffcl.rounds import blocks, watching
+from tffcl.rounds import blocks
 from tffcl.runtime import memory
 
 
@@ -65,8 +66,7 @@ def test_a_cohort_in_blocks_trains_the_same(tff_worker, model, population, build
     whole, told = method.next(method.initialize(population), cohort)
     lines, moved = [], []
     # A client takes some seven models of memory here, in each of two blocks that are under way.
-    watch = watching.Watch(lines.append, lambda done, clients: moved.append((done, clients)))
-    with memory.budget(25 * 4 * model.size), watching.watched(watch):
+    with simulating(memory=25 * 4 * model.size, on_plan=lines.append, on_progress=lambda *counts: moved.append(counts)):
         parts, again = method.next(method.initialize(population), cohort)
     assert lines and all("4 clients of a round compute in" in line for line in lines)
     assert moved[-1] == (4, 4) and len(moved) > 1
@@ -80,7 +80,7 @@ def test_a_cohort_in_blocks_trains_the_same(tff_worker, model, population, build
 def test_a_budget_below_one_client_is_refused(tff_worker, model, population):
     method = build_fedavg(model, TRAINING)
     state = method.initialize(population)
-    with memory.budget(4 * model.size), pytest.raises(UserError, match=r"memory is .*; one client of a round takes about"):
+    with simulating(memory=4 * model.size), pytest.raises(UserError, match=r"memory is .*; one client of a round takes about"):
         method.next(state, cohort_of(population, [0, 1], 3))
 
 
@@ -88,7 +88,7 @@ def test_uploads_that_do_not_fit_together_are_refused(tff_worker, model, populat
     method = build_fedsem(model, TRAINING, FedSEMParameters(num_clusters=2))
     state = method.initialize(population)
     monkeypatch.setattr(memory, "free_bytes", lambda: 2 * 4 * model.size)
-    with memory.budget(10**9), pytest.raises(UserError, match="the uploads of 3 clients take .* together, .* are free: fewer"):
+    with simulating(memory=10**9), pytest.raises(UserError, match="the uploads of 3 clients take .* together, .* are free: fewer"):
         method.next(state, cohort_of(population, [0, 1, 2], 1))
 
 

@@ -14,7 +14,8 @@ import tffcl
 from tests.short_runs import TRAINING
 from tffcl.algorithms.method import ClusteredState, Method
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
-from tffcl.clients.client_state import KeptStates, stored_in
+from tffcl.clients.client_state import KeptStates, KeptStore
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import OVERWRITE, UserError
 from tffcl.lab.tasks.catalog import ALGORITHMS
 from tffcl.runs import checkpoints as checkpoints_module
@@ -93,7 +94,8 @@ def test_the_catalogs_states_are_found():
 
 @pytest.mark.parametrize("kind", STATES, ids=lambda kind: kind.__name__)
 def test_a_state_comes_back_as_it_was(kind, tmp_path):
-    with stored_in(tmp_path / "kept") as store:
+    store = KeptStore(tmp_path / "kept")
+    with simulating(client_states=store):
         state = sample(kind, np.random.default_rng(0))
         checkpoints = Checkpoints(tmp_path / "checkpoints", kept_store=store)
         checkpoints.save(7, state, PROGRESS)

@@ -23,6 +23,7 @@ from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.algorithms.trainings import TRAININGS
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.rounds import privacy_releases as releases
 from tffcl.rounds.privacy_releases import Release
@@ -243,7 +244,7 @@ def test_a_round_in_which_clients_sign_is_not_cheaper_for_being_drawn(tff_worker
     how = PACFLParameters(num_vectors=3, num_clusters=1, when="as_they_join", signature_noise_multiplier=4.0)
     method = build_pacfl(model, TRAINING, how, aggregation=tffcl.aggregation("dp", noise_multiplier=3.0, seed=1))
     ledger, state = ledger_of([]), method.initialize(clients)
-    with releases.accounted(ledger):
+    with simulating(ledger=ledger):
         for number, drawn in enumerate([(0, 1, 2), (3, 4), (1, 2)], 1):
             state, _ = method.next(state, Cohort(clients, np.array(drawn), (7, number), rate=0.4))
     round_of, seen = dp_accounting.PoissonSampledDpEvent(0.4, dp_accounting.GaussianDpEvent(3.0)), dp_accounting.GaussianDpEvent
@@ -394,9 +395,9 @@ def test_what_newcomers_tell_in_a_round_of_nobody_is_in_its_checkpoint(model, po
 def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(model, population):
     """Signatures of PACFL; FedAvg's clients tell nothing beside their updates."""
     signatures, ledger = Release("the signatures", 0, 5, 5, once=True), ledger_of([])
-    with releases.accounted(ledger):
+    with simulating(ledger=ledger):
         uploads = build_fedavg(model, TRAINING, aggregation=tffcl.aggregation("secure_sum")).engine.round_for(1).uploads
-        releases.tell_of_round(uploads, Cohort(population, population.client_ids, (1, 1)))
+        releases.release_round(uploads, Cohort(population, population.client_ids, (1, 1)))
     assert ledger.notes == []
     ledger.spend(signatures)
     assert ledger.notes == [
@@ -430,7 +431,7 @@ def test_what_clients_tell_beside_secure_sums_in_every_round_is_noted(tff_worker
         build_ifca(model, TRAINING, how, seed=0, aggregation=tffcl.aggregation("secure_sum")),
     ):
         ledger = ledger_of([])
-        with releases.accounted(ledger):
+        with simulating(ledger=ledger):
             method.next(method.initialize(population), first)
         assert [note.partition(":")[0] for note in ledger.notes] == ["secure sums hide the updates only"], method
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
 from tffcl.lab.cli.main import main
 from tffcl.runtime import memory
@@ -28,12 +29,7 @@ def test_the_command_line_refuses_it_before_anything_else(capsys):
 def test_by_default_it_is_a_power_of_two_up_to_half_of_what_is_free(monkeypatch):
     for free, most in ((2**33, 2**32), (2**33 + 5, 2**32), (2**33 - 1, 2**31)):
         monkeypatch.setattr(memory, "free_bytes", lambda: free)
-        assert memory.budget_bytes() == most
-        with memory.budget(None):
-            monkeypatch.setattr(memory, "free_bytes", lambda: 2**20)
-            assert memory.budget_bytes() == most  # what else starts later does not change a run
-        with memory.budget(10**9), memory.budget(None):
-            assert memory.budget_bytes() == 10**9
+        assert current().memory_bytes == most
 
 
 def test_what_is_free_is_at_most_what_the_machine_has():

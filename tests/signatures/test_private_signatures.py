@@ -18,9 +18,9 @@ from tffcl.algorithms.pca_km_hc import PCAKMHCParameters, build_pca_km_hc
 from tffcl.algorithms.refined_encoders import RefinedEncoders
 from tffcl.algorithms.stocfl import StoCFLParameters, build_stocfl
 from tffcl.clients.client_state import KeptStates
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import build_autoencoder
-from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import build_signing, signature_transfer
 from tffcl.runs.privacy import Ledger, PrivacySettings
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
@@ -163,7 +163,7 @@ def test_centres_are_clipped_noised_and_all_there(tff_worker):
 def spent_by(act) -> Ledger:
     """The ledger of what an act lets the server know."""
     ledger = Ledger(PrivacySettings(delta=1e-3), 5)
-    with privacy_releases.accounted(ledger):
+    with simulating(ledger=ledger):
         act()
     return ledger
 

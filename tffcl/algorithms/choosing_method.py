@@ -16,7 +16,7 @@ from tffcl.client_work.training import build_choose_and_train
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended
 from tffcl.clients.population import Population
-from tffcl.clients.reading import through_a_round
+from tffcl.clients.simulation_context import on_devices
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import session_function
@@ -109,7 +109,7 @@ def losses_of_few(
         found.append(np.stack(sums, axis=1) / sizes[:, np.newaxis])
 
     for row, client in enumerate(population.client_ids.tolist()):
-        with through_a_round():
+        with on_devices():
             own = examples(client)
         few[row] = 0 < len(own["y"]) <= FEW
         if not few[row]:

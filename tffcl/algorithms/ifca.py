@@ -21,6 +21,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
+from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.layer_weights import INITIALIZATIONS
@@ -197,7 +198,7 @@ def find_attracting(
     best = 0.0
     for draw in range(_MOST_DRAWS):
         models = draw_models(model, how, seed + draw)
-        privacy_releases.tell(privacy_releases.of_all("the choices among models", asked))
+        current().release(privacy_releases.of_all("the choices among models", asked))
         shares = np.bincount(choose_rows(models, asked), minlength=how.num_clusters) / len(rows)
         if shares.min() >= least:
             return models, (draw + 1) * len(rows)

@@ -4,8 +4,6 @@ On a device such a value stays on the device. In simulation the coordinator keep
 on disk beyond it. It never counts as traffic.
 """
 
-import contextlib
-import contextvars
 import dataclasses
 import itertools
 import pathlib
@@ -17,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tffcl.clients import large_rows
+from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
 from tffcl.regular_files import opened, replacing
 
@@ -110,21 +108,6 @@ def _check_alike(found: np.ndarray, like: np.ndarray):
         raise ValueError(f"{found.dtype} {list(found.shape)} where {like.dtype} {list(like.shape)} was kept")
 
 
-_STORE: contextvars.ContextVar[KeptStore | None] = contextvars.ContextVar("kept store", default=None)
-
-
-@contextlib.contextmanager
-def stored_in(directory: pathlib.Path, memory_bytes: int | None = None):
-    """Lets the values that are kept inside the block have their files in this directory, and large matrices of models too."""
-    store = KeptStore(directory, MEMORY_BYTES if memory_bytes is None else memory_bytes)
-    token = _STORE.set(store)
-    try:
-        with large_rows.filed_in(directory):
-            yield store
-    finally:
-        _STORE.reset(token)
-
-
 @dataclasses.dataclass(frozen=True)
 class _Entry:
     """A kept value: in memory, on disk, or both. `version` and `check`, its checksum, are None until it is on disk."""
@@ -146,11 +129,11 @@ class KeptStates:
         Args:
           initial: The value of a client that has kept nothing yet, a structure of arrays.
           entries: Of the clients that have.
-          store: Where values are beyond a size; default that of `stored_in`, or a temporary one.
+          store: Where values are beyond a size; default the simulation's, or a temporary one.
         """
         self.initial = tf.nest.map_structure(np.asarray, initial)
         self._entries = dict(entries or {})
-        self._store = store or _STORE.get() or KeptStore()
+        self._store = store or current().client_states or KeptStore()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -210,7 +193,7 @@ class KeptStates:
 
     @classmethod
     def loaded(cls, clients: np.ndarray, versions: np.ndarray, initial, checks: np.ndarray | None = None) -> "KeptStates":
-        """The inverse of `saved`, in the store of `stored_in`; values are read when they are asked for."""
+        """The inverse of `saved`, in the simulation's store; values are read when they are asked for."""
         checks = [-1] * len(clients) if checks is None else checks.tolist()
         named = zip(clients.tolist(), versions.tolist(), checks, strict=True)
         return cls(initial, {client: _Entry(None, version, None if check < 0 else check) for client, version, check in named})

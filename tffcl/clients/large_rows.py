@@ -1,32 +1,18 @@
 """Matrices with a row for each of many clients, of which only a part should be in memory at a time."""
 
-import contextlib
-import contextvars
 import math
 import mmap
-import pathlib
 import tempfile
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
 
 MEMORY_BYTES = 2**28  # of a matrix that is in memory; a larger one is in a file, and what is read of it can be let go
 _ROWS, _FEW_ROWS = 64, 8  # that are made at a time, at most, and however large they are
 _BYTES = 2**28  # of them
-
-_DIRECTORY: contextvars.ContextVar[pathlib.Path | None] = contextvars.ContextVar("directory of large matrices", default=None)
-
-
-@contextlib.contextmanager
-def filed_in(directory: pathlib.Path):
-    """Lets large matrices that are made inside the block have their files in this directory; default is the system's."""
-    token = _DIRECTORY.set(directory)
-    try:
-        yield
-    finally:
-        _DIRECTORY.reset(token)
 
 
 def slices(count: int, row_bytes: int = 0) -> Iterator[slice]:
@@ -39,8 +25,8 @@ def slices(count: int, row_bytes: int = 0) -> Iterator[slice]:
 def joined(parts: Iterable[np.ndarray], shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:
     """Makes a matrix of its parts, which come one after the other.
 
-    A large one is a file that is mapped into memory, read-only. The file has no name: it ends with the last array that refers
-    to it, also when the process is killed.
+    A large one is a file that is mapped into memory, read-only, where the simulation's client states have theirs. The file has
+    no name: it ends with the last array that refers to it, also when the process is killed.
 
     Args:
       parts: Rows `[b, ...]`, from the first to the last.
@@ -57,7 +43,8 @@ def joined(parts: Iterable[np.ndarray], shape: tuple[int, ...], dtype=np.float32
             found[done : done + len(part)] = part
             done += len(part)
         return found
-    directory = _DIRECTORY.get()
+    states = current().client_states
+    directory = None if states is None else states.directory
     try:
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)

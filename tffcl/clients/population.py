@@ -11,11 +11,22 @@ import tensorflow as tf
 
 from tffcl.clients import sources
 from tffcl.clients.client_examples import PooledTests, empty_like, none_of, read_once, read_whole
-from tffcl.clients.reading import Noted
+from tffcl.clients.simulation_context import current
 from tffcl.display import Shown, sizes_of
 from tffcl.errors import UserError, unknown
 
 _MOST_NAMED = 20  # clients that a message lists
+
+
+class _Noticed:
+    """A client's examples by its ID; reading them is noticed by the simulation."""
+
+    def __init__(self, read: Callable[[int], Any]):
+        self._read = read._read if isinstance(read, _Noticed) else read
+
+    def __call__(self, client: int):
+        current().on_reading()
+        return self._read(client)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,9 +70,9 @@ class Population(Shown):
     signed_as: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self):
-        object.__setattr__(self, "examples", Noted(self.examples))
+        object.__setattr__(self, "examples", _Noticed(self.examples))
         if self.arrays is not None:
-            object.__setattr__(self, "arrays", Noted(self.arrays))
+            object.__setattr__(self, "arrays", _Noticed(self.arrays))
         if self.versions is None:
             object.__setattr__(self, "versions", np.zeros(len(self.client_ids), np.int32))
         if not len(self.client_ids):

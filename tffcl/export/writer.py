@@ -15,8 +15,9 @@ import tomli_w
 from tffcl import runtime
 from tffcl.algorithms.method import Exports, Method, as_method
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
-from tffcl.clients import client_state
+from tffcl.clients.client_state import KeptStore
 from tffcl.clients.population import Population
+from tffcl.clients.simulation_context import simulating
 from tffcl.csv_files import text_cell
 from tffcl.errors import UserError
 from tffcl.export import deployment_forms
@@ -24,7 +25,6 @@ from tffcl.export.dry_run import rehearse, synthetic_examples
 from tffcl.export.manifest import read_manifest, write_manifest
 from tffcl.export.phases import SUMMED, TRAININGS, Releases, describe_fields, describe_phases, describe_privacy
 from tffcl.models.saved_model import save_models
-from tffcl.rounds.privacy_releases import accounted
 from tffcl.runs import directory as runs
 from tffcl.runs import state_arrays
 from tffcl.runs.result import Result, Trained
@@ -70,7 +70,7 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
     to = pathlib.Path(to)
     check_free(to)
     runtime.use_local_worker()
-    with client_state.stored_in(result.out / runs.KEPT):
+    with simulating(client_states=KeptStore(result.out / runs.KEPT)):
         return write_export(result.trained, runs.read_settings(result.out / "config.toml"), to, result.summary.get("privacy"))
 
 
@@ -112,7 +112,8 @@ def _write(directory: pathlib.Path, trained: Trained, settings: Mapping, spent: 
     context = tff.framework.get_context_stack().current
     exports = method.exports()
     computations = exports.computations(state)
-    with accounted(Releases()) as told:
+    told = Releases()
+    with simulating(ledger=told):
         arguments = rehearse(method, computations, state, synthetic_examples(method.model, settings["seed"]), context)
     if exports.summed and "training" in arguments:
         # Clients that the server meets in the rehearsal may found clusters.

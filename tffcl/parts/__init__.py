@@ -22,6 +22,7 @@ _SHOWN = {
     "client_work.training": ("build_update_work",),
     "clients.cohort": ("Cohort",),
     "clients.newcomers": ("check_newcomers", "extended", "joined_order"),
+    "clients.simulation_context": ("simulating",),
     "clustering.proximity": ("principal_angles",),
     "clustering.vector_distances": ("vector_distances",),
     "rounds.client_queries": ("ask_all", "build_asking", "build_signing"),

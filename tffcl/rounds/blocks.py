@@ -21,8 +21,8 @@ from tffcl import runtime
 from tffcl.aggregators.collect import by_client, collect
 from tffcl.aggregators.contract import traits
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
-from tffcl.rounds import watching
 from tffcl.rounds.composer import Round
 from tffcl.rounds.plain_containers import plain_containers
 from tffcl.rounds.server import Replacing
@@ -51,7 +51,7 @@ class Plan:
 
 
 def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
-    """Cuts a cohort by the memory budget (see `runtime.memory.budget`), and into a block for each worker at least.
+    """Cuts a cohort by the memory budget (see `clients.simulation_context`), and into a block for each worker at least.
 
     Args:
       composed: The round.
@@ -71,7 +71,7 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
         raise UserError(
             f"the models of round {cohort.seed[1]} take {shared + each:,} bytes; one message to the runtime has room for 2 GB"
         )
-    budget, parts = memory.budget_bytes(), runtime.worker_count()
+    budget, parts = current().memory_bytes, runtime.worker_count()
     if (
         parts == 1
         and shared + clients * each <= min(budget / _INPUT_COPIES, _MESSAGE_ROOM)
@@ -89,7 +89,7 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
     room = budget / in_flight - shared * _INPUT_COPIES
     size = max(1, int(min(room / most, (_MESSAGE_ROOM - shared) / each)))
     blocks = min(clients, max(-(-clients // size), parts))
-    watching.watch().chose(
+    current().on_plan(
         f"{clients} clients of a round compute in {blocks} blocks of {-(-clients // blocks)}, {in_flight} blocks at a time, "
         f"within {memory.shown(budget)} of memory"
     )
@@ -320,7 +320,7 @@ def run_in_blocks(
             by_id = {int(each["client_id"]): each["kept"] for each in out["kept"]}
             keep(few.client_ids, [by_id[int(client)] for client in few.client_ids])
         done += len(few.client_ids)
-        watching.watch().moved(done, len(cohort.client_ids))
+        current().on_progress(done, len(cohort.client_ids))
     together.pop("weight")
     return _finish(form, composed, partials, mixings, values, states, together)
 

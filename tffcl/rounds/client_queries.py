@@ -10,8 +10,8 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import by_client, collect
 from tffcl.clients.population import Population
-from tffcl.clients.reading import through_a_round
-from tffcl.rounds import privacy_releases, watching
+from tffcl.clients.simulation_context import current, on_devices
+from tffcl.rounds import privacy_releases
 from tffcl.rounds.traffic import Transfer
 from tffcl.signatures.signature import OWN_NOISE, OWN_SEED, Signature, own_noise, without_noise_seed
 from tffcl.trace_cache import built_once
@@ -75,7 +75,7 @@ def ask_all(
     *,
     told: privacy_releases.Release | None = None,
 ):
-    """Asks all clients of a population, a bounded number at a time; who watches (see `watching`) is told how many have answered.
+    """Asks all clients of a population, a bounded number at a time; `Simulation.on_progress` has how many have answered.
 
     Args:
       asking: From `build_asking`.
@@ -88,17 +88,17 @@ def ask_all(
       The value structure with NumPy rows `[N, ...]` in the order of the population's IDs.
     """
     if told is not None:
-        privacy_releases.tell(told)
+        current().release(told)
     parts, done, everyone, at_a_time = [], 0, len(population.client_ids), _FEW_CLIENTS
     while done < everyone:
         ids, begin = population.client_ids[done : done + at_a_time], time.monotonic()
-        with through_a_round():
+        with on_devices():
             clients = [collections.OrderedDict(examples=examples(int(client)), client_id=np.int32(client)) for client in ids]
         parts.append(by_client(asking(context, clients)[1], ids))
         done += len(ids)
         at_a_time = _FEW_CLIENTS if time.monotonic() - begin > _LONG else _CLIENTS
         if len(ids) < everyone:
-            watching.watch().moved(done, everyone)
+            current().on_progress(done, everyone)
     return tf.nest.map_structure(lambda *rows: np.concatenate(rows), *parts)
 
 

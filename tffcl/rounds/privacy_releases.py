@@ -1,13 +1,12 @@
-"""What a round lets the server learn of its clients, told to whoever accounts for it before the round runs."""
+"""What a round lets the server learn of its clients, which the ledger of the simulation counts before the round runs."""
 
-import contextlib
-import contextvars
 import dataclasses
 import math
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tffcl.aggregators.contract import traits
+from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
 
 if TYPE_CHECKING:  # at run time it would import TensorFlow
@@ -39,32 +38,6 @@ class Release:
     once: bool = False
     hidden: bool = False
     repeats: bool = False
-
-
-class Ledger(Protocol):
-    """Who accounts for releases."""
-
-    def spend(self, *told: Release):
-        """Records releases before they happen together; raises UserError if they are not allowed."""
-
-
-_LEDGER: contextvars.ContextVar[Ledger | None] = contextvars.ContextVar("ledger", default=None)
-
-
-@contextlib.contextmanager
-def accounted(ledger: Ledger):
-    """Tells the ledger of every release inside the block, and gives it back."""
-    token = _LEDGER.set(ledger)
-    try:
-        yield ledger
-    finally:
-        _LEDGER.reset(token)
-
-
-def tell(*told: Release):
-    """Tells the ledger of releases that happen together, if there is one."""
-    if _LEDGER.get() is not None:
-        _LEDGER.get().spend(*told)
 
 
 def all_noised(uploads: Mapping) -> bool:
@@ -100,8 +73,8 @@ def of_all(
     return Release(what, noise_multiplier, clients, clients, once=once, repeats=repeats)
 
 
-def tell_of_round(uploads, cohort: "Cohort"):
-    """Tells the ledger of a round; reports, which only simulations collect, are no release.
+def release_round(uploads, cohort: "Cohort"):
+    """Counts the releases of a round; reports, which only simulations collect, are none.
 
     All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs. That a
     cohort is drawn at random makes a round cheaper only where the server does not see who is in it: of each client the one
@@ -120,8 +93,8 @@ def tell_of_round(uploads, cohort: "Cohort"):
     hidden = not noise and all(traits(factory).hides_uploads for factory in uploads.values())
     repeats = all(traits(factory).noise_seed is not None for factory in uploads.values())
     clients, population = len(cohort.client_ids), len(cohort.population.client_ids)
-    told = [Release(what, noise, clients, population, cohort.rate, hidden=hidden, repeats=repeats)]
+    releases = [Release(what, noise, clients, population, cohort.rate, hidden=hidden, repeats=repeats)]
     if cohort.seen and noise:
         seen = "a round in which the server sees who takes part"
-        told.append(Release(seen, noise, clients, population, once=True, repeats=repeats))
-    tell(*told)
+        releases.append(Release(seen, noise, clients, population, once=True, repeats=repeats))
+    current().release(*releases)

@@ -13,7 +13,7 @@ from tffcl.aggregators.collect import by_client
 from tffcl.client_work.local_sgd import ROUND
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.reading import through_a_round
+from tffcl.clients.simulation_context import on_devices
 from tffcl.errors import Diverged
 from tffcl.rounds import blocks, privacy_releases
 from tffcl.rounds.composer import Round
@@ -96,9 +96,9 @@ def run_round(
         fields[ROUND] = np.full(len(cohort.client_ids), cohort.seed[1], np.int32)
     if kept is not None:
         fields["kept"] = kept.of(cohort.client_ids) if brought is None else brought
-    with through_a_round():
+    with on_devices():
         chosen = blocks.plan(composed, cohort, values)
-        privacy_releases.tell_of_round(composed.uploads, cohort)
+        privacy_releases.release_round(composed.uploads, cohort)
         run = _run_whole if chosen.blocks is None else functools.partial(_run_in_blocks, chosen=chosen)
         told, kept = run(composed, cohort, values, aggregators, fields, kept)
     rows = dict(told.rows)

@@ -2,14 +2,16 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import sys
 import time
 
 import numpy as np
 
-from tffcl.clients import reading, sampling
+from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
+from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import Diverged, UserError
 from tffcl.rounds import privacy_releases
 from tffcl.runs import accuracies, method_checks, summary
@@ -116,8 +118,8 @@ def _count_lost(job: Job, entries, when: str, bar):
 
 def _accounted(population):
     """A block in which a method that reads clients' examples itself, and not through a round, has released them without noise."""
-    what = "what the method reads of the clients' examples itself"
-    return reading.noticed(lambda: privacy_releases.tell(privacy_releases.of_all(what, population, once=True)))
+    read = privacy_releases.of_all("what the method reads of the clients' examples itself", population, once=True)
+    return simulating(on_reading=functools.cache(lambda: current().release(read)))  # once is enough
 
 
 def _count_joining(job: Job, before, after):

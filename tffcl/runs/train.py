@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -9,14 +10,15 @@ from collections.abc import Mapping
 
 from tffcl import runtime
 from tffcl.algorithms.method import as_method
-from tffcl.clients import client_state, sampling
+from tffcl.clients import sampling
+from tffcl.clients.client_state import KeptStore
 from tffcl.clients.example_types import fitted
 from tffcl.clients.population import Population
+from tffcl.clients.simulation_context import current, simulating
 from tffcl.clients.sources import check_examples
 from tffcl.errors import UserError, tell
 from tffcl.models.foreign import check_start
 from tffcl.runs.run_marker import read_marker
-from tffcl.rounds import privacy_releases, watching
 from tffcl.runs import directory, fingerprint, method_checks, resource_checks
 from tffcl.runs.checkpoints import Checkpoints, unwritten
 from tffcl.runs.evaluator import check_tokens
@@ -32,7 +34,7 @@ from tffcl.runs.round_metrics import Metrics
 from tffcl.runs.population_changes import Stages
 from tffcl.runs.told import told_of
 from tffcl.runtime import RemoteWorkers, remote_workers
-from tffcl.runtime.memory import budget, budget_bytes, parse_bytes
+from tffcl.runtime.memory import parse_bytes
 from tffcl.validation import Count, check_kind, check_value
 
 
@@ -102,7 +104,7 @@ def train(
     method_checks.check_method(method)
     _check_given(population, later, settings, out)
     method = as_method(method)
-    most = None if memory is None else parse_bytes(memory)
+    most = current().memory_bytes if memory is None else parse_bytes(memory)
     protocol = Protocol(rounds, clients_per_round, seed, evaluate_every, checkpoint_every, keep_checkpoints, sample)
     settings, out = settings or _default_settings(method, protocol, place_unseen), pathlib.Path(out)
     if workers:
@@ -110,7 +112,7 @@ def train(
     directory.check_claim(out, settings, resume=resume, overwrite=overwrite, longer=True)
     job = _prepared(method, protocol, population, later, settings, place_unseen, privacy)
     taking_part = resource_checks.who_takes_part(job.stages, protocol)
-    resource_checks.check_before(method, len(job.stages.populations[-1]), len(taking_part), out, most or budget_bytes())
+    resource_checks.check_before(method, len(job.stages.populations[-1]), len(taking_part), out, most)
     if not workers:
         runtime.use_local_worker()
     data = fingerprint.of_populations({0: population, **(later or {})}) if data is None else data
@@ -186,14 +188,18 @@ def _claimed(
 
 
 @contextlib.contextmanager
-def _under_way(job: Job, out: pathlib.Path, most: int | None, *, show: bool):
-    """All that is open while a run computes; yields its progress bar and the files of what clients keep."""
-    told, shown = set(), progress_bar(job.protocol.rounds, job.title, "round", show=show)
-    watch = watching.Watch(lambda line: say_once(shown, line, told), lambda *counts: show_clients(shown, *counts))
-    files = client_state.stored_in(out / directory.KEPT)
-    with watch_for_interrupts() as job.interrupts, shown as bar, files as store, budget(most), watching.watched(watch):
-        with privacy_releases.accounted(job.ledger):
-            yield bar, store
+def _under_way(job: Job, out: pathlib.Path, most: int, *, show: bool):
+    """All that is open while a run computes; yields its progress bar and the files of client states."""
+    told, bar = set(), progress_bar(job.protocol.rounds, job.title, "round", show=show)
+    simulation = simulating(
+        memory=most,
+        client_states=KeptStore(out / directory.KEPT),
+        ledger=job.ledger,
+        on_plan=lambda line: say_once(bar, line, told),
+        on_progress=functools.partial(show_clients, bar),
+    )
+    with watch_for_interrupts() as job.interrupts, bar, simulation as context:
+        yield bar, context.client_states
 
 
 def _trained(job: Job, out: pathlib.Path, checkpoints: Checkpoints, taking_part, bar, *, resume: bool, until: int | None):

@@ -1,7 +1,6 @@
 """How much memory a round's clients may take at a time. Imports neither TensorFlow nor TFF."""
 
 import contextlib
-import contextvars
 import pathlib
 import re
 
@@ -9,8 +8,6 @@ from tffcl.errors import UserError
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 _CGROUP = pathlib.Path("/sys/fs/cgroup")
-
-_BUDGET: contextvars.ContextVar[int | None] = contextvars.ContextVar("memory budget", default=None)
 
 
 def parse_bytes(text: str | int | float) -> int:
@@ -47,23 +44,6 @@ def check_room(size: float, what: str):
     """
     if size > (free := free_bytes()):
         raise UserError(f"{what} need {shown(size)} of memory; {shown(free)} are free")
-
-
-@contextlib.contextmanager
-def budget(size: int | None):
-    """Lets the rounds inside the block take so many bytes for the clients that compute at a time; None is that of the block
-    around this one, or the largest power of two up to half of what is free now: what else runs should rarely decide how sums
-    are ordered."""
-    token = _BUDGET.set(size or budget_bytes())
-    try:
-        yield
-    finally:
-        _BUDGET.reset(token)
-
-
-def budget_bytes() -> int:
-    """Returns the budget; by default see `budget`."""
-    return _BUDGET.get() or 2 ** (free_bytes().bit_length() - 2)
 
 
 def shown(size: float) -> str:

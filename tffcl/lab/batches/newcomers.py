@@ -15,6 +15,7 @@ from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.example_types import fitted
 from tffcl.clients.population import Population
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.lab.reporting.files import find_runs
 from tffcl.lab.tasks import build
@@ -22,7 +23,6 @@ from tffcl.lab.tasks.load_run import TrainedRun, load_run
 from tffcl.lab.tasks.populations import build_population, held_out
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.regular_files import check_replaceable, write_text
-from tffcl.rounds.privacy_releases import accounted
 from tffcl.rounds.simulation import run_round
 from tffcl.runs import summary
 from tffcl.runs.directory import write_result
@@ -124,7 +124,7 @@ def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     config, federated, method = trained.config, trained.federated, trained.method
     _, ids = held_out(config, federated)
     arrivals, everyone = (fitted(build_population(federated, clients), method.model.example_spec) for clients in (ids, None))
-    with accounted(trained.ledger):
+    with simulating(ledger=trained.ledger):
         admitted = method.admit(trained.state, arrivals)
     models, rows = method.models_for(admitted, ids)
     views = method.views(admitted)

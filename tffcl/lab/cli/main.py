@@ -8,6 +8,7 @@ import pathlib
 import signal
 import sys
 
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError, printable, tell, unknown
 from tffcl.lab.cli import (
     command_options,
@@ -225,7 +226,7 @@ def _check_no_nul(options):
 
 def _memory(options):
     given = getattr(options, "memory", None)
-    return contextlib.nullcontext() if given is None else memory.budget(memory.parse_bytes(given))
+    return contextlib.nullcontext() if given is None else simulating(memory=memory.parse_bytes(given))
 
 
 def _export(options):

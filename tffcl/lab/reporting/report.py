@@ -29,15 +29,12 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
     if not isinstance(path, (str, pathlib.PurePath)):
         raise UserError(f"path is of {type(path).__name__}; it must be the directory of a run, e.g. result.out")
     path = pathlib.Path(path)
-    before = style.asked_formats.set(tuple(each for each in _FIGURES if each in formats))
-    try:
-        pictures, texts = _of_sweep(path, formats) if sweeps.is_sweep(path) else _of_runs(path, formats)
-    finally:
-        style.asked_formats.reset(before)
+    pictures, texts = _of_sweep(path, formats) if sweeps.is_sweep(path) else _of_runs(path, formats)
     try:
         make_directory(path / "figures")
         for picture in pictures:
-            for ending, data in ({"png": picture.png} | dict(picture.others)).items():
+            others = {ending: style.to_bytes(picture.figure, ending) for ending in _FIGURES if ending in formats}
+            for ending, data in ({"png": picture.png} | others).items():
                 write_bytes(path / "figures" / f"{picture.name}.{ending}", data)
         # A page that shows examples of clients is as private as the file that holds them.
         private = any(path.glob("**/samples.npz"))

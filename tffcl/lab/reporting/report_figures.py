@@ -1,11 +1,11 @@
 """Which pictures a report has, with the words that say how to read them."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tffcl.lab.reporting import figures, style
+from tffcl.lab.reporting import figures
 from tffcl.lab.reporting.client_figures import KINDS, lower_end
 from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.page import client_panels, matrix_panels, round_panels, tree_panels
@@ -41,7 +41,7 @@ class Picture:
       title: What it shows.
       caption: How to read it.
       png: The picture, to take away.
-      others: The same in other formats that were asked for, by the ending of their file.
+      figure: What it is a picture of, for other formats.
       panels: The same for the page; none where only the picture shows it.
       number: Of its method, by which the page switches it on and off; None for all.
     """
@@ -51,7 +51,7 @@ class Picture:
     title: str
     caption: str
     png: bytes
-    others: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    figure: ReportFigure | None = None
     panels: Sequence[Panel] = ()
     number: int | None = None
 
@@ -126,7 +126,7 @@ def _picture(
         title[:1].upper() + title[1:],
         caption,
         to_png(figure),
-        {format: style.to_bytes(figure, format) for format in style.asked_formats.get()},
+        figure,
         [panel for panel in panels if panel is not None],
     )
 

@@ -1,6 +1,5 @@
 """What all figures share: their class, colours and small manners of drawing."""
 
-import contextvars
 import io
 import pathlib
 from collections.abc import Hashable, Sequence
@@ -51,10 +50,6 @@ def _take_literally(figure: Figure):
     """Names of clients and methods are no formulas, whatever dollar signs are in them."""
     for text in figure.findobj(Text):
         text.set_parse_math(False)
-
-
-# What pictures are made in beside PNG, while a report is written.
-asked_formats: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("asked_formats", default=())
 
 
 def to_bytes(figure: Figure, format: str) -> bytes:

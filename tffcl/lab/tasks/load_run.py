@@ -5,7 +5,8 @@ import pathlib
 from collections.abc import Mapping
 
 from tffcl import runtime
-from tffcl.clients import client_state
+from tffcl.clients.client_state import KeptStore
+from tffcl.clients.simulation_context import simulating
 from tffcl.errors import RESUME, UserError
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.drift import drifted
@@ -66,7 +67,7 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None, trust_buil
     fingerprint.check_same_data(out, marker.get("data"), build.data_fingerprint(federated))
     method = build.build_method(config, build.build_model(config, federated), federated, data_dir)
     runtime.use_local_worker()
-    with client_state.stored_in(out / directory.KEPT):
+    with simulating(client_states=KeptStore(out / directory.KEPT)):
         state, progress = _newest(checkpoints, method.state_class)
     ledger = _ledger(config, federated, out, progress)
     population = population_in(config, federated, newest)

@@ -1,0 +1,72 @@
+"""The context of a simulation: what its rounds, its queries and the states of its clients share. Imports no TensorFlow."""
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from tffcl.runtime import memory
+
+if TYPE_CHECKING:  # at run time it would import TensorFlow
+    from tffcl.clients.client_state import KeptStore
+
+
+@dataclasses.dataclass(frozen=True)
+class Simulation:
+    """What the rounds and queries inside a block of `simulating` share.
+
+    Attributes:
+      memory: Bytes that the clients that compute at a time may take; not set: see `memory_bytes`.
+      client_states: The files of client states, and where large matrices have theirs; None for temporary ones.
+      ledger: Its `spend(*releases)` is called before clients release something (see `rounds.privacy_releases.Release`) and
+        raises UserError where that is not allowed; None counts nothing.
+      on_plan: Called with a line that says how a cohort is cut into blocks.
+      on_progress: Called with how many clients are done, and how many compute in all.
+      on_reading: Called when training examples are read outside of rounds and queries: the reader has them as they are.
+    """
+
+    memory: int | None = None
+    client_states: "KeptStore | None" = None
+    ledger: object = None
+    on_plan: Callable[[str], None] = lambda line: None
+    on_progress: Callable[[int, int], None] = lambda done, clients: None
+    on_reading: Callable[[], None] = lambda: None
+
+    @property
+    def memory_bytes(self) -> int:
+        """`memory`, or the largest power of two up to half of what is free now: what else runs should rarely decide how sums
+        are ordered."""
+        return self.memory or 2 ** (memory.free_bytes().bit_length() - 2)
+
+    def release(self, *releases):
+        """Counts releases that are about to happen together."""
+        if self.ledger is not None:
+            self.ledger.spend(*releases)
+
+
+_CURRENT = contextvars.ContextVar("simulation", default=Simulation())
+
+
+def current() -> Simulation:
+    """Returns the context of the block that this is called in."""
+    return _CURRENT.get()
+
+
+@contextlib.contextmanager
+def simulating(**fields) -> Iterator[Simulation]:
+    """Gives a block a context of its own.
+
+    Args:
+      **fields: Of `Simulation`; the others are as around the block.
+    """
+    token = _CURRENT.set(dataclasses.replace(_CURRENT.get(), **fields))
+    try:
+        yield _CURRENT.get()
+    finally:
+        _CURRENT.reset(token)
+
+
+def on_devices():
+    """Returns a block that reads training examples as the clients themselves do: what they release is counted where they do."""
+    return simulating(on_reading=lambda: None)
