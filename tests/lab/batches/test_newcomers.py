@@ -144,7 +144,7 @@ def test_what_newcomers_tell_is_counted_and_an_export_says_what_was_spent(tmp_pa
     """Also of a run that has not ended, which has no summary."""
     overrides = {
         "train": {"rounds": 2, "local_epochs": 1, "clients_per_round": 6}, "partition": {"clients": 8}, "model": {"hidden": 4},
-        "algorithms": {"pacfl": {"num_clusters": 2, "threshold": resolve.tasks.UNSET, "signature_noise_multiplier": 2.0}},
+        "algorithms": {"pacfl": {"num_clusters": 2, "threshold": resolve.task_file.UNSET, "signature_noise_multiplier": 2.0}},
         "aggregation": {"name": "dp", "noise_multiplier": 2.0}, "newcomers": {"clients": 2}, "privacy": {"epsilon": 20.0},
     }  # fmt: skip
     tffcl.run(resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False, until=1)
