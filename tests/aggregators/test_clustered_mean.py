@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, UniformMeanFactory
+from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, UniformMeanFactory, keyed_factory
 from tffcl.errors import UserError
 
 STRUCT = collections.OrderedDict(a=np.float32, b=tff.TensorType(np.float32, [2]))
@@ -46,6 +46,10 @@ class TestComputation:
             ),
         )
         assert process.next.type_signature.is_equivalent_to(expected)
+
+    def test_a_keyed_factory_that_is_none_of_ours_is_refused(self):
+        with pytest.raises(UserError, match="Keyed takes keyed uploads; it must derive from tffcl.parts.FactoryTraits"):
+            keyed_factory(type("Keyed", (OwnMean,), {"is_keyed": True})())
 
     @pytest.mark.parametrize("value", [STRUCT, collections.OrderedDict(key=np.float32, value=FLOAT)])
     def test_a_value_without_a_key_is_refused(self, value):

@@ -18,7 +18,6 @@ import tensorflow_federated as tff
 
 import tffcl
 from tests.conformance.subject import SEED, DoesNotApply, Subject, assert_same
-from tffcl.algorithms.method import as_method
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -292,7 +291,7 @@ def check_whole_traffic(subject: Subject):
                 )  # fmt: skip
             charged = Traffic()
             for before, after, asked in seen:
-                charge = as_method(method).joined_traffic(before, after)
+                charge = method.joined_traffic(before, after)
                 assert asked or not charge.up, "what nobody sends is counted"
                 assert charge.up or not asked or method.clients_choose, "what clients send is not counted"
                 charged += charge

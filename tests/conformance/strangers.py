@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from tffcl.algorithms.clustered_training import build_clustered_round, round_computations
-from tffcl.algorithms.method import Exports, Views
+from tffcl.algorithms.method import Exports, Method, Views
 from tffcl.clients.population import index_of
 from tffcl.errors import UserError
 from tffcl.rounds.simulation import run_round
@@ -18,13 +18,11 @@ class ByParityState:
     weights: dict[str, np.ndarray]
 
 
-class ByParity:
-    """Clients of even and of odd IDs train a model each. It derives from nothing."""
+class ByParity(Method):
+    """Clients of even and of odd IDs train a model each."""
 
     name = "by_parity"
     state_class = ByParityState
-    clients_choose = False
-    joining = Traffic()
 
     def __init__(self, model, training):
         self.model, self._round = model, build_clustered_round(model, training)
@@ -41,9 +39,6 @@ class ByParity:
     def models_for(self, state, client_ids):
         index_of(state.ids, client_ids)
         return state.weights["models"], (np.asarray(client_ids) % 2).astype(np.int32)
-
-    def choose(self, state, population):
-        return state
 
     def admit(self, state, newcomers):
         known = np.intersect1d(state.ids, newcomers.client_ids)

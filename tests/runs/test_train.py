@@ -9,11 +9,10 @@ import types
 
 import numpy as np
 import pytest
-import tomli_w
 
 import tffcl
 from tests.runs.finished_runs import check_files_agree, rows_of, unfinished_copy
-from tffcl.algorithms.method import Exports, MetricView, Views
+from tffcl.algorithms.method import Method, MetricView, Views
 from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_examples import as_examples
@@ -203,17 +202,6 @@ def test_a_run_is_resumed_with_the_method_that_it_had(model, population, tmp_pat
     assert train(built(model), population, out, resume=True).summary["rounds"] == 4
 
 
-def test_a_run_that_has_not_noted_its_method_is_resumed(model, method, population, tmp_path):
-    """One of an earlier version; and a method that cannot tell what it was built from."""
-    out = tmp_path / "run"
-    train(built(model), population, out, until=1)
-    config = tomllib.loads((out / "config.toml").read_text())
-    assert train(method, population, out, resume=True, until=2) is None
-    del config["built_from"]
-    (out / "config.toml").write_text(tomli_w.dumps(config))
-    assert train(built(model), population, out, resume=True).summary["rounds"] == 4
-
-
 @pytest.mark.parametrize(
     "wrong, message",
     [
@@ -239,10 +227,10 @@ class MeansState:
     rounds: int = 0
 
 
-class Means:
-    """A stranger's method: two models for even and odd clients, which move by a bit; derives from nothing, uses no TFF."""
+class Means(Method):
+    """A stranger's method: two models for even and odd clients, which move by a bit; uses no TFF."""
 
-    name, state_class, clients_choose, joining = "means", MeansState, False, Traffic(0, 8)
+    name, state_class, joining = "means", MeansState, Traffic(0, 8)
 
     def __init__(self, model, views=None):
         self.model, self.more = model, views or {}
@@ -263,14 +251,8 @@ class Means:
     def admit(self, state, newcomers):
         return dataclasses.replace(state, ids=np.union1d(state.ids, newcomers.client_ids))
 
-    def choose(self, state, population):
-        return state
-
     def views(self, state):
         return Views(state.ids, state.ids % 2, **{name: make(len(state.ids)) for name, make in self.more.items()})
-
-    def exports(self):
-        return Exports(dict)
 
 
 def test_a_strangers_method_runs_resumes_and_is_reported(model, population, tmp_path):
@@ -395,11 +377,10 @@ LINE = np.zeros([CLIENTS, CLIENTS], np.float32)
 @pytest.mark.parametrize(
     "make, message",
     [
-        *((changed(**{name: None}), f"Other is no method: it has no {name}\\(...\\); derive from tffcl.algorithms.method.Method")
-          for name in ("initialize", "next", "models_for", "admit", "views", "exports", "choose")),
+        (lambda model: model, "FlatModel is no method: its class does not derive from tffcl.algorithms.Method"),
         (changed(name=None), "Other is no method: its name must be text"),
         (changed(state_class=dict), "Other is no method: its state_class must be the dataclass of its state"),
-        (changed(joining=12), "Other is no method: its joining must be a tffcl.rounds.traffic.Traffic"),
+        (changed(joining=12), "Other is no method: its joining must be a tffcl.parts.Traffic"),
         (changed(clients_choose=None), "Other is no method: its clients_choose must be True or False"),
         (lambda model: Means("mlp"), "Means is no method: its model must be a tffcl.FlatModel"),
         (changed(initialize=lambda self, population: {}), "means: its state is of dict, not of MeansState"),
@@ -411,7 +392,7 @@ LINE = np.zeros([CLIENTS, CLIENTS], np.float32)
         (with_models(lambda models, rows: (models, rows + 1)), "models_for gives rows 1 to 2 of 2 models"),
         (with_models(lambda models, rows: (models, rows - 1)), "models_for gives rows -1 to 0 of 2 models"),
         (with_models(diverged), "means: model 1 is not finite; a lower learning_rate helps, or features on a smaller scale"),
-        (changed(views=lambda self, state: {}), "views must return tffcl.algorithms.method.Views, not dict"),
+        (changed(views=lambda self, state: {}), "views must return tffcl.algorithms.Views, not dict"),
         (with_views(client_ids=np.arange(1, 7)), "views must be of the 6 clients that take part, ascending"),
         (with_views(clusters=np.zeros(5, int)), r"views.clusters is int64 \[5\]; its shape must be \[6\]"),
         (with_views(known=np.ones(7, bool)), r"views.known is bool \[7\]; its shape must be \[6\]"),

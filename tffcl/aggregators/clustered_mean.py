@@ -126,9 +126,8 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
     """Turns a user's choice of aggregation into a factory over keyed uploads.
 
     Args:
-      aggregation: None for the plain mean. A `ClusteredMeanFactory`, or another factory
-        with a true attribute `is_keyed`, is taken as it is. Any other factory of `tff.aggregators` or `tff.learning` aggregates
-        inside each cluster.
+      aggregation: None for the plain mean. A factory that `is_keyed`, see `FactoryTraits`, is taken as it is. Any other factory of
+        `tff.aggregators` or `tff.learning` aggregates inside each cluster.
       num_clusters: K, where the method knows it beforehand.
 
     Raises:
@@ -144,6 +143,8 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
             'tffcl.aggregation("dp")'
         )
     given = traits(aggregation)
+    if given is not aggregation and hasattr(aggregation, "is_keyed"):
+        raise UserError(f"aggregation {type(aggregation).__name__} takes keyed uploads; it must derive from tffcl.parts.FactoryTraits")
     if not given.is_keyed:
         return ClusteredMeanFactory(num_clusters, aggregation)
     if num_clusters is None:

@@ -1,4 +1,4 @@
-"""What the library asks of an aggregation factory beside TFF's own contract, with an answer for factories that say nothing."""
+"""What the library asks of an aggregation factory beside TFF's own contract, with an answer for factories of TFF's."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ if TYPE_CHECKING:  # commands that only read settings load no TensorFlow
 
 
 class FactoryTraits:
-    """Base of our factories; each says what differs from this.
+    """Base of factories over keyed uploads, and of others that say more than TFF asks; each says what differs from this.
 
-    A factory of TFF's, or of a user's who derives from TFF's classes alone, says what differs by attributes and methods of the same
-    names. Read them with `traits`.
+    It is read with `traits`: a factory that derives from TFF's classes alone is as here.
 
     Attributes:
       is_keyed: Whether it takes uploads `<key=int32, value=T>`, the key being the ID of the client's cluster.
@@ -92,12 +91,10 @@ class FactoryTraits:
         return self._factory
 
 
-class _OfAnother(FactoryTraits):
-    """The traits of a factory that does not derive from `FactoryTraits`."""
+class _Plain(FactoryTraits):
+    """The traits of a factory of TFF's."""
 
     def __init__(self, factory: tff.aggregators.AggregationFactory):
-        names = [name for name in vars(FactoryTraits) if not name.startswith("_")]
-        vars(self).update((name, getattr(factory, name)) for name in names if hasattr(factory, name))
         self._given = factory
 
     @property
@@ -106,5 +103,5 @@ class _OfAnother(FactoryTraits):
 
 
 def traits(factory: tff.aggregators.AggregationFactory) -> FactoryTraits:
-    """Returns the traits of any aggregation factory: of ours, the factory itself."""
-    return factory if isinstance(factory, FactoryTraits) else _OfAnother(factory)
+    """Returns the traits of any aggregation factory: of one that derives from `FactoryTraits`, the factory itself."""
+    return factory if isinstance(factory, FactoryTraits) else _Plain(factory)

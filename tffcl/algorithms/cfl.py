@@ -7,9 +7,8 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.collected_training import BYTES_AT_A_TIME, CollectedTraining
-from tffcl.algorithms.method import ClusteredState, Views
+from tffcl.algorithms.method import ClusteredState, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
@@ -137,7 +136,7 @@ class CFL(CollectedTraining):
         return Views(state.client_ids, state.assignment, splits=state.splits)
 
 
-@remembering
+@method_builder
 def build_cfl(model: FlatModel, training: LocalTraining, parameters: CFLParameters = CFLParameters()) -> CFL:
     """Builds CFL; as long as no cluster splits it is FedAvg.
 

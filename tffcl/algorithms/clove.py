@@ -9,10 +9,9 @@ import dataclasses
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.choosing_method import build_trying, losses_of_few, notes_of_models
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended
@@ -119,7 +118,7 @@ class CLoVE(EngineMethod):
         return self.engine.exports(build=lambda: {"losses": build_trying(self.model, clusters)}, when={"losses": when})
 
 
-@remembering
+@method_builder
 def build_clove(
     model: FlatModel,
     training: LocalTraining,

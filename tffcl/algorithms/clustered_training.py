@@ -224,11 +224,6 @@ class EngineMethod(Method):
     def models_for(self, state: ClusteredState, client_ids):
         return self.engine.models_for(state, client_ids)
 
-    def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
-        """A method that does not say how newcomers join takes none."""
-        del state, newcomers
-        raise UserError(f"{self.name} takes no newcomers: {type(self).__name__} has no admit(state, newcomers)")
-
     def hides_empty_rounds(self, state: ClusteredState) -> bool:
         return all_noised(self.engine.round_for(len(state.models)).uploads)
 

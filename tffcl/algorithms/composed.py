@@ -12,8 +12,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.method import Method
+from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.one_shot import CUTS, THRESHOLD, Cut, OneShot, OneShotClustering, check_cut, cut_of
 from tffcl.algorithms.pacfl import PACFLParameters, build_data_signature, build_subspace_remark
 from tffcl.algorithms.trainings import build_training, training_of
@@ -248,7 +247,7 @@ def build_clustering(
     )  # fmt: skip
 
 
-@remembering
+@method_builder
 def build_composed(
     model: FlatModel,
     training: LocalTraining,

@@ -5,10 +5,9 @@ import dataclasses
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_round, build_engine
 from tffcl.algorithms.fedavg import OneModel
-from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_own_work
 from tffcl.clients.cohort import Cohort
@@ -92,7 +91,7 @@ def build_personal_training(
     return build_engine(model, lambda factory: build_clustered_round(model, training, aggregation=factory), aggregation, **own)
 
 
-@remembering
+@method_builder
 def build_ditto(
     model: FlatModel,
     training: LocalTraining,

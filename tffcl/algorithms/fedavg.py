@@ -5,9 +5,8 @@ import dataclasses
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import EngineMethod, build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Method
+from tffcl.algorithms.method import ClusteredState, Method, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.newcomers import check_newcomers, extended
 from tffcl.clients.population import Population
@@ -25,7 +24,7 @@ class OneModel(EngineMethod):
         return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
 
 
-@remembering
+@method_builder
 def build_fedavg(
     model: FlatModel,
     training: LocalTraining,

@@ -10,8 +10,7 @@ from typing import ClassVar
 
 import tensorflow_federated as tff
 
-from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.method import Method
+from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.one_shot import CUTS, Cut, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical
@@ -63,7 +62,7 @@ def build_clustering(model: FlatModel, training: LocalTraining, how: FedClustPar
     return grouped_as(how, signature, vector_distances, unit)
 
 
-@remembering
+@method_builder
 def build_fedclust(
     model: FlatModel,
     training: LocalTraining,

@@ -6,10 +6,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, aggregated_beside, keyed_factory, pad_rows
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
-from tffcl.algorithms.method import Method
+from tffcl.algorithms.method import Method, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_normalized_work
 from tffcl.models.flat import FlatModel
@@ -84,7 +83,7 @@ def build_normalized_training(
     return build_engine(model, build_round, aggregation)
 
 
-@remembering
+@method_builder
 def build_fednova(
     model: FlatModel,
     training: LocalTraining,

@@ -4,10 +4,9 @@ import dataclasses
 
 import tensorflow_federated as tff
 
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training
 from tffcl.algorithms.fedavg import OneModel
-from tffcl.algorithms.method import Method
+from tffcl.algorithms.method import Method, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.models.flat import FlatModel
 from tffcl.validation import NonNegative, Parameters
@@ -36,7 +35,7 @@ def build_proximal_training(
     return build_clustered_training(model, proximal, aggregation=aggregation)
 
 
-@remembering
+@method_builder
 def build_fedprox(
     model: FlatModel,
     training: LocalTraining,

@@ -8,9 +8,8 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.collected_training import CollectedTraining, build_collected_round
-from tffcl.algorithms.method import ClusteredState, Method, Views
+from tffcl.algorithms.method import ClusteredState, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended, joined_order
@@ -131,7 +130,7 @@ class FedSEM(CollectedTraining):
         return Views(state.client_ids, state.assignment, known=state.known)
 
 
-@remembering
+@method_builder
 def build_fedsem(
     model: FlatModel, training: LocalTraining, parameters: FedSEMParameters = FedSEMParameters(), *, seed: int = 0
 ) -> Method:

@@ -13,10 +13,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.relatedness_mean import RelatednessMeanFactory
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.choosing_method import WAYS, Choosing, build_chooser
 from tffcl.algorithms.clustered_training import round_computations
-from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.client_work.client_work import ClientResult, ClientWork
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE
@@ -208,7 +207,7 @@ class FLISDC(Choosing):
         )
 
 
-@remembering
+@method_builder
 def build_flis_dc(
     model: FlatModel,
     training: LocalTraining,

@@ -13,8 +13,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.method import Method
+from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.one_shot import CUTS, RULES, OneShotClustering, build_one_shot, check_cut, cut_of
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical
@@ -90,7 +89,7 @@ def build_clustering(
     )
 
 
-@remembering
+@method_builder
 def build_flis_hc(
     model: FlatModel,
     training: LocalTraining,

@@ -12,10 +12,9 @@ from typing import Annotated, ClassVar
 import msgspec
 import numpy as np
 
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.dynamic_clustering import ChangeFlags, DynamicClustering, Triggers, changed_since_signed  # fmt: skip
-from tffcl.algorithms.method import CentreMap, ClusteredState, Exports, Method, MetricView, Moves, Views
+from tffcl.algorithms.method import CentreMap, ClusteredState, Exports, Method, MetricView, Moves, Views, method_builder
 from tffcl.algorithms.one_shot import THRESHOLD, OneShotClustering
 from tffcl.algorithms.refined_encoders import RefinedEncoders
 from tffcl.algorithms.related_training import MIXES, build_related_training
@@ -370,7 +369,7 @@ class FLT(Method):
         )
 
 
-@remembering
+@method_builder
 def build_flt(
     model: FlatModel,
     training: LocalTraining,

@@ -11,9 +11,8 @@ import numpy as np
 import tensorflow_federated as tff
 from scipy.spatial import distance
 
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView, Views, ended_within
+from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView, Views, ended_within, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended, joined_order
@@ -134,7 +133,7 @@ class FLUX(EngineMethod):
         return dataclasses.replace(found, server_values=values)
 
 
-@remembering
+@method_builder
 def build_flux(
     model: FlatModel,
     training: LocalTraining,

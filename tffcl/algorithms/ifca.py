@@ -12,10 +12,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.choosing_method import WAYS, Choosing, build_chooser, notes_of_models
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
-from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, ended_within
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, ended_within, method_builder
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE
@@ -319,7 +318,7 @@ class IFCA(Choosing):
         )
 
 
-@remembering
+@method_builder
 def build_ifca(
     model: FlatModel,
     training: LocalTraining,

@@ -10,10 +10,9 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.aggregators.contract import traits
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training, build_engine
 from tffcl.algorithms.fedavg import OneModel
-from tffcl.algorithms.method import ClusteredState, Exports, Method, ended_within
+from tffcl.algorithms.method import ClusteredState, Exports, Method, ended_within, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.partly_shared import LayerParts, build_partly_shared_work, layer_parts
 from tffcl.clients.client_state import KeptStates
@@ -103,7 +102,7 @@ def build_partly_shared_training(
     )  # fmt: skip
 
 
-@remembering
+@method_builder
 def build_lg_fedavg(
     model: FlatModel,
     training: LocalTraining,

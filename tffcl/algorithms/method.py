@@ -2,19 +2,25 @@
 
 import abc
 import dataclasses
+import functools
+import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import tensorflow_federated as tff
 
+from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population, index_of
 from tffcl.display import Shown
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
+from tffcl.models.foreign import check_start
 from tffcl.rounds.traffic import RoundMetrics, Traffic
+from tffcl.validation import Parameters, check_kind
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -167,10 +173,27 @@ class Exports:
 
 
 class Method(abc.ABC):
-    """A method of federated learning. Its state is a frozen dataclass of arrays, all of it in the checkpoint.
+    """A method of federated learning: who trains which model, round by round.
 
-    A method need not derive from this class: an object that has its methods and, of the attributes, `name`, `model`,
-    `state_class`, `clients_choose` and `joining`, will do.
+    A method of one's own derives from this class, and has `name`, `model`, `state_class`, `initialize`, `next` and `models_for`; all
+    else has a default. Two groups of clients, by their IDs, each with a model of its own:
+
+        class Halves(Method):
+            name, state_class = "halves", ClusteredState
+
+            def __init__(self, model, training):
+                self.model, self.engine = model, build_clustered_training(model, training)
+
+            def initialize(self, population):
+                return ClusteredState(**self.engine.start(population, population.client_ids % 2))
+
+            def next(self, state, cohort):
+                return self.engine.next(state, cohort)
+
+            def models_for(self, state, client_ids):
+                return state.models, state.clusters(client_ids)
+
+    Its state is a frozen dataclass of arrays, all of it in the checkpoint.
 
     Attributes:
       name: For titles and files.
@@ -182,7 +205,9 @@ class Method(abc.ABC):
         during training (`Views.known`) when the server first meets it; see `joined_traffic` for others.
       kept_bytes: What the coordinator of a simulation keeps for each client that has taken part.
       pair_bytes: What the server holds for each pair of clients.
-      built_from: What its builder was given, by name; a resumed run is checked against it.
+      training: The local training that its builder was given; None where none of ours has built it.
+      parameters: The parameters that its builder was given; None where it has none.
+      options: What else its builder was given, by name, defaults included: seeds, an aggregation. A run is resumed with the same.
     """
 
     name: str
@@ -192,7 +217,9 @@ class Method(abc.ABC):
     joining: Traffic = Traffic()
     kept_bytes: int = 0
     pair_bytes: int = 0
-    built_from: Mapping[str, object] = types.MappingProxyType({})
+    training: LocalTraining | None = None
+    parameters: Parameters | None = None
+    options: Mapping[str, object] = types.MappingProxyType({})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}, {self.model!r})"
@@ -209,21 +236,22 @@ class Method(abc.ABC):
     def models_for(self, state, client_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Returns `(models float32 [K, P], rows int [n])`: which model each client uses now, before any local training."""
 
-    @abc.abstractmethod
     def admit(self, state, newcomers: Population):
-        """Returns the state after clients that did not take part joined.
+        """Returns the state after clients that did not take part joined; a method that does not say how takes none.
 
         Raises:
-          UserError: If one of them is known already.
+          UserError: If one of them is known already, or the method takes no newcomers.
         """
+        del state, newcomers
+        raise UserError(f"{self.name} takes no newcomers: {type(self).__name__} has no admit(state, newcomers)")
 
-    @abc.abstractmethod
     def views(self, state) -> Views:
-        """Returns what reports show of a state."""
+        """Returns what reports show of a state; here clients with one model are a cluster, and the state has `client_ids`."""
+        return Views(state.client_ids, self.models_for(state, state.client_ids)[1])
 
-    @abc.abstractmethod
     def exports(self) -> Exports:
-        """Returns what can be deployed."""
+        """Returns what can be deployed; UserError for a method that does not say what that is."""
+        raise UserError(f"{self.name} cannot be exported: {type(self).__name__} has no exports()")
 
     def joined_traffic(self, before, after) -> Traffic:
         """Returns what clients exchanged when a state came about without a round; here `joining` by those that the server has met.
@@ -268,19 +296,38 @@ def ended_within(first_rounds: str) -> UserError:
     return UserError(f"the first {first_rounds}, and the run ended in them; export one that trained longer")
 
 
-class _OfAnother(Method):
-    """A method whose class does not derive from `Method`: what it has is its own, the rest is as there."""
-
-    initialize = next = models_for = admit = views = exports = None  # type: ignore[assignment]  # its own
-
-    def __init__(self, method):
-        names = {*Method.__annotations__, *(name for name in vars(Method) if not name.startswith("_"))}
-        vars(self).update((name, getattr(method, name)) for name in names if hasattr(method, name))
+Build = TypeVar("Build", bound=Callable)
 
 
-def as_method(method) -> Method:
-    """Returns any object with the methods and attributes of `Method` as one that also has what it may leave out."""
-    return method if isinstance(method, Method) else _OfAnother(method)
+def method_builder(build: Build) -> Build:
+    """Decorates a builder of methods, `(model, training, [parameters,] *, ...) -> Method`: the method keeps what it was built from.
+
+    `training`, `parameters` and `options` of the method are what was given, defaults included. The model and the parameters are
+    checked to be of the classes that the builder declares.
+    """
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def built(*args, **kwargs):
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        for name, value in bound.arguments.items():
+            check_declared(name, value, signature.parameters[name].annotation)
+        method, given = build(*args, **kwargs), dict(bound.arguments)
+        del given["model"]
+        method.training, method.parameters, method.options = given.pop("training"), given.pop("parameters", None), given
+        return method
+
+    return built  # type: ignore[return-value]
+
+
+def check_declared(name: str, value: object, kind: object):
+    """Raises UserError if a model is no FlatModel that a run can start from, or parameters are not of the class `kind`."""
+    if kind is FlatModel:
+        check_kind(name, value, FlatModel, "a tffcl.FlatModel, as FlatModel.from_keras makes one")
+        check_start(value)
+    elif isinstance(kind, type) and issubclass(kind, Parameters):
+        check_kind(name, value, kind, f"a {kind.__name__}(...)")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

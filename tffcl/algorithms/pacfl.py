@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.method import Method
+from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.one_shot import CUTS, Cut, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.algorithms.one_shot_arrivals import ARRIVALS, OneShotArrivals
 from tffcl.client_work.local_sgd import LocalTraining
@@ -130,7 +129,7 @@ def build_subspace_remark(model: FlatModel, preprocess: str) -> Callable[[Mappin
     return scale_remark if preprocess == "raw" else lambda signatures, angles: ""
 
 
-@remembering
+@method_builder
 def build_pacfl(
     model: FlatModel,
     training: LocalTraining,

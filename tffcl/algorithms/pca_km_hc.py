@@ -13,8 +13,7 @@ from typing import ClassVar
 
 import tensorflow_federated as tff
 
-from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.method import Method
+from tffcl.algorithms.method import Method, method_builder
 from tffcl.algorithms.one_shot import CUTS, Cut, OneShotClustering, build_one_shot, check_cut, grouped_as
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clustering import hierarchical, taskonomy
@@ -76,7 +75,7 @@ def build_clustering(
     return grouped_as(how, signature, centre_distances, "distance of centres")
 
 
-@remembering
+@method_builder
 def build_pca_km_hc(
     model: FlatModel,
     training: LocalTraining,

@@ -6,10 +6,9 @@ import functools
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
-from tffcl.algorithms.method import Method
+from tffcl.algorithms.method import Method, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.meta_sgd import GRADIENTS, VELOCITIES, MetaSteps, build_adapt, build_meta_sgd
 from tffcl.client_work.training import build_update_work
@@ -72,7 +71,7 @@ def build_meta_training(
     return build_engine(model, functools.partial(build_meta_round, model, training, parameters), aggregation)
 
 
-@remembering
+@method_builder
 def build_per_fedavg(
     model: FlatModel,
     training: LocalTraining,

@@ -9,10 +9,9 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory, aggregated_beside, keyed_factory, pad_rows
 from tffcl.aggregators.contract import traits
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
-from tffcl.algorithms.method import Method
+from tffcl.algorithms.method import Method, method_builder
 from tffcl.client_work.control_variates import OPTIONS, build_controlled_work
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.models.flat import FlatModel
@@ -113,7 +112,7 @@ def build_controlled_training(
     return build_engine(model, build_round, aggregation, rows=rows, kept=nothing, counts_members=True)
 
 
-@remembering
+@method_builder
 def build_scaffold(
     model: FlatModel,
     training: LocalTraining,

@@ -4,8 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.algorithms.built_from import remembering
-from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_own_work
 from tffcl.clients.client_state import KeptStates
@@ -66,7 +65,7 @@ class Solo(Method):
         return Views(state.client_ids, state.assignment)
 
 
-@remembering
+@method_builder
 def build_solo(model: FlatModel, training: LocalTraining) -> Method:
     """Builds SOLO.
 

@@ -12,9 +12,8 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.bilevel_training import GLOBAL_ORDERS, SequentialGlobal, build_bilevel_round
-from tffcl.algorithms.built_from import remembering
 from tffcl.algorithms.clustered_training import round_computations
-from tffcl.algorithms.method import ClusteredState, Exports, Method, Views
+from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
@@ -340,7 +339,7 @@ class StoCFL(Method):
         )
 
 
-@remembering
+@method_builder
 def build_stocfl(
     model: FlatModel,
     training: LocalTraining,

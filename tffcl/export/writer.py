@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 import tomli_w
 
 from tffcl import runtime
-from tffcl.algorithms.method import Exports, Method, as_method
+from tffcl.algorithms.method import Exports, Method
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.clients.client_state import KeptStore
 from tffcl.clients.population import Population
@@ -106,7 +106,7 @@ def write_export(trained: Trained, settings: Mapping, to: pathlib.Path, spent: M
 
 
 def _write(directory: pathlib.Path, trained: Trained, settings: Mapping, spent: Mapping | None) -> dict:
-    method, state = as_method(trained.method), trained.state
+    method, state = trained.method, trained.state
     values = {**settings, "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}}
     (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
     context = tff.framework.get_context_stack().current
@@ -256,7 +256,7 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
     What clients have chosen among the models, which only simulations ask, is left out where a round hides what they tell: the
     manifest says so by what this returns.
     """
-    method, state = as_method(trained.method), trained.state
+    method, state = trained.method, trained.state
     (directory / "clustering").mkdir()
     hidden = private and method.clients_choose
     if hidden:

@@ -23,7 +23,6 @@ from tffcl.runs.lock import LOCK, check_unlocked
 from tffcl.validation import check_label
 
 CHECKPOINTS, KEPT = "checkpoints", "kept"
-BUILT_FROM = "built_from"  # the table of what the method of a run from Python was built from, as far as it can tell
 LEDGER = "ledger.json"  # what was released of the clients, where no seed repeats its noise
 FAILED = "failed.json"  # why a run of a comparison has none of the files of a finished one
 _PICTURES = (
@@ -326,12 +325,7 @@ def check_same(out: pathlib.Path, settings: Mapping, *, longer: bool = False):
     old, new = _without_budget(read_settings(out / "config.toml")), _without_budget(settings)
     if longer and 0 < _rounds_of(old) < _rounds_of(new):
         old = {**old, "train": {**old["train"], "rounds": _rounds_of(new)}}
-    # A run of an earlier version has not noted it, and not every method can tell all of it.
-    before, now = (each.pop(BUILT_FROM, {}) for each in (old, new))
-    both = [key for key in before if key in now]
-    difference = first_difference(old, new) or first_difference(
-        *({key: each[key] for key in both} for each in (before, now)), f"{BUILT_FROM}."
-    )
+    difference = first_difference(old, new)
     if difference:
         key, before, now = difference
         if longer and key == "train.rounds":

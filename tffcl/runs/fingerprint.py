@@ -1,12 +1,20 @@
-"""What tells whether data are those of a run: shapes and hashes, not the data."""
+"""What tells whether data and a method are those of a run: shapes and hashes of data, and what a method was built from."""
 
+import dataclasses
 import hashlib
+import numbers
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
 
+from tffcl.aggregators.contract import traits
+from tffcl.algorithms.method import Method
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
+from tffcl.models.flat import FlatModel, FlatWeights
+from tffcl.validation import Parameters
 
 _MOST_BYTES = 2**28  # of an array that are hashed, some 0.3 s; of larger ones rows that are evenly spread
 _MOST_READ = 64  # clients whose examples are read where they are not at hand as arrays
@@ -75,3 +83,50 @@ def _difference(name: str, before: str | None, now: str | None) -> str:
         return f"{name} are {'new' if before is None else 'gone'}"
     was, are = (str(each).split()[0] for each in (before, now))
     return f"{name} differ ({are}, not {was})" if was != are else f"{name} differ"
+
+
+def of_method(method: Method) -> dict:
+    """Returns a method's model, training, parameters and options in plain containers, as config.toml takes them.
+
+    An option that was not given is "none": whoever resumes with one has another method. What has no plain form, such as a function,
+    is left out.
+    """
+    given = {"model": _model(method.model), "training": method.training, "parameters": method.parameters}
+    return _table({**given, **{name: "none" if value is None else value for name, value in method.options.items()}})
+
+
+def _model(model: FlatModel) -> dict:
+    """What a model is, whatever Keras has called it: it counts the models of a process in their names."""
+    x = model.example_spec["x"]
+    known = {"parameters": model.size, "examples": f"{x.dtype.name}{list(x.shape)}", "classes": model.num_classes}
+    if model.key is None:
+        return known | {"weights": [list(weight.shape) for weight in model.weights]}
+    return known | {"name": model.name, **{name: value for name, value in model.key[2:]}}
+
+
+def _plain(value):
+    """The value in plain containers; None for nothing, and for what has no plain form."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, (bool, str, numbers.Integral, float)):
+        return value
+    if isinstance(value, (np.ndarray, tf.Tensor)):
+        return f"array {of_array(np.asarray(value))}"
+    if isinstance(value, FlatWeights):
+        return {"name": value.name, "parameters": value.size}
+    if isinstance(value, (list, tuple)):
+        return [each for each in map(_plain, value) if each is not None]
+    if isinstance(value, tff.learning.optimizers.Optimizer):
+        return {"kind": type(value).__name__, **_table(value.get_hparams(value.initialize(tf.TensorSpec([1], tf.float32))))}
+    if isinstance(value, (tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory)):
+        # A factory of ours has the dataclass that it was made of; one of TFF's is known by its name alone.
+        own = [_table(vars(each)) for each in vars(value).values() if isinstance(each, Parameters)]
+        return {"kind": type(value).__name__, **(own[0] if own else {}), **_table({"noise_seed": traits(value).noise_seed})}
+    if dataclasses.is_dataclass(value):
+        return _table({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
+    return _table(value) if isinstance(value, Mapping) else None
+
+
+def _table(values: Mapping) -> dict:
+    plain = {str(name): _plain(value) for name, value in values.items()}
+    return {name: value for name, value in plain.items() if value is not None}

@@ -4,33 +4,30 @@ import dataclasses
 
 import numpy as np
 
-from tffcl.algorithms.method import Views
+from tffcl.algorithms.method import Method, Views
 from tffcl.errors import Diverged, UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.model_rows import ModelRows
 from tffcl.rounds.traffic import Traffic
 
-_CALLED = ("initialize", "next", "models_for", "admit", "views", "exports", "choose")
+_ATTRIBUTES = {
+    "name": (str, "text"),
+    "model": (FlatModel, "a tffcl.FlatModel"),
+    "joining": (Traffic, "a tffcl.parts.Traffic"),
+    "clients_choose": (bool, "True or False"),
+}
 
 
 def check_method(method):
-    """Raises UserError if the object lacks something of the contract of `algorithms.method.Method`."""
+    """Raises UserError if the object is no `Method`, or an attribute of it is of another kind than it must be."""
     kind = type(method).__name__
-    for name in _CALLED:
-        if not callable(getattr(method, name, None)):
-            raise UserError(
-                f"{kind} is no method: it has no {name}(...); derive from tffcl.algorithms.method.Method for the rest"
-            )
-    if not isinstance(getattr(method, "name", None), str):
-        raise UserError(f"{kind} is no method: its name must be text")
-    if not isinstance(getattr(method, "model", None), FlatModel):
-        raise UserError(f"{kind} is no method: its model must be a tffcl.FlatModel")
+    if not isinstance(method, Method):
+        raise UserError(f"{kind} is no method: its class does not derive from tffcl.algorithms.Method")
+    for name, (wanted, words) in _ATTRIBUTES.items():
+        if not isinstance(getattr(method, name, None), wanted):
+            raise UserError(f"{kind} is no method: its {name} must be {words}")
     if not dataclasses.is_dataclass(getattr(method, "state_class", None)):
         raise UserError(f"{kind} is no method: its state_class must be the dataclass of its state")
-    if not isinstance(getattr(method, "joining", None), Traffic):
-        raise UserError(f"{kind} is no method: its joining must be a tffcl.rounds.traffic.Traffic")
-    if not isinstance(getattr(method, "clients_choose", None), bool):
-        raise UserError(f"{kind} is no method: its clients_choose must be True or False")
 
 
 def check_state(method, state, client_ids: np.ndarray, size: int):
@@ -69,7 +66,7 @@ def check_models(name: str, models, rows, clients: int, size: int):
 def check_views(name: str, views, client_ids: np.ndarray, size: int):
     """Raises UserError if the views of a state are not as `algorithms.method.Views` says."""
     if not isinstance(views, Views):
-        raise UserError(f"{name}: views must return tffcl.algorithms.method.Views, not {type(views).__name__}")
+        raise UserError(f"{name}: views must return tffcl.algorithms.Views, not {type(views).__name__}")
     if not np.array_equal(np.asarray(views.client_ids), client_ids):
         raise UserError(f"{name}: views must be of the {len(client_ids)} clients that take part, ascending")
     count = len(client_ids)

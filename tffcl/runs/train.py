@@ -9,7 +9,6 @@ import pathlib
 from collections.abc import Mapping
 
 from tffcl import runtime
-from tffcl.algorithms.method import as_method
 from tffcl.clients import sampling
 from tffcl.clients.client_state import KeptStore
 from tffcl.clients.example_types import fitted
@@ -32,7 +31,6 @@ from tffcl.runs.progress import go_on_from, progress_bar, say_once, show_clients
 from tffcl.runs.result import Result
 from tffcl.runs.round_metrics import Metrics
 from tffcl.runs.population_changes import Stages
-from tffcl.runs.told import told_of
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.runtime.memory import parse_bytes
 from tffcl.validation import Count, check_kind, check_value
@@ -65,7 +63,7 @@ def train(
     """Trains a method on clients and writes the files of a run but for report and figures.
 
     Args:
-      method: A method, see `tffcl.algorithms`; or an object of your own with the attributes of `algorithms.method.Method`.
+      method: A method, see `tffcl.algorithms`, or one of your own that derives from `tffcl.algorithms.Method`.
       population: The clients, with their examples; numbers of another type than the model takes become it where none of them
         changes.
       rounds: Communication rounds.
@@ -103,7 +101,6 @@ def train(
     runtime.check_process()
     method_checks.check_method(method)
     _check_given(population, later, settings, out)
-    method = as_method(method)
     most = current().memory_bytes if memory is None else parse_bytes(memory)
     protocol = Protocol(rounds, clients_per_round, seed, evaluate_every, checkpoint_every, keep_checkpoints, sample)
     settings, out = settings or _default_settings(method, protocol, place_unseen), pathlib.Path(out)
@@ -216,4 +213,4 @@ def _trained(job: Job, out: pathlib.Path, checkpoints: Checkpoints, taking_part,
 def _default_settings(method, protocol: Protocol, place_unseen: bool) -> dict:
     values = dataclasses.asdict(protocol) | ({"place_unseen": True} if place_unseen else {})
     named = {"task": "train", "algorithm": method.name, "seed": values.pop("seed"), "train": values}
-    return {**named, directory.BUILT_FROM: told_of(method)}
+    return {**named, "built_from": fingerprint.of_method(method)}

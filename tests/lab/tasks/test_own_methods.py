@@ -198,7 +198,7 @@ def test_what_fails_elsewhere_is_told_by_the_users_line(tmp_path):
 
 def test_what_is_no_method_is_told_before_anything_runs(tmp_path):
     path = own_task(tmp_path, 'builder = "bad_one:build_ti"', bad_one=BAD_ONE)
-    with pytest.raises(UserError, match="int is no method: it has no initialize"):
+    with pytest.raises(UserError, match="int is no method: its class does not derive from tffcl.algorithms.Method"):
         run(resolve.resolve(path, "own"), tmp_path / "out", show_progress=False)
     assert not (tmp_path / "out").exists()
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl import runtime
-from tffcl.algorithms.method import Method, as_method
+from tffcl.algorithms.method import Method
 from tffcl.client_work.evaluation import build_probabilities
 from tffcl.clients.example_types import as_type
 from tffcl.errors import UserError
@@ -24,7 +24,7 @@ from tffcl.lab.tasks.run_config import RunConfig
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
 from tffcl.runs import state_arrays
-from tffcl.runs.directory import BUILT_FROM, read_settings
+from tffcl.runs.directory import read_settings
 
 _TRIED_IMAGES = 64
 _MOST_EXAMPLES = 20  # of a real client: the numbers are to be compared, not to be good
@@ -50,7 +50,7 @@ def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None, 
     """
     directory = pathlib.Path(directory)
     manifest = read_manifest(directory)
-    of_a_task = BUILT_FROM not in read_settings(directory / "config.toml")
+    of_a_task = "dataset" in read_settings(directory / "config.toml")
     config = load_run_config(directory, trust_builders=trust_builders) if of_a_task else None  # before anything runs
     runtime.use_local_worker()
     lines = []
@@ -124,7 +124,7 @@ def _check_with_library(directory: pathlib.Path, manifest: dict, config: RunConf
         federated = build.load_data(config, data_dir)
     except UserError:
         return [f"the data of task {config.task} are not there: not compared with the library on real clients"]
-    method = as_method(build.build_method(config, build.build_model(config, federated), federated, data_dir))
+    method = build.build_method(config, build.build_model(config, federated), federated, data_dir)
     try:
         with loaded(directory / STATE) as saved:
             state = state_arrays.unpack(saved, {"state": method.state_class})["state"]

@@ -28,7 +28,6 @@ from tffcl.lab.tasks.settings import (
 )
 from tffcl.references import registered
 from tffcl.regular_files import read_text
-from tffcl.runs.directory import BUILT_FROM
 from tffcl.runs.privacy import PrivacySettings
 from tffcl.validation import (
     Parameters,
@@ -343,7 +342,7 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
         raise UserError(f"{out} holds no run: there is no config.toml in it{runs_below(out)}")
     try:
         values = read_toml(read_text(file), file.name)
-        if BUILT_FROM in values:
+        if "dataset" not in values:
             raise UserError(
                 f"{out} is of tffcl.train, whose method and data no file holds; tffcl.train(..., resume=True) with them gives its result "
                 "again, and tffcl.export_result(result, to) exports it"

@@ -1,0 +1,31 @@
+"""The contract of methods: the one that its docstring shows runs as it stands there."""
+
+import inspect
+import textwrap
+
+import numpy as np
+import pytest
+
+import tffcl
+from tffcl import algorithms
+from tffcl.clients.population import Population
+from tffcl.errors import UserError
+
+
+def test_the_method_in_the_docstring_runs(model, digits, tmp_path):
+    lines = inspect.cleandoc(algorithms.Method.__doc__).splitlines()
+    start = lines.index("    class Halves(Method):")
+    length = next(count for count, line in enumerate(lines[start:]) if line and not line.startswith(" "))
+    names = {name: getattr(algorithms, name) for name in algorithms.__all__}
+    exec(textwrap.dedent("\n".join(lines[start : start + length])), names)
+    x, y = digits
+    clients = Population.from_arrays({client: (x[20 * client :][:20], y[20 * client :][:20]) for client in range(5)})
+    method = names["Halves"](model, tffcl.LocalTraining(batch_size=10, learning_rate=0.1))
+    run = tffcl.train(method, clients, rounds=2, clients_per_round=5, out=tmp_path / "run", show_progress=False)
+    assert run.summary["algorithm"] == "halves" and run.summary["clusters"]["sizes"] == [3, 2]
+    np.testing.assert_array_equal(run.model_of(0), run.model_of(4))
+    assert not np.array_equal(run.model_of(0), run.model_of(1))
+    with pytest.raises(UserError, match=r"^halves takes no newcomers: Halves has no admit\(state, newcomers\)$"):
+        method.admit(run.trained.state, clients)
+    with pytest.raises(UserError, match=r"^halves cannot be exported: Halves has no exports\(\)$"):
+        tffcl.export_result(run, tmp_path / "export")
