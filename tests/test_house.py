@@ -11,13 +11,14 @@ CHAIN = [
     "lab.cli", "lab.batches", "lab.tasks", "lab.reporting", "lab.datasets", "export", "learning", "runs", "algorithms", "rounds",
 ]  # fmt: skip
 BASE = ["signatures", "client_work", "models", "aggregators", "clustering", "clients"]
-APART = {"runtime", "errors", "validation", "references", "trace_cache", "display", "arrays", "regular_files", "csv_files", "json_files"}
+APART = {"runtime", "errors", "validation", "references", "registry", "trace_cache", "display", "arrays", "regular_files", "csv_files", "json_files"}
 # What knows less than its place in the chain allows.
 KNOWN = {
     "runtime": {"errors"},
     "lab.reporting": {"runs", "errors", "display", "regular_files", "csv_files", "json_files"},
     "json_files": {"csv_files", "errors", "regular_files"},
-    "lab.datasets": {"errors", "validation", "references", "display", "arrays", "regular_files"},
+    "lab.datasets": {"errors", "validation", "references", "registry", "display", "arrays", "regular_files"},
+    "registry": {"errors", "validation", "references"},
 }
 
 

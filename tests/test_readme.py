@@ -5,9 +5,10 @@ import re
 
 import pytest
 
+from tffcl import registry
 from tffcl.lab.cli.listing import _parsers
 from tffcl.lab.cli.main import build_parser
-from tffcl.lab.tasks import catalog, task_file
+from tffcl.lab.tasks import task_file
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -53,7 +54,7 @@ def test_the_table_of_commands_is_whole():
 def test_methods_and_tasks_are_there():
     table = README[README.index("| what differs") :].split("\n\n")[0]
     named = set(re.findall(r"`(\w+)`", table)) - {"local"}
-    assert len(named) > 12 and not named - set(catalog.ALGORITHMS)
-    assert set(catalog.ALGORITHMS) <= set(re.findall(r"`(\w+)`", README)), "every method is named"
+    assert len(named) > 12 and not named - set(registry.ALGORITHMS)
+    assert set(registry.ALGORITHMS) <= set(re.findall(r"`(\w+)`", README)), "every method is named"
     used = re.findall(r"tffcl (?:run|compare|show|similarity|sweep) ([a-z]\w+)", " ".join(p.read_text() for p in PAGES))
     assert used and not set(used) - set(task_file.task_names()) - {"my_task"}

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tffcl
+from tffcl import registry
 from tffcl.algorithms.method import ClusteredState, Views
 from tffcl.display import table
-from tffcl.lab.tasks import catalog
 from tffcl.runs.result import Result, Trained
 
 LONGEST = 200
@@ -57,7 +57,7 @@ def test_lines_say_what_one_looks_for(objects, config):
 def test_parameters_are_the_call_that_makes_them():
     assert repr(tffcl.algorithms.PACFLParameters(num_clusters=4)) == "PACFLParameters(num_clusters=4)"
     assert repr(tffcl.LocalTraining()) == "LocalTraining()"
-    for entry in catalog.ALGORITHMS.values():
+    for entry in registry.ALGORITHMS.values():
         cls = entry.parameter_class()
         if cls and not any(field.default is field.default_factory for field in dataclasses.fields(cls)):
             assert eval(repr(cls()), {cls.__name__: cls}) == cls() and cls()._repr_html_()

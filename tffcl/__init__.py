@@ -30,7 +30,7 @@ _PLACES = {
     "write_report": "tffcl.lab.reporting.report",
     "use_local_worker": "tffcl.runtime",
     "use_workers": "tffcl.runtime.remote_workers",
-    "aggregation": "tffcl.aggregators.by_name",
+    "aggregation": "tffcl.registry",
     "PrivacySettings": "tffcl.runs.privacy",
     "RemoteWorkers": "tffcl.runtime",
     "Population": "tffcl.clients.population",

@@ -2,7 +2,6 @@
 from tffcl import algorithms as algorithms
 from tffcl import learning as learning
 from tffcl import parts as parts
-from tffcl.aggregators.by_name import aggregation as aggregation
 from tffcl.client_work.local_sgd import LocalTraining as LocalTraining
 from tffcl.clients.population import Population as Population
 from tffcl.errors import UserError as UserError
@@ -20,6 +19,7 @@ from tffcl.lab.tasks.load_run import load_run as load_run
 from tffcl.lab.tasks.resolve import resolve as resolve
 from tffcl.lab.tasks.task_file import load_task as load_task
 from tffcl.models.flat import FlatModel as FlatModel
+from tffcl.registry import aggregation as aggregation
 from tffcl.runs.privacy import PrivacySettings as PrivacySettings
 from tffcl.runs.train import train as train
 from tffcl.runtime import RemoteWorkers as RemoteWorkers

@@ -14,13 +14,6 @@ _LONGEST_MESSAGE = 1000  # characters; what is left out is in the middle of what
 RESUME = "--resume (in Python resume=True)"
 OVERWRITE = "--overwrite (in Python overwrite=True)"
 
-# What `tffcl list` calls the kinds of names that it has.
-_LISTED = {
-    "algorithm": "algorithms", "task": "tasks", "study": "studies", "data set": "datasets", "partition": "partitions",
-    "model": "models", "signature": "signatures", "training": "trainings", "aggregation": "aggregations", "encoder": "encoders",
-}  # fmt: skip
-
-
 # What commands a terminal, breaks a line, or is not seen: controls, separators, and what turns the order of letters.
 _UNSEEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
@@ -74,6 +67,7 @@ def unknown(
     allowed: Iterable[object],
     *,
     besides: str = "",
+    listed: str = "",
     table: str | None = None,
     key: str | None = None,
 ) -> UserError:
@@ -84,6 +78,7 @@ def unknown(
       name: What the user gave.
       allowed: The names that exist.
       besides: What is allowed beside names, in words, e.g. "a number from 0".
+      listed: What `tffcl list` calls the kind, where it has it.
       table: See `UserError`.
       key: See `UserError`.
     """
@@ -94,7 +89,7 @@ def unknown(
     allowed = f"allowed: {', '.join(names)}"
     if len(names) > _MOST_LISTED or len(allowed) > _LONGEST_LIST:
         nearest = _nearest(asked, names, 5, cutoff=0)
-        others = f"; `tffcl list {_LISTED[kind]}` has all" if kind in _LISTED else ""
+        others = f"; `tffcl list {listed}` has all" if listed else ""
         allowed = f"the nearest of {len(names)}: {', '.join(nearest)}{others}"
     shown = repr(name) if len(str(name)) <= _LONGEST else f"{asked!r}..."
     besides = besides and f"; or {besides}"

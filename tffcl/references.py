@@ -1,9 +1,6 @@
-"""Functions that a user names as "module:function", in a module on the path or a file beside the task file, or that installed
-packages have registered by a name."""
+"""Functions that a user names as "module:function", in a module on the path or a file beside the task file."""
 
-import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import inspect
 import pathlib
@@ -29,19 +26,6 @@ def references_in(value: object) -> list[str]:
     return [str(value)] if is_reference(value) else []
 
 
-@functools.cache
-def registered(kind: str) -> Mapping[str, str]:
-    """Returns the names that installed packages have registered as entry points of the group "tffcl.KINDs".
-
-    Args:
-      kind: "algorithm", "model", "dataset", "partition", "signature" or "aggregation".
-
-    Returns:
-      Name to "module:function".
-    """
-    return {each.name: each.value for each in importlib.metadata.entry_points(group=f"tffcl.{kind}s")}
-
-
 def named(kind: str, value: str | Mapping) -> tuple[str, dict]:
     """Returns name and own parameters of something that is named, or a table with `name` or `builder` and its parameters.
 
@@ -59,67 +43,6 @@ def named(kind: str, value: str | Mapping) -> tuple[str, dict]:
     if not isinstance(name, str):
         raise UserError(f'{kind} is {value!r}; it must be a name, or a table with name = "..."', key=kind)
     return name, own
-
-
-def find_function(kind: str, table: Mapping, known: Mapping[str, Callable[[], Callable]]) -> tuple[str, Callable, dict]:
-    """Finds the function that a table of a task file means.
-
-    Args:
-      kind: As in `registered`; also the table's name.
-      table: Its `name` is known or registered, or its `builder` is "module:function"; the other keys are the function's
-        options.
-      known: The library's own names, and how the function of each is imported.
-
-    Returns:
-      `(name, function, options)`, the name for messages.
-
-    Raises:
-      UserError: For an unknown name, a builder that cannot be imported, both or neither of the two.
-    """
-    options = dict(table)
-    name, builder = options.pop("name", None), options.pop("builder", None)
-    if builder is not None and name is not None:
-        raise UserError(f"{kind} has name and builder; give one of the two", table=kind, key="builder")
-    if builder is not None:
-        return builder, load_reference(builder, where=f"{kind}.builder"), options
-    names = [*known, *(each for each in registered(kind) if each not in known)]
-    if name is None:
-        raise UserError(f"{kind} has no 'name' (allowed: {', '.join(sorted(names))})")
-    if not isinstance(name, str) or name not in names:
-        raise unknown(kind, name, names, table=kind, key="name")
-    return name, known[name]() if name in known else load_reference(registered(kind)[name], where=f"{kind} {name}"), options
-
-
-def made_by(kind: str, name: str, function: Callable, wanted: type | None, /, *args, **kwargs):
-    """Returns what a function makes that `find_function` found.
-
-    Args:
-      kind: As in `find_function`.
-      name: As it gave it.
-      function: As it gave it.
-      wanted: What it must make; None for anything.
-      *args: For the function.
-      **kwargs: For the function; `seed`, `data_dir` and `normalization` only if it takes them.
-
-    Raises:
-      UserError: If the function is the user's and fails, or makes something else.
-    """
-    taken = inspect.signature(function).parameters
-    kwargs = {key: value for key, value in kwargs.items() if key in taken or key not in ("seed", "data_dir", "normalization")}
-    try:
-        made = function(*args, **kwargs)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever a user's own function raises
-        if not is_reference(name) and name not in registered(kind):
-            raise
-        said = _in_a_line(error, getattr(sys.modules.get(function.__module__), "__file__", None))
-        raise UserError(f"{kind} {name} failed: {said}", table=kind, key="builder") from error
-    if wanted is not None and not isinstance(made, wanted):
-        raise UserError(
-            f"{kind} {name} gave {type(made).__name__}; it must give a tffcl.{wanted.__name__}", table=kind, key="builder"
-        )
-    return made
 
 
 def load_reference(reference: str, directory: str | pathlib.Path | None = None, where: str = "builder") -> Callable:
@@ -152,8 +75,8 @@ def load_reference(reference: str, directory: str | pathlib.Path | None = None, 
     return found
 
 
-def _in_a_line(error: BaseException, file: object) -> str:
-    """What was raised, and the last line of the user's that led to it: in the file that was called, or one beside it."""
+def in_a_line(error: BaseException, file: object) -> str:
+    """Returns what was raised, and the last line of the user's that led to it: in the file that was called, or one beside it."""
     said = " ".join(f"{type(error).__name__}: {error}".split())
     if not isinstance(file, str):
         return said
@@ -193,5 +116,5 @@ def _module(name: str, directory, where: str):
             ) from None
         raise UserError(f"{where} names the module {name}, which cannot be imported: {error}") from None
     except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
-        said = _in_a_line(error, str(path))
+        said = in_a_line(error, str(path))
         raise UserError(f"{where} names the module {name}, which cannot be imported: {said}") from None

@@ -15,7 +15,7 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.export import deployment_forms
 from tffcl.lab.tasks import build, resolve
-from tffcl.lab.tasks.catalog import ALGORITHMS
+from tffcl.registry import ALGORITHMS
 from tffcl.rounds import blocks
 from tffcl.rounds.simulation import run_round
 from tffcl.validation import keys_of

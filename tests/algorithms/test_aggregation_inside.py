@@ -7,7 +7,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, train
-from tffcl.aggregators import by_name
+from tffcl import registry
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
 from tffcl.algorithms.composed import ComposedParameters, build_composed
 from tffcl.algorithms.fedavg import build_fedavg
@@ -110,7 +110,7 @@ def test_stocfls_clusters_come_and_go(model):
 @pytest.mark.parametrize("build", [build_fednova, build_scaffold])
 def test_secure_sums_hide_what_is_uploaded_beside_updates(tff_worker, model, population, build):
     """Control variates and numbers of steps: all that is aggregated are secure sums, and the models are the plain ones."""
-    secure, plain = (build(model, ONCE, aggregation=each) for each in (by_name.aggregation("secure_sum"), None))
+    secure, plain = (build(model, ONCE, aggregation=each) for each in (registry.aggregation("secure_sum"), None))
     composed = secure.engine.round_for(1)
     for name, process in composed.aggregators.items():
         serialized = tff.framework.serialize_computation(process.next).SerializeToString()
@@ -134,7 +134,7 @@ def test_secure_sums_of_a_late_round_are_the_plain_ones(tff_worker, model, popul
     trained = train(build_fedavg(model, TRAINING), population, COHORTS[:1] * 15).models
     late = LocalTraining(epochs=10, batch_size=10, learning_rate=0.001, momentum=0.9)
     moves = []
-    for aggregation in (None, by_name.aggregation("secure_sum")):
+    for aggregation in (None, registry.aggregation("secure_sum")):
         method = build(model, late if build is build_fednova else TRAINING, aggregation=aggregation)
         state = dataclasses.replace(method.initialize(population), models=trained)
         moves.append(method.next(state, cohort_of(population, [0, 1, 2, 3, 4], 99))[0].models - trained)
@@ -143,22 +143,22 @@ def test_secure_sums_of_a_late_round_are_the_plain_ones(tff_worker, model, popul
 
 def test_private_control_variates_are_another_release(model):
     for build in (build_fednova, build_scaffold):
-        hiding = build(model, ONCE, aggregation=by_name.aggregation("secure_sum")).engine.round_for(1).uploads
+        hiding = build(model, ONCE, aggregation=registry.aggregation("secure_sum")).engine.round_for(1).uploads
         assert len(hiding) == 2 and all(factory.hides_uploads for factory in hiding.values())
-    composed = build_scaffold(model, ONCE, aggregation=by_name.aggregation("dp")).engine.round_for(1)
+    composed = build_scaffold(model, ONCE, aggregation=registry.aggregation("dp")).engine.round_for(1)
     assert [factory.noise_multiplier for factory in composed.uploads.values()] == [1, 1]
 
 
 def test_what_would_travel_in_the_open_beside_hidden_updates_is_refused(model):
     with pytest.raises(UserError, match="upload 'steps' beside 'update', and this .aggregation. hides the latter only"):
-        build_fednova(model, ONCE, aggregation=by_name.aggregation("dp"))
+        build_fednova(model, ONCE, aggregation=registry.aggregation("dp"))
     fednova = ComposedParameters(signature="label_histogram", training="fednova", num_clusters=2)
     with pytest.raises(UserError, match="upload 'steps' beside 'update'"):
-        build_composed(model, ONCE, fednova, aggregation=by_name.aggregation("dp"))
+        build_composed(model, ONCE, fednova, aggregation=registry.aggregation("dp"))
     tffs_own = tff.learning.secure_aggregator(zeroing=False, clipping=False)
     for build, name in ((build_fednova, "steps"), (build_scaffold, "control")):
         with pytest.raises(UserError, match=f"upload '{name}' beside 'update'"):
             build(model, ONCE, aggregation=tffs_own).engine.round_for(1).members_needed  # as a run asks before its first round
     for name in ("dp", "secure_sum"):
         with pytest.raises(UserError, match="StoCFL's clusters come and go"):
-            build_stocfl(model, ONCE, aggregation=by_name.aggregation(name))
+            build_stocfl(model, ONCE, aggregation=registry.aggregation(name))

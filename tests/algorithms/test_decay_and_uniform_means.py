@@ -7,7 +7,7 @@ import pytest
 
 import tffcl
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of
-from tffcl.aggregators.by_name import build_uniform_mean
+from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory
 from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fednova import FedNovaParameters, build_fednova
@@ -66,7 +66,7 @@ def test_what_has_rates_of_its_own_is_refused(model):
 
 
 def test_every_client_counts_the_same_in_a_uniform_mean(tff_worker, model, population):
-    method = build_fedavg(model, PLAIN, aggregation=build_uniform_mean())
+    method = build_fedavg(model, PLAIN, aggregation=UniformClusteredMeanFactory())
     clients = [1, 4]  # of 40 and 12 examples
     cohort = cohort_of(population, clients, 1)
     state, _ = method.next(method.initialize(population), cohort)
@@ -92,7 +92,7 @@ def two_clients(model, population):
 @pytest.mark.parametrize("aggregation", ["uniform_mean", pytest.param("median", marks=pytest.mark.slow)])
 def test_fednovas_steps_count_as_its_directions_do(tff_worker, model, population, aggregation):
     """τ_eff and the mean direction have the same p_i (Eq. 7): one half each, of two clients the median, too."""
-    given = build_uniform_mean() if aggregation == "uniform_mean" else tffcl.aggregation("robust", rule="median")
+    given = UniformClusteredMeanFactory() if aggregation == "uniform_mean" else tffcl.aggregation("robust", rule="median")
     method = build_fednova(model, PLAIN, aggregation=given)
     cohort, trained, shares = two_clients(model, population)
     state, _ = method.next(method.initialize(population), cohort)
@@ -103,7 +103,7 @@ def test_fednovas_steps_count_as_its_directions_do(tff_worker, model, population
 
 
 def test_stocfls_global_model_counts_clients_as_its_clusters_do(tff_worker, model, population):
-    method = build_stocfl(model, PLAIN, aggregation=build_uniform_mean())
+    method = build_stocfl(model, PLAIN, aggregation=UniformClusteredMeanFactory())
     cohort, trained, shares = two_clients(model, population)
     state, _ = method.next(method.initialize(population), cohort)
     assert_close(state.models[0], trained.mean(axis=0))  # row 0 is the global model
@@ -114,4 +114,4 @@ def test_a_task_asks_for_both():
     said = resolve.parse_overrides(["train.learning_rate_decay=0.99", "aggregation.name=uniform_mean"])
     found = resolve.resolve("demo_digits", "fedavg", overrides=said)
     assert prepare.local_training(found.train).learning_rate_decay == 0.99
-    assert type(prepare.build_aggregation(found)) is type(build_uniform_mean())
+    assert type(prepare.build_aggregation(found)) is type(UniformClusteredMeanFactory())

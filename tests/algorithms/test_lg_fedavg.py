@@ -12,7 +12,7 @@ import tffcl
 from tests.algorithms.conftest import same_groups
 from tests.oracles import local_training
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, split, train
-from tffcl.aggregators.by_name import DPParameters
+from tffcl.aggregators.parameters import DPParameters
 from tffcl.aggregators.private_mean import PrivateClusteredMeanFactory
 from tffcl.algorithms.composed import ComposedParameters, build_composed
 from tffcl.algorithms.lg_fedavg import LGFedAvgParameters, build_lg_fedavg, local_names

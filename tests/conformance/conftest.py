@@ -16,10 +16,10 @@ from tffcl.clients import sampling
 from tffcl.export import deployment_forms
 from tffcl.lab.tasks import build as prepare
 from tffcl.lab.tasks import resolve
-from tffcl.lab.tasks.catalog import ALGORITHMS
 from tffcl.lab.tasks.export_check import check_export
 from tffcl.lab.tasks.export_run import export_run
 from tffcl.lab.tasks.populations import build_population
+from tffcl.registry import ALGORITHMS
 
 # Methods whose rounds two workers share in the suite, one of each kind of aggregation; the others do so with `-m slow`.
 TWO_WORKERS = {"pacfl", "flis_dc", "stocfl", "ditto"}
@@ -44,7 +44,7 @@ def small_parameters(name: str) -> dict:
     entry = ALGORITHMS[name]
     fields = [field.name for field in dataclasses.fields(entry.parameter_class())] if entry.parameters else []
     values = {key: value for key, value in SMALL.items() if key in fields}
-    for need in entry.needs:
+    for need in entry.takes:
         values |= NEEDED.get(need, {})
     return values
 

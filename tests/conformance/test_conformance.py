@@ -14,8 +14,8 @@ from tests.conformance.conftest import configured
 from tests.conformance.subject import DoesNotApply, Subject
 from tffcl.clients.cohort import Cohort
 from tffcl.lab.tasks import build
-from tffcl.lab.tasks.catalog import ALGORITHMS
 from tffcl.references import load_reference
+from tffcl.registry import ALGORITHMS
 from tffcl.runs.evaluator import Evaluator
 
 OWN = pathlib.Path(__file__).parents[1] / "lab" / "tasks" / "own"

@@ -17,7 +17,7 @@ from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.clients.client_state import KeptStates, KeptStore
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import OVERWRITE, UserError
-from tffcl.lab.tasks.catalog import ALGORITHMS
+from tffcl.registry import ALGORITHMS
 from tffcl.runs import checkpoints as checkpoints_module
 from tffcl.runs import state_arrays
 from tffcl.runs.checkpoints import Checkpoints, PROGRESS_KEYS
@@ -30,7 +30,7 @@ def subclasses(cls):
 
 
 for entry in ALGORITHMS.values():
-    importlib.import_module(entry.module)
+    entry.builder()
 FOUND = subclasses(ClusteredState) | {each.state_class for each in subclasses(Method) if hasattr(each, "state_class")}
 STATES = sorted((each for each in FOUND if each.__module__.startswith("tffcl.")), key=lambda c: c.__name__)
 

@@ -13,16 +13,6 @@ _Minority = Annotated[float, msgspec.Meta(ge=0, lt=0.5)]
 
 
 @dataclasses.dataclass(frozen=True)
-class MeanParameters(Parameters):
-    """The mean, weighted by examples, has no keys."""
-
-
-@dataclasses.dataclass(frozen=True)
-class UniformMeanParameters(Parameters):
-    """The mean in which every client with training examples counts the same has no keys."""
-
-
-@dataclasses.dataclass(frozen=True)
 class SecureSumParameters(Parameters):
     """Of means whose sums are secure: the server learns the sums of each cluster, and of no client's update alone.
 

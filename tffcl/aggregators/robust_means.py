@@ -198,3 +198,8 @@ def _multi_krum(members, attackers: float):
 
 
 _RULES = {"median": _median, "trimmed_mean": _trimmed_mean, "multi_krum": _multi_krum}
+
+
+def build_robust_mean(how: RobustParameters = RobustParameters()):
+    """Builds the factory of a rule: a `ClippedClusteredMeanFactory` or a `RobustClusteredMeanFactory`."""
+    return ClippedClusteredMeanFactory(how) if how.rule == "clipping" else RobustClusteredMeanFactory(how)

@@ -27,7 +27,8 @@ from tffcl.clustering.vector_distances import (
 )
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
-from tffcl.references import is_reference, load_reference, made_by, named, registered
+from tffcl.references import is_reference, load_reference, named
+from tffcl.registry import find, given, made_by, registered
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.descriptors import build_descriptors
 from tffcl.signatures.embedding import CLASSES, Centres, build_embedding
@@ -66,8 +67,8 @@ class ComposedParameters(Parameters):
     def check(self):
         check_cut(self)
         name, _ = named("signature", self.signature)
-        if not is_reference(name) and name not in [*SIGNATURES, *registered("signature")]:
-            raise unknown("signature", name, [*SIGNATURES, *registered("signature")], key="signature")
+        if not is_reference(name):
+            find("signatures", name, key="signature")
         metrics = {**(SIGNATURES[name].metrics if name in SIGNATURES else {}), **VECTOR_METRICS}
         if self.metric is not None and self.metric not in metrics:
             raise unknown(f"metric of signature {name}", self.metric, metrics, key="metric")
@@ -214,25 +215,18 @@ SIGNATURES = {
     "descriptors": SignatureKind(_descriptors),
     "label_histogram": SignatureKind(build_label_histogram),
 }
-GIVEN = (
-    "training",
-    "seed",
-    "server_images",
-    "find_encoder",
-    "noise_seed",
-)  # what a run gives to a signature's builder that takes it
 
 
 def build_clustering(
-    model: FlatModel, training: LocalTraining, parameters: ComposedParameters = ComposedParameters(), **given
+    model: FlatModel, training: LocalTraining, parameters: ComposedParameters = ComposedParameters(), **values
 ) -> OneShotClustering:
     """Builds the grouping; arguments as in `build_composed`."""
     name, own = named("signature", parameters.signature)
-    kind = SIGNATURES.get(name) or SignatureKind(load_reference(registered("signature").get(name, name), where="signature"))
-    own = check_options(f"signature {name}", kind.build, own, given=GIVEN)
-    taken = [each for each in GIVEN if each in inspect.signature(kind.build).parameters]
-    needed = {each: {"training": training, **given}.get(each) for each in taken}
-    signature = made_by("signature", name, kind.build, None, model, **own, **needed)
+    kind = SIGNATURES.get(name) or SignatureKind(load_reference(registered("signatures").get(name, name), where="signature"))
+    own = check_options(f"signature {name}", kind.build, own, given=given("signatures"))
+    taken = [each for each in given("signatures") if each in inspect.signature(kind.build).parameters]
+    needed = {each: {"training": training, **values}.get(each) for each in taken}
+    signature = made_by("signatures", name, kind.build, None, model, **own, **needed)
     if not isinstance(signature, Signature):
         raise UserError(
             f"signature {name} gave {type(signature).__name__}; it must give a tffcl Signature, see build_signature"
@@ -271,7 +265,7 @@ def build_composed(
       noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
       aggregation: Of the updates inside each cluster, or over keyed updates; see `aggregators.clustered_mean.keyed_factory`.
     """
-    given = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder, "noise_seed": noise_seed}
-    clustering = build_clustering(model, training, parameters, **given)
+    values = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder, "noise_seed": noise_seed}
+    clustering = build_clustering(model, training, parameters, **values)
     engine = build_training(parameters.training, model, training, aggregation=aggregation)
     return OneShot("composed", engine, clustering)

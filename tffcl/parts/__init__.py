@@ -11,7 +11,6 @@ from tffcl.public_names import lazily
 
 # Of each module: what an extension needs of it.
 _SHOWN = {
-    "aggregators.by_name": ("aggregation",),
     "aggregators.clustered_mean": ("ClusteredMeanFactory", "aggregated_beside", "keyed_factory"),
     "aggregators.collect": ("collect",),
     "aggregators.contract": ("FactoryTraits",),
@@ -25,6 +24,7 @@ _SHOWN = {
     "clients.simulation_context": ("simulating",),
     "clustering.proximity": ("principal_angles",),
     "clustering.vector_distances": ("vector_distances",),
+    "registry": ("aggregation",),
     "rounds.client_queries": ("ask_all", "build_asking", "build_signing"),
     "rounds.composer": ("Round", "Server", "compose"),
     "rounds.privacy_releases": ("Release", "of_all"),

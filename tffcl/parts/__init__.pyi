@@ -1,5 +1,4 @@
 # Made from the names in __init__.py; tests/test_public_names.py holds them together.
-from tffcl.aggregators.by_name import aggregation as aggregation
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory as ClusteredMeanFactory
 from tffcl.aggregators.clustered_mean import aggregated_beside as aggregated_beside
 from tffcl.aggregators.clustered_mean import keyed_factory as keyed_factory
@@ -18,6 +17,7 @@ from tffcl.clients.newcomers import joined_order as joined_order
 from tffcl.clients.simulation_context import simulating as simulating
 from tffcl.clustering.proximity import principal_angles as principal_angles
 from tffcl.clustering.vector_distances import vector_distances as vector_distances
+from tffcl.registry import aggregation as aggregation
 from tffcl.rounds.client_queries import ask_all as ask_all
 from tffcl.rounds.client_queries import build_asking as build_asking
 from tffcl.rounds.client_queries import build_signing as build_signing

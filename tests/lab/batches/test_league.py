@@ -288,7 +288,7 @@ def test_what_is_wrong_is_said_before_anything_runs(capsys, tmp_path, old, new, 
 def test_every_method_of_the_league_is_in_it_with_as_many_trials():
     found = study_files.load_study("league")
     methods = {cell.method for cell in found.cells}
-    from tffcl.lab.tasks.catalog import ALGORITHMS
+    from tffcl.registry import ALGORITHMS
 
     assert methods == set(ALGORITHMS) - {"composed"}
     planned = study.plan(found, rounds=2)

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from tffcl.lab.tasks.catalog import ALGORITHMS, MODELS
 from tffcl.lab.tasks.declared import declared, declared_builder
 from tffcl.lab.tasks.method_settings import find_method
+from tffcl.registry import ALGORITHMS, MODELS
 from tffcl.validation import keys_of, types_of
 
 RUN = ["run", "demo_digits", "--algorithm", "pacfl"]

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tffcl.lab.cli import explain
-from tffcl.lab.cli.listing import described
+from tffcl.registry import rows
 
 # A constant of a module, a module's own names, and functions of ours.
 CODE = re.compile(
@@ -16,7 +16,7 @@ KINDS = ["algorithms", "partitions", "models", "signatures", "trainings", "aggre
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_name_of_the_code_is_told(kind):
-    told = [line for name in described()[kind] for line in explain.explain(kind, name)]
+    told = [line for name in rows(kind) for line in explain.explain(kind, name)]
     assert len(told) > 5
     assert not [line for line in told if CODE.search(line)]
 

@@ -11,7 +11,7 @@ from sklearn.model_selection import train_test_split
 
 from tests.lab.datasets.helpers import real
 from tffcl.errors import UserError
-from tffcl.lab.datasets import registry as catalog
+from tffcl.lab.datasets import catalog
 from tffcl.lab.datasets.federated import load_dataset, load_federated
 from tffcl.lab.datasets.normalization import PAPER_CONSTANTS
 from tffcl.validation import keys_of
@@ -21,7 +21,7 @@ DIGITS = {"name": "digits"}
 
 def test_the_catalog_imports_nothing_heavy():
     code = (
-        "import sys; from tffcl.lab.datasets import registry as catalog; assert catalog.DATASETS and catalog.PARTITIONS;"
+        "import sys; from tffcl.lab.datasets import catalog; assert catalog.DATASETS and catalog.PARTITIONS;"
         "heavy = 'tensorflow', 'sklearn', 'tensorflow_datasets', 'numpy';"
         "print([name for name in heavy if name in sys.modules])"
     )
@@ -32,7 +32,7 @@ def test_the_catalog_imports_nothing_heavy():
 def test_every_entry_is_a_documented_function_with_one_line():
     for table in (catalog.DATASETS, catalog.PARTITIONS):
         for name, entry in table.items():
-            function = entry.load()
+            function = entry.builder()
             assert inspect.getdoc(function), name
             assert len(entry.summary) < 110 and "\n" not in entry.summary, name
             needed = "data_dir" if table is catalog.DATASETS else "seed"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.lab.datasets.helpers import labelled, need, numbered, real
 from tffcl.errors import UserError
-from tffcl.lab.datasets import registry as catalog
+from tffcl.lab.datasets import catalog
 from tffcl.lab.datasets.federated import federated, load_dataset, load_federated
 from tffcl.lab.datasets.partitions.plain import iid
 from tffcl.lab.datasets.server_data import hold_out_server
@@ -211,7 +211,7 @@ def load_second(*, data_dir=None):
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_of_several_sets_they_are_drawn_once(split, monkeypatch):
     for name in ("first", "second"):
-        monkeypatch.setitem(catalog.DATASETS, name, catalog.Entry("toy", f"{__name__}:load_{name}"))
+        monkeypatch.setitem(catalog.DATASETS, name, catalog.Row("toy", f"{__name__}:load_{name}"))
     asked = {"names": ["first", "second"], "normalization": "unit"}
     server = {"server_examples": 50, "server_split": split}
     data = load_federated({**asked, **server}, {"name": "hybrid", "clients": 4}, seed=0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.lab.datasets.helpers import balanced, labelled, need, numbered, real
 from tffcl.errors import UserError
 from tffcl.lab.cli.main import main
-from tffcl.lab.datasets import image_transforms, registry
+from tffcl.lab.datasets import catalog, image_transforms
 from tffcl.lab.datasets.core import Dataset, Images, Transform
 from tffcl.lab.datasets.federated import federated
 from tffcl.lab.datasets.partitions.shifts import shift_class_features, shift_concept, shift_features, shift_labels
@@ -299,9 +299,9 @@ def test_what_is_no_image_is_not_turned():
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100", "svhn_cropped", "usps", "digits"])
 @pytest.mark.parametrize("kind", SHIFTS)
 def test_the_suite_is_for_every_image_set(name, kind):
-    data = real(name, subset=2000, test_subset=500) if name != "digits" else registry.DATASETS["digits"].load()()
-    entry = registry.PARTITIONS[f"shift_{kind}"]
-    held = federated(data, entry.load()(data, seed=0, clients=15, level=8), kind)
+    data = real(name, subset=2000, test_subset=500) if name != "digits" else catalog.DATASETS["digits"].builder()()
+    entry = catalog.PARTITIONS[f"shift_{kind}"]
+    held = federated(data, entry.builder()(data, seed=0, clients=15, level=8), kind)
     assert held.num_clients == 15 and held.train.x.dtype == np.uint8
     assert len(np.unique(held.true_groups)) == {"features": 15, "labels": 5}.get(kind, 4)
 

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from tests.short_runs import cohort_of
+from tffcl import registry
 from tffcl.algorithms.composed import SIGNATURES
-from tffcl.algorithms.trainings import TRAININGS
 from tffcl.errors import UserError
 from tffcl.lab.cli import explain
 from tffcl.lab.tasks import build as prepare
-from tffcl.lab.tasks import catalog, resolve
+from tffcl.lab.tasks import resolve
 from tffcl.lab.tasks.populations import build_population
+from tffcl.registry import AGGREGATIONS, TRAININGS
 
 TASK = pathlib.Path(__file__).parents[2] / "conformance" / "digits.toml"
 # What suits few clients and small models.
@@ -72,8 +73,8 @@ def test_any_signature_goes_with_any_training(composed, signature, training):
 
 
 def test_what_is_listed_is_what_there_is():
-    assert catalog.TRAININGS.keys() == TRAININGS.keys() and catalog.COMPOSED_SIGNATURES.keys() == SIGNATURES.keys()
-    for kind, names in (("trainings", TRAININGS), ("signatures", SIGNATURES), ("aggregations", catalog.AGGREGATIONS)):
+    assert registry.SIGNATURES.keys() == SIGNATURES.keys()
+    for kind, names in (("trainings", TRAININGS), ("signatures", SIGNATURES), ("aggregations", AGGREGATIONS)):
         for name in names:
             assert len(explain.explain(kind, name)) >= 2
     assert any("option (" in line and "difference, gradient" in line for line in explain.explain("trainings", "scaffold"))

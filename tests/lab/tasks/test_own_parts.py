@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tffcl
-from tffcl import references
+from tffcl import registry
 from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers
 from tffcl.lab.batches.run import run
@@ -136,7 +136,7 @@ def test_names_that_packages_have_registered(task, monkeypatch):
         return [importlib.metadata.EntryPoint(name, value, group) for name, value in found]
 
     monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-    references.registered.cache_clear()
+    registry.registered.cache_clear()
     named = {"builder": resolve.task_file.UNSET}
     overrides = {
         "model": {**named, "name": "my_net"},
@@ -151,4 +151,4 @@ def test_names_that_packages_have_registered(task, monkeypatch):
         with pytest.raises(UserError, match="unknown model 'my_nett'.*my_net"):
             resolve.resolve(task, "fedavg", overrides={**overrides, "model": {**named, "name": "my_nett"}})
     finally:
-        references.registered.cache_clear()
+        registry.registered.cache_clear()

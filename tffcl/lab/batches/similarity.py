@@ -14,9 +14,9 @@ from tffcl.clustering.projection import project
 from tffcl.display import Shown
 from tffcl.errors import unknown
 from tffcl.lab.tasks import build
-from tffcl.lab.tasks.catalog import SIGNATURES
 from tffcl.lab.tasks.populations import build_population
 from tffcl.lab.tasks.resolve import RunConfig, check_config
+from tffcl.registry import ALGORITHMS
 from tffcl.regular_files import replacing
 from tffcl.runs.summary import rand_index
 
@@ -112,7 +112,7 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
     """
     check_config("config", config)
     if config.method_source.clustering_builder is None:
-        before = {*SIGNATURES.values(), "composed"}
+        before = [name for name, row in ALGORITHMS.items() if row.clustering]
         raise unknown("algorithm that clusters before training", config.algorithm, before)
     federated = build.load_data(config, data_dir)
     model = build.build_model(config, federated)

@@ -15,6 +15,7 @@ from tffcl.errors import UserError, unknown
 from tffcl.json_files import MOST_TOML, read_json
 from tffcl.lab.tasks.plain_toml import read_toml
 from tffcl.lab.tasks.task_file import is_file, merged, task_directory, task_names
+from tffcl.registry import Row, add
 from tffcl.regular_files import read_text
 from tffcl.validation import Whole, check_value, types_of
 
@@ -158,15 +159,19 @@ def study_names() -> list[str]:
     return sorted(path.stem for path in study_directory().glob("*.toml"))
 
 
-def study_titles() -> dict[str, str]:
+def _rows() -> dict[str, Row]:
     """The title of every study, with how many of its cells can be run and how many have kept results, by name."""
-    titles = {}
+    found = {}
     for name in study_names():
         study = load_study(name)
         able = sum(not cell.missing for cell in study.cells)
         kept = _kept_cells(task_directory() / "results" / name) & {(cell.column, cell.row) for cell in study.cells}
-        titles[name] = f"{study.title} ({len(study.cells)} cells: {able} can be run, results of {len(kept) or 'none'} are kept)"
-    return titles
+        able = f"{able} can be run, results of {len(kept) or 'none'} are kept"
+        found[name] = Row(f"{study.title} ({len(study.cells)} cells: {able})")
+    return found
+
+
+add("studies", _rows)
 
 
 def _kept_cells(results: pathlib.Path) -> set[tuple[str, str]]:
@@ -196,7 +201,7 @@ def load_study(name: str | pathlib.Path) -> Study:
         if not is_file(path):
             if name and is_file(pathlib.Path(f"{name}.toml")):
                 raise UserError(f"unknown study {str(name)!r}; did you mean the file {name}.toml?")
-            raise unknown("study", str(name), study_names())
+            raise unknown("study", str(name), study_names(), listed="studies")
     try:
         contents = read_toml(read_text(path, MOST_TOML), path.name)
     except FileNotFoundError:

@@ -6,22 +6,22 @@ import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+from tffcl import registry
 from tffcl.lab.batches import study_files
 from tffcl.lab.datasets import federated
-from tffcl.lab.datasets import registry as data
-from tffcl.lab.tasks import catalog, resolve, task_file
+from tffcl.lab.tasks import resolve, task_file
 from tffcl.lab.tasks.encoder_data import ENCODERS, training_sets
 from tffcl.validation import describe, keys_of, types_of
 
 _NEEDED = (inspect.Parameter.empty, dataclasses.MISSING)
-_GIVEN = ("seed", "data_dir", "dataset")  # by the run, not by a task
+_GIVEN = ("dataset",)  # a partition's first parameter
 
 
 def explain(kind: str, name: str) -> list[str]:
     """Says what a task may set for something that `tffcl list` names.
 
     Args:
-      kind: One of those that `tffcl list` knows, e.g. "algorithms".
+      kind: One of `registry.kinds`, e.g. "algorithms".
       name: Of one of that kind.
 
     Returns:
@@ -30,17 +30,30 @@ def explain(kind: str, name: str) -> list[str]:
     Raises:
       UserError: For an unknown name.
     """
-    return list(_EXPLAINERS[kind](name))
+    row, also = registry.find(kind, name), _ALSO.get(kind, _nothing)
+    if kind in ("tasks", "studies", "encoders"):
+        return [*([row.summary] if kind == "encoders" else []), *also(name)]
+    table = f"algorithms.{name}" if kind == "algorithms" else registry.noun(kind)
+    if row.parameters:
+        keys = _settings(table, row.parameter_class())
+    elif kind in ("algorithms", "trainings", "aggregations") and not row.foreign:
+        keys = ["no keys of its own"]
+    else:
+        keys = _function(table, _signature_builder(name) if kind == "signatures" else row.builder(), registry.given(kind))
+    return [row.summary, *keys, *also(name)]
+
+
+def _nothing(name: str) -> Iterator[str]:
+    yield from ()
+
+
+def _signature_builder(name: str) -> Callable:
+    from tffcl.algorithms import composed
+
+    return composed.SIGNATURES[name].build
 
 
 def _algorithm(name: str) -> Iterator[str]:
-    entry = data.find("algorithm", catalog.ALGORITHMS, name)
-    yield entry.description
-    parameters = entry.parameter_class()
-    if parameters is None:
-        yield "no keys of its own"
-    else:
-        yield from _settings(f"algorithms.{name}", parameters)
     yield "It may also have its own values of [train]'s keys:"
     yield from _settings("train", resolve.TrainSettings)
 
@@ -77,53 +90,19 @@ def _task(name: str) -> Iterator[str]:
 
 
 def _dataset(name: str) -> Iterator[str]:
-    entry = data.find("data set", data.DATASETS, name)
-    yield entry.summary
-    yield from _function("dataset", entry.load())
     yield "It takes too, as every data set does:"
     loader = inspect.cleandoc(federated.load_federated.__doc__).split("dataset: ")[1].split("partition: ")[0]
     yield f"  {_for_users(' '.join(loader.split()))}"
 
 
-def _partition(name: str) -> Iterator[str]:
-    entry = data.find("partition", data.PARTITIONS, name)
-    yield entry.summary
-    yield from _function("partition", entry.load())
-
-
-def _model(name: str) -> Iterator[str]:
-    entry = data.find("model", catalog.MODELS, name)
-    yield entry.description
-    yield from _function("model", entry.builder(), catalog.GIVEN_TO_MODELS)
-
-
 def _signature(name: str) -> Iterator[str]:
     from tffcl.algorithms import composed
 
-    yield data.find("signature", catalog.COMPOSED_SIGNATURES, name)
-    kind = composed.SIGNATURES[name]
-    yield from _function("signature", kind.build, composed.GIVEN)
-    yield f"metrics: {', '.join({**kind.metrics, **composed.VECTOR_METRICS})}"
-
-
-def _training(name: str) -> Iterator[str]:
-    from tffcl.algorithms import trainings
-
-    yield data.find("training", catalog.TRAININGS, name)
-    parameters = trainings.TRAININGS[name].parameters
-    yield from _settings("training", parameters) if parameters else ["no keys of its own"]
-
-
-def _aggregation(name: str) -> Iterator[str]:
-    entry = data.find("aggregation", catalog.AGGREGATIONS, name)
-    yield entry.description
-    yield from _settings("aggregation", entry.parameter_class())
+    yield f"metrics: {', '.join({**composed.SIGNATURES[name].metrics, **composed.VECTOR_METRICS})}"
 
 
 def _encoder(name: str) -> Iterator[str]:
-    trained_on, description = data.find("encoder", ENCODERS, name)
-    yield description
-    yield f'the same as algorithms.flt.encoder = "{trained_on}"'
+    yield f'the same as algorithms.flt.encoder = "{ENCODERS[name][0]}"'
     from tffcl.lab.tasks.encoders import kept_encoders
 
     for path, told in kept_encoders():
@@ -134,9 +113,10 @@ def _encoder(name: str) -> Iterator[str]:
             yield f"kept: {path} ({size}, loss {told['loss']:.4f})"
 
 
-_EXPLAINERS = {
-    "algorithms": _algorithm, "tasks": _task, "datasets": _dataset, "partitions": _partition, "models": _model,
-    "signatures": _signature, "trainings": _training, "aggregations": _aggregation, "encoders": _encoder, "studies": _study,
+# What is said of a name beside its keys.
+_ALSO = {
+    "algorithms": _algorithm, "tasks": _task, "studies": _study, "datasets": _dataset, "signatures": _signature,
+    "encoders": _encoder,
 }  # fmt: skip
 
 
@@ -145,8 +125,8 @@ def _settings(table: str, settings: type) -> Iterator[str]:
     yield from _table(table, keys, types_of(settings), _told(settings.__doc__, "Attributes"))
 
 
-def _function(table: str, function: Callable, given: tuple[str, ...] = _GIVEN) -> Iterator[str]:
-    keys = {key: default for key, default in keys_of(function).items() if key not in given}
+def _function(table: str, function: Callable, given: tuple[str, ...]) -> Iterator[str]:
+    keys = {key: default for key, default in keys_of(function).items() if key not in (*_GIVEN, *given)}
     yield from _table(table, keys, types_of(function), _told(function.__doc__, "Args"))
 
 

@@ -1,44 +1,25 @@
 """What there is by name, a line each: `tffcl list`."""
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from tffcl import registry
 from tffcl.lab.batches import study_files
-from tffcl.lab.datasets import registry as data
-from tffcl.lab.tasks import catalog, task_file
-from tffcl.lab.tasks.encoder_data import ENCODERS
-from tffcl.references import registered
+from tffcl.lab.datasets import federated
+from tffcl.lab.tasks import encoder_data, task_file
+
+_LAB = (federated, encoder_data, task_file, study_files)  # importing them adds the lab's kinds to the registry
 
 
-def described() -> dict[str, Mapping[str, str]]:
-    """Returns for every kind of thing what there is, name to description, what installed packages register with it."""
-    found = {
-        "algorithms": {name: entry.description for name, entry in catalog.ALGORITHMS.items()},
-        "tasks": task_file.task_descriptions(),
-        "studies": study_files.study_titles(),
-        "datasets": {name: entry.summary for name, entry in data.DATASETS.items()},
-        "partitions": {name: entry.summary for name, entry in data.PARTITIONS.items()},
-        "models": {name: entry.description for name, entry in catalog.MODELS.items()},
-        "signatures": catalog.COMPOSED_SIGNATURES,
-        "trainings": catalog.TRAININGS,
-        "aggregations": {name: entry.description for name, entry in catalog.AGGREGATIONS.items()},
-        "encoders": {name: description for name, (_, description) in ENCODERS.items()},
-    }
-    for kind, known in found.items():
-        others = registered(kind.removesuffix("s")).items()
-        found[kind] = {**known, **{name: f"{value}, of an installed package" for name, value in others if name not in known}}
-    return found
-
-
-def listing(kind: str | None, kinds: tuple[str, ...]) -> Iterator[str]:
-    """Yields the lines of one kind, or of all of these under headings."""
-    everything = described()
-    for each in [kind] if kind else kinds:
+def listing(kind: str | None) -> Iterator[str]:
+    """Yields the names of one kind, with a line on each, or those of all kinds under headings."""
+    for each in [kind] if kind else registry.kinds():
         if not kind:
             yield f"{each}:"
-        width = max(map(len, everything[each]), default=0)
-        for name, description in everything[each].items():
-            yield f"  {name:<{width}}  {description}"
+        rows = registry.rows(each)
+        width = max(map(len, rows), default=0)
+        for name, row in rows.items():
+            yield f"  {name:<{width}}  {row.summary}"
 
 
 SHELLS = ("bash", "zsh")
@@ -69,22 +50,19 @@ def _name_values(parser: argparse.ArgumentParser):
     """Tells every option whose values have names what they are; none of this checks what a user gives."""
     import shtab
 
-    from tffcl.lab.cli.listing import described
-
-    names = described()
-    values = {
-        "task": names["tasks"],
-        "algorithm": names["algorithms"],
-        "algorithms": names["algorithms"],
-        "signature": names["signatures"],
-        "name": names["studies"],
-        "names": names["datasets"],
+    kinds = {
+        "task": "tasks",
+        "algorithm": "algorithms",
+        "algorithms": "algorithms",
+        "signature": "signatures",
+        "name": "studies",
+        "names": "datasets",
     }
     files = {"out": shtab.DIRECTORY, "to": shtab.DIRECTORY, "check": shtab.DIRECTORY, "data_dir": shtab.DIRECTORY}
     for command in _parsers(parser):
         for action in command._actions:
-            if action.dest in values and command.prog != "tffcl list":
-                action.choices = list(values[action.dest])
+            if action.dest in kinds and command.prog != "tffcl list":
+                action.choices = list(registry.rows(kinds[action.dest]))
             elif action.dest in files or action.dest == "file":
                 action.complete = files.get(action.dest, shtab.FILE)
 

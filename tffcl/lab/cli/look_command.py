@@ -43,12 +43,14 @@ def add_angles(parser):
 def similarity(options):
     """Says how alike the clients of a task are."""
     from tffcl.lab.batches import similarity
-    from tffcl.lab.tasks import catalog, resolve, task_file
+    from tffcl.lab.tasks import resolve, task_file
+    from tffcl.registry import COMPOSED, SIGNATURES
 
     name, overrides = options.signature, shared.overrides(options)
-    method = catalog.SIGNATURES.get(name, "composed")
-    if method == "composed":  # one that no method is named after, or a builder of the user's own
-        overrides = task_file.merged({"algorithms": {"composed": {"signature": name}}}, overrides)
+    method = SIGNATURES[name].method if name in SIGNATURES else ""
+    if not method:  # one that no method is named after, or a builder of the user's own
+        method = COMPOSED
+        overrides = task_file.merged({"algorithms": {method: {"signature": name}}}, overrides)
     resolved = resolve.resolve(options.task, method, seed=options.seed, overrides=overrides)
     out = options.out or f"runs/{shared.task_name(options.task)}/similarity/{name.replace(':', '.')}"
     print(similarity.similarity(resolved, out, data_dir=options.data_dir, map_clients=options.map))

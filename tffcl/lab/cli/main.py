@@ -8,6 +8,7 @@ import pathlib
 import signal
 import sys
 
+from tffcl import registry
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError, printable, tell, unknown
 from tffcl.lab.cli import (
@@ -24,9 +25,6 @@ from tffcl.lab.cli import (
 from tffcl.lab.reporting import formats
 from tffcl.runtime import memory
 
-_LISTS = (
-    "algorithms", "tasks", "studies", "datasets", "partitions", "models", "signatures", "trainings", "aggregations", "encoders",
-)  # fmt: skip
 _LONGEST = 500  # characters of what a user gave in a message
 
 
@@ -85,7 +83,8 @@ def _add_first_steps(commands):
     run_command.add_demo(demo)
 
     listing = _command(commands, "list", _list, "what there is, a line each")
-    listing.add_argument("what", nargs="?", choices=_LISTS, metavar=f"[{'|'.join(_LISTS)}]")
+    kinds = registry.kinds()
+    listing.add_argument("what", nargs="?", choices=kinds, metavar=f"[{'|'.join(kinds)}]")
     listing.add_argument("name", nargs="?", metavar="NAME", help="the keys that this one takes in a task file")
 
     init = _command(commands, "init", init_command.init, "a commented task file of your own, to start from")
@@ -298,7 +297,7 @@ def _report(options):
 def _list(options):
     from tffcl.lab.cli import explain, listing
 
-    lines = explain.explain(options.what, options.name) if options.name else listing.listing(options.what, _LISTS)
+    lines = explain.explain(options.what, options.name) if options.name else listing.listing(options.what)
     print("\n".join(lines))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from tffcl.errors import UserError
-from tffcl.lab.datasets import registry as catalog
+from tffcl.lab.datasets import catalog
 from tffcl.lab.datasets.core import Dataset, FederatedDataset, Images, Partition
 from tffcl.lab.datasets.distinct_images import pool
 from tffcl.lab.datasets.joined_datasets import mixture
@@ -13,8 +13,11 @@ from tffcl.lab.datasets.normalization import normalized
 from tffcl.lab.datasets.server_data import hold_out_server
 from tffcl.lab.datasets.subset import reduced
 from tffcl.lab.datasets.validation_split import hold_out_validation
-from tffcl.references import find_function, made_by
+from tffcl.registry import add, find_in_table, given, made_by
 from tffcl.validation import Whole, check_options, check_value, keys_of
+
+add("datasets", lambda: catalog.DATASETS, given=("data_dir",))
+add("partitions", lambda: catalog.PARTITIONS, given=("seed",))
 
 # Partitions of several sets at once, and how these become one.
 _MIXTURES = {"hybrid": {"labels": "common"}, "mix4": {"labels": "apart"}}
@@ -28,14 +31,14 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
     """Loads a data set and hands it out to clients.
 
     Args:
-      dataset: `name` (see `registry.DATASETS`), or `builder = "module:function"` that makes a `core.Dataset`, and options:
+      dataset: `name` (see `catalog.DATASETS`), or `builder = "module:function"` that makes a `core.Dataset`, and options:
         `normalization` ("pacfl", "unit", "half"), `subset` and `test_subset` (how many examples to keep),
         `server_examples` (how many of these the server has for itself, equally many of each class; 0 by default),
         `server_split` ("train": training images, which no client has then; "test": copies of test images), `validation` (the
         share of each client's training examples that is held out of training) and those of its loader. For the partitions
         hybrid and mix4, `names` instead of `name`: several sets; options then hold for each of them, but `server_examples` and
         `server_split` for all together.
-      partition: `name` (see `registry.PARTITIONS`), or `builder = "module:function"` of `(dataset, *, seed, ...)` that makes
+      partition: `name` (see `catalog.PARTITIONS`), or `builder = "module:function"` of `(dataset, *, seed, ...)` that makes
         a `core.Partition`, and the options of its function.
       seed: Decides subset, the server's images and partition.
       data_dir: Where data sets are; see `storage.resolve`.
@@ -45,15 +48,16 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
         missing or damaged, a client without training examples.
     """
     check_value("seed", seed, Whole)
-    name, function, rule = find_function("partition", _mapping("partition", partition), catalog.functions(catalog.PARTITIONS))
+    name, row, rule = find_in_table("partitions", _mapping("partition", partition))
+    function = row.builder()
     # Before the data is read: a mistyped option is answered at once.
-    rule = check_options(f"partition {name}", function, rule, given=("seed",))
+    rule = check_options(f"partition {name}", function, rule, given=given("partitions"))
     asked = dict(_mapping("dataset", dataset))
     for_server, for_validation = (_taken(asked, function) for function in _AFTERWARDS)
     mixing, also = _MIXTURES.get(name), [key for function in _AFTERWARDS for key in _options_of(function)]
     whole = load_dataset(asked, seed=seed, data_dir=data_dir, mixing=mixing, partition=name, also=also)
     whole, server = hold_out_server(whole, seed=seed, **for_server)
-    split = made_by("partition", name, function, Partition, whole, seed=seed, **rule)
+    split = made_by("partitions", name, function, Partition, whole, seed=seed, **rule)
     return hold_out_validation(federated(whole, split, name, server), seed=seed, **for_validation)
 
 
@@ -67,17 +71,17 @@ def check_settings(dataset: Mapping, partition: Mapping):
     for function in (*_AFTERWARDS, *_OF_EVERY_SET):
         _taken(asked, function)
     if "builder" not in _mapping("partition", partition):
-        name, function, rule = find_function("partition", partition, catalog.functions(catalog.PARTITIONS))
-        if name in catalog.PARTITIONS:
-            check_options(f"partition {name}", function, rule, given=("seed",), also=("name",))
+        name, row, rule = find_in_table("partitions", partition)
+        if not row.foreign:
+            check_options(f"partition {name}", row.builder(), rule, given=given("partitions"), also=("name",))
     names = asked.pop("names", None) if name in _MIXTURES else None
     if "builder" in asked or name in _MIXTURES and not isinstance(names, list):
         return
     common = [key for function in (*_AFTERWARDS, *_OF_EVERY_SET) for key in _options_of(function)]
     for table in [{**asked, "name": each} for each in names] if names else [asked]:
-        found, load, rest = find_function("dataset", table, catalog.functions(catalog.DATASETS))
-        if found in catalog.DATASETS:
-            check_options(f"dataset {found}", load, rest, given=("data_dir",), also=("name", *common))
+        found, row, rest = find_in_table("datasets", table)
+        if not row.foreign:
+            check_options(f"dataset {found}", row.builder(), rest, given=given("datasets"), also=("name", *common))
 
 
 def load_dataset(
@@ -116,11 +120,12 @@ def load_dataset(
 
 
 def _load_one(asked: Mapping, *, seed, data_dir, also) -> Dataset:
-    name, load, rest = find_function("dataset", asked, catalog.functions(catalog.DATASETS))
+    name, row, rest = find_in_table("datasets", asked)
+    load = row.builder()
     convention, size = (_taken(rest, function) for function in _OF_EVERY_SET)
     common = [key for function in _OF_EVERY_SET for key in _options_of(function)]
-    own = check_options(f"dataset {name}", load, rest, given=("data_dir",), also=(*common, *also))
-    loaded = made_by("dataset", name, load, Dataset, data_dir=data_dir, **own)
+    own = check_options(f"dataset {name}", load, rest, given=given("datasets"), also=(*common, *also))
+    loaded = made_by("datasets", name, load, Dataset, data_dir=data_dir, **own)
     return reduced(normalized(loaded, **convention), seed=seed, **size)
 
 

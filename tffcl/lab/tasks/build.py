@@ -1,7 +1,6 @@
 """From a configuration to the parts of a run: data, model, method."""
 
 import functools
-import inspect
 import json
 
 import numpy as np
@@ -15,12 +14,10 @@ from tffcl.clients.sampling import stream
 from tffcl.errors import UserError
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.tasks.attack_settings import OF_UPLOADS
-from tffcl.lab.tasks.catalog import AGGREGATIONS, MODELS, find_aggregation, find_model
 from tffcl.lab.tasks.resolve import RunConfig, TrainSettings
 from tffcl.models.flat import FlatModel
-from tffcl.references import made_by
+from tffcl.registry import aggregation, find_in_table, made_by
 from tffcl.runs import fingerprint
-from tffcl.validation import from_table
 
 
 @functools.lru_cache(maxsize=1)  # the runs of a comparison share it; two at a time could be too much memory
@@ -51,15 +48,15 @@ def build_model(config: RunConfig, federated) -> FlatModel:
     Raises:
       UserError: If a builder of the user's gives no `FlatModel`, or one of other examples or too few classes.
     """
-    name, build, options = find_model(config.model)
+    name, row, options = find_in_table("models", config.model)
     shape, classes = federated.train.x.shape[1:], federated.num_classes
     given = {
         "normalization": (np.asarray(federated.mean), np.asarray(federated.std)),
         "seed": stream(config.seed, "model"),
     }
-    if name in MODELS and not federated.train.are_images:
+    if not row.foreign and not federated.train.are_images:
         raise UserError(f"model {name} takes images; {federated.name} has {federated.train.x.dtype} {list(shape)}")
-    model = made_by("model", name, build, FlatModel, shape, classes, **given, **options)
+    model = made_by("models", name, row.builder(), FlatModel, shape, classes, **given, **options)
     takes, has = model.example_spec["x"], federated.train.x
     if (takes.dtype.as_numpy_dtype, tuple(takes.shape)) != (has.dtype.type, shape) or model.num_classes < classes:
         wanted = f"{takes.dtype.name} {takes.shape.as_list()} of {model.num_classes} classes"
@@ -126,11 +123,11 @@ def build_method(
         deployed: with fresh noise, and clients that are what they are.
     """
     given = _given(config, federated, data_dir, simulated=simulated)
-    aggregation = build_aggregation(config, model, simulated=simulated)
+    factory = build_aggregation(config, model, simulated=simulated)
     malicious = config.attack.malicious(federated.num_clients, config.seed)
     if simulated and len(malicious) and config.attack.kind in OF_UPLOADS:
-        aggregation = AttackedFactory(aggregation, config.attack.kind, malicious, config.attack.strength)
-    return config.method_source.build(model, local_training(config.train), config.method, given, aggregation)
+        factory = AttackedFactory(factory, config.attack.kind, malicious, config.attack.strength)
+    return config.method_source.build(model, local_training(config.train), config.method, given, factory)
 
 
 def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simulated: bool = False):
@@ -143,15 +140,14 @@ def build_aggregation(config: RunConfig, model: FlatModel | None = None, *, simu
     """
     if not config.aggregation:
         return None
-    name, build, options = find_aggregation(config.aggregation)
-    if name in AGGREGATIONS:
+    name, row, options = find_in_table("aggregations", config.aggregation)
+    if not row.foreign:
         given = {
             "seed": stream(config.seed, "aggregation") if simulated else None,
             "layers": None if model is None else layer_sizes(model),
         }
-        taken = {key: value for key, value in given.items() if key in inspect.signature(build).parameters}
-        return build(from_table(AGGREGATIONS[name].parameter_class(), options, "aggregation"), **taken)
-    factory = made_by("aggregation", name, build, None, **options)
+        return aggregation(name, **options, **{key: given[key] for key in row.takes})
+    factory = made_by("aggregations", name, row.builder(), None, **options)
     if factory is None:  # which stands for the plain mean, and is what a function without return gives
         wanted = 'an aggregation factory, or "mean"'
         raise UserError(f"aggregation {name} gave None; it must give {wanted}", table="aggregation", key="builder")

@@ -18,8 +18,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from tffcl import validation
-from tffcl.lab.tasks.catalog import ALGORITHMS, Entry
 from tffcl.lab.tasks.method_settings import MethodSource
+from tffcl.registry import ALGORITHMS, Row
 
 _LIGHT = "tffcl.clustering."  # NumPy and SciPy at most
 _OWN = "tffcl."  # all else of the package may import TensorFlow: only the text is read
@@ -42,10 +42,11 @@ def declared(source: MethodSource) -> MethodSource | None:
 @functools.cache
 def _declared(name: str) -> type | None:
     entry = ALGORITHMS[name]
-    if entry.parameters is None:
+    if not entry.parameters:
         return None
-    tree = _text_of(entry.module)
-    body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == entry.parameters).body
+    module, class_name = entry.parameters.split(":")
+    tree = _text_of(module)
+    body = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == class_name).body
     names, fields, constants = _Names(tree), [], {"renamed": {}, "alternatives": ()}
     for node in body:
         if not isinstance(node, ast.AnnAssign):
@@ -56,13 +57,14 @@ def _declared(name: str) -> type | None:
         kind = names.value(node.annotation, object)
         default = dataclasses.field() if node.value is None else dataclasses.field(default=None)
         fields.append((node.target.id, kind, default))
-    return dataclasses.make_dataclass(entry.parameters, fields, namespace=constants, frozen=True)
+    return dataclasses.make_dataclass(class_name, fields, namespace=constants, frozen=True)
 
 
-def declared_builder(entry: Entry) -> Callable:
+def declared_builder(entry: Row) -> Callable:
     """Returns a function that does nothing, with the options and types of those that an entry's builder has as its file declares them."""
-    tree = _text_of(entry.module)
-    found = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == entry.build)
+    module, build = entry.place.split(":")
+    tree = _text_of(module)
+    found = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == build)
     names, parameters = _Names(tree), []
     for argument in found.args.args:
         parameters.append(inspect.Parameter(argument.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tffcl.errors import UserError
+from tffcl.registry import Row, add
 
 # Those of the authors' code, where the paper says only "10 classes of CIFAR100" and "without any overlap with CIFAR10".
 _BESIDE_CIFAR10 = "11,20,22,31,37,51,54,65,86,90"
@@ -21,6 +22,9 @@ ENCODERS: Mapping[str, tuple[str, str]] = {
         "FLT's Enc2 for CIFAR-10: 20 classes of CIFAR-100 that CIFAR-10 has not; clients fine-tune it",
     ),
 }
+
+
+add("encoders", lambda: {name: Row(summary) for name, (_, summary) in ENCODERS.items()})
 
 
 def training_sets(encoder: str) -> list[tuple[str, tuple[int, ...]]]:

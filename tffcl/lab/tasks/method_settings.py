@@ -1,4 +1,4 @@
-"""Which method a table [algorithms.LABEL] means: one of the catalog, of an installed package, or a user's own builder."""
+"""Which method a table [algorithms.LABEL] means: one of the registry, of an installed package, or a user's own builder."""
 
 import dataclasses
 import functools
@@ -7,32 +7,17 @@ import pathlib
 from collections.abc import Callable, Mapping
 
 from tffcl.errors import UserError, unknown
-from tffcl.lab.tasks.catalog import ALGORITHMS
 from tffcl.lab.tasks.settings import TrainSettings
-from tffcl.references import load_reference, made_by, references_in, registered
+from tffcl.references import load_reference, references_in
+from tffcl.registry import ALGORITHMS, ANY, TRAININGS, given, made_by, registered, rows
 from tffcl.validation import Parameters, types_of
 
-GIVEN = (
-    "seed",
-    "server_images",
-    "encoder",
-    "find_encoder",
-    "noise_seed",
-    "aggregation",
-)  # what a run gives to a builder that takes it
 # Why a method takes no other aggregation.
 _NO_MEAN = "its server needs each client's upload, or has an aggregation of its own"
 _NO_PARAMETER = (
     "its builder has no parameter 'aggregation'; with `aggregation=None` among its parameters it is given the factory, e.g. for "
     "build_clustered_training(model, training, aggregation=aggregation)"
 )
-_NO_MEANS = {
-    "solo": "its clients upload nothing",
-    "cfl": "its server compares the clients' updates, so that it needs each of them",
-    "fedsem": "its server clusters the clients' models, so that it needs each of them",
-    "flis_dc": "its server clusters the clients' models in every round, so that it needs each of them",
-    "flt": "its server relates clients and mixes their models itself, for which it needs each model",
-}
 KEYS = ("method", "builder")  # of [algorithms.LABEL], beside the method's own
 
 
@@ -42,7 +27,7 @@ class MethodSource:
 
     Attributes:
       label: What it is called in this comparison, the name of its table.
-      base: A name in the catalog, or "module:function".
+      base: A name in the registry, or "module:function".
       directory: Where the modules of builders are looked for first; "" for nowhere.
     """
 
@@ -64,14 +49,14 @@ class MethodSource:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What the builder takes beside model, training and parameters, names in `GIVEN`."""
-        return ALGORITHMS[self.base].needs if self.base in ALGORITHMS else self._own_builder[2]
+        """What the builder takes beside model, training and parameters, see `registry.given`."""
+        row = ALGORITHMS.get(self.base)
+        return (*row.takes, *row.needs) if row else self._own_builder[2]
 
     @property
     def clustering_builder(self) -> Callable | None:
         """Builds the method's grouping before training; None for methods without."""
-        entry = ALGORITHMS.get(self.base)
-        return entry.clustering_builder() if entry is not None and entry.clustering else None
+        return ALGORITHMS[self.base].clustering_builder() if self.base in ALGORITHMS else None
 
     @property
     def _own_builder(self):
@@ -94,7 +79,7 @@ class MethodSource:
             if "aggregation" not in inspect.signature(self.builder).parameters:
                 raise self._takes_none()
             given = {**given, "aggregation": aggregation}
-        build = functools.partial(made_by, "algorithm", self.base, self.builder, None, model, training)
+        build = functools.partial(made_by, "algorithms", self.base, self.builder, None, model, training)
         if parameters is None:
             return build(**given)
         if isinstance(parameters, _Spread):
@@ -112,17 +97,15 @@ class MethodSource:
         name = aggregation.get("name")
         if not aggregation or name == "mean":
             return
-        if self.base in _NO_MEANS:
-            raise self._takes_none()
         training = table.get("training")
         training = training.get("name") if isinstance(training, Mapping) else training
-        if name == "dp" and "fednova" in (self.base, training):
-            raise UserError(
-                f"{self.label} with [aggregation] dp: FedNova's clients upload their numbers of steps beside the updates, which dp does "
-                "not hide; secure_sum hides both",
-                table="aggregation",
-                key="name",
-            )
+        for row in (ALGORITHMS.get(self.base), TRAININGS.get(training) if isinstance(training, str) else None):
+            if row is not None and ANY in row.refuses:
+                raise self._takes_none()
+            if row is not None and name in row.refuses:
+                raise UserError(
+                    f"{self.label} with [aggregation] {name}: {row.refuses[name]}", table="aggregation", key="name"
+                )
 
     def check_attack(self, attack: Mapping):
         """Raises UserError if clients cannot imitate a group's signature, since this method's tell none, see `attack_settings.AttackSettings`."""
@@ -136,7 +119,8 @@ class MethodSource:
             )
 
     def _takes_none(self) -> UserError:
-        why = _NO_MEANS.get(self.base, _NO_MEAN if self.base in ALGORITHMS else _NO_PARAMETER)
+        row = ALGORITHMS.get(self.base)
+        why = row.refuses.get(ANY, _NO_MEAN) if row else _NO_PARAMETER
         return UserError(f"{self.label} takes no [aggregation] and no [attack] on uploads: {why}", table="aggregation")
 
 
@@ -154,8 +138,8 @@ def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parame
             f"{reference} takes {inspect.signature(builder)}; it must take (model, training, ...), each key by its name"
         )
     hints = types_of(builder)
-    own = [each for each in parameters if each not in positional[:2] and each.name not in GIVEN]
-    needs = tuple(each.name for each in parameters if each.name in GIVEN)
+    own = [each for each in parameters if each not in positional[:2] and each.name not in given("algorithms")]
+    needs = tuple(each.name for each in parameters if each.name in given("algorithms"))
     classes = [hints.get(each.name) for each in own]
     if len(own) == 1 and isinstance(classes[0], type) and issubclass(classes[0], Parameters):
         return builder, classes[0], needs
@@ -208,7 +192,8 @@ def find_method(label: str, table: Mapping, directory: str = "", kind: str = "al
         raise UserError(f"{where}.method is {name!r}; it must be one name", table=where, key="method")
     if name in ALGORITHMS:
         return MethodSource(label, name, directory)
-    if name in registered("algorithm"):
-        return MethodSource(label, registered("algorithm")[name], directory)
+    if name in registered("algorithms"):
+        return MethodSource(label, registered("algorithms")[name], directory)
     kind, table_name, key = ("method", where, "method") if "method" in table else (kind, "algorithms", label)
-    raise unknown(kind, name, [*ALGORITHMS, *registered("algorithm")], table=table_name, key=key)
+    listed = "algorithms" if kind == "algorithm" else ""
+    raise unknown(kind, name, rows("algorithms"), listed=listed, table=table_name, key=key)

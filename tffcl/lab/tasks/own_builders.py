@@ -4,9 +4,9 @@ import pathlib
 from collections.abc import Mapping
 
 from tffcl.errors import UserError
-from tffcl.lab.tasks.catalog import AGGREGATIONS, GIVEN_TO_MODELS, MODELS, find_aggregation, find_model
 from tffcl.references import load_reference, references_in
-from tffcl.validation import check_options, from_table
+from tffcl.registry import MODELS, find_in_table, given, parameters_of
+from tffcl.validation import check_options
 
 _SECTIONS = ("dataset", "partition", "model", "aggregation")
 
@@ -14,18 +14,18 @@ _SECTIONS = ("dataset", "partition", "model", "aggregation")
 def check_model_keys(model: Mapping, *, keys: bool):
     """Checks [model]: its name, and with `keys` also its keys, which imports TensorFlow; UserError for what is not allowed."""
     if model.get("name") not in MODELS or keys:  # a name of ours is known without importing TensorFlow
-        name, build, options = find_model(model)
-        check_options(f"model {name}", build, options, given=GIVEN_TO_MODELS, also=("name",))
+        name, row, options = find_in_table("models", model)
+        check_options(f"model {name}", row.builder(), options, given=given("models"), also=("name",))
 
 
 def check_aggregation_keys(table: Mapping):
     """Checks [aggregation]; UserError for what is not allowed."""
-    if table and table != {"name": "mean"}:  # which needs no import
-        name, build, options = find_aggregation(table)
-        if name in AGGREGATIONS:
-            from_table(AGGREGATIONS[name].parameter_class(), options, "aggregation")
+    if table:
+        name, row, options = find_in_table("aggregations", table)
+        if row.foreign:
+            check_options(f"aggregation {name}", row.builder(), options, also=("name",))
         else:
-            check_options(f"aggregation {name}", build, options, also=("name",))
+            parameters_of(row, options, "aggregation")
 
 
 def check_trusted(values: Mapping, file: pathlib.Path, own: Mapping):

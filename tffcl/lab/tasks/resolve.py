@@ -13,7 +13,6 @@ from tffcl.lab.datasets.federated import check_settings
 from tffcl.lab.reporting.files import runs_below
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.attack_settings import AttackSettings
-from tffcl.lab.tasks.catalog import ALGORITHMS, GIVEN_TO_MODELS, MODELS, find_model
 from tffcl.lab.tasks.declared import declared, declared_builder
 from tffcl.lab.tasks.method_settings import KEYS, MethodSource, find_method
 from tffcl.lab.tasks.own_builders import check_aggregation_keys, check_model_keys, check_trusted, load_own_data
@@ -26,7 +25,7 @@ from tffcl.lab.tasks.settings import (
     NewcomerSettings,
     TrainSettings,
 )
-from tffcl.references import registered
+from tffcl.registry import ALGORITHMS, MODELS, find_in_table, given, registered
 from tffcl.regular_files import read_text
 from tffcl.runs.privacy import PrivacySettings
 from tffcl.validation import (
@@ -147,18 +146,15 @@ def _check_at_once(loaded: task_file.Task, source: MethodSource, seed: int, over
     contents = task_file.merged(loaded.contents, overrides)
     options = dict(contents["model"])
     name = options.pop("name", None)
-    if name not in (None, *MODELS, *registered("model")):
-        find_model(contents["model"])
+    if name not in (None, *MODELS, *registered("models")):
+        find_in_table("models", contents["model"])
     if name in MODELS and "builder" not in options:
-        check_options(f"model {name}", declared_builder(MODELS[name]), options, given=GIVEN_TO_MODELS, also=("name",))
+        check_options(f"model {name}", declared_builder(MODELS[name]), options, given=given("models"), also=("name",))
     check_settings(contents["dataset"], contents["partition"])
     source.check_aggregation(contents.get("algorithms", {}).get(source.label, {}), contents.get("aggregation", {}))
     source.check_attack(contents.get("attack", {}))
-    if (
-        source.base in ALGORITHMS
-        and ALGORITHMS[source.base].compares_on_server
-        and not contents["dataset"].get("server_examples")
-    ):
+    needs = ALGORITHMS[source.base].needs if source.base in ALGORITHMS else ()
+    if "server_images" in needs and not contents["dataset"].get("server_examples"):
         raise no_server_data()
     if light is not None:
         overrides = _with_todays_keys(overrides, light)
@@ -259,8 +255,7 @@ def _resolved(name: str, contents: Mapping, source: MethodSource, seed: int, ove
     train_keys = {field.name for field in dataclasses.fields(TrainSettings)}
     train = task_file.merged(contents.get("train", {}), {key: own[key] for key in own if key in train_keys}, "train")
     # A value given on the command line for all methods wins over the file's value for one of them.
-    given = (overrides.get("train", {}), overrides.get("algorithms", {}).get(label, {}))
-    for table in given:
+    for table in (overrides.get("train", {}), overrides.get("algorithms", {}).get(label, {})):
         wins = {key: value for key, value in table.items() if key in train_keys and value is not task_file.UNSET}
         train = task_file.merged(train, wins, "train")
     config = RunConfig(

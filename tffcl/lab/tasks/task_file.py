@@ -13,6 +13,7 @@ from tffcl.display import Shown
 from tffcl.errors import UserError, unknown
 from tffcl.json_files import MOST_TOML
 from tffcl.lab.tasks.plain_toml import read_toml
+from tffcl.registry import Row, add
 from tffcl.regular_files import read_text
 
 SECTIONS = (
@@ -101,9 +102,11 @@ def task_names() -> list[str]:
     return sorted(name.removesuffix(".toml") for name in os.listdir(task_directory()) if name.endswith(".toml"))
 
 
-def task_descriptions() -> dict[str, str]:
-    """The first line of every task's description, by name."""
-    return {name: load_task(name).contents.get("description", "").split("\n")[0] for name in task_names()}
+def _rows() -> dict[str, Row]:
+    return {name: Row(load_task(name).contents.get("description", "").split("\n")[0]) for name in task_names()}
+
+
+add("tasks", _rows)
 
 
 def named_algorithms(task: str | pathlib.Path) -> list[str]:
@@ -194,7 +197,7 @@ def _by_name(name: str, beside: pathlib.Path) -> pathlib.Path:
     if name not in task_names():
         if name and is_file(beside / f"{name}.toml"):
             raise UserError(f"unknown task {name!r}; did you mean the file {name}.toml?")
-        raise unknown("task", name, task_names())
+        raise unknown("task", name, task_names(), listed="tasks")
     return path
 
 

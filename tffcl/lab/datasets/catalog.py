@@ -1,0 +1,98 @@
+"""The names of data sets and partitions, rows of the lab in the registry. Imports nothing heavy."""
+
+from collections.abc import Mapping
+
+from tffcl.registry import Row
+
+_LOADERS = "tffcl.lab.datasets.loaders"
+_RULES = "tffcl.lab.datasets.partitions"
+
+DATASETS: Mapping[str, Row] = {
+    "digits": Row(
+        "8x8 grey digits that come with scikit-learn: 1,347 + 450, 10 classes; no network",
+        f"{_LOADERS}.digits:load_digits",
+    ),
+    "mnist": Row("28x28 grey digits: 60,000 + 10,000, 10 classes", f"{_LOADERS}.tfds_sets:load_mnist"),
+    "fashion_mnist": Row("28x28 grey clothes: 60,000 + 10,000, 10 classes", f"{_LOADERS}.tfds_sets:load_fashion_mnist"),
+    "cifar10": Row("32x32 colour photos: 50,000 + 10,000, 10 classes", f"{_LOADERS}.tfds_sets:load_cifar10"),
+    "cifar100": Row("32x32 colour photos: 50,000 + 10,000, 100 classes", f"{_LOADERS}.tfds_sets:load_cifar100"),
+    "svhn_cropped": Row(
+        "32x32 colour house numbers: 73,257 + 26,032, 10 classes", f"{_LOADERS}.tfds_sets:load_svhn_cropped"
+    ),
+    "emnist_balanced": Row(
+        "28x28 grey digits and letters: 112,800 + 18,800, 47 classes",
+        f"{_LOADERS}.tfds_sets:load_emnist_balanced",
+    ),
+    "emnist_letters": Row(
+        "28x28 grey letters, upper and lower case as one: 88,800 + 14,800, 26 classes",
+        f"{_LOADERS}.tfds_sets:load_emnist_letters",
+    ),
+    "femnist": Row(
+        "LEAF FEMNIST, 28x28 grey, with its 3,400 writers as clients; 62 classes, or 10 with only_digits",
+        f"{_LOADERS}.femnist:load_femnist",
+    ),
+    "usps": Row("16x16 grey digits of the US postal service: 7,291 + 2,007, 10 classes", f"{_LOADERS}.usps:load_usps"),
+    "celeba": Row(
+        "faces with 40 yes-or-no attributes, scaled down: 162,770 + 19,962, 2 classes",
+        f"{_LOADERS}.celeba:load_celeba",
+    ),
+    "npz": Row(
+        "your own file: x_train, y_train, x_test, y_test; with natural clients or not",
+        f"{_LOADERS}.npz:load_npz",
+    ),
+}
+
+PARTITIONS: Mapping[str, Row] = {
+    "iid": Row("equal parts of a shuffled set", f"{_RULES}.plain:iid"),
+    "label_skew": Row(
+        "each client holds a few classes (NIID-Bench; PACFL's and FLIS's 20 % and 30 %)",
+        f"{_RULES}.label_skew:label_skew",
+    ),
+    "dirichlet": Row(
+        "each class is shared out by Dirichlet(alpha) proportions (NIID-Bench)",
+        f"{_RULES}.dirichlet:dirichlet",
+    ),
+    "quantity_skew": Row("same labels, sizes by a power law", f"{_RULES}.plain:quantity_skew"),
+    "label_groups": Row(
+        "groups of clients hold groups of classes (StoCFL's pathological; FLT's scenarios 1 and 2)",
+        f"{_RULES}.label_groups:label_groups",
+    ),
+    "structured": Row(
+        "groups of 5 classes, half in equal and half in growing parts (FLT's scenario 4)",
+        f"{_RULES}.structured:structured",
+    ),
+    "rotated": Row(
+        "groups of clients whose images are turned by quarter turns (IFCA, StoCFL)",
+        f"{_RULES}.transformed:rotated",
+    ),
+    "shifted": Row("groups of clients whose labels are shifted (StoCFL)", f"{_RULES}.transformed:shifted"),
+    "shift_features": Row(
+        "P(X), level 1 to 8: groups of clients whose images are turned and tinted (FLUX, ANDA)",
+        f"{_RULES}.shifts:shift_features",
+    ),
+    "shift_labels": Row(
+        "P(Y), level 1 to 8: groups of clients hold fewer and fewer classes (FLUX, ANDA)",
+        f"{_RULES}.shifts:shift_labels",
+    ),
+    "shift_concept": Row(
+        "P(Y|X), level 1 to 8: groups of clients whose labels are swapped (FLUX, ANDA)",
+        f"{_RULES}.shifts:shift_concept",
+    ),
+    "shift_class_features": Row(
+        "P(X|Y), level 1 to 8: groups of clients in which the images of some classes are turned (FLUX, ANDA)",
+        f"{_RULES}.shifts:shift_class_features",
+    ),
+    "hybrid": Row(
+        "a group of clients per data set, labels in common (StoCFL: MNIST and Fashion-MNIST)",
+        f"{_RULES}.mixed:hybrid",
+    ),
+    "mix4": Row(
+        "USPS, CIFAR-10, SVHN, Fashion-MNIST: one of them per client, 40 labels (PACFL)",
+        f"{_RULES}.mixed:mix4",
+    ),
+    "by_owner": Row("natural clients: FEMNIST's writers, or an npz file's", f"{_RULES}.natural:by_owner"),
+    "by_attribute": Row(
+        "groups of clients hold images with one attribute each (PACFL: CelebA)",
+        f"{_RULES}.natural:by_attribute",
+    ),
+}

@@ -1,0 +1,501 @@
+"""Every name that a user can write, and what it stands for. Imports nothing heavy: `tffcl list` answers at once.
+
+The library's kinds stand here; the lab adds its own by `add`, installed packages theirs as entry points of the groups
+"tffcl.algorithms", "tffcl.models", "tffcl.datasets", "tffcl.partitions", "tffcl.signatures" and "tffcl.aggregations".
+"""
+
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tffcl.errors import UserError, unknown
+from tffcl.references import in_a_line, is_reference, load_reference
+from tffcl.validation import Parameters, from_table
+
+ANY = "any"  # a key of `Row.refuses`
+COMPOSED = "composed"  # the method that groups clients by any signature
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What a name stands for.
+
+    Attributes:
+      summary: What it is, one line.
+      place: What builds it, "module:function"; "" where nothing does, as for the plain mean.
+      parameters: The class of its keys in a task file, "module:class"; "" where its keys are the builder's keyword-only
+        parameters, or it has none.
+      takes: What its builder is given of a run, by name, where the run has it.
+      needs: The same of what it cannot do without.
+      clustering: What builds a method's grouping before training, "module:function"; "" for methods without.
+      refuses: Aggregations that a method or a training cannot have, with the reason; `ANY` stands for all but the mean.
+      method: The method that groups clients by a signature; "" for signatures that only composed methods have.
+      foreign: Where a builder that is not tffcl's own was named, for messages; "" for tffcl's own.
+    """
+
+    summary: str
+    place: str = ""
+    parameters: str = ""
+    takes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    clustering: str = ""
+    refuses: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    method: str = ""
+    foreign: str = ""
+
+    def builder(self) -> Callable:
+        """Imports what builds it."""
+        return load_reference(self.place, where=self.foreign) if self.foreign else _object(self.place)
+
+    def clustering_builder(self) -> Callable | None:
+        """Imports what builds its grouping before training; None for methods without."""
+        return _object(self.clustering) if self.clustering else None
+
+    def parameter_class(self) -> type[Parameters] | None:
+        """Imports the class of its keys; None if it has none."""
+        return _object(self.parameters) if self.parameters else None
+
+
+def _object(place: str) -> Any:
+    module, name = place.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+_METHODS = "tffcl.algorithms"
+_STEPS = {
+    "dp": "FedNova's clients upload their numbers of steps beside the updates, which dp does not hide; "
+    "secure_sum hides both"
+}
+
+ALGORITHMS: Mapping[str, Row] = {
+    "pacfl": Row(
+        "PACFL: clusters by principal angles between data subspaces, before training (AAAI 2023)",
+        f"{_METHODS}.pacfl:build_pacfl",
+        f"{_METHODS}.pacfl:PACFLParameters",
+        takes=("noise_seed",),
+        clustering=f"{_METHODS}.pacfl:build_clustering",
+    ),
+    COMPOSED: Row(
+        "a signature, a metric, a linkage and a local training of your choice, also where no paper has it",
+        f"{_METHODS}.composed:build_composed",
+        f"{_METHODS}.composed:ComposedParameters",
+        takes=("seed", "server_images", "find_encoder", "noise_seed"),
+        clustering=f"{_METHODS}.composed:build_clustering",
+    ),
+    "flis_dc": Row(
+        "FLIS (DC): joint clusters by inference similarity on server data, anew in every round (2022)",
+        f"{_METHODS}.flis_dc:build_flis_dc",
+        f"{_METHODS}.flis_dc:FLISDCParameters",
+        needs=("server_images",),
+        refuses={ANY: "its server clusters the clients' models in every round, so that it needs each of them"},
+    ),
+    "flis_hc": Row(
+        "FLIS (HC): hierarchical clusters by inference similarity on server data, after a warm-up (2022)",
+        f"{_METHODS}.flis_hc:build_flis_hc",
+        f"{_METHODS}.flis_hc:FLISHCParameters",
+        takes=("seed",),
+        needs=("server_images",),
+        clustering=f"{_METHODS}.flis_hc:build_clustering",
+    ),
+    "ifca": Row(
+        "IFCA: K models, every client takes the one of least loss (NeurIPS 2020)",
+        f"{_METHODS}.ifca:build_ifca",
+        f"{_METHODS}.ifca:IFCAParameters",
+        takes=("seed",),
+    ),
+    "flt": Row(
+        "FLT: clients related by what an encoder makes of their data, joint or disjoint clusters (TNNLS 2022)",
+        f"{_METHODS}.flt:build_flt",
+        f"{_METHODS}.flt:FLTParameters",
+        takes=("encoder", "seed", "noise_seed"),
+        clustering=f"{_METHODS}.flt:build_clustering",
+        refuses={ANY: "its server relates clients and mixes their models itself, for which it needs each model"},
+    ),
+    "pca_km_hc": Row(
+        "PCA+kM+HC: clusters by k-means centres of PCA projections, before training (FLT's baseline)",
+        f"{_METHODS}.pca_km_hc:build_pca_km_hc",
+        f"{_METHODS}.pca_km_hc:PCAKMHCParameters",
+        takes=("seed", "noise_seed"),
+        clustering=f"{_METHODS}.pca_km_hc:build_clustering",
+    ),
+    "cfl": Row(
+        "CFL: a cluster that stands still while members move is split by the cosines of their updates (TNNLS 2021)",
+        f"{_METHODS}.cfl:build_cfl",
+        f"{_METHODS}.cfl:CFLParameters",
+        refuses={ANY: "its server compares the clients' updates, so that it needs each of them"},
+    ),
+    "fedsem": Row(
+        "FedSEM: k-means on the clients' models in every round (2021)",
+        f"{_METHODS}.fedsem:build_fedsem",
+        f"{_METHODS}.fedsem:FedSEMParameters",
+        takes=("seed",),
+        refuses={ANY: "its server clusters the clients' models, so that it needs each of them"},
+    ),
+    "fedclust": Row(
+        "FedClust: clusters by the last layer's weights after a local warm-up (2024)",
+        f"{_METHODS}.fedclust:build_fedclust",
+        f"{_METHODS}.fedclust:FedClustParameters",
+        takes=("seed",),
+        clustering=f"{_METHODS}.fedclust:build_clustering",
+    ),
+    "clove": Row(
+        "CLoVE: K models, clients clustered by their losses under all of them in every round (2025)",
+        f"{_METHODS}.clove:build_clove",
+        f"{_METHODS}.clove:CLoVEParameters",
+        takes=("seed",),
+    ),
+    "flux": Row(
+        "FLUX: clusters by descriptors of the data under a warmed-up model; newcomers need no labels (NeurIPS 2025)",
+        f"{_METHODS}.flux:build_flux",
+        f"{_METHODS}.flux:FLUXParameters",
+    ),
+    "stocfl": Row(
+        "StoCFL: clusters merge by gradients at an anchor as clients become known, models held near a global one "
+        "(2023)",
+        f"{_METHODS}.stocfl:build_stocfl",
+        f"{_METHODS}.stocfl:StoCFLParameters",
+        takes=("seed", "noise_seed"),
+        clustering=f"{_METHODS}.stocfl:build_clustering",
+    ),
+    "fedprox": Row(
+        "FedProx: FedAvg whose local training is held near the global model (MLSys 2020)",
+        f"{_METHODS}.fedprox:build_fedprox",
+        f"{_METHODS}.fedprox:FedProxParameters",
+    ),
+    "fednova": Row(
+        "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",
+        f"{_METHODS}.fednova:build_fednova",
+        f"{_METHODS}.fednova:FedNovaParameters",
+        refuses=_STEPS,
+    ),
+    "scaffold": Row(
+        "SCAFFOLD: FedAvg whose local steps are corrected by control variates (ICML 2020)",
+        f"{_METHODS}.scaffold:build_scaffold",
+        f"{_METHODS}.scaffold:ScaffoldParameters",
+    ),
+    "lg_fedavg": Row(
+        "LG-FedAvg: clients keep their first layers and share the last ones (2020)",
+        f"{_METHODS}.lg_fedavg:build_lg_fedavg",
+        f"{_METHODS}.lg_fedavg:LGFedAvgParameters",
+    ),
+    "per_fedavg": Row(
+        "Per-FedAvg: a model from which one local step makes a good one (NeurIPS 2020)",
+        f"{_METHODS}.per_fedavg:build_per_fedavg",
+        f"{_METHODS}.per_fedavg:PerFedAvgParameters",
+    ),
+    "ditto": Row(
+        "Ditto: a personal model for every client, held near the global one (ICML 2021)",
+        f"{_METHODS}.ditto:build_ditto",
+        f"{_METHODS}.ditto:DittoParameters",
+    ),
+    "fedavg": Row("FedAvg: one global model (McMahan et al. 2017)", f"{_METHODS}.fedavg:build_fedavg"),
+    "solo": Row(
+        "SOLO: every client trains alone, nothing is sent",
+        f"{_METHODS}.solo:build_solo",
+        refuses={ANY: "its clients upload nothing"},
+    ),
+}
+
+# What clients tell before training, and what it is compared by.
+SIGNATURES: Mapping[str, Row] = {
+    "subspace": Row("the first singular vectors of the data (PACFL); by principal angles", method="pacfl"),
+    "inference": Row("what a warmed-up model says of the server's images (FLIS); by agreement", method="flis_hc"),
+    "pca_centres": Row(
+        "k-means centres of PCA projections (FLT's baseline); by distances of centres", method="pca_km_hc"
+    ),
+    "embedding": Row("k-means centres of an encoder's embeddings (FLT); by distances of centres", method="flt"),
+    "anchor_gradient": Row("the gradient at the initial model (StoCFL); by cosines", method="stocfl"),
+    "descriptors": Row("moments of the model's outputs, over all data and by class (FLUX)"),
+    "partial_weights": Row("the last layer's weights after a local warm-up (FedClust)", method="fedclust"),
+    "label_histogram": Row("the shares of the labels"),
+}
+
+# What a cluster's members do with its model; each builds an engine of `(model, training, [parameters,] *,
+# aggregation)`.
+TRAININGS: Mapping[str, Row] = {
+    "sgd": Row("plain SGD (FedAvg's)", f"{_METHODS}.clustered_training:build_clustered_training"),
+    "proximal": Row(
+        "held near the cluster's model (FedProx's)",
+        f"{_METHODS}.fedprox:build_proximal_training",
+        f"{_METHODS}.fedprox:FedProxParameters",
+    ),
+    "fednova": Row(
+        "updates are averaged per step's worth of training (FedNova's)",
+        f"{_METHODS}.fednova:build_normalized_training",
+        f"{_METHODS}.fednova:FedNovaParameters",
+        refuses=_STEPS,
+    ),
+    "scaffold": Row(
+        "steps are corrected by control variates (SCAFFOLD's)",
+        f"{_METHODS}.scaffold:build_controlled_training",
+        f"{_METHODS}.scaffold:ScaffoldParameters",
+    ),
+    "ditto": Row(
+        "a model of the client's own beside the cluster's, held near it (Ditto's)",
+        f"{_METHODS}.ditto:build_personal_training",
+        f"{_METHODS}.ditto:DittoParameters",
+    ),
+    "lg_fedavg": Row(
+        "some layers stay with the client, the others are shared (LG-FedAvg's)",
+        f"{_METHODS}.lg_fedavg:build_partly_shared_training",
+        f"{_METHODS}.lg_fedavg:LGFedAvgParameters",
+    ),
+    "per_fedavg": Row(
+        "a start from which one step of adaptation makes a good model (Per-FedAvg's)",
+        f"{_METHODS}.per_fedavg:build_meta_training",
+        f"{_METHODS}.per_fedavg:PerFedAvgParameters",
+    ),
+}
+
+_FACTORIES, _KEYS = "tffcl.aggregators", "tffcl.aggregators.parameters"
+
+# How the updates inside a cluster are aggregated; each builds a factory of `([parameters,] *, ...)`.
+AGGREGATIONS: Mapping[str, Row] = {
+    "mean": Row("the mean, weighted by examples"),
+    "uniform_mean": Row(
+        "the plain mean of the clients' models, each counts the same",
+        f"{_FACTORIES}.clustered_mean:UniformClusteredMeanFactory",
+    ),
+    "secure_sum": Row(
+        "the mean, weighted by examples, by secure sums: the server sees no client's update",
+        f"{_FACTORIES}.secure_mean:SecureClusteredMeanFactory",
+        f"{_KEYS}:SecureSumParameters",
+    ),
+    "dp": Row(
+        "differentially private: clipped updates, noised sums and counts",
+        f"{_FACTORIES}.private_mean:PrivateClusteredMeanFactory",
+        f"{_KEYS}:DPParameters",
+        takes=("seed",),
+    ),
+    "compression": Row(
+        "updates in few bits, with a range for each layer",
+        f"{_FACTORIES}.compressed_mean:CompressedClusteredMeanFactory",
+        f"{_KEYS}:CompressionParameters",
+        takes=("seed", "layers"),
+    ),
+    "robust": Row(
+        "against malicious clients: clipping, median, trimmed mean or multi-Krum; not private",
+        f"{_FACTORIES}.robust_means:build_robust_mean",
+        f"{_KEYS}:RobustParameters",
+    ),
+}
+
+MODELS: Mapping[str, Row] = {
+    "lenet5": Row(
+        "LeNet-5, 44,426 parameters on 28x28x1 with 10 classes (PACFL Table 10)", "tffcl.models.lenet5:build_lenet5"
+    ),
+    "mlp": Row(
+        "one hidden layer of `hidden` ReLU units, default 200: 159,010 parameters on 28x28x1 with 10 classes; "
+        "any image size",
+        "tffcl.models.mlp:build_mlp",
+    ),
+    "resnet9": Row(
+        "ResNet-9 with GroupNorm, 6,621,540 parameters on 32x32x3 with 100 classes (PACFL Table 11)",
+        "tffcl.models.resnet9:build_resnet9",
+    ),
+    "leaf_cnn": Row(
+        "LEAF's CNN, 6,603,710 parameters on 28x28x1 with 62 classes (FLT, scenarios 3 and 4)",
+        "tffcl.models.leaf_cnn:build_leaf_cnn",
+    ),
+    "stocfl_femnist_cnn": Row(
+        "StoCFL's CNN with dropout for FEMNIST, 1,206,590 parameters on 28x28x1 with 62 classes",
+        "tffcl.models.stocfl_femnist_cnn:build_stocfl_femnist_cnn",
+    ),
+    "stocfl_cifar_cnn": Row(
+        "StoCFL's CNN for CIFAR-10, 52,202 parameters on 32x32x3 with 10 classes (62,006 with `dense_layers` 3)",
+        "tffcl.models.stocfl_cifar_cnn:build_stocfl_cifar_cnn",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of names.
+
+    Attributes:
+      rows: Returns name to what it stands for.
+      given: What a run gives to the builders of this kind, which a task file may not.
+    """
+
+    rows: Callable[[], Mapping[str, Row]]
+    given: tuple[str, ...] = ()
+
+
+_KINDS: dict[str, Kind] = {
+    "algorithms": Kind(
+        lambda: ALGORITHMS, ("seed", "server_images", "encoder", "find_encoder", "noise_seed", "aggregation")
+    ),
+    "models": Kind(lambda: MODELS, ("input_shape", "num_classes", "normalization", "seed")),
+    "signatures": Kind(
+        lambda: SIGNATURES, ("training", "seed", "server_images", "find_encoder", "noise_seed")
+    ),
+    "trainings": Kind(lambda: TRAININGS),
+    "aggregations": Kind(lambda: AGGREGATIONS, ("seed", "layers")),
+}
+
+
+def add(kind: str, rows: Callable[[], Mapping[str, Row]], *, given: tuple[str, ...] = ()):
+    """Adds a kind of names, or replaces it.
+
+    Args:
+      kind: As `tffcl list` calls it, e.g. "datasets".
+      rows: See `Kind`.
+      given: See `Kind`.
+    """
+    _KINDS[kind] = Kind(rows, given)
+
+
+def kinds() -> tuple[str, ...]:
+    """The kinds of names that there are, as `tffcl list` calls them."""
+    return tuple(_KINDS)
+
+
+def given(kind: str) -> tuple[str, ...]:
+    """What a run gives to the builders of a kind, see `Kind`."""
+    return _KINDS[kind].given
+
+
+def noun(kind: str) -> str:
+    """One of a kind: "algorithm" for "algorithms"; also the table of a task file that names one."""
+    return "study" if kind == "studies" else kind.removesuffix("s")
+
+
+def rows(kind: str) -> dict[str, Row]:
+    """Returns all names of a kind, tffcl's own before those of installed packages."""
+    found = dict(_KINDS[kind].rows())
+    for name, place in registered(kind).items():
+        found.setdefault(name, Row(f"{place}, of an installed package", place, foreign=f"{noun(kind)} {name}"))
+    return found
+
+
+@functools.cache
+def registered(kind: str) -> Mapping[str, str]:
+    """Returns what installed packages have registered as entry points of a kind's group, name to "module:function"."""
+    return {each.name: each.value for each in importlib.metadata.entry_points(group=f"tffcl.{kind}")}
+
+
+def find(kind: str, name: object, *, table: str | None = None, key: str | None = None) -> Row:
+    """Returns what a name stands for.
+
+    Args:
+      kind: See `kinds`.
+      name: What the user gave.
+      table: See `UserError`.
+      key: See `UserError`.
+
+    Raises:
+      UserError: If there is no such name; says the nearest one.
+    """
+    known = rows(kind)
+    if not isinstance(name, str) or name not in known:
+        raise unknown(noun(kind), name, known, listed=kind, table=table, key=key)
+    return known[name]
+
+
+def find_in_table(kind: str, table: Mapping) -> tuple[str, Row, dict]:
+    """Finds what a table of a task file means.
+
+    Args:
+      kind: See `kinds`; the table's name is one of that kind.
+      table: Its `name` is a name of that kind, or its `builder` is "module:function"; the other keys are options.
+
+    Returns:
+      `(name, row, options)`, the name for messages.
+
+    Raises:
+      UserError: For an unknown name, a builder that cannot be imported, both or neither of the two.
+    """
+    options, one = dict(table), noun(kind)
+    name, builder = options.pop("name", None), options.pop("builder", None)
+    if builder is not None and name is not None:
+        raise UserError(f"{one} has name and builder; give one of the two", table=one, key="builder")
+    if builder is not None:
+        row = Row("", builder, foreign=f"{one}.builder")
+        row.builder()  # which says what is wrong with it
+        return builder, row, options
+    if name is None:
+        raise UserError(f"{one} has no 'name' (allowed: {', '.join(sorted(rows(kind)))})")
+    return name, find(kind, name, table=one, key="name"), options
+
+
+def parameters_of(row: Row, values: Mapping, where: str) -> Parameters | None:
+    """Makes the parameters of what a name stands for.
+
+    Args:
+      row: It.
+      values: The user's keys.
+      where: Name of their table, for messages.
+
+    Returns:
+      None if it has none.
+
+    Raises:
+      UserError: For an unknown key or a wrong value.
+    """
+    cls = row.parameter_class()
+    if cls is not None:
+        return from_table(cls, values, where)
+    if values:
+        found = sorted(values)
+        raise UserError(f"{where} has no parameters; found {', '.join(found)}", table=where, key=found[0])
+    return None
+
+
+def made_by(kind: str, name: str, function: Callable, wanted: type | None, /, *args, **kwargs):
+    """Returns what a builder of a row makes.
+
+    Args:
+      kind: See `kinds`.
+      name: As `find_in_table` gave it.
+      function: The row's builder.
+      wanted: What it must make; None for anything.
+      *args: For the function.
+      **kwargs: For the function; `seed`, `data_dir` and `normalization` only if it takes them.
+
+    Raises:
+      UserError: If the function is the user's and fails, or makes something else.
+    """
+    taken, one = inspect.signature(function).parameters, noun(kind)
+    optional = ("seed", "data_dir", "normalization")
+    kwargs = {key: value for key, value in kwargs.items() if key in taken or key not in optional}
+    try:
+        made = function(*args, **kwargs)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a user's own function raises
+        if not is_reference(name) and name not in registered(kind):
+            raise
+        reason = in_a_line(error, getattr(sys.modules.get(function.__module__), "__file__", None))
+        raise UserError(f"{one} {name} failed: {reason}", table=one, key="builder") from error
+    if wanted is not None and not isinstance(made, wanted):
+        made = type(made).__name__
+        raise UserError(f"{one} {name} gave {made}; it must give a tffcl.{wanted.__name__}", table=one, key="builder")
+    return made
+
+
+def aggregation(name: str, **options):
+    """Builds an aggregation by its name, for `aggregation=` of the methods' builders.
+
+    Args:
+      name: "mean", "uniform_mean", "secure_sum", "dp", "compression" or "robust".
+      **options: The keys of its table in a task file, see `tffcl list aggregations NAME`. With "dp" and "compression"
+        also `seed`: then their randomness repeats, as simulations need it and deployments must not have it. With
+        "compression" also `layers`, the number of parameters in each part that has a range of its own.
+
+    Returns:
+      A weighted aggregation factory over keyed uploads; None for the mean, which methods take by themselves.
+
+    Raises:
+      UserError: For an unknown name or key, or a wrong value.
+    """
+    row = find("aggregations", name, table="aggregation", key="name")
+    taken = {key: options.pop(key) for key in row.takes if key in options}
+    parameters = parameters_of(row, options, "aggregation")
+    if not row.place:
+        return None
+    return row.builder()(*(() if parameters is None else (parameters,)), **taken)
