@@ -66,140 +66,145 @@ def _object(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-_METHODS = "tffcl.algorithms"
 _STEPS = {
     "dp": "FedNova's clients upload their numbers of steps beside the updates, which dp does not hide; "
     "secure_sum hides both"
 }
 
-ALGORITHMS: Mapping[str, Row] = {
-    "pacfl": Row(
-        "PACFL: clusters by principal angles between data subspaces, before training (AAAI 2023)",
-        f"{_METHODS}.pacfl:build_pacfl",
-        f"{_METHODS}.pacfl:PACFLParameters",
-        takes=("noise_seed",),
-        clustering=f"{_METHODS}.pacfl:build_clustering",
-    ),
-    COMPOSED: Row(
-        "a signature, a metric, a linkage and a local training of your choice, also where no paper has it",
-        f"{_METHODS}.composed:build_composed",
-        f"{_METHODS}.composed:ComposedParameters",
-        takes=("seed", "server_images", "find_encoder", "noise_seed"),
-        clustering=f"{_METHODS}.composed:build_clustering",
-    ),
-    "flis_dc": Row(
-        "FLIS (DC): joint clusters by inference similarity on server data, anew in every round (2022)",
-        f"{_METHODS}.flis_dc:build_flis_dc",
-        f"{_METHODS}.flis_dc:FLISDCParameters",
-        needs=("server_images",),
-        refuses={ANY: "its server clusters the clients' models in every round, so that it needs each of them"},
-    ),
-    "flis_hc": Row(
-        "FLIS (HC): hierarchical clusters by inference similarity on server data, after a warm-up (2022)",
-        f"{_METHODS}.flis_hc:build_flis_hc",
-        f"{_METHODS}.flis_hc:FLISHCParameters",
-        takes=("seed",),
-        needs=("server_images",),
-        clustering=f"{_METHODS}.flis_hc:build_clustering",
-    ),
-    "ifca": Row(
-        "IFCA: K models, every client takes the one of least loss (NeurIPS 2020)",
-        f"{_METHODS}.ifca:build_ifca",
-        f"{_METHODS}.ifca:IFCAParameters",
-        takes=("seed",),
-    ),
-    "flt": Row(
-        "FLT: clients related by what an encoder makes of their data, joint or disjoint clusters (TNNLS 2022)",
-        f"{_METHODS}.flt:build_flt",
-        f"{_METHODS}.flt:FLTParameters",
-        takes=("encoder", "seed", "noise_seed"),
-        clustering=f"{_METHODS}.flt:build_clustering",
-        refuses={ANY: "its server relates clients and mixes their models itself, for which it needs each model"},
-    ),
-    "pca_km_hc": Row(
-        "PCA+kM+HC: clusters by k-means centres of PCA projections, before training (FLT's baseline)",
-        f"{_METHODS}.pca_km_hc:build_pca_km_hc",
-        f"{_METHODS}.pca_km_hc:PCAKMHCParameters",
-        takes=("seed", "noise_seed"),
-        clustering=f"{_METHODS}.pca_km_hc:build_clustering",
-    ),
-    "cfl": Row(
-        "CFL: a cluster that stands still while members move is split by the cosines of their updates (TNNLS 2021)",
-        f"{_METHODS}.cfl:build_cfl",
-        f"{_METHODS}.cfl:CFLParameters",
-        refuses={ANY: "its server compares the clients' updates, so that it needs each of them"},
-    ),
-    "fedsem": Row(
-        "FedSEM: k-means on the clients' models in every round (2021)",
-        f"{_METHODS}.fedsem:build_fedsem",
-        f"{_METHODS}.fedsem:FedSEMParameters",
-        takes=("seed",),
-        refuses={ANY: "its server clusters the clients' models, so that it needs each of them"},
-    ),
-    "fedclust": Row(
-        "FedClust: clusters by the last layer's weights after a local warm-up (2024)",
-        f"{_METHODS}.fedclust:build_fedclust",
-        f"{_METHODS}.fedclust:FedClustParameters",
-        takes=("seed",),
-        clustering=f"{_METHODS}.fedclust:build_clustering",
-    ),
-    "clove": Row(
-        "CLoVE: K models, clients clustered by their losses under all of them in every round (2025)",
-        f"{_METHODS}.clove:build_clove",
-        f"{_METHODS}.clove:CLoVEParameters",
-        takes=("seed",),
-    ),
-    "flux": Row(
-        "FLUX: clusters by descriptors of the data under a warmed-up model; newcomers need no labels (NeurIPS 2025)",
-        f"{_METHODS}.flux:build_flux",
-        f"{_METHODS}.flux:FLUXParameters",
-    ),
-    "stocfl": Row(
-        "StoCFL: clusters merge by gradients at an anchor as clients become known, models held near a global one "
-        "(2023)",
-        f"{_METHODS}.stocfl:build_stocfl",
-        f"{_METHODS}.stocfl:StoCFLParameters",
-        takes=("seed", "noise_seed"),
-        clustering=f"{_METHODS}.stocfl:build_clustering",
-    ),
-    "fedprox": Row(
-        "FedProx: FedAvg whose local training is held near the global model (MLSys 2020)",
-        f"{_METHODS}.fedprox:build_fedprox",
-        f"{_METHODS}.fedprox:FedProxParameters",
-    ),
-    "fednova": Row(
-        "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",
-        f"{_METHODS}.fednova:build_fednova",
-        f"{_METHODS}.fednova:FedNovaParameters",
-        refuses=_STEPS,
-    ),
-    "scaffold": Row(
-        "SCAFFOLD: FedAvg whose local steps are corrected by control variates (ICML 2020)",
-        f"{_METHODS}.scaffold:build_scaffold",
-        f"{_METHODS}.scaffold:ScaffoldParameters",
-    ),
-    "lg_fedavg": Row(
-        "LG-FedAvg: clients keep their first layers and share the last ones (2020)",
-        f"{_METHODS}.lg_fedavg:build_lg_fedavg",
-        f"{_METHODS}.lg_fedavg:LGFedAvgParameters",
-    ),
-    "per_fedavg": Row(
-        "Per-FedAvg: a model from which one local step makes a good one (NeurIPS 2020)",
-        f"{_METHODS}.per_fedavg:build_per_fedavg",
-        f"{_METHODS}.per_fedavg:PerFedAvgParameters",
-    ),
-    "ditto": Row(
-        "Ditto: a personal model for every client, held near the global one (ICML 2021)",
-        f"{_METHODS}.ditto:build_ditto",
-        f"{_METHODS}.ditto:DittoParameters",
-    ),
-    "fedavg": Row("FedAvg: one global model (McMahan et al. 2017)", f"{_METHODS}.fedavg:build_fedavg"),
-    "solo": Row(
-        "SOLO: every client trains alone, nothing is sent",
-        f"{_METHODS}.solo:build_solo",
-        refuses={ANY: "its clients upload nothing"},
-    ),
-}
+
+def _method(name: str, summary: str, keys: str = "", *, clusters: bool = False, **columns) -> tuple[str, Row]:
+    """A method of a file of its name and its row; `clusters` says that it groups clients before training."""
+    module = f"tffcl.algorithms.{name}"
+    clustering = f"{module}:build_clustering" if clusters else ""
+    return name, Row(summary, f"{module}:build_{name}", keys and f"{module}:{keys}", clustering=clustering, **columns)
+
+
+ALGORITHMS: Mapping[str, Row] = dict(
+    [
+        _method(
+            "pacfl",
+            "PACFL: clusters by principal angles between data subspaces, before training (AAAI 2023)",
+            "PACFLParameters",
+            takes=("noise_seed",),
+            clusters=True,
+        ),
+        _method(
+            "composed",
+            "a signature, a metric, a linkage and a local training of your choice, also where no paper has it",
+            "ComposedParameters",
+            takes=("seed", "server_images", "find_encoder", "noise_seed"),
+            clusters=True,
+        ),
+        _method(
+            "flis_dc",
+            "FLIS (DC): joint clusters by inference similarity on server data, anew in every round (2022)",
+            "FLISDCParameters",
+            needs=("server_images",),
+            refuses={ANY: "its server clusters the clients' models in every round, so that it needs each of them"},
+        ),
+        _method(
+            "flis_hc",
+            "FLIS (HC): hierarchical clusters by inference similarity on server data, after a warm-up (2022)",
+            "FLISHCParameters",
+            takes=("seed",),
+            needs=("server_images",),
+            clusters=True,
+        ),
+        _method(
+            "ifca",
+            "IFCA: K models, every client takes the one of least loss (NeurIPS 2020)",
+            "IFCAParameters",
+            takes=("seed",),
+        ),
+        _method(
+            "flt",
+            "FLT: clients related by what an encoder makes of their data, joint or disjoint clusters (TNNLS 2022)",
+            "FLTParameters",
+            takes=("encoder", "seed", "noise_seed"),
+            clusters=True,
+            refuses={ANY: "its server relates clients and mixes their models itself, for which it needs each model"},
+        ),
+        _method(
+            "pca_km_hc",
+            "PCA+kM+HC: clusters by k-means centres of PCA projections, before training (FLT's baseline)",
+            "PCAKMHCParameters",
+            takes=("seed", "noise_seed"),
+            clusters=True,
+        ),
+        _method(
+            "cfl",
+            "CFL: a cluster that stands still while members move is split by the cosines of their updates (TNNLS 2021)",
+            "CFLParameters",
+            refuses={ANY: "its server compares the clients' updates, so that it needs each of them"},
+        ),
+        _method(
+            "fedsem",
+            "FedSEM: k-means on the clients' models in every round (2021)",
+            "FedSEMParameters",
+            takes=("seed",),
+            refuses={ANY: "its server clusters the clients' models, so that it needs each of them"},
+        ),
+        _method(
+            "fedclust",
+            "FedClust: clusters by the last layer's weights after a local warm-up (2024)",
+            "FedClustParameters",
+            takes=("seed",),
+            clusters=True,
+        ),
+        _method(
+            "clove",
+            "CLoVE: K models, clients clustered by their losses under all of them in every round (2025)",
+            "CLoVEParameters",
+            takes=("seed",),
+        ),
+        _method(
+            "flux",
+            "FLUX: clusters by descriptors of the data under a warmed-up model; newcomers need no labels (NeurIPS 2025)",
+            "FLUXParameters",
+        ),
+        _method(
+            "stocfl",
+            "StoCFL: clusters merge by gradients at an anchor as clients become known, models held near a global one "
+            "(2023)",
+            "StoCFLParameters",
+            takes=("seed", "noise_seed"),
+            clusters=True,
+        ),
+        _method(
+            "fedprox",
+            "FedProx: FedAvg whose local training is held near the global model (MLSys 2020)",
+            "FedProxParameters",
+        ),
+        _method(
+            "fednova",
+            "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",
+            "FedNovaParameters",
+            refuses=_STEPS,
+        ),
+        _method(
+            "scaffold",
+            "SCAFFOLD: FedAvg whose local steps are corrected by control variates (ICML 2020)",
+            "ScaffoldParameters",
+        ),
+        _method(
+            "lg_fedavg",
+            "LG-FedAvg: clients keep their first layers and share the last ones (2020)",
+            "LGFedAvgParameters",
+        ),
+        _method(
+            "per_fedavg",
+            "Per-FedAvg: a model from which one local step makes a good one (NeurIPS 2020)",
+            "PerFedAvgParameters",
+        ),
+        _method(
+            "ditto", "Ditto: a personal model for every client, held near the global one (ICML 2021)", "DittoParameters"
+        ),
+        _method("fedavg", "FedAvg: one global model (McMahan et al. 2017)"),
+        _method(
+            "solo", "SOLO: every client trains alone, nothing is sent", refuses={ANY: "its clients upload nothing"}
+        ),
+    ]
+)
 
 # What clients tell before training, and what it is compared by.
 SIGNATURES: Mapping[str, Row] = {
@@ -218,37 +223,37 @@ SIGNATURES: Mapping[str, Row] = {
 # What a cluster's members do with its model; each builds an engine of `(model, training, [parameters,] *,
 # aggregation)`.
 TRAININGS: Mapping[str, Row] = {
-    "sgd": Row("plain SGD (FedAvg's)", f"{_METHODS}.clustered_training:build_clustered_training"),
+    "sgd": Row("plain SGD (FedAvg's)", "tffcl.algorithms.clustered_training:build_clustered_training"),
     "proximal": Row(
         "held near the cluster's model (FedProx's)",
-        f"{_METHODS}.fedprox:build_proximal_training",
-        f"{_METHODS}.fedprox:FedProxParameters",
+        "tffcl.algorithms.fedprox:build_proximal_training",
+        "tffcl.algorithms.fedprox:FedProxParameters",
     ),
     "fednova": Row(
         "updates are averaged per step's worth of training (FedNova's)",
-        f"{_METHODS}.fednova:build_normalized_training",
-        f"{_METHODS}.fednova:FedNovaParameters",
+        "tffcl.algorithms.fednova:build_normalized_training",
+        "tffcl.algorithms.fednova:FedNovaParameters",
         refuses=_STEPS,
     ),
     "scaffold": Row(
         "steps are corrected by control variates (SCAFFOLD's)",
-        f"{_METHODS}.scaffold:build_controlled_training",
-        f"{_METHODS}.scaffold:ScaffoldParameters",
+        "tffcl.algorithms.scaffold:build_controlled_training",
+        "tffcl.algorithms.scaffold:ScaffoldParameters",
     ),
     "ditto": Row(
         "a model of the client's own beside the cluster's, held near it (Ditto's)",
-        f"{_METHODS}.ditto:build_personal_training",
-        f"{_METHODS}.ditto:DittoParameters",
+        "tffcl.algorithms.ditto:build_personal_training",
+        "tffcl.algorithms.ditto:DittoParameters",
     ),
     "lg_fedavg": Row(
         "some layers stay with the client, the others are shared (LG-FedAvg's)",
-        f"{_METHODS}.lg_fedavg:build_partly_shared_training",
-        f"{_METHODS}.lg_fedavg:LGFedAvgParameters",
+        "tffcl.algorithms.lg_fedavg:build_partly_shared_training",
+        "tffcl.algorithms.lg_fedavg:LGFedAvgParameters",
     ),
     "per_fedavg": Row(
         "a start from which one step of adaptation makes a good model (Per-FedAvg's)",
-        f"{_METHODS}.per_fedavg:build_meta_training",
-        f"{_METHODS}.per_fedavg:PerFedAvgParameters",
+        "tffcl.algorithms.per_fedavg:build_meta_training",
+        "tffcl.algorithms.per_fedavg:PerFedAvgParameters",
     ),
 }
 
@@ -331,9 +336,7 @@ _KINDS: dict[str, Kind] = {
         lambda: ALGORITHMS, ("seed", "server_images", "encoder", "find_encoder", "noise_seed", "aggregation")
     ),
     "models": Kind(lambda: MODELS, ("input_shape", "num_classes", "normalization", "seed")),
-    "signatures": Kind(
-        lambda: SIGNATURES, ("training", "seed", "server_images", "find_encoder", "noise_seed")
-    ),
+    "signatures": Kind(lambda: SIGNATURES, ("training", "seed", "server_images", "find_encoder", "noise_seed")),
     "trainings": Kind(lambda: TRAININGS),
     "aggregations": Kind(lambda: AGGREGATIONS, ("seed", "layers")),
 }
