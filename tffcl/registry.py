@@ -72,139 +72,71 @@ _STEPS = {
 }
 
 
-def _method(name: str, summary: str, keys: str = "", *, clusters: bool = False, **columns) -> tuple[str, Row]:
+def _method(name: str, keys: str, summary: str, *, clusters: bool = False, **columns) -> tuple[str, Row]:
     """A method of a file of its name and its row; `clusters` says that it groups clients before training."""
     module = f"tffcl.algorithms.{name}"
     clustering = f"{module}:build_clustering" if clusters else ""
     return name, Row(summary, f"{module}:build_{name}", keys and f"{module}:{keys}", clustering=clustering, **columns)
 
 
-ALGORITHMS: Mapping[str, Row] = dict(
-    [
-        _method(
-            "pacfl",
-            "PACFL: clusters by principal angles between data subspaces, before training (AAAI 2023)",
-            "PACFLParameters",
-            takes=("noise_seed",),
-            clusters=True,
-        ),
-        _method(
-            "composed",
-            "a signature, a metric, a linkage and a local training of your choice, also where no paper has it",
-            "ComposedParameters",
-            takes=("seed", "server_images", "find_encoder", "noise_seed"),
-            clusters=True,
-        ),
-        _method(
-            "flis_dc",
-            "FLIS (DC): joint clusters by inference similarity on server data, anew in every round (2022)",
-            "FLISDCParameters",
+# fmt: off
+ALGORITHMS: Mapping[str, Row] = dict([
+    _method("pacfl", "PACFLParameters", "PACFL: clusters by principal angles between data subspaces, before training "
+            "(AAAI 2023)",
+            takes=("noise_seed",), clusters=True),
+    _method("composed", "ComposedParameters", "a signature, a metric, a linkage and a local training of your choice, "
+            "also where no paper has it",
+            takes=("seed", "server_images", "find_encoder", "noise_seed"), clusters=True),
+    _method("flis_dc", "FLISDCParameters", "FLIS (DC): joint clusters by inference similarity on server data, anew "
+            "in every round (2022)",
             needs=("server_images",),
-            refuses={ANY: "its server clusters the clients' models in every round, so that it needs each of them"},
-        ),
-        _method(
-            "flis_hc",
-            "FLIS (HC): hierarchical clusters by inference similarity on server data, after a warm-up (2022)",
-            "FLISHCParameters",
+            refuses={ANY: "its server clusters the clients' models in every round, so that it needs each of them"}),
+    _method("flis_hc", "FLISHCParameters", "FLIS (HC): hierarchical clusters by inference similarity on server data, "
+            "after a warm-up (2022)",
+            takes=("seed",), needs=("server_images",), clusters=True),
+    _method("ifca", "IFCAParameters", "IFCA: K models, every client takes the one of least loss (NeurIPS 2020)",
+            takes=("seed",)),
+    _method("flt", "FLTParameters", "FLT: clients related by what an encoder makes of their data, joint or disjoint "
+            "clusters (TNNLS 2022)",
+            takes=("encoder", "seed", "noise_seed"), clusters=True,
+            refuses={ANY: "its server relates clients and mixes their models itself, for which it needs each model"}),
+    _method("pca_km_hc", "PCAKMHCParameters", "PCA+kM+HC: clusters by k-means centres of PCA projections, before "
+            "training (FLT's baseline)",
+            takes=("seed", "noise_seed"), clusters=True),
+    _method("cfl", "CFLParameters", "CFL: a cluster that stands still while members move is split by the cosines of "
+            "their updates (TNNLS 2021)",
+            refuses={ANY: "its server compares the clients' updates, so that it needs each of them"}),
+    _method("fedsem", "FedSEMParameters", "FedSEM: k-means on the clients' models in every round (2021)",
             takes=("seed",),
-            needs=("server_images",),
-            clusters=True,
-        ),
-        _method(
-            "ifca",
-            "IFCA: K models, every client takes the one of least loss (NeurIPS 2020)",
-            "IFCAParameters",
-            takes=("seed",),
-        ),
-        _method(
-            "flt",
-            "FLT: clients related by what an encoder makes of their data, joint or disjoint clusters (TNNLS 2022)",
-            "FLTParameters",
-            takes=("encoder", "seed", "noise_seed"),
-            clusters=True,
-            refuses={ANY: "its server relates clients and mixes their models itself, for which it needs each model"},
-        ),
-        _method(
-            "pca_km_hc",
-            "PCA+kM+HC: clusters by k-means centres of PCA projections, before training (FLT's baseline)",
-            "PCAKMHCParameters",
-            takes=("seed", "noise_seed"),
-            clusters=True,
-        ),
-        _method(
-            "cfl",
-            "CFL: a cluster that stands still while members move is split by the cosines of their updates (TNNLS 2021)",
-            "CFLParameters",
-            refuses={ANY: "its server compares the clients' updates, so that it needs each of them"},
-        ),
-        _method(
-            "fedsem",
-            "FedSEM: k-means on the clients' models in every round (2021)",
-            "FedSEMParameters",
-            takes=("seed",),
-            refuses={ANY: "its server clusters the clients' models, so that it needs each of them"},
-        ),
-        _method(
-            "fedclust",
-            "FedClust: clusters by the last layer's weights after a local warm-up (2024)",
-            "FedClustParameters",
-            takes=("seed",),
-            clusters=True,
-        ),
-        _method(
-            "clove",
-            "CLoVE: K models, clients clustered by their losses under all of them in every round (2025)",
-            "CLoVEParameters",
-            takes=("seed",),
-        ),
-        _method(
-            "flux",
-            "FLUX: clusters by descriptors of the data under a warmed-up model; newcomers need no labels (NeurIPS 2025)",
-            "FLUXParameters",
-        ),
-        _method(
-            "stocfl",
-            "StoCFL: clusters merge by gradients at an anchor as clients become known, models held near a global one "
-            "(2023)",
-            "StoCFLParameters",
-            takes=("seed", "noise_seed"),
-            clusters=True,
-        ),
-        _method(
-            "fedprox",
-            "FedProx: FedAvg whose local training is held near the global model (MLSys 2020)",
-            "FedProxParameters",
-        ),
-        _method(
-            "fednova",
-            "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",
-            "FedNovaParameters",
-            refuses=_STEPS,
-        ),
-        _method(
-            "scaffold",
-            "SCAFFOLD: FedAvg whose local steps are corrected by control variates (ICML 2020)",
-            "ScaffoldParameters",
-        ),
-        _method(
-            "lg_fedavg",
-            "LG-FedAvg: clients keep their first layers and share the last ones (2020)",
-            "LGFedAvgParameters",
-        ),
-        _method(
-            "per_fedavg",
-            "Per-FedAvg: a model from which one local step makes a good one (NeurIPS 2020)",
-            "PerFedAvgParameters",
-        ),
-        _method(
-            "ditto", "Ditto: a personal model for every client, held near the global one (ICML 2021)", "DittoParameters"
-        ),
-        _method("fedavg", "FedAvg: one global model (McMahan et al. 2017)"),
-        _method(
-            "solo", "SOLO: every client trains alone, nothing is sent", refuses={ANY: "its clients upload nothing"}
-        ),
-    ]
-)
+            refuses={ANY: "its server clusters the clients' models, so that it needs each of them"}),
+    _method("fedclust", "FedClustParameters", "FedClust: clusters by the last layer's weights after a local warm-up "
+            "(2024)",
+            takes=("seed",), clusters=True),
+    _method("clove", "CLoVEParameters", "CLoVE: K models, clients clustered by their losses under all of them in "
+            "every round (2025)",
+            takes=("seed",)),
+    _method("flux", "FLUXParameters", "FLUX: clusters by descriptors of the data under a warmed-up model; newcomers "
+            "need no labels (NeurIPS 2025)"),
+    _method("stocfl", "StoCFLParameters", "StoCFL: clusters merge by gradients at an anchor as clients become known, "
+            "models held near a global one (2023)",
+            takes=("seed", "noise_seed"), clusters=True),
+    _method("fedprox", "FedProxParameters", "FedProx: FedAvg whose local training is held near the global model "
+            "(MLSys 2020)"),
+    _method("fednova", "FedNovaParameters", "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",
+            refuses=_STEPS),
+    _method("scaffold", "ScaffoldParameters", "SCAFFOLD: FedAvg whose local steps are corrected by control variates "
+            "(ICML 2020)"),
+    _method("lg_fedavg", "LGFedAvgParameters", "LG-FedAvg: clients keep their first layers and share the last ones "
+            "(2020)"),
+    _method("per_fedavg", "PerFedAvgParameters", "Per-FedAvg: a model from which one local step makes a good one "
+            "(NeurIPS 2020)"),
+    _method("ditto", "DittoParameters", "Ditto: a personal model for every client, held near the global one (ICML "
+            "2021)"),
+    _method("fedavg", "", "FedAvg: one global model (McMahan et al. 2017)"),
+    _method("solo", "", "SOLO: every client trains alone, nothing is sent",
+            refuses={ANY: "its clients upload nothing"}),
+])
+# fmt: on
 
 # What clients tell before training, and what it is compared by.
 SIGNATURES: Mapping[str, Row] = {
