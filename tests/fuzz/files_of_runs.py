@@ -16,8 +16,9 @@ from tests.fuzz import command
 from tests.fuzz.command import Case
 from tffcl.clients.client_state import KeptStates
 from tffcl.export import manifest
-from tffcl.lab.reporting import files, tables
+from tffcl.lab.reporting import tables
 from tffcl.lab.tasks import resolve
+from tffcl.runs import run_files
 
 _SETTINGS = {
     "train": {"rounds": 3, "clients_per_round": 3, "local_epochs": 1},
@@ -114,7 +115,7 @@ def equal(found, expected) -> bool:
 
 def _read(out, method):
     with contextlib.redirect_stdout(io.StringIO()):
-        return files.read_run(out), [
+        return run_files.read_run(out), [
             str(row.means) if hasattr(row, "means") else str(row) for row in tables.directory_rows(out)
         ]
 

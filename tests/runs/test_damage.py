@@ -18,8 +18,8 @@ from tffcl.errors import UserError
 from tffcl.lab.batches.run_time_estimate import ended
 from tffcl.lab.batches.run import run
 from tffcl.lab.tasks.export_run import export_run
-from tffcl.lab.reporting.files import read_run
-from tffcl.runs.run_marker import check_summary
+from tffcl.runs.run_files import read_run
+from tffcl.runs.run_directory import RunDirectory
 from tffcl.runs.round_metrics import Metrics
 
 # --- What a resumed run finds, and survives ---
@@ -57,12 +57,13 @@ def test_all_checkpoints_damaged(stopped):
     assert (stopped / NEWEST).exists()
 
 
-def test_a_checkpoint_of_another_run(stopped, tmp_path, runs, capsys):
+def test_a_checkpoint_of_another_run_stays(stopped, tmp_path, runs):
     run(resolved(seed=1), tmp_path / "other", show_progress=False, until=3)
     shutil.copy(tmp_path / "other" / NEWEST, stopped / NEWEST)
-    found = go(stopped, resume=True)
-    assert "it is of another run" in capsys.readouterr().err
-    assert_same_result(found.summary, runs[1])
+    told = f"{stopped / NEWEST} is of another run; move it"
+    assert told in refused(stopped, resume=True)
+    (stopped / NEWEST).unlink()
+    assert_same_result(go(stopped, resume=True).summary, runs[1])
 
 
 def test_rows_of_rounds_are_missing(stopped, runs, capsys):
@@ -94,33 +95,6 @@ def test_rows_in_the_middle_are_told_and_no_row_is_there_twice(tmp_path, capsys)
     assert file.read_text().split() == ["round,a", "1,5", "5,7"]
 
 
-def test_a_column_that_a_later_round_adds_changes_no_earlier_row(tmp_path):
-    metrics = Metrics(tmp_path)
-    metrics.release(1, {"a": 5, "b": None})
-    noted = metrics.written
-    metrics.release(2, {"a": 6, "b": None, "later": 1})
-    assert (tmp_path / "rounds.csv").read_text().split()[0] == "round,a,b,later"
-    again = Metrics(tmp_path, 1, noted)  # resumed from the checkpoint of round 1
-    assert again.written == noted and rows_of(tmp_path / "rounds.csv") == [{"round": "1", "a": "5", "b": "", "later": ""}]
-    swap_digit(tmp_path / "rounds.csv", "5", "6")
-    with pytest.raises(UserError, match="its rows are not those that the run wrote"):
-        Metrics(tmp_path, 1, noted)
-
-
-def test_a_lost_marker_is_written_again(stopped, runs):
-    (stopped / "run.json").unlink()
-    assert_same_result(go(stopped, resume=True).summary, runs[1])
-    assert tffcl.load_run(stopped).round_number == 4
-
-
-def test_a_lost_marker_is_written_again_where_more_rounds_are_asked_for(stopped, runs, tmp_path):
-    (stopped / "run.json").unlink()
-    found = run(resolved(rounds=5), stopped, show_progress=False, resume=True)
-    whole = run(resolved(rounds=5), tmp_path / "whole", show_progress=False)
-    assert_same_result(found.summary, whole.summary)
-    assert tffcl.load_run(stopped).round_number == 5
-
-
 @pytest.mark.parametrize("until", [5, None])
 def test_a_longer_run_that_is_interrupted_has_no_result_of_the_shorter_one(finished, tmp_path, until):
     """Else a comparison, which runs what has no result, would take the shorter run's for its own."""
@@ -134,19 +108,8 @@ def test_a_longer_run_that_is_interrupted_has_no_result_of_the_shorter_one(finis
     assert ended(finished) == "finished" and read_run(finished).summary["rounds"] == 6
 
 
-def test_a_run_of_an_earlier_version_goes_on(stopped, runs):
-    """It has neither a marker nor checkpoints that bear a name."""
-    (stopped / "run.json").unlink()
-    for path in (stopped / "checkpoints").iterdir():
-        with np.load(path) as saved:
-            arrays = {name: saved[name] for name in saved.files if name != "run"}
-        np.savez(path, **arrays)
-    assert_same_result(go(stopped, resume=True).summary, runs[1])
-    assert (stopped / "run.json").is_file()
-
-
 def test_leftovers_are_cleared(stopped, runs):
-    left = ["rounds.csv_temp1234", "summary.json.partial", "checkpoints/round_000004.partial", "run.lock"]
+    left = ["rounds.csv_temp1234", "summary.json.partial", "checkpoints/round_000004.npz.partial", "run.lock"]
     for name in left:
         (stopped / name).write_bytes(b"half")
     assert_same_result(go(stopped, resume=True).summary, runs[1])
@@ -193,7 +156,7 @@ REFUSED = {
     "a marker that is a directory": ("run.json", is_directory, "run.json is not a file"),
     "a result that is no JSON": ("summary.json", is_text("{"), "summary.json is damaged"),
     "a result that is a list": ("summary.json", is_text("[]"), "summary.json is damaged"),
-    "a result of somebody else": ("summary.json", is_text('{"task": "demo_digits"}'), "is not the result of the run"),
+    "a result of somebody else": ("summary.json", is_text('{"task": "demo_digits"}'), "summary.json is damaged"),
     "a result that is a directory": ("summary.json", is_directory, "summary.json is not a file"),
     "rows that are a directory": ("rounds.csv", is_directory, "rounds.csv is not a file"),
     "rounds that are a file": ("history", is_file, "history is a file"),
@@ -210,26 +173,11 @@ def test_damage_is_refused_by_name(stopped, name, damage, told):
     assert told in refused(stopped, resume=True)
 
 
-def swap_digit(path, digit="3", other="4"):
-    text = path.read_text()
-    place = text.rindex(digit)
-    path.write_text(f"{text[:place]}{other}{text[place + 1 :]}")
-
-
-def flip_last(path):
-    data = bytearray(path.read_bytes())
-    data[-4] ^= 1
-    path.write_bytes(data)
-
-
 REFUSED_LATER = {
     "rows that are no text": ("rounds.csv", lambda path: path.write_bytes(b"\xff\xfe\0"), "rounds.csv is damaged"),
     "rows of something else": ("rounds.csv", is_text("a,b\n1,2\n"), "rounds.csv is damaged"),
     "clusters of a round": ("history/000001.npy", truncate, "000001.npy is damaged"),
-    "rows of other numbers": ("rounds.csv", lambda path: swap_digit(path), "its rows are not those that the run wrote"),
     "clusters that are garbage": ("history/000001.npy", lambda path: path.write_bytes(b"PK\x03\x04"), "000001.npy is damaged"),
-    "clusters of other numbers": ("history/000001.npy", lambda path: flip_last(path), "000001.npy is damaged"),
-    "no clusters of a round": ("history/000001.npy", os.unlink, "000001.npy is missing"),
     "clusters of another shape": ("history/000001.npy", lambda path: np.save(path, np.zeros(3)), "000001.npy is damaged"),
 }
 
@@ -248,38 +196,13 @@ def test_a_checkpoint_after_the_last_round(stopped):
         tffcl.load_run(stopped)
 
 
-def test_a_foreign_result_is_nobodys(finished, runs, tmp_path):
+def test_a_foreign_result_is_nobodys(finished):
     """It is not reported, nor is a comparison content with it."""
     summary = json.loads((finished / "summary.json").read_text())
-    summary["accuracy"]["cluster"]["mean"] = 0.999
-    (finished / "summary.json").write_text(json.dumps(summary))
-    for read in (read_run, check_summary):
-        with pytest.raises(UserError, match="is not the result of the run in this directory"):
-            read(finished)
-    (finished / "run.json").unlink()  # a run of an earlier version
     (finished / "summary.json").write_text(json.dumps({**summary, "seed": 5}))
-    with pytest.raises(UserError, match="of another run: its seed is 5, not 0"):
-        check_summary(finished)
-
-
-def test_other_settings_than_the_run_was_started_with(finished):
-    text = (finished / "config.toml").read_text()
-    (finished / "config.toml").write_text(text.replace("learning_rate = 0.1", "learning_rate = 0.2"))
-    with pytest.raises(UserError, match="config.toml is not as the run has written it"):
-        tffcl.load_run(finished)
-
-
-@pytest.mark.parametrize(
-    "name, damage",
-    [
-        ("clients.csv", swap_digit), ("rounds.csv", swap_digit), ("config.toml", swap_digit), ("history/000001.npy", flip_last),
-        ("samples.npz", flip_last),
-    ],
-)  # fmt: skip
-def test_a_result_that_no_run_wrote_is_not_reported(finished, name, damage):
-    damage(finished / name)
-    with pytest.raises(UserError, match=f"{name} is not as the run has written it"):
-        read_run(finished)
+    for read in (read_run, lambda out: RunDirectory(out).summary()):
+        with pytest.raises(UserError, match="of another run: its seed is 5, not 0"):
+            read(finished)
 
 
 def test_examples_of_clients_may_be_deleted(finished):
@@ -287,24 +210,17 @@ def test_examples_of_clients_may_be_deleted(finished):
     assert read_run(finished).samples is None
 
 
-@pytest.mark.parametrize("name", ["clients.csv", "history/000001.npy"])
-def test_a_result_without_one_of_its_files_is_not_reported(finished, name):
-    (finished / name).unlink()
-    with pytest.raises(UserError, match=f"{name} is missing"):
+def test_a_result_without_one_of_its_files_is_not_reported(finished):
+    (finished / "clients.csv").unlink()
+    with pytest.raises(UserError, match="clients.csv is missing"):
         read_run(finished)
 
 
-def test_other_numbers_are_not_resumed(finished):
-    swap_digit(finished / "rounds.csv")
-    assert "rounds.csv is not as the run has written it" in refused(finished, resume=True)
-
-
-@pytest.mark.parametrize("files", [{"/etc/passwd": ""}, {"../a": ""}, {"a": 3}, [1]])
+@pytest.mark.parametrize("files", [["/etc/passwd"], ["../a"], [1], 3])
 def test_a_marker_names_its_own_files_only(finished, files):
     marker = json.loads((finished / "run.json").read_text())
     (finished / "run.json").write_text(json.dumps({**marker, "files": files}))
-    with pytest.raises(UserError, match="run.json is damaged"):
-        read_run(finished)
+    assert "run.json is damaged" in refused(finished, overwrite=True)
 
 
 @pytest.mark.parametrize("damage, told", [(truncate, "cannot be read"), (os.unlink, "is missing")])

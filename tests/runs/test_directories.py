@@ -22,19 +22,24 @@ from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.history import ClusterHistory
 from tffcl.runs.lock import locked
 from tffcl.runs.round_metrics import Metrics
+from tffcl.runs.run_directory import RunDirectory
 
 # --- Whose the directory is ---
 
 
-@pytest.mark.parametrize("lost", [["config.toml"], ["config.toml", "run.json"]], ids=["settings", "settings and marker"])
-def test_no_old_model_survives_overwriting(stopped, lost):
-    for name in lost:
-        (stopped / name).unlink()
+def test_no_old_model_survives_overwriting(stopped):
+    (stopped / "config.toml").unlink()
     run(resolved(seed=3), stopped, overwrite=True, show_progress=False, until=1)
     assert Checkpoints(stopped / "checkpoints").rounds() == [0, 1]
     assert tffcl.load_run(stopped).round_number == 1
     assert len(list((stopped / "history").iterdir())) == 1
     assert len(rows_of(stopped / "rounds.csv")) == 1
+
+
+def test_a_run_without_a_marker_is_nobodys(stopped):
+    (stopped / "run.json").unlink()
+    for options in ({}, {"resume": True}, {"overwrite": True}):
+        assert f"{stopped / 'config.toml'} is no run's, and a run would write over it" in refused(stopped, **options)
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_is_not_taken_over_by_another(stopped):
@@ -50,7 +55,10 @@ def test_overwriting_leaves_what_no_run_has_written(finished, capsys):
     for name in foreign:
         (finished / name).parent.mkdir(exist_ok=True, parents=True)
         (finished / name).write_text("mine")
+    RunDirectory(finished).list_files(["figures/accuracy.png"])
     (finished / "figures/accuracy.png").write_text("ours")
+    with pytest.raises(UserError, match="figures/holiday.png is not of the run, which would write over it"):
+        RunDirectory(finished).list_files(["figures/holiday.png"])
     go(finished, overwrite=True, until=1)
     told = capsys.readouterr().err
     for name in foreign:

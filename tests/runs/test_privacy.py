@@ -27,9 +27,9 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.rounds import privacy_releases as releases
 from tffcl.rounds.privacy_releases import Release
-from tffcl.runs import directory
 from tffcl.runs.interrupts import Interrupted
 from tffcl.runs.privacy import BudgetSpent, Ledger, PrivacySettings, privacy_notes
+from tffcl.runs.run_directory import RunDirectory
 
 DELTA = 1e-3
 SETTINGS = PrivacySettings(delta=DELTA)
@@ -293,10 +293,11 @@ def test_bad_settings(settings, message):
 def test_a_raised_budget_is_the_same_run_and_another_delta_is_not(tmp_path):
     settings = {"task": "t", "privacy": {"epsilon": 2.0, "delta": 1e-3}}
     (tmp_path / "config.toml").write_text(tomli_w.dumps(settings))
-    directory.check_same(tmp_path, {"task": "t", "privacy": {"epsilon": 3.0, "delta": 1e-3}})
-    directory.check_same(tmp_path, {"task": "t", "privacy": {"delta": 1e-3}})
+    directory = RunDirectory(tmp_path)
+    directory.check_same({"task": "t", "privacy": {"epsilon": 3.0, "delta": 1e-3}})
+    directory.check_same({"task": "t", "privacy": {"delta": 1e-3}})
     with pytest.raises(UserError, match="its privacy.delta is 0.001, not 0.01"):
-        directory.check_same(tmp_path, {"task": "t", "privacy": {"epsilon": 2.0, "delta": 1e-2}})
+        directory.check_same({"task": "t", "privacy": {"epsilon": 2.0, "delta": 1e-2}})
 
 
 def test_a_private_round_that_draws_nobody_is_as_any_other(model, population, tmp_path):

@@ -25,9 +25,9 @@ from tffcl.export.dry_run import rehearse, synthetic_examples
 from tffcl.export.manifest import read_manifest, write_manifest
 from tffcl.export.phases import SUMMED, TRAININGS, Releases, describe_fields, describe_phases, describe_privacy
 from tffcl.models.saved_model import save_models
-from tffcl.runs import directory as runs
 from tffcl.runs import state_arrays
 from tffcl.runs.result import Result, Trained
+from tffcl.runs.run_directory import CONFIG, KEPT, RunDirectory
 from tffcl.validation import check_kind
 
 _PACKAGES = ("tffcl", "tensorflow-federated", "tensorflow", "numpy")
@@ -70,8 +70,8 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
     to = pathlib.Path(to)
     check_free(to)
     runtime.use_local_worker()
-    with simulating(client_states=KeptStore(result.out / runs.KEPT)):
-        return write_export(result.trained, runs.read_settings(result.out / "config.toml"), to, result.summary.get("privacy"))
+    with simulating(client_states=KeptStore(result.out / KEPT)):
+        return write_export(result.trained, RunDirectory(result.out).settings(), to, result.summary.get("privacy"))
 
 
 def check_free(to: pathlib.Path):
@@ -108,7 +108,7 @@ def write_export(trained: Trained, settings: Mapping, to: pathlib.Path, spent: M
 def _write(directory: pathlib.Path, trained: Trained, settings: Mapping, spent: Mapping | None) -> dict:
     method, state = trained.method, trained.state
     values = {**settings, "versions": {name: importlib.metadata.version(name) for name in _PACKAGES}}
-    (directory / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
+    (directory / CONFIG).write_text(tomli_w.dumps(values), encoding="utf-8")
     context = tff.framework.get_context_stack().current
     exports = method.exports()
     computations = exports.computations(state)

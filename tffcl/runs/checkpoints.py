@@ -19,11 +19,12 @@ from tffcl.clients.client_state import write_arrays
 from tffcl.clients.client_state import KeptStore
 from tffcl.errors import OVERWRITE, RESUME, UserError, tell
 from tffcl.regular_files import make_directory, opened, replacing
-from tffcl.runs import directory, state_arrays
+from tffcl.runs import state_arrays
+from tffcl.runs.run_directory import short_path
 
-# What a run keeps beside the method's state: for each client, totals, and what its files are told by (JSON).
+# What a run keeps beside the method's state: for each client, and totals.
 PROGRESS_KEYS = (
-    "rounds_trained", "local_correct", "local_total", "down_bytes", "up_bytes", "signature_bytes", "seconds", "releases", "written",
+    "rounds_trained", "local_correct", "local_total", "down_bytes", "up_bytes", "signature_bytes", "seconds", "releases",
 )  # fmt: skip
 _KEPT = "kept versions"  # `int64 [n, 2]`: client and version
 _RUN = "run"  # which run it is of
@@ -32,6 +33,10 @@ LARGE_BYTES = 2**22  # from so many on an array has a file of its own
 ANEW = f"; {OVERWRITE} starts anew"
 _NAME = re.compile(r"round_(\d+)\.npz")
 _LARGE_NAME = re.compile(r"[0-9a-f]{32}\.npy")
+
+
+class _Foreign(UserError):
+    """A checkpoint is another run's."""
 
 
 class Checkpoints:
@@ -83,7 +88,7 @@ class Checkpoints:
         return path.name
 
     def _read_large(self, saved) -> dict[str, np.ndarray]:
-        """Returns the large arrays that an open checkpoint names; one of an earlier version names none."""
+        """Returns the large arrays that an open checkpoint names."""
         found = {}
         for name, file in self._large_in(saved).items():
             try:
@@ -97,7 +102,7 @@ class Checkpoints:
 
     @staticmethod
     def _large_in(saved) -> dict[str, str]:
-        named = json.loads(str(saved[_LARGE])) if _LARGE in saved.files else {}
+        named = json.loads(str(saved[_LARGE]))
         if not all(map(_LARGE_NAME.fullmatch, named.values())):
             raise ValueError("it names files that are no checkpoint's")
         return named
@@ -131,11 +136,13 @@ class Checkpoints:
                 # NumPy checks a checksum only where it reads to the end, which a damaged header can keep it from.
                 if damaged := saved.zip.testzip():
                     raise ValueError(f"{damaged} is damaged")
-                if _RUN in saved.files and self._run and str(saved[_RUN]) not in ("", self._run):
-                    raise ValueError("it is of another run")
+                if self._run and str(saved[_RUN]) != self._run:
+                    raise _Foreign(f"{self._path(round_number)} is of another run; move it, or give another directory")
                 self._check_kept(saved[_KEPT].tolist())
                 loaded = state_arrays.unpack(collections.ChainMap(self._read_large(saved), saved), {"state": state_class})
             return loaded["state"], dict(loaded["progress"])
+        except _Foreign:
+            raise
         except Exception as error:  # NumPy's, zipfile's and json's errors for damaged files are of a dozen types
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"the checkpoint of round {round_number} cannot be read ({reason}){ANEW}") from None
@@ -152,7 +159,7 @@ class Checkpoints:
           Its round, the method's state and the run's progress.
 
         Raises:
-          UserError: If none can be read, or one is of a round after the last.
+          UserError: If none can be read, or one is of another run or of a round after the last; then all stay.
         """
         first, damaged = None, []
         for number in reversed(self.rounds()):
@@ -162,6 +169,8 @@ class Checkpoints:
                 )
             try:
                 loaded = self.load(number, state_class)
+            except _Foreign:
+                raise
             except UserError as error:
                 first, damaged = first or error, [*damaged, number]
                 continue
@@ -172,16 +181,6 @@ class Checkpoints:
             self._remove_oldest()  # a process that ended between writing one and this has left one too many
             return number, *loaded
         raise first
-
-    def run_named(self) -> str:
-        """Returns the name of the run that the newest readable checkpoint bears; "" if none bears one."""
-        for number in reversed(self.rounds()):
-            try:
-                with opened(self._path(number)) as file, np.load(file, allow_pickle=False) as saved:
-                    return str(saved[_RUN])
-            except Exception:  # as in `load`
-                continue
-        return ""
 
     def _check_kept(self, named):
         missing = set(map(tuple, named)) - set(self._store.files()) if self._store is not None and named else None
@@ -209,7 +208,7 @@ def _digest(array: np.ndarray) -> str:
 
 def unwritten(error: OSError, out: pathlib.Path, checkpoints: Checkpoints) -> UserError:
     """Returns the error for a run whose files cannot be written: which, why, and what of the run there is."""
-    place = directory.shown(pathlib.Path(error.filename or out))
+    place = short_path(pathlib.Path(error.filename or out))
     try:
         saved = checkpoints.latest()
     except OSError:

@@ -2,48 +2,34 @@
 
 import pathlib
 import re
-from collections.abc import Mapping
 
 import numpy as np
 
 from tffcl.errors import OVERWRITE, UserError
-from tffcl.regular_files import digest_of_file, make_directory, opened, replacing
+from tffcl.regular_files import make_directory, opened, replacing
 
 
 class ClusterHistory:
-    """Writes `history/<round>.npy`, `[2, N]`, client IDs and their clusters, when it is not as in the round before.
+    """Writes `history/<round>.npy`, `[2, N]`, client IDs and their clusters, when it is not as in the round before."""
 
-    Attributes:
-      written: What tells each file that is there from another of its name.
-    """
-
-    def __init__(self, out: pathlib.Path, first: int, noted: Mapping[str, str] | None = None):
+    def __init__(self, out: pathlib.Path, first: int):
         """Opens the history of a run.
 
         Args:
           out: The directory of the run.
           first: The first round that will be written; later ones of an interrupted run are dropped.
-          noted: What `written` was after the round before.
 
         Raises:
-          UserError: If a file of an earlier round is damaged or missing.
+          UserError: If a file of an earlier round is damaged.
         """
         self._directory = out / "history"
         make_directory(self._directory)
-        self._last, self.written = None, {}
+        self._last = None
         for path in sorted(each for each in self._directory.glob("*.npy") if re.fullmatch(r"\d{6,}", each.stem)):
             if int(path.stem) >= first:
                 path.unlink()
             else:
                 self._last = _read(path)
-                self._note(path)
-        for name in sorted(name for name in noted or {} if name.startswith("history/")):
-            if self.written.get(name) != noted[name]:
-                wrong = "is damaged: it is not as the run wrote it" if name in self.written else "is missing"
-                raise UserError(f"{out / name} {wrong}; {OVERWRITE} starts anew")
-
-    def _note(self, path: pathlib.Path):
-        self.written[f"history/{path.name}"] = digest_of_file(path)
 
     def save(self, round_number: int, client_ids: np.ndarray, assignment: np.ndarray):
         """Saves the clusters after a round; of clients with names all is text."""
@@ -54,7 +40,6 @@ class ClusterHistory:
             with replacing(path) as file:
                 np.save(file, now)
             self._last = now
-            self._note(path)
 
 
 def _read(path: pathlib.Path) -> np.ndarray:

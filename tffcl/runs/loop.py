@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import sys
 import time
 
@@ -80,7 +79,7 @@ def no_progress(clients: int) -> dict:
     """Returns what a run has counted before its first round: nothing yet, for so many clients."""
     counts = {key: np.zeros(clients, np.int64) for key in _BY_CLIENT}
     totals = {key: np.int64(0) for key in ("down_bytes", "up_bytes", "signature_bytes")}
-    return {**counts, **totals, "seconds": np.zeros(3), "releases": NOTHING, "written": "{}"}
+    return {**counts, **totals, "seconds": np.zeros(3), "releases": NOTHING}
 
 
 def first_state(job: Job, checkpoints: Checkpoints, resume: bool, bar) -> tuple[int, object]:
@@ -88,7 +87,7 @@ def first_state(job: Job, checkpoints: Checkpoints, resume: bool, bar) -> tuple[
     if resume and checkpoints.latest() is not None:
         saved, state, job.progress = checkpoints.load_newest(job.method.state_class, job.protocol.rounds)
         job.stage = job.stages.at(saved)
-        releases_then = job.progress.get("releases", NOTHING)  # none in a run of an earlier version
+        releases_then = job.progress["releases"]
         job.ledger.check_holds(releases_then, f"the checkpoint of round {saved}")
         _count_lost(job, releases_then, f"after round {saved}", bar)
         return saved, state
@@ -159,7 +158,6 @@ def run_rounds(job: Job, state, done: int, last: int, checkpoints: Checkpoints, 
     protocol, accuracy, shown, saved = job.protocol, None, {}, done
 
     def save():
-        job.progress["written"] = json.dumps(metrics.written | history.written)
         checkpoints.save(done, state, job.progress)
 
     try:

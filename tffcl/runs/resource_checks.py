@@ -8,8 +8,8 @@ import numpy as np
 from tffcl.clients import sampling
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.runs import directory
 from tffcl.runs.population_changes import Stages
+from tffcl.runs.run_directory import KEPT, short_path
 from tffcl.runtime import memory
 
 _MOST_DRAWN = 1000  # rounds whose cohorts are drawn to see who takes part; with more of them at least these do
@@ -54,12 +54,12 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
     pairs = clients**2 * method.pair_bytes
     memory.check_room(pairs, f"the distances of {clients:,} × {clients:,} clients")
     kept = taking_part * method.kept_bytes
-    there = sum(path.stat().st_size for path in (out / directory.KEPT).glob("*.npz"))
+    there = sum(path.stat().st_size for path in (out / KEPT).glob("*.npz"))
     if kept > (free := _disk_room(out) + there):
         each = _parameters(method.kept_bytes / 4)
         raise UserError(
             f"{taking_part:,} clients × {each} parameters that each of them keeps need {memory.shown(kept)} on the disk of "
-            f"{directory.shown(out)}; {memory.shown(free)} are free"
+            f"{short_path(out)}; {memory.shown(free)} are free"
         )
 
 

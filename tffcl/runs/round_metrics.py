@@ -5,18 +5,15 @@ import collections
 import concurrent.futures
 import csv
 import io
-import json
 import logging
 import pathlib
 import re
-from collections.abc import Mapping
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.errors import RESUME, UserError, tell
-from tffcl.regular_files import check_replaceable, make_directory, read_bytes, read_text, write_bytes
-from tffcl.runs.run_marker import digest_of
+from tffcl.regular_files import check_replaceable, make_directory, read_bytes, write_bytes
 
 # In a notebook TensorFlow would tell of every model that it writes, in the middle of the progress bar.
 logging.getLogger("tensorflow").addFilter(lambda record: "Assets written to" not in record.getMessage())
@@ -31,13 +28,12 @@ def _wait(coroutine):
 class Metrics:
     """A row a round in rounds.csv and in TensorBoard; a resumed run first drops the rows after its checkpoint."""
 
-    def __init__(self, out: pathlib.Path, done: int = 0, noted: Mapping[str, str] | None = None):
+    def __init__(self, out: pathlib.Path, done: int = 0):
         """Opens the files of a run.
 
         Args:
           out: The directory of the run.
           done: The rounds that are done; rows that they lack are told on standard error.
-          noted: What `written` gave after these rounds.
 
         Raises:
           UserError: If rounds.csv is damaged.
@@ -46,22 +42,13 @@ class Metrics:
         file = out / "rounds.csv"
         check_replaceable(file)
         make_directory(out / "tensorboard")
-        _keep_rows(file, done, (noted or {}).get(file.name))
+        _keep_rows(file, done)
         try:
             self._csv = tff.program.CSVFileReleaseManager(file, save_mode=tff.program.CSVSaveMode.APPEND, key_fieldname="round")
             self._tensorboard = tff.program.TensorBoardReleaseManager(out / "tensorboard")
         except tf.errors.OpError as error:
             raise _as_os_error(error, out) from None
         self._out = out
-
-    @property
-    def written(self) -> dict[str, str]:
-        """What tells the rows that are there from others."""
-        file = self._out / "rounds.csv"
-        if not file.is_file():
-            return {}
-        names, *rows = csv.reader(io.StringIO(read_text(file), newline=""))
-        return {file.name: _digest(names, rows)}
 
     def release(self, round_number: int, row: dict):
         """Writes a round's row; None stands for "not taken in this round"; OSError where it cannot be written."""
@@ -83,7 +70,7 @@ def _as_os_error(error: tf.errors.OpError, out: pathlib.Path) -> OSError:
     return OSError(None, reason, str(out))
 
 
-def _keep_rows(file: pathlib.Path, done: int, noted: str | None = None):
+def _keep_rows(file: pathlib.Path, done: int):
     """Keeps the rows of the rounds that are done, each once; a row that was half written when a process ended is not one."""
     if not file.exists():
         if done:
@@ -102,20 +89,12 @@ def _keep_rows(file: pathlib.Path, done: int, noted: str | None = None):
         if re.fullmatch(r"[0-9]{1,9}", number) and 1 <= int(number) <= done:
             kept.setdefault(int(number), row)
     missing = [number for number in range(1, done + 1) if number not in kept]
-    if noted not in (None, _digest(names, [kept[number] for number in sorted(kept)])):
-        raise _damaged(file, "its rows are not those that the run wrote")
     if missing:
         tell(f"{file} has no rows of rounds {_ranges(missing)}; they are lost")
     written = io.StringIO(newline="")
     csv.writer(written).writerows([names, *(kept[number] for number in sorted(kept))] if kept else [["round"]])
     if written.getvalue() != text:
         write_bytes(file, written.getvalue().encode())
-
-
-def _digest(names: list[str], rows: list[list[str]]) -> str:
-    """What tells rows from others; a column that is empty in all of them, as one that a later round has added, does not count."""
-    cells = [sorted((name, cell) for name, cell in zip(names, row, strict=True) if cell) for row in rows]
-    return digest_of(json.dumps(cells).encode())
 
 
 def _damaged(file: pathlib.Path, reason: str) -> UserError:

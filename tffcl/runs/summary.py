@@ -14,6 +14,7 @@ from tffcl.clustering.projection import project_directions
 from tffcl.regular_files import replacing, write_text
 from tffcl.csv_files import text_cell
 from tffcl.rounds.traffic import RoundMetrics
+from tffcl.runs.run_directory import CLIENTS, CLUSTERING, REPRESENTATIONS, SPLITS
 
 
 _MOST_MAPPED = 2000
@@ -225,7 +226,7 @@ def write_clients(out: pathlib.Path, columns: Mapping[str, np.ndarray]):
     writer.writerow(columns)
     for row in range(len(columns["client_id"])):
         writer.writerow(["" if column is None else _cell(column[row]) for column in columns.values()])
-    write_text(out / "clients.csv", text.getvalue())
+    write_text(out / CLIENTS, text.getvalue())
 
 
 def _cell(value):
@@ -248,7 +249,7 @@ def write_representations(out: pathlib.Path, views: Views, population: Populatio
         rows = np.sort(np.random.default_rng(seed).choice(rows, _MOST_MAPPED, replace=False))
     known = np.flatnonzero(views.known_or_all)[rows]
     points = project_directions(views.representations[rows], seed=seed)
-    with replacing(out / "representations.npz") as file:
+    with replacing(out / REPRESENTATIONS) as file:
         np.savez_compressed(file, client_ids=population.shown_ids[known], places=known, points=points)
 
 
@@ -256,7 +257,7 @@ def write_splits(out: pathlib.Path, views: Views):
     """Writes splits.csv for methods whose clusters are split, a row for each split."""
     text = io.StringIO(newline="")
     csv.writer(text).writerows([("round", "cluster", "founded"), *np.asarray(views.splits).tolist()])
-    write_text(out / "splits.csv", text.getvalue())
+    write_text(out / SPLITS, text.getvalue())
 
 
 def write_clustering(out: pathlib.Path, views: Views, population: Population):
@@ -278,7 +279,7 @@ def write_clustering(out: pathlib.Path, views: Views, population: Population):
         more["threshold"] = np.float64(metric.threshold)
     if metric.tree_unit is not None:
         more["tree_unit"] = metric.tree_unit
-    with replacing(out / "clustering.npz") as file:
+    with replacing(out / CLUSTERING) as file:
         np.savez_compressed(
             file,
             client_ids=population.shown_ids,

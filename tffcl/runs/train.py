@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import pathlib
 from collections.abc import Mapping
@@ -17,8 +16,7 @@ from tffcl.clients.simulation_context import current, simulating
 from tffcl.clients.sources import check_examples
 from tffcl.errors import UserError, tell
 from tffcl.models.foreign import check_start
-from tffcl.runs.run_marker import read_marker
-from tffcl.runs import directory, fingerprint, method_checks, resource_checks
+from tffcl.runs import fingerprint, method_checks, resource_checks
 from tffcl.runs.checkpoints import Checkpoints, unwritten
 from tffcl.runs.evaluator import check_tokens
 from tffcl.runs.write_results import finish
@@ -30,6 +28,7 @@ from tffcl.runs.privacy import Ledger, PrivacySettings, warn_of_delta
 from tffcl.runs.progress import go_on_from, progress_bar, say_once, show_clients
 from tffcl.runs.result import Result
 from tffcl.runs.round_metrics import Metrics
+from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, KEPT, LEDGER, RunDirectory
 from tffcl.runs.population_changes import Stages
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.runtime.memory import parse_bytes
@@ -106,20 +105,20 @@ def train(
     settings, out = settings or _default_settings(method, protocol, place_unseen), pathlib.Path(out)
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
-    directory.check_claim(out, settings, resume=resume, overwrite=overwrite, longer=True)
+    RunDirectory(out).check_claim(settings, resume=resume, overwrite=overwrite, longer=True)
     job = _prepared(method, protocol, population, later, settings, place_unseen, privacy)
     taking_part = resource_checks.who_takes_part(job.stages, protocol)
     resource_checks.check_before(method, len(job.stages.populations[-1]), len(taking_part), out, most)
     if not workers:
         runtime.use_local_worker()
     data = fingerprint.of_populations({0: population, **(later or {})}) if data is None else data
-    checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints)
+    checkpoints = Checkpoints(out / CHECKPOINTS, keep_checkpoints)
     try:
         # All that a user may have got wrong is known by now.
         with locked(out):
             run = _claimed(job, out, settings, data, checkpoints, resume=resume, overwrite=overwrite)
             with _under_way(job, out, most, show=show_progress) as (bar, store):
-                checkpoints = Checkpoints(out / directory.CHECKPOINTS, keep_checkpoints, store, run)
+                checkpoints = Checkpoints(out / CHECKPOINTS, keep_checkpoints, store, run)
                 state, accuracy, done = _trained(job, out, checkpoints, taking_part, bar, resume=resume, until=until)
                 about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": done}
                 return None if accuracy is None else finish(job, out, about, state, accuracy)
@@ -169,18 +168,20 @@ def _claimed(
     job: Job, out: pathlib.Path, settings: Mapping, data: Mapping, checkpoints: Checkpoints, *, resume: bool, overwrite: bool
 ) -> str:
     """Takes the directory, whose lock is held, for a run that begins or goes on; returns the run's name."""
-    directory.check_claim(out, settings, resume=resume, overwrite=overwrite, held=True, longer=True)
+    directory = RunDirectory(out)
+    directory.check_claim(settings, resume=resume, overwrite=overwrite, locked=True, longer=True)
+    marker = directory.marker() or {}
     anew = not resume or checkpoints.latest() is None
     if anew:
         check_start(job.method.model)
     else:
-        fingerprint.check_same_data(out, (read_marker(out) or {}).get("data"), data)
-    job.ledger.file, name = out / directory.LEDGER, "" if anew else checkpoints.run_named()
+        fingerprint.check_same_data(out, marker.get("data"), data)
+    job.ledger.file = directory / LEDGER
     if resume:
-        name = job.ledger.read_file(name)
+        job.ledger.read_file(marker.get("tffcl run", ""))
     elif job.ledger.file.exists():
         tell(f"{out} held a private run; what it has released adds to what this one does, which counts its own")
-    job.ledger.run = directory.claim(out, settings, data, anew=anew, name=name, resume=resume)
+    job.ledger.run = directory.claim(settings, data, anew=anew, resume=resume)
     return job.ledger.run
 
 
@@ -190,7 +191,7 @@ def _under_way(job: Job, out: pathlib.Path, most: int, *, show: bool):
     told, bar = set(), progress_bar(job.protocol.rounds, job.title, "round", show=show)
     simulation = simulating(
         memory=most,
-        client_states=KeptStore(out / directory.KEPT),
+        client_states=KeptStore(out / KEPT),
         ledger=job.ledger,
         on_plan=lambda line: say_once(bar, line, told),
         on_progress=functools.partial(show_clients, bar),
@@ -204,8 +205,7 @@ def _trained(job: Job, out: pathlib.Path, checkpoints: Checkpoints, taking_part,
     round_number, state = first_state(job, checkpoints, resume, bar)
     resource_checks.check_state(job.method, state, taking_part)
     go_on_from(bar, round_number)
-    noted = json.loads(str(job.progress.get("written", "{}")))  # none in a run of an earlier version
-    written = Metrics(out, round_number, noted), ClusterHistory(out, round_number + 1, noted)
+    written = Metrics(out, round_number), ClusterHistory(out, round_number + 1)
     last = min(job.protocol.rounds, until or job.protocol.rounds)
     return run_rounds(job, state, round_number, last, checkpoints, *written, bar)
 
@@ -213,4 +213,4 @@ def _trained(job: Job, out: pathlib.Path, checkpoints: Checkpoints, taking_part,
 def _default_settings(method, protocol: Protocol, place_unseen: bool) -> dict:
     values = dataclasses.asdict(protocol) | ({"place_unseen": True} if place_unseen else {})
     named = {"task": "train", "algorithm": method.name, "seed": values.pop("seed"), "train": values}
-    return {**named, "built_from": fingerprint.of_method(method)}
+    return {**named, BUILT_FROM: fingerprint.of_method(method)}

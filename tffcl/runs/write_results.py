@@ -1,18 +1,15 @@
 """The end of a run: its tables, its summary, and what it gives to Python."""
 
-import csv
 import dataclasses
-import io
 import pathlib
 import numpy as np
 from tffcl.clients import sampling
-from tffcl.regular_files import read_text
-from tffcl.runs import directory, resource_checks, run_notes, summary, write_results
+from tffcl.runs import resource_checks, run_notes, summary
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.result import Result, Trained
 from tffcl.clients.population import Population
 from tffcl.regular_files import replacing
-from tffcl.runs.run_marker import SAMPLES
+from tffcl.runs.run_directory import SAMPLES, RunDirectory
 
 
 def finish(job, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result:
@@ -41,9 +38,11 @@ def finish(job, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result
     contents = summary.summarize(about, population, views, accuracy, job.progress, told)
     if cost is not None:
         contents["privacy"] = cost
-    directory.write_summary(out, contents)
+    directory = RunDirectory(out)
+    directory.write_summary(contents)
+    rounds = directory.rounds()
     trained = Trained(job.method, state, population, about["rounds"])
-    return Result(contents, trained, out, _read_rounds(out / "rounds.csv"), columns)
+    return Result(contents, trained, out, {name: rounds.floats(name) for name in rounds.names}, columns)
 
 
 def _notes_of_waiting(job, rounds: int) -> list[str]:
@@ -60,17 +59,12 @@ def _notes_of_waiting(job, rounds: int) -> list[str]:
     return [f"{never} of the {len(drawn)} clients that were drawn were in no round asked to train ({why}){whose}"]
 
 
-def _read_rounds(path: pathlib.Path) -> dict[str, np.ndarray]:
-    rows = list(csv.DictReader(io.StringIO(read_text(path, newline=""), newline="")))
-    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in (rows[0] if rows else {})}
-
-
 _MOST_CLUSTERS, _MOST_MEMBERS, _IMAGES = 24, 5, 10
 _SIDES = range(4, 129)
 
 
 def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarray) -> None:
-    """Writes `write_results.npz`: ten training images of some members of each of the largest clusters, over the labels that these hold.
+    """Writes `samples.npz`: ten training images of some members of each of the largest clusters, over the labels that these hold.
 
     Nothing is written where examples are no images, or where every client is a cluster of its own.
 

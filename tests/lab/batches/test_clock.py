@@ -10,6 +10,7 @@ from tffcl.lab.batches import compare, run_time_estimate, study_pace
 from tffcl.lab.batches.study_pace import Pace
 from tffcl.lab.reporting.number_format import human_time
 from tffcl.lab.tasks import resolve as config
+from tffcl.runs.run_directory import RunDirectory
 
 
 def configs(seeds, algorithms=("fedavg", "solo"), rounds=2):
@@ -25,11 +26,10 @@ def ran(monkeypatch):
     def run(asked, place, **_):
         made.append((asked.algorithm, asked.seed))
         place.mkdir(parents=True, exist_ok=True)
-        from tffcl.runs.directory import claim, write_summary
-
-        claim(place, asked.as_dict(), {}, anew=True)
-        rounds = asked.train.rounds
-        write_summary(place, {"seconds": {"total": 2.0}, "rounds": rounds, "algorithm": asked.algorithm, "seed": asked.seed})
+        directory = RunDirectory(place)
+        directory.claim(asked.as_dict(), {}, anew=True)
+        about = {"task": asked.task, "algorithm": asked.algorithm, "seed": asked.seed, "rounds": asked.train.rounds}
+        directory.write_summary({**about, "seconds": {"total": 2.0}})
 
     monkeypatch.setattr(compare, "run_or_note", run)
     monkeypatch.setattr(compare.report, "write_table", lambda _: None)

@@ -104,7 +104,7 @@ def test_the_same_command_goes_on_in_the_same_place(league, tmp_path, monkeypatc
     (out / "results" / "digits" / "solo" / "seed-0" / "summary.json").unlink()  # as if killed in its last run
     (out / "runs" / "digits" / "solo" / "seed-0" / "summary.json").unlink()
     before = (out / "results" / "study.json").read_text()
-    monkeypatch.setattr(study_tuning, "check_summary", lambda _: pytest.fail("what is chosen is not chosen again"))
+    monkeypatch.setattr(study_tuning, "RunDirectory", lambda _: pytest.fail("what is chosen is not chosen again"))
     noted = []
     monkeypatch.setattr(
         study.compare, "run_or_note", lambda *_, **__: noted.append((out / "results" / "study.json").read_text())

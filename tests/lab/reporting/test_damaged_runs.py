@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tffcl.errors import UserError
-from tffcl.lab.reporting import files, published_table, report, sweeps
+from tffcl.lab.reporting import published_table, report, sweeps
+from tffcl.runs import run_files
 
 
 def refused(read, path) -> str:
@@ -21,19 +22,19 @@ def refused(read, path) -> str:
 @pytest.mark.parametrize("contents", ["", f"a = {'[' * 3000}", f"a = 1{'0' * 5000}", "\0"])
 def test_a_damaged_configuration(run_path, contents):
     (run_path / "config.toml").write_text(contents)
-    assert "config.toml is damaged" in refused(files.read_run, run_path)
+    assert "config.toml is damaged" in refused(run_files.read_run, run_path)
 
 
 @pytest.mark.parametrize("accuracy", [{}, 3, {"cluster": {"mean": 1.0}}])
 def test_a_summary_without_accuracies(run_path, accuracy):
     summary = json.loads((run_path / "summary.json").read_text())
     (run_path / "summary.json").write_text(json.dumps({**summary, "accuracy": accuracy}))
-    assert "summary.json is damaged: there is no accuracy." in refused(files.read_run, run_path)
+    assert "summary.json is damaged: there is no accuracy." in refused(run_files.read_run, run_path)
 
 
 def test_a_summary_nested_too_deep(run_path):
     (run_path / "summary.json").write_text("[" * 100_000)
-    assert "summary.json is damaged" in refused(files.read_run, run_path)
+    assert "summary.json is damaged" in refused(run_files.read_run, run_path)
 
 
 @pytest.mark.parametrize("directory", ["/etc", "../other", "a/../../b"])
@@ -49,10 +50,10 @@ def test_a_sweep_with_a_directory_outside(tmp_path, directory):
 def test_a_pipe_or_a_device_in_place_of_a_file_is_not_read(run_path, name):
     (run_path / name).unlink()
     os.mkfifo(run_path / name)
-    assert f"{name} is not a file" in refused(files.read_run, run_path)
+    assert f"{name} is not a file" in refused(run_files.read_run, run_path)
     (run_path / name).unlink()
     (run_path / name).symlink_to("/dev/zero")
-    assert f"{name} is not a file" in refused(files.read_run, run_path)
+    assert f"{name} is not a file" in refused(run_files.read_run, run_path)
 
 
 def test_a_report_is_written_through_no_link_and_into_no_pipe(run_path, tmp_path):
@@ -96,7 +97,7 @@ def test_merges_that_are_no_tree_are_told(run_path, change):
         arrays = dict(archive)
     arrays["merges"][-1, change[0]] = change[1]
     np.savez(run_path / "clustering.npz", **arrays)
-    assert "clustering.npz is damaged: merges is no tree of the clients" in refused(files.read_run, run_path)
+    assert "clustering.npz is damaged: merges is no tree of the clients" in refused(run_files.read_run, run_path)
 
 
 def test_flipped_bits_end_in_a_line_or_in_a_run(run_path):
@@ -108,7 +109,7 @@ def test_flipped_bits_end_in_a_line_or_in_a_run(run_path):
             flipped[rng.randrange(min(len(whole), rng.choice([200, len(whole)])))] ^= 1 << rng.randrange(8)
             (run_path / name).write_bytes(flipped)
             try:
-                files.read_run(run_path)
+                run_files.read_run(run_path)
             except UserError as error:
                 assert "\n" not in str(error)
                 refusals += 1
@@ -126,11 +127,11 @@ def test_flipped_bits_end_in_a_line_or_in_a_run(run_path):
 )
 def test_damaged_arrays(run_path, name, arrays, why):
     np.savez(run_path / f"{name}.npz", **arrays)
-    message = refused(files.read_run, run_path)
+    message = refused(run_files.read_run, run_path)
     assert f"{name}.npz is damaged" in message and why in message
 
 
 @pytest.mark.parametrize("contents", ["{", "[]", '{"cells": [{}]}', '{"cells": [3]}', "\0"])
 def test_damaged_published_numbers(run_path, contents):
     (run_path / "published.json").write_text(contents)
-    assert "published.json is damaged" in refused(lambda path: published_table.to_page([files.read_run(path)]), run_path)
+    assert "published.json is damaged" in refused(lambda path: published_table.to_page([run_files.read_run(path)]), run_path)

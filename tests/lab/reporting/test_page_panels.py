@@ -18,6 +18,7 @@ from tffcl.lab.reporting.page import cluster_tables, matrix_panels, panels, rast
 from tffcl.lab.reporting.page.panels import Axis, Panel
 from tffcl.lab.reporting.report_figures import CLUSTERS, ROUNDS, Picture
 from tffcl.lab.reporting.rounds_figures import ACCURACIES, MERGING, PROGRESS
+from tffcl.runs import run_files
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ def test_few_and_many_clients(count):
     distances = np.sqrt(((points[:, None] - points) ** 2).sum(axis=2))
     merges = hierarchy.linkage(points, "average") if count > 1 else np.empty((0, 4))
     ids = np.arange(count).astype(str)
-    found = files.Clustering(ids, distances, "", merges, 1.0, np.arange(count) % 40, "", "distance", "average")
+    found = run_files.Clustering(ids, distances, "", merges, 1.0, np.arange(count) % 40, "", "distance", "average")
     panel = matrix_panels.proximity_panel(found)
     assert len(panel.raster.told["rows"]) == min(count, 200)
     tree = tree_panels.dendrogram_panel(found)
@@ -165,7 +166,7 @@ def test_few_and_many_clients(count):
 def test_the_clusters_of_a_run(runs):
     run = runs[2]
     images = np.random.default_rng(0).integers(0, 256, (9, 4, 4, 3), dtype=np.uint8)
-    run = dataclasses.replace(run, samples=files.Samples(images, np.arange(9), np.repeat([0, 1, 2], 3)))
+    run = dataclasses.replace(run, samples=run_files.Samples(images, np.arange(9), np.repeat([0, 1, 2], 3)))
     table = cluster_tables.clusters_table(run, compared=False)
     assert [row[0].text for row in table.rows] == ["0", "1", "2"]
     for number, row in enumerate(table.rows):

@@ -19,6 +19,7 @@ from tffcl.lab.reporting import files, settings, tables
 from tffcl.lab.reporting.html import render
 from tffcl.lab.reporting.notes import notes_of
 from tffcl.lab.reporting.report import write_report
+from tffcl.runs import run_files
 
 RUN_FIGURES = {"accuracy", "progress", "clients", "sizes", "labels", "proximity", "dendrogram"}
 NEWCOMERS = {
@@ -123,7 +124,7 @@ def test_a_run(run_page):
 
 def test_what_a_page_of_a_run_says(run_page):
     page, run_path = run_page
-    run = files.read_run(run_path)
+    run = run_files.read_run(run_path)
     for words in (
         "digits: pacfl", "Digits, three groups of labels.", "made for the tests", "train.learning_rate", "0.05",
         "6, 6, 6", "4.32 MB", "9.22 kB", "numpy", np.__version__, "client-17", "clustering.npz",
@@ -141,7 +142,7 @@ def test_each_client_has_a_row(run_page):
     page, run_path = run_page
     details = re.search(r'<details id="clients">.*?</details>', page.source, re.DOTALL)[0]
     rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', details, re.DOTALL)
-    clients = files.read_run(run_path).clients
+    clients = run_files.read_run(run_path).clients
     assert [name for name, _ in rows] == clients.client_id.tolist()
     cells = [re.findall("<td[^>]*>(.*?)</td>", cells) for _, cells in rows]
     assert [each[5] for each in cells] == [f"{100 * value:.2f}" for value in clients.cluster_accuracy]

@@ -10,6 +10,7 @@ from tests.lab.reporting.test_figures import drawn
 from tffcl.errors import UserError
 from tffcl.lab.reporting import figures, files, style
 from tffcl.lab.reporting.representation_figure import clusters_at, shown_rounds
+from tffcl.runs import run_files
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def test_the_history_has_only_rounds_that_changed_something():
 
 def test_clusters_keep_their_colour_and_lone_clients_are_grey():
     points = np.random.default_rng(0).normal(size=[6, 2])
-    found = files.Representations(np.arange(6), points)
+    found = run_files.Representations(np.arange(6), points)
     history = {1: np.array([0, 1, 0, 3, 4, 5]), 3: np.array([0, 1, 0, 1, 4, 4])}
     figure = figures.representations_figure(found, history, 3, np.array(["0", "1", "0", "1", "2", "2"]))
     truth, first, second, last = figure.axes
@@ -51,7 +52,7 @@ def test_clusters_keep_their_colour_and_lone_clients_are_grey():
 def test_a_cluster_that_another_takes_up_keeps_its_colour(truth):
     """Clusters 4 and 2 change their numbers when lone clients join; those who belong together stay in one colour."""
     points = np.arange(12.0).reshape(6, 2)
-    found = files.Representations(np.arange(6), points)
+    found = run_files.Representations(np.arange(6), points)
     history = {1: np.array([0, 0, 2, 2, 4, 4]), 3: np.array([5, 5, 0, 0, 1, 1])}
     panels = figures.representations_figure(found, history, 3, truth).axes
     colour_of = [
@@ -63,14 +64,14 @@ def test_a_cluster_that_another_takes_up_keeps_its_colour(truth):
 
 
 def test_more_clusters_than_groups_have_colours_of_their_own():
-    found = files.Representations(np.arange(6), np.zeros([6, 2]))
+    found = run_files.Representations(np.arange(6), np.zeros([6, 2]))
     history = {1: np.array([0, 0, 2, 2, 4, 4])}
     _, axes = figures.representations_figure(found, history, 1, np.array(list("000011"))).axes
     assert colours(axes) == sorted((style.color(place).lower(), 2) for place in range(3))
 
 
 def test_only_clients_that_sent_something_are_dots():
-    found = files.Representations(np.array([0, 2]), np.zeros([2, 2]))
+    found = run_files.Representations(np.array([0, 2]), np.zeros([2, 2]))
     figure = figures.representations_figure(found, {1: np.array([0, 1, 0])}, 1)
     (axes,) = figure.axes
     assert colours(axes) == [(style.color(0).lower(), 2)]
@@ -78,7 +79,7 @@ def test_only_clients_that_sent_something_are_dots():
 
 def test_a_sweep_has_a_panel_for_each_value(run):
     count = len(run.clients)
-    found = files.Representations(np.arange(count), np.random.default_rng(0).normal(size=[count, 2]))
+    found = run_files.Representations(np.arange(count), np.random.default_rng(0).normal(size=[count, 2]))
     runs = {
         f"threshold {step}": dataclasses.replace(run, representations=found, history={1: np.arange(count) // step})
         for step in (2, 3, 6, 9, 18)
@@ -119,7 +120,7 @@ def test_damaged_files_are_named(comparison_path, tmp_path):
     import shutil
 
     source = files.find_runs(comparison_path)[0].path
-    count = len(files.read_run(source).clients)
+    count = len(run_files.read_run(source).clients)
     for name, arrays in (
         ("representations.npz", {"places": np.arange(3), "points": np.zeros([2, 2])}),
         ("history/000001.npy", None),
@@ -132,4 +133,4 @@ def test_damaged_files_are_named(comparison_path, tmp_path):
             (out / "history").mkdir()
             np.save(out / name, np.zeros(count + 1))
         with pytest.raises(UserError, match=f"{name.split('/')[-1]} is damaged"):
-            files.read_run(out)
+            run_files.read_run(out)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tffcl.errors import UserError
-from tffcl.lab.reporting import figures, files, report_figures
+from tffcl.lab.reporting import figures, report_figures
 from tffcl.lab.reporting.splits_figure import lanes_of
+from tffcl.runs import run_files
 
 SPLITS = "round,cluster,founded\n2,0,1\n3,0,2\n4,1,3\n"
 
@@ -15,7 +16,7 @@ SPLITS = "round,cluster,founded\n2,0,1\n3,0,2\n4,1,3\n"
 @pytest.fixture
 def split_run(run_path):
     (run_path / "splits.csv").write_text(SPLITS)
-    run = files.read_run(run_path)
+    run = run_files.read_run(run_path)
     clusters = np.arange(len(run.clients)) % 4
     return dataclasses.replace(run, clients=dataclasses.replace(run.clients, cluster=clusters))
 
@@ -53,4 +54,4 @@ def test_a_report_has_it_where_clusters_were_split(split_run):
 def test_a_cluster_that_was_never_founded_or_twice_is_damage(run_path, row):
     (run_path / "splits.csv").write_text(f"{SPLITS}{row}\n")
     with pytest.raises(UserError, match="splits.csv is damaged: a cluster is split that was never founded, or founded twice"):
-        files.read_run(run_path)
+        run_files.read_run(run_path)

@@ -11,8 +11,9 @@ import tomli_w
 
 from tests.lab.reporting.test_report import Page, assert_stands_alone
 from tffcl.errors import UserError
-from tffcl.lab.reporting import figures, files, sweeps
+from tffcl.lab.reporting import figures, sweeps
 from tffcl.lab.reporting.report import write_report
+from tffcl.runs import run_files
 
 ERRORS = {"0": [4.0, 2.0, 3.0, None, 1.0], "10": [6.0, 5.0, 1.0, 2.0, 2.0]}  # of five rounds, by seed
 
@@ -75,9 +76,9 @@ def labels_of(axes):
 
 
 def test_the_optional_column_of_rounds(with_errors, finished_run):
-    rounds = files.read_run(with_errors / "point-0" / "seed-0").rounds
+    rounds = run_files.read_run(with_errors / "point-0" / "seed-0").rounds
     np.testing.assert_array_equal(rounds["clustering_error"], [4, 2, 3, math.nan, 1])
-    assert "clustering_error" not in files.read_run(finished_run).rounds
+    assert "clustering_error" not in run_files.read_run(finished_run).rounds
 
 
 def test_statistics_over_rounds_and_seeds(with_errors):

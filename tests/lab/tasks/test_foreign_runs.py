@@ -16,7 +16,6 @@ from tffcl.lab.batches import study_plan
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
 from tffcl.lab.tasks.export_run import export_run
-from tffcl.runs.run_marker import digest_of
 
 OVERRIDES = {
     "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 2}, "partition": {"clients": 8}, "model": {"hidden": 4},
@@ -51,7 +50,7 @@ FORGED = {
 
 @pytest.fixture
 def forged(honest, tmp_path):
-    """`(what) -> (OUT, DIR, canary)`: copies whose config.toml was forged, with checksums that are right again."""
+    """`(what) -> (OUT, DIR, canary)`: copies whose config.toml was forged."""
 
     def forge(what):
         out, to, canary = tmp_path / "out", tmp_path / "to", tmp_path / "canary"
@@ -61,10 +60,6 @@ def forged(honest, tmp_path):
         run = out / "pacfl" / "seed-0"
         for file in (run / "config.toml", to / "config.toml"):
             file.write_text(tomli_w.dumps({**tomllib.loads(file.read_text()), **FORGED[what](canary)}))
-        marker = json.loads((run / "run.json").read_text())
-        del marker["settings"]
-        marker["files"]["config.toml"] = digest_of((run / "config.toml").read_bytes())
-        (run / "run.json").write_text(json.dumps(marker))
         contents = json.loads((to / manifest.NAME).read_text())
         manifest.write_manifest(to, {key: value for key, value in contents.items() if key not in ("files", "sha256")})
         return out, to, canary

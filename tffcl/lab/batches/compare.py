@@ -9,7 +9,6 @@ import tomli_w
 
 from tffcl import runtime
 from tffcl.errors import Diverged, UserError, tell
-from tffcl.json_files import write_json
 from tffcl.lab.batches.run import run
 from tffcl.lab.batches.run_time_estimate import Job, ended, started
 from tffcl.lab.batches.study_plan import settings_of
@@ -18,9 +17,8 @@ from tffcl.lab.reporting.comparisons import COMPARISON, read_order
 from tffcl.lab.reporting.targets import Target, read_targets
 from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
 from tffcl.regular_files import write_text
-from tffcl.runs.directory import FAILED, check_claim, check_no_run, first_difference, is_begun, place_in, read_settings, shown
 from tffcl.runs.lock import locked
-from tffcl.runs.run_marker import check_summary
+from tffcl.runs.run_directory import RunDirectory, State, check_no_run, first_difference, place_in, short_path
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_kind
 
@@ -129,7 +127,7 @@ def run_all(
     """
     for config, place in zip(configs, places, strict=True):  # after hours of work would be too late
         kept = bool(ended(place)) and not overwrite
-        check_claim(place, config.as_dict(), resume=resume or kept, overwrite=overwrite)
+        RunDirectory(place).check_claim(config.as_dict(), resume=resume or kept, overwrite=overwrite)
     titles = titles or [f"{config.algorithm}, seed {config.seed}" for config in configs]
     jobs = [Job(*each) for each in zip(titles, configs, places, strict=True)]
     options = {
@@ -165,7 +163,7 @@ def _run_each(jobs: Sequence[Job], after_each: Callable[[], None], keeps: bool, 
             after_each()
         if clock:
             clock.finished(job)
-        summaries.append(check_summary(job.place))
+        summaries.append(RunDirectory(job.place).summary())
     return summaries
 
 
@@ -175,7 +173,7 @@ def run_or_note(config: RunConfig, place: pathlib.Path, **options):
         run(config, place, **options)
     except Diverged as error:
         about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "reason": str(error)}
-        write_json(place / FAILED, about)
+        RunDirectory(place).write_failure(about)
         tell(f"{config.algorithm} seed {config.seed} diverged: {error}")
 
 
@@ -211,7 +209,7 @@ def check_comparable(
         label, seed = place.parent.name, place.name.removeprefix("seed-")
         again = seed.isdecimal() and (label, int(seed)) in places
         # What has been asked for and has not ended is looked at where it is claimed.
-        if not seed.isdecimal() or not is_begun(place) or again and (overwrite or not ended(place)):
+        if not seed.isdecimal() or RunDirectory(place).state is State.EMPTY or again and (overwrite or not ended(place)):
             continue
         there = _settings_there(place, asked.get(label))
         if label in asked:
@@ -222,15 +220,15 @@ def check_comparable(
             anew = f"--overwrite with {label} among --algorithms"
         difference = first_difference(there, wanted)
         if difference:
-            raise UserError(f"{shown(place)} {_told(label, *difference, own=label not in asked)}, or run it anew ({anew})")
+            raise UserError(f"{short_path(place)} {_told(label, *difference, own=label not in asked)}, or run it anew ({anew})")
 
 
 def _settings_there(place: pathlib.Path, own: RunConfig | None) -> dict:
-    """The settings of the run in a directory, with the defaults of keys that an earlier version had not."""
+    """The settings of the run in a directory."""
     try:
         return settings_of(load_run_config(place, trust_builders=own or False))
     except UserError:  # its own code is not there any more, or another's
-        settings = read_settings(place / "config.toml")
+        settings = RunDirectory(place).settings()
         return {key: value for key, value in settings.items() if key not in ("description", "source")}
 
 

@@ -18,6 +18,7 @@ from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.lab.reporting.files import find_runs
+from tffcl.lab.reporting.newcomers_table import NEWCOMERS
 from tffcl.lab.tasks import build
 from tffcl.lab.tasks.load_run import TrainedRun, load_run
 from tffcl.lab.tasks.populations import build_population, held_out
@@ -25,11 +26,10 @@ from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.regular_files import check_replaceable, write_text
 from tffcl.rounds.simulation import run_round
 from tffcl.runs import summary
-from tffcl.runs.directory import write_result
 from tffcl.runs.evaluator import Evaluator
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.progress import progress_bar
-from tffcl.runs.run_marker import NEWCOMERS
+from tffcl.runs.run_directory import SUMMARY, RunDirectory
 
 _AT_A_TIME = 20  # bounds the models in flight
 _MOST_ROWS = 30
@@ -116,7 +116,7 @@ def join_all(out: str | pathlib.Path, *, data_dir: str | None = None, show_progr
         if show_progress:
             print(f"[{number}/{len(runs)}] {run.method} seed {run.seed}", file=sys.stderr)
         noted = run.path / NEWCOMERS
-        if not noted.is_file() or noted.stat().st_mtime_ns < (run.path / "summary.json").stat().st_mtime_ns:
+        if not noted.is_file() or noted.stat().st_mtime_ns < (run.path / SUMMARY).stat().st_mtime_ns:
             join_newcomers(run.path, data_dir=data_dir, show_progress=show_progress, trust_builders=trust_builders)
 
 
@@ -210,8 +210,10 @@ def _write(out: pathlib.Path, contents: dict):
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()
     writer.writerows(rows)
-    write_text(out / "newcomers.csv", text.getvalue())
-    write_result(out, NEWCOMERS, contents)
+    directory = RunDirectory(out)
+    directory.list_files(["newcomers.csv", NEWCOMERS])
+    write_text(directory / "newcomers.csv", text.getvalue())
+    directory.write_result(NEWCOMERS, contents)
 
 
 def describe(contents: dict) -> str:

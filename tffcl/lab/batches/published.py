@@ -1,23 +1,22 @@
 """What the papers print for a run's task and method, found in the studies that come with tffcl and noted beside the run."""
 
-import pathlib
 from collections.abc import Iterator, Mapping
 
 from tffcl.lab.batches.study_files import Cell, Study, load_study, study_directory
+from tffcl.lab.reporting.published_table import PUBLISHED
 from tffcl.lab.reporting.settings import flatten
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks.resolve import RunConfig
-from tffcl.runs.directory import write_result
-from tffcl.runs.run_marker import PUBLISHED
+from tffcl.runs.run_directory import RunDirectory
 
 _NO_SETTINGS = {"task", "algorithm", "seed", "description", "source", "versions"}
 
 
-def write_published(config: RunConfig, out: pathlib.Path) -> None:
+def write_published(config: RunConfig, directory: RunDirectory) -> None:
     """Writes `published.json` into the directory of a run: the numbers to expect, with what was set otherwise; no file without any."""
     cells = list(_cells(config))
     if cells:
-        write_result(out, PUBLISHED, {"cells": cells})
+        directory.write_result(PUBLISHED, {"cells": cells})
 
 
 def _cells(config: RunConfig) -> Iterator[dict]:

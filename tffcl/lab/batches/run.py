@@ -3,16 +3,22 @@
 import pathlib
 
 from tffcl.aggregators.upload_attacks import OF_DATA
+from tffcl.errors import UserError
 from tffcl.lab.batches.published import write_published
 from tffcl.lab.tasks import build
 from tffcl.lab.tasks.attack_settings import note_of, told_of, with_imitators, with_wrong_labels
 from tffcl.lab.tasks.populations import build_populations
 from tffcl.lab.tasks.resolve import RunConfig, check_config
-from tffcl.runs import directory
-from tffcl.runs.directory import write_summary
 from tffcl.runs.result import Result
+from tffcl.runs.run_directory import RunDirectory
 from tffcl.runs.train import train
 from tffcl.runtime import RemoteWorkers, remote_workers
+
+# What else a directory may be, by a file in it; a run would put its own report in the place of theirs.
+_OTHERS = {
+    "comparison.toml": "a comparison", "sweep.toml": "a sweep", "search.json": "a search", "results/study.json": "a study",
+    "manifest.json": "an export",
+}  # fmt: skip
 
 
 def run(
@@ -47,7 +53,11 @@ def run(
     settings, protocol = config.as_dict(), config.train
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before the data are read
-    directory.check_claim(pathlib.Path(out), settings, resume=resume, overwrite=overwrite, longer=True)
+    directory = RunDirectory(out)
+    for name, what in _OTHERS.items():
+        if (directory / name).is_file():
+            raise UserError(f"{out} holds {what} ({name}); a run of its own needs another directory")
+    directory.check_claim(settings, resume=resume, overwrite=overwrite, longer=True)
     federated = build.load_data(config, data_dir)
     population, later = build_populations(config, federated)
     attack = config.attack
@@ -82,10 +92,10 @@ def run(
         data=build.data_fingerprint(federated),
     )
     if result is not None:
-        write_published(config, pathlib.Path(out))
+        write_published(config, directory)
     if result is not None and len(malicious):
         clients = result.trained.population
         told = told_of(attack, malicious, result.client_columns, clients.client_ids, clients.groups)
         result.summary.update(attack=told, notes=[*result.summary["notes"], note_of(told)])
-        write_summary(pathlib.Path(out), result.summary)
+        directory.write_summary(result.summary)
     return result

@@ -15,9 +15,8 @@ from tffcl.lab.tasks import build, task_file
 from tffcl.lab.tasks.populations import build_populations
 from tffcl.lab.tasks.resolve import RunConfig
 from tffcl.runs.checkpoints import Checkpoints
-from tffcl.runs.directory import CHECKPOINTS, FAILED
 from tffcl.runs.interrupts import Interrupted
-from tffcl.runs.run_marker import check_summary
+from tffcl.runs.run_directory import CHECKPOINTS, RunDirectory
 
 WORTH_A_TRIAL = 4000  # passes of a client over its data, in all runs: some ten seconds of the smallest task
 
@@ -39,9 +38,7 @@ class Job:
 
 def ended(place: pathlib.Path) -> str:
     """Says how the run in a directory has ended, "finished" or "diverged"; "" if it has not."""
-    if (place / "summary.json").is_file():
-        return "finished"
-    return "diverged" if (place / FAILED).is_file() else ""
+    return RunDirectory(place).ended
 
 
 class Clock:
@@ -138,7 +135,7 @@ class Clock:
     def finished(self, job: Job):
         """Notes that a run has ended, and by how much its estimate was wrong."""
         expected = self._left.pop(job)
-        summary = check_summary(job.place)
+        summary = RunDirectory(job.place).summary()
         if not summary:
             return
         if expected:

@@ -1,8 +1,6 @@
 """Choosing a setting: by accuracy on validation examples, over a grid or at random, with early stopping of bad ones."""
 
-import csv
 import dataclasses
-import io
 import math
 import pathlib
 import re
@@ -13,7 +11,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tffcl import runtime
-from tffcl.csv_files import read_text
 from tffcl.errors import UserError
 from tffcl.json_files import write_json
 from tffcl.lab.batches import compare, sweep
@@ -22,9 +19,8 @@ from tffcl.lab.batches.sweep import Axis, Plan, Point
 from tffcl.lab.reporting.search_table import CONTENTS
 from tffcl.lab.tasks.method_settings import MethodSource
 from tffcl.lab.tasks.resolve import method_key
-from tffcl.runs.directory import FAILED, check_claim, check_no_run, clear, place_in
 from tffcl.runs.lock import locked
-from tffcl.runs.run_marker import check_summary
+from tffcl.runs.run_directory import FAILED, ROUNDS, RunDirectory, check_no_run, place_in
 
 SELECTABLE = ("cluster", "global")  # `local` is measured on the clients, on their test examples
 _PICKED = "picked"
@@ -171,7 +167,7 @@ def search(
     for point in planned.points:
         for run in point.runs:
             place = place_in(out, *point.directory.parts, f"seed-{run.seed}")
-            check_claim(place, run.as_dict(), resume=resume, overwrite=overwrite)
+            RunDirectory(place).check_claim(run.as_dict(), resume=resume, overwrite=overwrite)
     check_no_run(out, "a search", CONTENTS, ["task", "picked"], [])
     with locked(out):
         return _pick(planned, out, options, picked_seeds, {"data_dir": data_dir, "show_progress": show_progress}, overwrite)
@@ -183,7 +179,7 @@ def _pick(planned: Plan, out: pathlib.Path, options: SearchOptions, picked_seeds
     if overwrite:
         for place in [*(out / point.directory for point in planned.points), out / _PICKED]:
             for run in place.glob("seed-*/config.toml"):
-                clear(run.parent)
+                RunDirectory(run.parent).clear()
     job = _Search(planned, out, options, how)
     noted = []
     left: list[Point] = list(planned.points)
@@ -252,11 +248,11 @@ class _Search:
     def test(self, point: Point, seed: int) -> Mapping | None:
         """Runs the picked point with a fresh seed to its end; returns its summary."""
         place, config = place_in(self.out, _PICKED, f"seed-{seed}"), dataclasses.replace(point.runs[0], seed=seed)
-        check_claim(place, config.as_dict(), resume=True, overwrite=False)
+        RunDirectory(place).check_claim(config.as_dict(), resume=True, overwrite=False)
         if not ended(place):
             self._say(f"picked: {sweep.describe(self.planned.axes, point.values)}, fresh seed {seed}")
             self._run(config, place, config.train.rounds)
-        return check_summary(place)
+        return RunDirectory(place).summary()
 
     def _run(self, config, place: pathlib.Path, until: int):
         if self.ran:
@@ -269,16 +265,9 @@ class _Search:
             print(line, file=sys.stderr, flush=True)
 
 
-def _read_rounds(place: pathlib.Path) -> list[dict]:
-    file = place / "rounds.csv"
-    if not file.is_file():
-        return []
-    return list(csv.DictReader(io.StringIO(read_text(file, newline=""), newline="")))
-
-
 def _rounds_done(place: pathlib.Path) -> int:
     """How many rounds of a run stand in its files; those after its checkpoint are done again, with the same numbers."""
-    return len(_read_rounds(place))
+    return len(RunDirectory(place).rounds().rows) if (place / ROUNDS).is_file() else 0
 
 
 def _validation(place: pathlib.Path, select: str, until: int) -> float:
@@ -287,11 +276,12 @@ def _validation(place: pathlib.Path, select: str, until: int) -> float:
     Raises:
       UserError: If the method has none, as a clustered one has no global model.
     """
-    rows = _read_rounds(place)
-    if until <= len(rows):
-        value = rows[until - 1].get(f"validation_{select}_accuracy")
+    directory, column = RunDirectory(place), f"validation_{select}_accuracy"
+    rounds = directory.rounds()
+    if until <= len(rounds.rows):
+        value = rounds.floats(column)[until - 1] if column in rounds.names else math.nan
     else:  # its budget of privacy was spent before: what it has come to then
-        value = ((check_summary(place) or {}).get("validation", {}).get(select) or {}).get("mean")
-    if not value:
+        value = ((directory.summary() or {}).get("validation", {}).get(select) or {}).get("mean")
+    if value is None or math.isnan(value):
         raise UserError(f"{place} has no {select} accuracy on validation examples; --select cluster is there for every method")
     return float(value)

@@ -15,9 +15,9 @@ from tffcl.lab.batches.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, 
 from tffcl.lab.batches.study_record import claim
 from tffcl.lab.tasks import task_file
 from tffcl.regular_files import read_bytes, write_bytes
-from tffcl.runs.directory import CHECKPOINTS, FAILED, KEPT
 from tffcl.runs.interrupts import Interrupted
 from tffcl.runs.lock import locked
+from tffcl.runs.run_directory import CHECKPOINTS, FAILED, KEPT
 
 TRIALS = "trials.json"
 __all__ = ["StudyPlan", "StudyRun", "plan", "run_study"]

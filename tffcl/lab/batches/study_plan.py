@@ -16,7 +16,7 @@ from tffcl.lab.batches.study_files import Cell, Study, chosen, slug
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.resolve import RunConfig
-from tffcl.runs.directory import FAILED
+from tffcl.runs.run_directory import FAILED
 
 RUNS, RESULTS = "runs", "results"
 SMALL_FILES = ("rounds.csv", "summary.json", "config.toml", "newcomers.json", FAILED)

@@ -11,7 +11,7 @@ from tffcl.lab.batches.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, 
 from tffcl.lab.reporting.settings import flatten
 from tffcl.lab.reporting.study_table import CONTENTS
 from tffcl.lab.tasks import resolve as configs
-from tffcl.runs.directory import check_claim, check_no_run, clear, place_in
+from tffcl.runs.run_directory import RunDirectory, check_no_run, place_in
 
 _UNCHANGING = ("evaluation.", "checkpoint.")  # settings that change nothing of what is trained
 
@@ -26,7 +26,7 @@ def claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
         raise UserError(f"{out} holds the study {before['study']}, not {planned.study.name}; give another --out")
     if overwrite:
         for each in planned.runs:
-            clear(out / RUNS / each.directory)
+            RunDirectory(out / RUNS / each.directory).clear()
             for name in SMALL_FILES:
                 (out / RESULTS / each.directory / name).unlink(missing_ok=True)
     undecided = {place for cell, place in zip(planned.cells, planned.places, strict=True) if cell.tune}
@@ -34,7 +34,7 @@ def claim(planned: StudyPlan, out: pathlib.Path, overwrite: bool):
         if each.place in undecided:  # its settings are not chosen yet; it is checked as soon as they are
             continue
         place_in(out, RESULTS, *each.directory.parts)
-        check_claim(place_in(out, RUNS, *each.directory.parts), each.config.as_dict(), resume=True, overwrite=False)
+        RunDirectory(place_in(out, RUNS, *each.directory.parts)).check_claim(each.config.as_dict(), resume=True, overwrite=False)
     file.parent.mkdir(parents=True, exist_ok=True)
     contents = _contents(planned)
     if before:  # cells and seeds of an earlier --only or --seeds stay

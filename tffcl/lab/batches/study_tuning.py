@@ -17,7 +17,7 @@ from tffcl.lab.batches.study_files import Cell, Tuning, slug
 from tffcl.lab.batches.study_plan import RESULTS, RUNS, StudyPlan, StudyRun, plan, resolve, settings_of
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.resolve import method_key
-from tffcl.runs.run_marker import check_summary
+from tffcl.runs.run_directory import RunDirectory
 
 TUNED = "tuned.json"
 _TRIALS = "trials"
@@ -110,7 +110,7 @@ def _mark(trials: list[_Trial]) -> str:
 def _points(trials: list[_Trial], tuning: Tuning, out: pathlib.Path) -> list[dict]:
     points = []
     for trial in trials:
-        summary = check_summary(out / RUNS / trial.run.directory)
+        summary = RunDirectory(out / RUNS / trial.run.directory).summary()
         score = summary["validation"][tuning.select] if summary else {}
         points.append({"values": dict(trial.values), "validation": score.get("mean")})
     return points

@@ -16,8 +16,8 @@ from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.method_settings import MethodSource
 from tffcl.lab.tasks.resolve import RunConfig
 from tffcl.regular_files import write_text
-from tffcl.runs.directory import check_no_run, place_in
 from tffcl.runs.lock import locked
+from tffcl.runs.run_directory import check_no_run, place_in
 
 _RANGE = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?\.\.[-+]?[\d.]+(e[-+]?\d+)?")  # from which `search` draws values
 _LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes

@@ -276,8 +276,9 @@ def _results(options):
 
 def _newcomers(options):
     from tffcl.lab.reporting import files
+    from tffcl.runs.run_directory import RunDirectory
 
-    one, given = files.is_run(options.out), {"data_dir": options.data_dir, "trust_builders": options.trust_builders}
+    one, given = RunDirectory(options.out).is_run, {"data_dir": options.data_dir, "trust_builders": options.trust_builders}
     if not one:
         files.find_runs(options.out)
     from tffcl.lab.batches import newcomers

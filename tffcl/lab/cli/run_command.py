@@ -68,12 +68,12 @@ def run(options):
     resolved = resolve.resolve(options.task, options.algorithm, seed=options.seed, overrides=shared.overrides(options))
     from tffcl.lab.batches import run_time_estimate  # which imports TensorFlow: a mistake is told before
     from tffcl.lab.batches.run import run
-    from tffcl.runs.directory import check_claim
+    from tffcl.runs.run_directory import RunDirectory
 
     out = options.out or f"runs/{shared.task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
     how = {"resume": options.resume, "overwrite": options.overwrite}
     workers = shared.workers(options)
-    check_claim(pathlib.Path(out), resolved.as_dict(), **how, longer=True)
+    RunDirectory(out).check_claim(resolved.as_dict(), **how, longer=True)
     if not options.resume:
         run_time_estimate.started(
             [run_time_estimate.Job(options.algorithm, resolved, pathlib.Path(out))], options.data_dir, anew=True, trial=not workers

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from tffcl.lab.reporting import style
-from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.style import ReportFigure
+from tffcl.runs.run_files import RunFiles
 
 KINDS = (("cluster_accuracy", "cluster accuracy"), ("local_accuracy", "local accuracy"))
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 
 from tffcl.json_files import read_json, read_toml, telling_damage
+from tffcl.runs.run_directory import FAILED, RunDirectory, State
 
-COMPARISON, FAILED = "comparison.toml", "failed.json"
+COMPARISON = "comparison.toml"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +55,9 @@ def read_failure(path: pathlib.Path, method: str | None = None) -> Failure | Non
     Raises:
       UserError: If the file is damaged.
     """
-    file = path / FAILED
-    if not file.is_file() or (path / "summary.json").is_file():
+    if RunDirectory(path).state is not State.DIVERGED:
         return None
+    file = path / FAILED
     noted = read_json(file)
     with telling_damage(file):
         return Failure(method or str(noted["algorithm"]), int(noted["seed"]), " ".join(str(noted["reason"]).split()))

@@ -11,8 +11,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from tffcl.lab.reporting import ordering, style
-from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.style import ReportFigure
+from tffcl.runs.run_files import RunFiles
 
 
 def labels_figure(run: RunFiles) -> ReportFigure:

@@ -25,7 +25,6 @@ from tffcl.lab.reporting import (  # fmt: skip
     tables,
     targets,
 )
-from tffcl.lab.reporting.files import NO_CLUSTER, RunFiles
 from tffcl.lab.reporting.notes import notes_of
 from tffcl.lab.reporting.number_format import MISSING, human_bytes, show_value
 from tffcl.lab.reporting.page import cluster_tables, panels, round_panels
@@ -33,6 +32,7 @@ from tffcl.lab.reporting.page.page_table import PageTable, plain
 from tffcl.lab.reporting.report_figures import CLUSTERS, Picture
 from tffcl.lab.reporting.sweeps import Sweep
 from tffcl.regular_files import digest_of_file
+from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 
 _FILES = (
     "config.toml", "summary.json", "rounds.csv", "clients.csv", "clustering.npz", "samples.npz", "newcomers.json", "published.json",

@@ -9,12 +9,13 @@ from tffcl import csv_files
 from tffcl.errors import UserError
 from tffcl.json_files import read_json, telling_damage
 from tffcl.lab.reporting import files, tables
-from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_count, show_number
 from tffcl.lab.reporting.page.page_table import PageTable, percent, plain
 from tffcl.lab.reporting.tables import Column, Row
 from tffcl.regular_files import write_text
-from tffcl.runs.run_marker import NEWCOMERS
+from tffcl.runs.run_files import RunFiles
+
+NEWCOMERS = "newcomers.json"
 
 
 def _two(stat: Stat) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from tffcl.lab.reporting.files import RunFiles
+from tffcl.runs.run_files import RunFiles
 
 
 def notes_of(runs: Sequence[RunFiles]) -> list[str]:

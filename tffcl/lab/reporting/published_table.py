@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from tffcl import csv_files
 from tffcl.json_files import read_json, telling_damage
 from tffcl.lab.reporting import study_results, study_table
-from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.page.page_table import Cell, PageTable, plain
-from tffcl.runs.run_marker import PUBLISHED
+from tffcl.runs.run_files import RunFiles
 
+PUBLISHED = "published.json"
 HEADS = ("method", "compared", "here", "published", "difference", "rounds", "settings here", "published in")
 _KEYS = {
     "study",

@@ -7,6 +7,7 @@ from tffcl.errors import UserError
 from tffcl.lab.reporting import files, html, report_figures, style, sweeps, tables, targets
 from tffcl.lab.reporting.report_figures import Picture
 from tffcl.regular_files import make_directory, write_bytes, write_text
+from tffcl.runs.run_directory import FIGURES, REPORT, SAMPLES, RunDirectory
 
 _FIGURES = ("svg", "pdf")
 
@@ -31,18 +32,22 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
     path = pathlib.Path(path)
     pictures, texts = _of_sweep(path, formats) if sweeps.is_sweep(path) else _of_runs(path, formats)
     try:
-        make_directory(path / "figures")
+        drawn = {}
         for picture in pictures:
             others = {ending: style.to_bytes(picture.figure, ending) for ending in _FIGURES if ending in formats}
             for ending, data in ({"png": picture.png} | others).items():
-                write_bytes(path / "figures" / f"{picture.name}.{ending}", data)
+                drawn[f"{FIGURES}/{picture.name}.{ending}"] = data
+        RunDirectory(path).list_files([*drawn, *texts])
+        make_directory(path / FIGURES)
+        for name, data in drawn.items():
+            write_bytes(path / name, data)
         # A page that shows examples of clients is as private as the file that holds them.
-        private = any(path.glob("**/samples.npz"))
+        private = any(path.glob(f"**/{SAMPLES}"))
         for name, text in texts.items():
-            write_text(path / name, text, private=private and name == "report.html")
+            write_text(path / name, text, private=private and name == REPORT)
     except OSError as error:
         raise UserError(f"{error.filename or path} cannot be written: {error.strerror}") from error
-    return path / "report.html"
+    return path / REPORT
 
 
 def write_table(path: str | pathlib.Path):
@@ -60,7 +65,7 @@ def write_table(path: str | pathlib.Path):
 
 def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
     runs = files.find_runs(path)
-    alone = files.is_run(path)
+    alone = RunDirectory(path).is_run
     pictures = report_figures.run_pictures(runs[0]) if alone else report_figures.comparison_pictures(runs)
     rows = tables.directory_rows(path)
     table = {} if alone else {"table.csv": tables.to_csv(rows)}
@@ -68,7 +73,7 @@ def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture],
     wanted = [] if alone else targets.read_targets(path)
     if wanted:
         table["targets.csv"] = targets.to_csv(targets.reached(runs, wanted))
-    return pictures, {**table, "report.html": html.render(runs, pictures, path)}
+    return pictures, {**table, REPORT: html.render(runs, pictures, path)}
 
 
 def _further(name: str, formats: Sequence[str], make: Callable[[Callable], str]) -> dict[str, str]:
@@ -83,5 +88,5 @@ def _of_sweep(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture]
     return pictures, {
         "sweep.csv": sweeps.to_csv(sweep),
         **_further("sweep", formats, lambda write: sweeps.to_other(sweep, write)),
-        "report.html": html.render(sweep.runs, pictures, path, sweep),
+        REPORT: html.render(sweep.runs, pictures, path, sweep),
     }

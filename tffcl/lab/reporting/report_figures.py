@@ -7,12 +7,12 @@ import numpy as np
 
 from tffcl.lab.reporting import figures
 from tffcl.lab.reporting.client_figures import KINDS, lower_end
-from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.page import client_panels, matrix_panels, round_panels, tree_panels
 from tffcl.lab.reporting.page.panels import Panel
 from tffcl.lab.reporting.rounds_figures import ACCURACIES, MERGING, PROGRESS
 from tffcl.lab.reporting.style import ReportFigure, to_png
 from tffcl.lab.reporting.sweeps import Sweep
+from tffcl.runs.run_files import RunFiles
 
 ROUNDS, CLIENTS, CLUSTERS, SWEEP = "Over the rounds", "Clients", "Clusters", "Over the values"
 

@@ -7,8 +7,8 @@ import scipy.optimize
 from matplotlib.axes import Axes
 
 from tffcl.lab.reporting import ordering, style
-from tffcl.lab.reporting.files import NO_CLUSTER, Representations, RunFiles
 from tffcl.lab.reporting.style import ReportFigure
+from tffcl.runs.run_files import NO_CLUSTER, Representations, RunFiles
 
 _ROUNDS = (5, 10, 40)  # those of StoCFL's Fig. 6
 _ACROSS, _MOST_PANELS = 4, 12

@@ -8,9 +8,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from tffcl.lab.reporting import style
-from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.style import ReportFigure
+from tffcl.runs.run_files import RunFiles
 
 # Column of rounds.csv, title, unit on the axis, factor.
 ACCURACIES = (

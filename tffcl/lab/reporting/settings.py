@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from tffcl.lab.reporting.files import RunFiles
+from tffcl.runs.run_files import RunFiles
 
 # These stand at the head of a report.
 _SAID_ELSEWHERE = {"task", "algorithm", "seed", "description", "source"}

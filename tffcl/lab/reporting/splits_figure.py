@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from tffcl.lab.reporting import style
-from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.style import ReportFigure
+from tffcl.runs.run_files import RunFiles
 
 _MOST_GROUPS = 3  # that are named beside a cluster
 

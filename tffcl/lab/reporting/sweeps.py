@@ -10,12 +10,14 @@ import numpy as np
 from tffcl import csv_files
 from tffcl.errors import RESUME, UserError
 from tffcl.json_files import inside, read_toml
-from tffcl.lab.reporting import files, tables
+from tffcl.lab.reporting import tables
 from tffcl.lab.reporting.comparisons import Failure, read_failure
-from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.number_format import Stat, show_number, show_value
 from tffcl.lab.reporting.page.page_table import PageTable
 from tffcl.lab.reporting.tables import COLUMNS, LEGEND, Column, Row
+from tffcl.runs import run_files
+from tffcl.runs.run_directory import RunDirectory, State
+from tffcl.runs.run_files import RunFiles
 
 _ERRORS = "clustering error"
 
@@ -144,9 +146,9 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
     # Proximity matrices of many runs at once could be too much memory, and nothing here needs them.
     places = [path / inside(noted["directory"]) / f"seed-{seed}" for seed in seeds]
     runs = [
-        dataclasses.replace(files.read_run(place, name), clustering=None)
+        dataclasses.replace(run_files.read_run(place, name), clustering=None)
         for place in places
-        if (place / "summary.json").is_file()
+        if RunDirectory(place).state is State.FINISHED
     ]
     failures = tuple(each for each in (read_failure(place, name) for place in places) if each)
     return Point(values, runs, {each.key: Stat.of(each.read(run) for run in runs) for each in SWEEP_COLUMNS}, failures)

@@ -13,9 +13,10 @@ from tffcl.csv_files import markdown, text_cell
 from tffcl.errors import printable
 from tffcl.lab.reporting import comparisons, files
 from tffcl.lab.reporting.comparisons import Failure
-from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.number_format import Stat, show_bytes, show_count, show_number, show_seconds
 from tffcl.lab.reporting.page.page_table import Cell, PageTable
+from tffcl.runs.run_directory import SUMMARY, RunDirectory
+from tffcl.runs.run_files import RunFiles
 
 LEGEND = (
     ("cluster", "The model that the method assigns to a client, before any local training, on the client's own test "
@@ -197,8 +198,8 @@ def directory_rows(path: str | pathlib.Path) -> list[Row]:
     Raises:
       UserError: As `files.find_runs`, but not where all runs failed.
     """
-    failures = [] if files.is_run(path) else comparisons.find_failures(path)
-    finished = not failures or any(pathlib.Path(path).glob("*/seed-*/summary.json"))
+    failures = [] if RunDirectory(path).is_run else comparisons.find_failures(path)
+    finished = not failures or any(pathlib.Path(path).glob(f"*/seed-*/{SUMMARY}"))
     rows = comparison_rows(files.find_runs(path) if finished else [], failures)
     order = comparisons.in_order(pathlib.Path(path), [row.algorithm for row in rows]) if failures else []
     return sorted(rows, key=lambda row: order.index(row.algorithm)) if order else rows

@@ -13,8 +13,8 @@ from tffcl import csv_files
 from tffcl.errors import UserError
 from tffcl.json_files import read_toml
 from tffcl.lab.reporting.comparisons import COMPARISON
-from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_number
+from tffcl.runs.run_files import RunFiles
 
 NONE_ASKED = (
     "No target was asked for; this is the greatest multiple of 5 % that half of the methods reach. “tffcl compare --target local=75” asks for "

@@ -24,7 +24,7 @@ from tffcl.lab.tasks.run_config import RunConfig
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
 from tffcl.runs import state_arrays
-from tffcl.runs.directory import read_settings
+from tffcl.runs.run_directory import RunDirectory
 
 _TRIED_IMAGES = 64
 _MOST_EXAMPLES = 20  # of a real client: the numbers are to be compared, not to be good
@@ -50,7 +50,7 @@ def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None, 
     """
     directory = pathlib.Path(directory)
     manifest = read_manifest(directory)
-    of_a_task = "dataset" in read_settings(directory / "config.toml")
+    of_a_task = "dataset" in RunDirectory(directory).settings()
     config = load_run_config(directory, trust_builders=trust_builders) if of_a_task else None  # before anything runs
     runtime.use_local_worker()
     lines = []

@@ -13,11 +13,11 @@ from tffcl.lab.datasets.drift import drifted
 from tffcl.lab.tasks import build
 from tffcl.lab.tasks.populations import drifting, population_in
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
-from tffcl.runs import directory, fingerprint
+from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import ANEW, Checkpoints
 from tffcl.runs.privacy import NOTHING, Ledger
 from tffcl.runs.result import Trained
-from tffcl.runs.run_marker import check_summary, read_marker
+from tffcl.runs.run_directory import CHECKPOINTS, KEPT, LEDGER, RunDirectory
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,9 +49,9 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None, trust_buil
     """
     out = pathlib.Path(out)
     config = load_run_config(out, trust_builders=trust_builders)
-    marker = read_marker(out) or {}
-    directory.check_unchanged_settings(out)
-    checkpoints = Checkpoints(out / directory.CHECKPOINTS, run=marker.get("tffcl run", ""))
+    directory = RunDirectory(out)
+    marker = directory.marker() or {}
+    checkpoints = Checkpoints(directory / CHECKPOINTS, run=marker.get("tffcl run", ""))
     newest = checkpoints.latest()
     if newest is None:
         raise UserError(f"{out} has no checkpoint; tffcl run with {RESUME} makes one")
@@ -59,7 +59,7 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None, trust_buil
         raise UserError(
             f"{out} has a checkpoint of round {newest}, but the run has {config.train.rounds}; it is of another run"
         )
-    summary = check_summary(out)
+    summary = directory.summary()
     if summary is not None and newest < summary["rounds"]:
         last = summary["rounds"]
         raise UserError(f"the checkpoint of round {last} in {out} is missing; {_again(newest)}")
@@ -67,7 +67,7 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None, trust_buil
     fingerprint.check_same_data(out, marker.get("data"), build.data_fingerprint(federated))
     method = build.build_method(config, build.build_model(config, federated), federated, data_dir)
     runtime.use_local_worker()
-    with simulating(client_states=KeptStore(out / directory.KEPT)):
+    with simulating(client_states=KeptStore(directory / KEPT)):
         state, progress = _newest(checkpoints, method.state_class)
     ledger = _ledger(config, federated, out, progress)
     population = population_in(config, federated, newest)
@@ -91,7 +91,7 @@ def _ledger(config: RunConfig, federated: FederatedDataset, out: pathlib.Path, p
     """The ledger of the run at its newest checkpoint; what no seed repeats has happened, whatever became of the rounds."""
     everyone, then = population_in(config, federated, config.train.rounds), progress.get("releases", NOTHING)
     ledger = Ledger(config.privacy, len(everyone), then)
-    ledger.file = out / directory.LEDGER
+    ledger.file = out / LEDGER
     ledger.read_file()
     ledger.check_holds(then, "the newest checkpoint")
     ledger.file = None

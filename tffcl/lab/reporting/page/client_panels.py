@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from tffcl.lab.reporting.client_figures import size_bins
-from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.page import panels
 from tffcl.lab.reporting.page.panels import Axis, Panel, client_name
+from tffcl.runs.run_files import RunFiles
 
 _MOST_DOTS = 300  # of a method
 _ROW = 46  # height of a method

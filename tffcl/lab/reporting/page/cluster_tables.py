@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tffcl.lab.reporting import ordering
-from tffcl.lab.reporting.files import NO_CLUSTER, RunFiles
 from tffcl.lab.reporting.number_format import MISSING
 from tffcl.lab.reporting.page import rasters
 from tffcl.lab.reporting.page.page_table import Cell, PageTable, percent, plain
+from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 
 MOST_CLIENTS = 1000  # of whom the page has a row
 _MOST_CLUSTERS = 24

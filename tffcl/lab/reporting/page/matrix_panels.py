@@ -9,9 +9,9 @@ from scipy.cluster import hierarchy
 from tffcl.lab.reporting import ordering, style
 from tffcl.lab.reporting.clustering_figures import is_similarity, value_range
 from tffcl.lab.reporting.data_figures import label_order
-from tffcl.lab.reporting.files import Clustering, RunFiles
 from tffcl.lab.reporting.page import panels, rasters
 from tffcl.lab.reporting.page.panels import Axis, Panel, Scale, client_name
+from tffcl.runs.run_files import Clustering, RunFiles
 
 _MOST_ROWS, _MOST_PAIRS, _MOST_RELATED = 400, 200, 250  # clients that a raster tells apart
 _ROOM = 14  # pixels between names of clusters

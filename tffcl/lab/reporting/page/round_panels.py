@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tffcl.lab.reporting import style, sweep_figure
-from tffcl.lab.reporting.files import RunFiles
 from tffcl.lab.reporting.number_format import show_value
 from tffcl.lab.reporting.page import panels
 from tffcl.lab.reporting.page.panels import Axis, Panel
 from tffcl.lab.reporting.rounds_figures import formed_anew, over_seeds
 from tffcl.lab.reporting.sweeps import Sweep
+from tffcl.runs.run_files import RunFiles
 
 PRIVACY = ("epsilon", "privacy spent", "ε", 1)
 

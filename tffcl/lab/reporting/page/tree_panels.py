@@ -6,10 +6,10 @@ import numpy as np
 from scipy.cluster import hierarchy
 
 from tffcl.lab.reporting import clustering_figures, ordering, splits_figure
-from tffcl.lab.reporting.files import Clustering, RunFiles
 from tffcl.lab.reporting.page import panels
 from tffcl.lab.reporting.page.panels import Axis, Panel, client_name
 from tffcl.lab.reporting.representation_figure import clusters_at, crowded, matched, shown_rounds
+from tffcl.runs.run_files import Clustering, RunFiles
 
 _MOST_LEAVES, _MOST_NAMED = 150, 64
 

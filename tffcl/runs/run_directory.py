@@ -1,0 +1,431 @@
+"""The directory of a run: the names of its files, its state, whose it is, and who writes there.
+
+A directory is a run's by its marker, `run.json`, which is written before everything else and removed after it. What a run writes
+by itself is named here; files that others make of it, as pictures, are named by the marker.
+"""
+
+import datetime
+import enum
+import importlib.metadata
+import json
+import os
+import pathlib
+import re
+import tempfile
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+
+import tomli_w
+
+from tffcl.csv_files import Table, damaged, read_table
+from tffcl.errors import OVERWRITE, RESUME, UserError, tell
+from tffcl.json_files import parse_toml, read_json
+from tffcl.regular_files import check_replaceable, read_bytes, read_text, write_text
+from tffcl.runs.lock import LOCK, check_unlocked
+from tffcl.validation import check_label
+
+MARKER = "run.json"
+CONFIG, ROUNDS, CLIENTS, SUMMARY = "config.toml", "rounds.csv", "clients.csv", "summary.json"
+CLUSTERING, REPRESENTATIONS, SPLITS = "clustering.npz", "representations.npz", "splits.csv"
+SAMPLES = "samples.npz"  # examples of clients, which whoever has the run may delete
+LEDGER = "ledger.json"  # what was released of the clients, where no seed repeats its noise
+FAILED = "failed.json"  # why a run of several diverged
+REPORT = "report.html"
+CHECKPOINTS, KEPT, HISTORY, TENSORBOARD, FIGURES = "checkpoints", "kept", "history", "tensorboard", "figures"
+BUILT_FROM = "built_from"  # the table of what the method of a run from Python was built from, as far as it is known
+
+_OF_THE_END = (CLIENTS, SUMMARY, CLUSTERING, REPRESENTATIONS, SAMPLES, SPLITS)  # of a run that has ended
+_FILES = (CONFIG, ROUNDS, LEDGER, FAILED, REPORT, *_OF_THE_END)
+# What a run's files in its directories are called; in figures there are those that the marker names alone.
+_DIRECTORIES = {
+    CHECKPOINTS: r"round_\d{6,}\.npz|[0-9a-f]{32}\.npy",
+    KEPT: r"\d+\.\d+\.npz",
+    TENSORBOARD: r"events\.out\.tfevents\..+",
+    HISTORY: r"\d{6,}\.npy",
+    FIGURES: "",
+}
+
+
+class State(enum.Enum):
+    """How far the run in a directory has come."""
+
+    EMPTY = ""  # there is none, or it has saved and released nothing
+    BEGUN = "begun"
+    DIVERGED = "diverged"
+    FINISHED = "finished"
+
+
+class RunDirectory(os.PathLike):
+    """The directory of one run, which need not exist.
+
+    Attributes:
+      path: Where it is; `directory / name` is the path of a file in it.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = pathlib.Path(path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __truediv__(self, name: str) -> pathlib.Path:
+        return self.path / name
+
+    @property
+    def state(self) -> State:
+        """How far its run has come, by the files that are there."""
+        if (self / SUMMARY).is_file():
+            return State.FINISHED
+        if (self / FAILED).is_file():
+            return State.DIVERGED
+        begun = (self / LEDGER).is_file() or any((self / CHECKPOINTS).glob("round_*.npz"))
+        return State.BEGUN if begun else State.EMPTY
+
+    @property
+    def ended(self) -> str:
+        """How its run has ended, "finished" or "diverged"; "" if it has not."""
+        return self.state.value if self.state in (State.FINISHED, State.DIVERGED) else ""
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it is a run's own, and not that of several."""
+        return (self / CONFIG).is_file() or (self / SUMMARY).is_file()
+
+    # Readers
+
+    def marker(self) -> dict | None:
+        """Reads the marker; None if there is none.
+
+        Raises:
+          UserError: If it is damaged, or something else of the same name.
+        """
+        if not (self / MARKER).exists():
+            return None
+        try:
+            marker = json.loads(read_bytes(self / MARKER))
+            if not (isinstance(marker, dict) and isinstance(marker["tffcl run"], str)):
+                raise ValueError("it does not name a run")
+            data = marker.get("data", {})
+            if not (isinstance(data, Mapping) and all(isinstance(each, str) for each in data.values())):
+                raise ValueError("its data are not those of a run")
+            marker["files"] = list(marker.get("files", []))
+            if any(not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") for name in marker["files"]):
+                raise ValueError("its files are not those of a run")
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UserError(f"{self / MARKER} is damaged, or not a run's ({error}); remove it, or give another directory") from None
+        return marker
+
+    def settings(self) -> dict:
+        """Reads the settings in config.toml, as they stand there.
+
+        Raises:
+          UserError: If there is none, or it is damaged.
+        """
+        file = self / CONFIG
+        try:
+            settings = parse_toml(read_text(file))
+        except FileNotFoundError:
+            raise UserError(f"{file} is missing, so that nobody knows what was run; {OVERWRITE} starts anew") from None
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{file} is damaged: {error}; {OVERWRITE} starts anew") from None
+        settings.pop("versions", None)
+        return settings
+
+    def summary(self) -> dict | None:
+        """Reads the result; None if there is none.
+
+        Raises:
+          UserError: If summary.json is damaged, or of another run than config.toml.
+        """
+        file = self / SUMMARY
+        if not file.exists():
+            return None
+        try:
+            summary = read_json(file)
+            for key, kind in (("task", str), ("algorithm", str), ("seed", int), ("rounds", int)):
+                if not isinstance(summary.get(key), kind):
+                    raise damaged(file, f"{key} is {summary.get(key)!r:.100}")
+        except UserError as error:
+            raise UserError(f"{error}; without it, {RESUME} makes it again") from None
+        settings = self.settings() if (self / CONFIG).exists() else {}
+        for key in ("task", "algorithm", "seed"):
+            if key in settings and summary[key] != settings[key]:
+                raise UserError(
+                    f"{file} is the result of another run: its {key} is {summary[key]!r}, not {settings[key]!r}; without it, {RESUME} "
+                    "goes on with the run"
+                )
+        return summary
+
+    def rounds(self, *required: str) -> Table:
+        """Reads rounds.csv, which must have the columns that are named.
+
+        Raises:
+          UserError: If it is missing or damaged, or lacks one.
+        """
+        return read_table(self / ROUNDS, ["round", *required])
+
+    # Whose it is
+
+    def check_claim(self, settings: Mapping, *, resume: bool, overwrite: bool, locked: bool = False, longer: bool = False):
+        """Checks that the directory may become this run's.
+
+        Args:
+          settings: Of the run.
+          resume: Whether a run that is there may be gone on with.
+          overwrite: Whether a run that is there may be deleted.
+          locked: Whether this run holds the directory's lock already.
+          longer: Whether a run that is there may be gone on with for more rounds than it was asked for.
+
+        Raises:
+          UserError: If it is a file, holds a run that may not be touched, is another one or runs, or holds files of no run.
+        """
+        if resume and overwrite:
+            raise UserError("resume goes on with the run that is there, overwrite deletes it; give one of the two")
+        try:
+            self._check_place(locked)
+            if self.marker() is None:
+                if foreign := self._in_the_way():
+                    raise UserError(f"{foreign} is no run's, and a run would write over it; move it, or give another directory")
+                return
+            begun = self.state is not State.EMPTY
+            if overwrite or not begun and not (resume and (self / CONFIG).is_file()):
+                return
+            if not resume:
+                raise UserError(
+                    f"{self} holds a run already; {RESUME} goes on with it, {OVERWRITE} starts anew, or give another directory"
+                )
+            self.check_same(settings, longer=longer)
+            self.summary()
+        except OSError as error:
+            raise UserError(f"--out {short_path(self.path)} cannot be used: {error.strerror or error}") from None
+
+    def _check_place(self, locked: bool):
+        """Raises UserError or OSError if a run could not write there, or would write through a link, or another one writes there."""
+        if "\0" in str(self):
+            raise UserError(f"{str(self)!r} holds a NUL character, which no name of a file can")
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self} is a file; a run needs a directory")
+        if not self.path.exists():
+            place = self.path.absolute().parent
+            while not place.exists():
+                place = place.parent
+            if place.is_dir():  # else making the directory will say so
+                pathlib.Path(tempfile.mkdtemp(prefix=".tffcl-", dir=place)).rmdir()
+        for name in _DIRECTORIES:
+            if (self / name).is_symlink():
+                raise UserError(f"{self / name} is a link, and a run writes through none: remove it, or give another directory")
+            if (self / name).exists() and not (self / name).is_dir():
+                raise UserError(f"{self / name} is a file; a run has a directory there: move it, or give another directory")
+        names = [path.relative_to(self.path) for name in (CHECKPOINTS, HISTORY) for path in (self / name).glob("*.np[yz]")]
+        for name in (*_FILES, MARKER, LOCK, *names):
+            check_replaceable(self.path / name)
+        if not locked:
+            check_unlocked(self.path)
+
+    def _in_the_way(self) -> pathlib.Path | None:
+        """A file where a run writes one."""
+        return next((path for path in self._inside() if self._is_ours(path, []) and path.suffix != ".partial"), None)
+
+    def _inside(self) -> list[pathlib.Path]:
+        """What is in the directory and in those of a run in it."""
+        places = [self.path, *(self / name for name in _DIRECTORIES)]
+        return [path for place in places if place.is_dir() for path in sorted(place.iterdir()) if path.name not in _DIRECTORIES]
+
+    def _is_ours(self, path: pathlib.Path, listed: Sequence[str]) -> bool:
+        """Whether a file is called as one of a run, or as one that the marker lists, or as what of one was written in part."""
+        name = path.name.removesuffix(".partial")
+        if not path.is_file():
+            return False
+        if path.parent == self.path:
+            return name in (*_FILES, MARKER, *listed) or re.fullmatch(r"rounds\.csv_temp\d+", name) is not None
+        return f"{path.parent.name}/{name}" in listed or re.fullmatch(_DIRECTORIES[path.parent.name], name) is not None
+
+    def check_same(self, settings: Mapping, *, longer: bool = False):
+        """Raises UserError if its run has other settings, naming the first that differs; it may have fewer rounds if `longer`."""
+        old, new = _without_budget(self.settings()), _without_budget(settings)
+        if longer and 0 < _rounds_of(old) < _rounds_of(new):
+            old = {**old, "train": {**old["train"], "rounds": _rounds_of(new)}}
+        # Not every method knows all of what it was built from.
+        before, now = (each.pop(BUILT_FROM, {}) for each in (old, new))
+        both = [key for key in before if key in now]
+        difference = first_difference(old, new) or first_difference(
+            *({key: each[key] for key in both} for each in (before, now)), f"{BUILT_FROM}."
+        )
+        if difference:
+            key, before, now = difference
+            if longer and key == "train.rounds":
+                raise UserError(
+                    f"{self} holds a run of {before} rounds, not {now}; it goes on for as many or more, or give another directory (for a "
+                    f"result after {now} rounds begin with these, and resume with more; until= stops a run before its end)"
+                )
+            raise UserError(
+                f"{self} holds another run: its {key} is {before!r}, not {now!r}; resume with its own settings, "
+                f"start anew with {OVERWRITE}, or give another directory"
+            )
+
+    # Writers
+
+    def claim(self, settings: Mapping, data: Mapping[str, str], *, anew: bool, resume: bool = False) -> str:
+        """Makes the directory this run's: the marker first, then the settings and the versions of software in config.toml.
+
+        Args:
+          settings: Of the run.
+          data: The fingerprint of its data.
+          anew: Whether what an earlier run has left is removed. What no run has written stays, and is named on standard error.
+          resume: Whether the run keeps its name, and what was released of the clients stays counted, also where it begins anew.
+
+        Returns:
+          The name of the run, which its checkpoints bear.
+        """
+        before = self.marker() or {}
+        if anew:
+            self.clear(but=LEDGER if resume else "")
+            before = {"tffcl run": before["tffcl run"]} if resume and before else {}
+        elif self.state is State.FINISHED and self.summary()["rounds"] < _rounds_of(settings):  # the run has not ended
+            for name in (*_OF_THE_END, *before["files"]):
+                (self / name).unlink(missing_ok=True)
+            before["files"] = []
+        begun = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        marker = {"tffcl run": uuid.uuid4().hex, "begun": begun, "data": dict(data), "files": [], **before}
+        self._write_marker(marker)
+        for path in self._inside():
+            if (path.suffix == ".partial" or "_temp" in path.name) and self._is_ours(path, marker["files"]):
+                path.unlink()  # of a process that was killed while it wrote
+        packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")
+        versions = {name: importlib.metadata.version(name) for name in packages}
+        write_text(self / CONFIG, tomli_w.dumps({**settings, "versions": versions}))
+        return marker["tffcl run"]
+
+    def _write_marker(self, marker: Mapping):
+        write_text(self / MARKER, json.dumps(marker, indent=1) + "\n")
+
+    def clear(self, *, but: str = ""):
+        """Removes the run that is there but for one file, its marker at the end, and nothing else: what no run has written is
+        named on standard error."""
+        marker = self.marker()
+        if marker is None:
+            return
+        inside = sorted(self._inside(), key=lambda path: path == self / MARKER)
+        left = [path for path in inside if not self._is_ours(path, marker["files"]) and path.name not in (LOCK, but)]
+        for path in inside:
+            if path not in left and path.name not in (LOCK, but):
+                path.unlink()
+        for name in _DIRECTORIES:
+            if (self / name).is_dir() and not any((self / name).iterdir()):
+                (self / name).rmdir()
+        if left:
+            tell(f"not a run's, and left as they are: {', '.join(map(str, left))}")
+
+    def write_summary(self, summary: Mapping):
+        """Writes summary.json, whole or not at all."""
+        write_text(self / SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+    def write_failure(self, about: Mapping):
+        """Writes failed.json: why the run has none of the files of a finished one."""
+        write_text(self / FAILED, json.dumps(about, indent=1) + "\n")
+
+    def list_files(self, names: Iterable[str]):
+        """Lists in the marker, if there is one, that files which are about to be written are the run's.
+
+        Raises:
+          UserError: If one that it does not list is there: it is the user's own.
+        """
+        marker = self.marker()
+        if marker is None:
+            return
+        new = [name for name in names if name not in (*_FILES, *marker["files"])]
+        for name in new:
+            if (self / name).exists():
+                raise UserError(f"{self / name} is not of the run, which would write over it; move it")
+        if new:
+            self._write_marker({**marker, "files": [*marker["files"], *new]})
+
+    def write_result(self, name: str, contents: Mapping):
+        """Writes a file of JSON that is made of a finished run."""
+        self.list_files([name])
+        write_text(self / name, json.dumps(contents, indent=2) + "\n")
+
+
+def _rounds_of(settings: Mapping) -> int:
+    """How many rounds a run was asked for; 0 where its settings are damaged."""
+    train = settings.get("train")
+    rounds = train.get("rounds") if isinstance(train, Mapping) else 0
+    return rounds if isinstance(rounds, int) else 0
+
+
+def _without_budget(settings: Mapping) -> dict:
+    """The settings without the privacy budget, which decides when a run ends and nothing else: it may be raised."""
+    privacy = {key: value for key, value in settings.get("privacy", {}).items() if key != "epsilon"}
+    others = {key: value for key, value in settings.items() if key != "privacy"}
+    return {**others, **({"privacy": privacy} if privacy else {})}
+
+
+def first_difference(old: Mapping, new: Mapping, prefix: str = "") -> tuple[str, object, object] | None:
+    """Returns the first key in which nested tables differ, with the value in each, None where it has none; None if none does."""
+    for key in sorted({*old, *new}):
+        before, now = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            inner = first_difference(before, now, f"{prefix}{key}.")
+            if inner:
+                return inner
+        elif before != now:
+            return f"{prefix}{key}", before, now
+    return None
+
+
+def short_path(path: pathlib.Path) -> str:
+    """Returns a path as a message can hold it: a long one shortened."""
+    text = str(path)
+    return text if len(text) <= 150 else f"{text[:70]}...{text[-70:]}"
+
+
+def place_in(out: pathlib.Path, *names: str) -> pathlib.Path:
+    """Returns the directory of a run in that of several.
+
+    Raises:
+      UserError: If a name would lead out of it, or to a link: a run writes into its own directory alone.
+    """
+    place = out
+    for name in names:
+        check_label(name, "the name of a directory")
+        place = place / name
+        if place.is_symlink():
+            raise UserError(f"{place} is a link, and runs are written through none: remove it, or give another directory")
+    return place
+
+
+def check_no_run(out: pathlib.Path, what: str, contents: str, keys: Iterable[str], written: Iterable[str]):
+    """Checks that something of several runs may be made in a directory.
+
+    Args:
+      out: The directory; it need not exist.
+      what: Shall be made, e.g. "a comparison".
+      contents: Name of the file that says what is in the directory, TOML or JSON; who has written that may write the others.
+      keys: That it has.
+      written: Names of the other files.
+
+    Raises:
+      UserError: If the directory is a run's, or a file there is somebody else's.
+    """
+    try:
+        if (out / MARKER).is_file() or (out / SUMMARY).is_file():
+            raise UserError(f"{short_path(out)} holds a run; {what} needs another directory")
+        foreign = [name for name in written if (out / name).exists()]
+        if (out / contents).exists():
+            foreign = [] if _has_keys(out / contents, keys) else [contents]
+    except OSError as error:
+        raise UserError(f"--out {short_path(out)} cannot be used: {error.strerror or error}") from None
+    if foreign:
+        raise UserError(f"{out / foreign[0]} is not of {what}, which would write over it; move it, or give another directory")
+
+
+def _has_keys(file: pathlib.Path, keys: Iterable[str]) -> bool:
+    try:
+        text = read_text(file)
+        found = json.loads(text) if file.suffix == ".json" else parse_toml(text)
+        return isinstance(found, dict) and set(keys) <= set(found)
+    except (OSError, ValueError, RecursionError):
+        return False

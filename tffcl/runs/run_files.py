@@ -1,0 +1,414 @@
+"""The files of a run, read into NumPy columns and arrays."""
+
+import dataclasses
+import math
+import pathlib
+import re
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tffcl import csv_files
+from tffcl.display import Shown, percent
+from tffcl.errors import UserError, printable
+from tffcl.json_files import read_toml
+from tffcl.regular_files import opened
+from tffcl.runs.run_directory import CLIENTS, CLUSTERING, CONFIG, HISTORY, REPRESENTATIONS, SAMPLES, SPLITS, SUMMARY, RunDirectory
+
+ROUND_COLUMNS = (
+    "round", "seconds", "train_loss", "clusters", "ari", "cluster_accuracy", "local_accuracy", "local_share",
+    "global_accuracy", "down_bytes", "up_bytes",
+)  # fmt: skip
+# What only some methods measure.
+OPTIONAL_ROUND_COLUMNS = (
+    "clustering_error", "change_flags", "formed_anew", "known_clusters", "objective", "cluster_accuracy_participants",
+    "local_accuracy_all", "validation_cluster_accuracy", "validation_global_accuracy",
+    "epsilon",
+)  # fmt: skip
+CLIENT_COLUMNS = (
+    "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",
+    "local_accuracy",
+)  # fmt: skip
+_LARGEST = 2**63  # of numbers in a summary: bytes are the largest
+SPLIT_COLUMNS = ("round", "cluster", "founded")
+NO_CLUSTER = -1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clients(Shown):
+    """`clients.csv`, a column an array; N clients, C classes.
+
+    Attributes:
+      client_id: str[N].
+      true_cluster: str[N], "" where it is not known.
+      cluster: int[N], `NO_CLUSTER` where the method has put the client into none.
+      examples: int[N], training examples.
+      test_examples: int[N].
+      rounds_trained: int[N].
+      cluster_accuracy: float[N], a fraction; NaN where it was not measured.
+      local_accuracy: float[N], a fraction; NaN for a client that never trained.
+      label_counts: int[N, C], training examples of each class; C is 0 where they are not known.
+    """
+
+    client_id: np.ndarray
+    true_cluster: np.ndarray
+    cluster: np.ndarray
+    examples: np.ndarray
+    test_examples: np.ndarray
+    rounds_trained: np.ndarray
+    cluster_accuracy: np.ndarray
+    local_accuracy: np.ndarray
+    label_counts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.client_id)
+
+    def facts(self):
+        """How many there are, and how many of them have trained."""
+        return {"clients": len(self), "have trained": int(np.count_nonzero(self.rounds_trained))}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clustering(Shown):
+    """`clustering.npz`: what the server grouped the clients by.
+
+    Attributes:
+      client_ids: str[N].
+      proximity: float[N, N].
+      unit: Of `proximity` and `threshold`, e.g. "degrees".
+      merges: SciPy linkage matrix, float[N-1, 4]; None for a grouping without a tree.
+      threshold: Where the tree is cut; None for a grouping without one.
+      labels: int[N], the cluster of each client.
+      suggestion: A sentence: why this threshold.
+      measure: Name of the proximity measure.
+      linkage: Name of the linkage.
+      tree_unit: Of the merges and the threshold.
+      relatedness: float[N, N] of 0 and 1; None for methods without.
+      points: float[N, k, u], the map of the clients' centres; None for methods without.
+      mask: bool[N, k], which centres exist; None for methods without.
+    """
+
+    client_ids: np.ndarray
+    proximity: np.ndarray
+    unit: str
+    merges: np.ndarray | None
+    threshold: float | None
+    labels: np.ndarray
+    suggestion: str
+    measure: str
+    linkage: str
+    tree_unit: str = ""
+    relatedness: np.ndarray | None = None
+    points: np.ndarray | None = None
+    mask: np.ndarray | None = None
+
+    def facts(self):
+        """Who was compared by what."""
+        return {"clients": len(self.client_ids), "measure": self.measure, "clusters": len(np.unique(self.labels))}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Representations(Shown):
+    """`representations.npz`: the map of what clients sent of their data.
+
+    Attributes:
+      places: int[M], their rows in `clients.csv`.
+      points: float[M, 2].
+    """
+
+    places: np.ndarray
+    points: np.ndarray
+
+    def facts(self):
+        """How many clients are on the map."""
+        return {"clients": len(self.places)}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Samples(Shown):
+    """`samples.npz`: some training images of each cluster.
+
+    Attributes:
+      images: uint8 [m, h, w, c] with c = 1 or 3.
+      labels: int [m].
+      clusters: int [m], whose clients hold them.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    clusters: np.ndarray
+
+    def facts(self):
+        """How many images there are, of how many clusters."""
+        return {"images": len(self.images), "clusters": len(np.unique(self.clusters))}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RunFiles(Shown):
+    """What a run has written.
+
+    Attributes:
+      path: Its directory.
+      method: What tables and figures call it: the algorithm, in a comparison the name of its directory (there
+        may be variants of one algorithm).
+      config: `config.toml`.
+      summary: `summary.json`.
+      rounds: `rounds.csv`, float[R] for each of `ROUND_COLUMNS`, and for those of `OPTIONAL_ROUND_COLUMNS` that are
+        there; NaN where a cell is empty.
+      clients: `clients.csv`.
+      clustering: `clustering.npz`; None for methods without a proximity matrix.
+      representations: `representations.npz`; None for methods without.
+      history: `history/*.npy`, int[N] by round: the clusters of the rows of `clients.csv`, where they changed;
+        `NO_CLUSTER` for those who were not there yet.
+      splits: `splits.csv`, int[S, 3]: in which round which cluster was split, and the cluster that this founded; None for
+        methods that split none.
+      samples: `samples.npz`; None where examples are no images.
+    """
+
+    path: pathlib.Path
+    method: str
+    config: Mapping
+    summary: Mapping
+    rounds: Mapping[str, np.ndarray]
+    clients: Clients
+    clustering: Clustering | None
+    representations: Representations | None = None
+    history: Mapping[int, np.ndarray] = dataclasses.field(default_factory=dict)
+    splits: np.ndarray | None = None
+    samples: Samples | None = None
+
+    def facts(self):
+        """Which run it is, and its mean accuracy."""
+        accuracy = {"cluster": percent(self.number("accuracy", "cluster", "mean"))}
+        rounds = {"rounds": self.summary.get("rounds")}
+        return {"task": self.task, "method": self.method, "seed": self.seed, **rounds, **accuracy, "path": self.path}
+
+    @property
+    def task(self) -> str:
+        return str(self.summary["task"])
+
+    @property
+    def algorithm(self) -> str:
+        return str(self.summary["algorithm"])
+
+    @property
+    def seed(self) -> int:
+        return self.summary["seed"]
+
+    def number(self, *keys: str) -> float:
+        """Returns a number of the summary, e.g. `number("accuracy", "cluster", "mean")`; NaN for null.
+
+        Raises:
+          UserError: If there is something else than a number.
+        """
+        value = self.summary
+        for key in keys:
+            if value is None:
+                break
+            if not isinstance(value, Mapping):
+                raise self._damaged(keys, value)
+            value = value.get(key)
+        if value is None:
+            return math.nan
+        most = 1 if keys[0] == "accuracy" else _LARGEST
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= most:
+            raise self._damaged(keys, value)
+        return float(value)
+
+    def _damaged(self, keys, value) -> UserError:
+        what = "a fraction" if keys[0] == "accuracy" else "a number"
+        return UserError(f"{self.path / SUMMARY} is damaged: {'.'.join(keys)} is {value!r:.100}, not {what}")
+
+
+def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:
+    """Reads the directory of one run.
+
+    Args:
+      path: The directory.
+      method: What to call the run; the algorithm's name if not given.
+
+    Raises:
+      UserError: If a file is missing or damaged; the message names it.
+    """
+    directory = RunDirectory(path)
+    config, summary = _read_config(directory / CONFIG), _read_summary(directory)
+    rounds, clients = _read_rounds(directory), _read_clients(directory / CLIENTS)
+    return RunFiles(
+        path=directory.path,
+        method=printable(method or summary["algorithm"]),
+        config=config,
+        summary=summary,
+        rounds=rounds,
+        clients=clients,
+        clustering=read_arrays(directory / CLUSTERING, clustering_of),
+        representations=read_arrays(directory / REPRESENTATIONS, representations_of),
+        history=_read_history(directory / HISTORY, clients.client_id),
+        splits=_read_splits(directory / SPLITS) if (directory / SPLITS).exists() else None,
+        samples=read_arrays(directory / SAMPLES, samples_of),
+    )
+
+
+def _read_splits(path: pathlib.Path) -> np.ndarray:
+    table = csv_files.read_table(path, SPLIT_COLUMNS)
+    splits = (
+        np.stack([table.integers(name, empty=NO_CLUSTER) for name in SPLIT_COLUMNS], axis=1)
+        if table.rows
+        else np.zeros([0, 3], int)
+    )
+    known = {0, *splits[:, 2].tolist()}
+    if not set(splits[:, 1].tolist()) <= known or len(known) != len(splits) + 1:
+        raise csv_files.damaged(path, "a cluster is split that was never founded, or founded twice")
+    return splits
+
+
+def _read_history(directory: pathlib.Path, client_ids: np.ndarray) -> dict[int, np.ndarray]:
+    history, place = {}, {client: row for row, client in enumerate(client_ids.tolist())}
+    for path in sorted(directory.glob("*.npy")):
+        try:
+            with opened(path) as file:
+                then, clusters = np.load(file, allow_pickle=False)
+            rows, round_number = [place[str(client)] for client in then.tolist()], int(path.stem)
+            found = clusters.astype(int)
+        except KeyError as error:
+            raise csv_files.damaged(path, f"client {error} is not in clients.csv") from error
+        except Exception as error:  # NumPy's errors for damaged headers are of a dozen types
+            raise csv_files.damaged(path, error) from error
+        history[round_number] = np.full(len(client_ids), NO_CLUSTER)
+        history[round_number][rows] = found
+    return history
+
+
+def _read_config(path: pathlib.Path) -> dict:
+    found = read_toml(path)
+    if not found:
+        raise csv_files.damaged(path, "it is empty")
+    return found
+
+
+def _read_summary(directory: RunDirectory) -> dict:
+    summary, path = directory.summary(), directory / SUMMARY
+    if summary is None:
+        raise UserError(f"{path} is missing; did the run finish?")
+    notes = summary.get("notes", [])
+    if not (isinstance(notes, list) and all(isinstance(each, str) for each in notes)):
+        raise csv_files.damaged(path, f"notes is {notes!r:.100}, not a list of texts")
+    accuracy = summary.get("accuracy")  # null where none was measured
+    kinds = () if accuracy is None else ("cluster", "local", "global")
+    missing = [kind for kind in kinds if not isinstance(accuracy, dict) or kind not in accuracy]
+    if missing:
+        raise csv_files.damaged(path, f"there is no accuracy.{missing[0]}")
+    return summary
+
+
+def _read_rounds(directory: RunDirectory) -> dict[str, np.ndarray]:
+    table = directory.rounds(*ROUND_COLUMNS)
+    if np.any(table.integers("round", empty=0) < 1):
+        raise csv_files.damaged(table.path, "a row is of no round")
+    optional = [name for name in OPTIONAL_ROUND_COLUMNS if name in table.names]
+    return {name: table.floats(name) for name in (*ROUND_COLUMNS, *optional)}
+
+
+def _read_clients(path: pathlib.Path) -> Clients:
+    table = csv_files.read_table(path, CLIENT_COLUMNS)
+    if not table.rows:
+        raise csv_files.damaged(path, "it has no clients")
+    labels = sum(re.fullmatch(r"label_\d+", name) is not None for name in table.names)
+    missing = [f"label_{each}" for each in range(labels) if f"label_{each}" not in table.names]
+    if missing:
+        raise csv_files.damaged(path, f"there is no column {missing[0]}")
+    counts = [table.integers(f"label_{each}", empty=0) for each in range(labels)]
+    return Clients(
+        client_id=table.texts("client_id"),
+        true_cluster=table.texts("true_cluster"),
+        cluster=table.integers("cluster", empty=NO_CLUSTER),
+        examples=table.integers("examples", empty=0),
+        test_examples=table.integers("test_examples", empty=0),
+        rounds_trained=table.integers("rounds_trained", empty=0),
+        cluster_accuracy=table.floats("cluster_accuracy"),
+        local_accuracy=table.floats("local_accuracy"),
+        label_counts=np.stack(counts, axis=1) if counts else np.zeros([len(table.rows), 0], int),
+    )
+
+
+def read_arrays(path: pathlib.Path, make: Callable):
+    """Reads an archive of arrays, and makes of them what `make` says; None if there is no such file.
+
+    Raises:
+      UserError: If it is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        with opened(path) as file, np.load(file, allow_pickle=False) as archive:
+            arrays = dict(archive)
+        return make(arrays)
+    except KeyError as error:
+        raise csv_files.damaged(path, f"there is no {error}") from error
+    except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
+        raise csv_files.damaged(path, error) from error
+
+
+def representations_of(arrays: Mapping[str, np.ndarray]) -> Representations:
+    """Makes Representations of the arrays of `representations.npz`."""
+    places, points = arrays["places"], arrays["points"]
+    if points.shape != (len(places), 2):
+        raise ValueError(f"points is {points.shape}, for {len(places)} clients it must be {(len(places), 2)}")
+    return Representations(places.astype(int), points.astype(float))
+
+
+def samples_of(arrays: Mapping[str, np.ndarray]) -> Samples:
+    """Makes Samples of the arrays of `samples.npz`."""
+    images, labels, clusters = (arrays[name] for name in ("images", "labels", "clusters"))
+    if images.ndim != 4 or images.dtype != np.uint8 or images.shape[3] not in (1, 3):
+        raise ValueError(f"images is {images.dtype} {images.shape}; it must be uint8 [m, h, w, 1 or 3]")
+    if not len(images) == len(labels) == len(clusters):
+        raise ValueError(f"there are {len(images)} images, {len(labels)} labels and {len(clusters)} clusters")
+    return Samples(images, labels.astype(int), clusters.astype(int))
+
+
+def _check_merges(merges: np.ndarray, count: int):
+    """Raises ValueError if merges are no tree of so many clients: SciPy's functions would read outside of their memory."""
+    sizes, left = [1] * count, set(range(count))
+    for first, second, height, size in merges.tolist():
+        pair = {first, second}
+        if len(pair) < 2 or not pair <= left or not math.isfinite(height) or size != sizes[int(first)] + sizes[int(second)]:
+            raise ValueError("merges is no tree of the clients")
+        left -= pair
+        left.add(len(sizes))
+        sizes.append(int(size))
+
+
+def _text(array: np.ndarray) -> str:
+    return printable(str(array))
+
+
+def clustering_of(arrays: Mapping[str, np.ndarray]) -> Clustering:
+    """Makes Clustering of the arrays of `clustering.npz`."""
+    client_ids = arrays["client_ids"].astype(str)
+    count = len(client_ids)
+    merges = arrays.get("merges")
+    # A threshold graph groups without a tree; such a method writes an empty linkage matrix, or none.
+    if merges is not None and merges.size == 0 and count > 1:
+        merges = None
+    shapes = {"proximity": (count, count), "labels": (count,)} | ({} if merges is None else {"merges": (count - 1, 4)})
+    sizes = arrays["points"].shape[1:2] if "points" in arrays else ()  # how many centres a client may have
+    shapes |= {name: shape for name, shape in (("relatedness", (count, count)), ("mask", (count, *sizes))) if name in arrays}
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise ValueError(f"{name} is {arrays[name].shape}, for {count} clients it must be {shape}")
+    if merges is not None:
+        _check_merges(merges, count)
+    threshold = float(arrays["threshold"]) if "threshold" in arrays else math.nan
+    return Clustering(
+        client_ids=client_ids,
+        proximity=arrays["proximity"].astype(np.float64),
+        unit=_text(arrays["unit"]),
+        merges=None if merges is None else merges.astype(np.float64),
+        threshold=threshold if math.isfinite(threshold) else None,
+        labels=arrays["labels"].astype(np.int64),
+        suggestion=_text(arrays["suggestion"]),
+        measure=_text(arrays["measure"]),
+        linkage=_text(arrays["linkage"]),
+        tree_unit=_text(arrays.get("tree_unit", arrays["unit"])),
+        **{name: arrays[name] for name in ("relatedness", "points", "mask") if name in arrays},
+    )
