@@ -235,7 +235,7 @@ def digit_clients(digits):
 @pytest.fixture(scope="session")
 def model():
     """The small perceptron that most tests train, so that its rounds are traced once; a module may have its own."""
-    from tffcl.models.mlp import build_mlp
+    from tffcl.models.classifiers import build_mlp
 
     return build_mlp((8, 8, 1), 10, hidden=16, normalization=(0.3, 0.4), seed=3)
 

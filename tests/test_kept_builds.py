@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_mlp
 from tffcl.trace_cache import built_once, forget_all
 
 

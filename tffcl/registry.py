@@ -19,6 +19,7 @@ from tffcl.validation import Parameters, from_table
 
 ANY = "any"  # a key of `Row.refuses`
 COMPOSED = "composed"  # the method that groups clients by any signature
+PLAIN = "fedavg"  # the method where any would do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,28 +225,28 @@ AGGREGATIONS: Mapping[str, Row] = {
 
 MODELS: Mapping[str, Row] = {
     "lenet5": Row(
-        "LeNet-5, 44,426 parameters on 28x28x1 with 10 classes (PACFL Table 10)", "tffcl.models.lenet5:build_lenet5"
+        "LeNet-5, 44,426 parameters on 28x28x1 with 10 classes (PACFL Table 10)", "tffcl.models.classifiers:build_lenet5"
     ),
     "mlp": Row(
         "one hidden layer of `hidden` ReLU units, default 200: 159,010 parameters on 28x28x1 with 10 classes; "
         "any image size",
-        "tffcl.models.mlp:build_mlp",
+        "tffcl.models.classifiers:build_mlp",
     ),
     "resnet9": Row(
         "ResNet-9 with GroupNorm, 6,621,540 parameters on 32x32x3 with 100 classes (PACFL Table 11)",
-        "tffcl.models.resnet9:build_resnet9",
+        "tffcl.models.classifiers:build_resnet9",
     ),
     "leaf_cnn": Row(
         "LEAF's CNN, 6,603,710 parameters on 28x28x1 with 62 classes (FLT, scenarios 3 and 4)",
-        "tffcl.models.leaf_cnn:build_leaf_cnn",
+        "tffcl.models.classifiers:build_leaf_cnn",
     ),
     "stocfl_femnist_cnn": Row(
         "StoCFL's CNN with dropout for FEMNIST, 1,206,590 parameters on 28x28x1 with 62 classes",
-        "tffcl.models.stocfl_femnist_cnn:build_stocfl_femnist_cnn",
+        "tffcl.models.classifiers:build_stocfl_femnist_cnn",
     ),
     "stocfl_cifar_cnn": Row(
         "StoCFL's CNN for CIFAR-10, 52,202 parameters on 32x32x3 with 10 classes (62,006 with `dense_layers` 3)",
-        "tffcl.models.stocfl_cifar_cnn:build_stocfl_cifar_cnn",
+        "tffcl.models.classifiers:build_stocfl_cifar_cnn",
     ),
 }
 

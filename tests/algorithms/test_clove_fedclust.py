@@ -12,7 +12,7 @@ from tffcl.algorithms.fedclust import FedClustParameters, build_fedclust
 from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_mlp
 from tffcl.signatures.partial_weights import build_partial_weights, layer_places
 
 EAGER = LocalTraining(epochs=5, batch_size=10, learning_rate=0.1)

@@ -17,7 +17,7 @@ from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.clients.cohort import Cohort
 from tffcl.clustering.inference_similarity import inference_similarity
 from tffcl.errors import UserError
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.client_queries import build_collection
 from tffcl.rounds.traffic import Traffic, type_bytes
 from tffcl.signatures.predictions import build_answer, build_inference, related

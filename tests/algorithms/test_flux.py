@@ -12,7 +12,7 @@ from tffcl.algorithms.flux import FLUXParameters, build_flux
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population, population_of
 from tffcl.errors import UserError
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_mlp
 from tffcl.signatures.descriptors import build_descriptors
 
 WARM = LocalTraining(epochs=3, batch_size=10, learning_rate=0.1)

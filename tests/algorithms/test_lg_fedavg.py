@@ -18,9 +18,7 @@ from tffcl.algorithms.composed import ComposedParameters, build_composed
 from tffcl.algorithms.lg_fedavg import LGFedAvgParameters, build_lg_fedavg, local_names
 from tffcl.client_work.partly_shared import layer_parts
 from tffcl.errors import UserError
-from tffcl.models.lenet5 import build_lenet5
-from tffcl.models.mlp import build_mlp
-from tffcl.models.resnet9 import build_resnet9
+from tffcl.models.classifiers import build_lenet5, build_mlp, build_resnet9
 from tffcl.rounds.traffic import Traffic
 
 HIDDEN = slice(0, 64 * 16 + 16)  # the first layer of the fixture `model`

@@ -23,7 +23,7 @@ import os, signal, sys
 import tffcl
 from tests import digits
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_mlp
 from tffcl.rounds import simulation
 
 out, seen, noise, epsilon, delta, clients, rounds = sys.argv[1:]

@@ -38,7 +38,7 @@ def sign(sizes: list[str], repeats: int):
     from tffcl import runtime
     from tffcl.clients.population import Population
     from tffcl.models.autoencoder import build_autoencoder
-    from tffcl.models.lenet5 import build_lenet5
+    from tffcl.models.classifiers import build_lenet5
     from tffcl.rounds.client_queries import build_signing
     from tffcl.signatures.anchor_gradient import build_anchor_gradient
     from tffcl.signatures.embedding import build_embedding

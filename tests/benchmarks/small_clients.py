@@ -66,7 +66,7 @@ def contestants(data: dict, methods: list[str]):
     from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
     from tffcl.clients.cohort import Cohort
     from tffcl.clients.population import Population
-    from tffcl.models.lenet5 import build_lenet5
+    from tffcl.models.classifiers import build_lenet5
 
     population = Population.from_arrays(data)
     model = build_lenet5((28, 28, 1), 10, normalization=((0.28,), (0.35,)), seed=0)

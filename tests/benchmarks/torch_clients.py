@@ -45,7 +45,7 @@ def _tensors(x, y):
 
 
 def lenet5_layers():
-    """The layers of LeNet-5 as in `tffcl.models.lenet5`."""
+    """The layers of LeNet-5 as in `classifiers.build_lenet5`."""
     return [
         nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
         nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),

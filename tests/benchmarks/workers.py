@@ -22,7 +22,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_examples import as_examples
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import population_of
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_mlp
 from tffcl.runtime.remote_workers import use_workers
 
 EXAMPLES = 200

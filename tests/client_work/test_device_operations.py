@@ -9,7 +9,7 @@ from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
 from tffcl.client_work.client_work import visiting_order
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_mlp
 
 
 def test_the_list_knows_what_devices_lack():

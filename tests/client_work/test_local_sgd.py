@@ -8,7 +8,7 @@ from tffcl.client_work.client_work import stack, visiting_order
 from tffcl.client_work.evaluation import build_count_correct, build_predict
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_mlp
 
 SEED = np.array([5, 6], np.int32)
 

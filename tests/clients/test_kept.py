@@ -219,7 +219,7 @@ def test_newcomers_need_no_entry(digits):
     from tffcl.client_work.local_sgd import LocalTraining
     from tffcl.clients.client_examples import as_examples
     from tffcl.clients.population import population_of
-    from tffcl.models.mlp import build_mlp
+    from tffcl.models.classifiers import build_mlp
 
     model = build_mlp((8, 8, 1), 10, hidden=2)
     x, y = digits

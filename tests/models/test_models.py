@@ -3,8 +3,7 @@ import pytest
 import tensorflow as tf
 
 from tffcl.errors import UserError
-from tffcl.models.lenet5 import build_lenet5
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_lenet5, build_mlp
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ import tensorflow as tf
 from tests.models import images, keras_models
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError
+from tffcl.models.classifiers import (
+    build_leaf_cnn,
+    build_mlp,
+    build_resnet9,
+    build_stocfl_cifar_cnn,
+    build_stocfl_femnist_cnn,
+)
 from tffcl.models.flat import mean_cross_entropy
-from tffcl.models.leaf_cnn import build_leaf_cnn
-from tffcl.models.mlp import build_mlp
-from tffcl.models.resnet9 import build_resnet9
-from tffcl.models.stocfl_cifar_cnn import build_stocfl_cifar_cnn
-from tffcl.models.stocfl_femnist_cnn import build_stocfl_femnist_cnn
 from tffcl.registry import MODELS
 
 GREY, COLOUR = (28, 28, 1), (32, 32, 3)

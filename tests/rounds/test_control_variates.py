@@ -14,8 +14,8 @@ from tffcl.algorithms.fedavg import OneModel
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
 from tffcl.clients.cohort import Cohort
 from tffcl.export import deployment_forms
+from tffcl.models.classifiers import build_mlp
 from tffcl.models.flat import mean_cross_entropy
-from tffcl.models.mlp import build_mlp
 from tffcl.rounds.composer import Server, compose
 from tffcl.rounds.server import models_type, move_rows
 from tffcl.rounds.weightings import uniform

@@ -173,7 +173,7 @@ _WHILE_CLIENTS_ARE_SENT = """
 import os, signal, sys, threading
 import numpy as np
 import tffcl
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_mlp
 rng = np.random.default_rng(0)
 clients = {n: (rng.integers(0, 255, (600, 28, 28, 1)).astype(np.uint8), rng.integers(0, 3, 600)) for n in range(80)}
 method = tffcl.algorithms.build_pacfl(build_mlp((28, 28, 1), 3), tffcl.LocalTraining())

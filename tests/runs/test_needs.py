@@ -103,7 +103,7 @@ def test_clusters_are_counted_before_their_models_are_made(free, model, populati
 
 
 def test_a_model_that_is_too_large_is_refused_before_it_is_drawn(free):
-    from tffcl.models.mlp import build_mlp
+    from tffcl.models.classifiers import build_mlp
 
     with pytest.raises(UserError, match="the model's 161,061,273,535 parameters need 644 GB of memory; 1 GB are free"):
         free(in_memory=10**9)

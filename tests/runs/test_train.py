@@ -18,7 +18,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_examples import as_examples
 from tffcl.clients.population import Population, population_of
 from tffcl.errors import UserError
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.runs.population_changes import Stages
 

@@ -22,7 +22,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.lab.cli.main import main
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.simulation import run_round
 
 TRAINING = LocalTraining(epochs=2, batch_size=10, learning_rate=0.1, momentum=0.5)

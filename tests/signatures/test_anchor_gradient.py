@@ -8,7 +8,7 @@ from tests.oracles import softmax_regression
 from tffcl.aggregators.collect import by_client
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
-from tffcl.models.mlp import build_mlp
+from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.client_queries import build_collection
 from tffcl.signatures.anchor_gradient import build_anchor_gradient, build_gradient, sketch
 

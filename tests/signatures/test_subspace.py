@@ -157,7 +157,7 @@ def test_as_many_vectors_as_hold_the_energy(digits, method, energy):
 
 
 def test_vectors_of_centred_and_of_normalised_data(tff_worker, digits):
-    from tffcl.models.mlp import build_mlp
+    from tffcl.models.classifiers import build_mlp
 
     data = matrix(digits, 90).astype(float)
     model = build_mlp((8, 8, 1), 10, hidden=4, normalization=(0.3, 0.4))

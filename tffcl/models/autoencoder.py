@@ -69,7 +69,7 @@ def _check_image(name: str, input_shape) -> tuple[int, int, int]:
     return height // 4, width // 4, channels
 
 
-@flat.architecture
+@layer_weights.architecture
 @validated
 def build_conv_autoencoder(
     input_shape, *, latent: Count = 128, initialization: layer_weights.Initialization = "torch_default", seed=0
@@ -116,7 +116,7 @@ def build_conv_autoencoder(
     )  # fmt: skip
 
 
-@flat.architecture
+@layer_weights.architecture
 @validated
 def build_residual_autoencoder(
     input_shape, *, latent: Count = 128, initialization: layer_weights.Initialization = "torch_default", seed=0

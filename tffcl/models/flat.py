@@ -2,8 +2,6 @@
 
 import collections
 import dataclasses
-import functools
-import inspect
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -61,24 +59,6 @@ class FlatWeights:
         if shapes != [weight.shape for weight in self.weights]:
             raise UserError(f"{self.name} has weights of shapes {[w.shape for w in self.weights]}, not {shapes}")
         return np.concatenate([np.ravel(np.asarray(tensor, np.float32)) for tensor in tensors])
-
-
-_NOT_TRACED = ("seed", "initialization")
-
-
-def architecture(build: Callable) -> Callable:
-    """Makes a model's builder give its models a `key`: the builder and what it was given, but for the initial weights."""
-    signature = inspect.signature(build)
-
-    @functools.wraps(build)
-    def keyed(*args, **kwargs):
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = {name: value for name, value in bound.arguments.items() if name not in _NOT_TRACED}
-        traced = tuple((name, np.asarray(value).tolist().__repr__()) for name, value in given.items())
-        return dataclasses.replace(build(*args, **kwargs), key=(build.__module__, build.__qualname__, *traced))
-
-    return keyed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,6 +1,8 @@
-"""The named tensors of a model, and how their first values are drawn."""
+"""The named tensors of a model, how their first values are drawn, and by what models of one architecture are known."""
 
 import dataclasses
+import functools
+import inspect
 import math
 from collections.abc import Callable, Sequence
 
@@ -109,3 +111,21 @@ def initialize(weights: Sequence[Weight], initialization: str, seed: int) -> lis
         return INITIALIZATIONS[initialization](weight, rng)
 
     return [draw(weight).astype(np.float32) for weight in weights]
+
+
+_NOT_TRACED = ("seed", "initialization")
+
+
+def architecture(build: Callable) -> Callable:
+    """Makes a model's builder give its models a `key`: the builder and what it was given, but for the initial weights."""
+    signature = inspect.signature(build)
+
+    @functools.wraps(build)
+    def keyed(*args, **kwargs):
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = {name: value for name, value in bound.arguments.items() if name not in _NOT_TRACED}
+        traced = tuple((name, np.asarray(value).tolist().__repr__()) for name, value in given.items())
+        return dataclasses.replace(build(*args, **kwargs), key=(build.__module__, build.__qualname__, *traced))
+
+    return keyed

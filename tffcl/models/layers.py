@@ -1,12 +1,18 @@
 """Forward passes of the layers that `flat` names weights for; images are `float32 [n, height, width, channels]`."""
 
+import math
+
 import tensorflow as tf
 
 
 def flatten(x):
     """Images to vectors `[n, height * width * channels]`."""
-    _, height, width, channels = x.shape
-    return tf.reshape(x, [-1, height * width * channels])
+    return tf.reshape(x, [-1, math.prod(x.shape[1:])])
+
+
+def relu(x):
+    """The positive part of each entry."""
+    return tf.nn.relu(x)
 
 
 def connect(x, kernel, bias):
@@ -39,6 +45,11 @@ def pool(x, size: int = 2):
     if size == 2 and channels >= _WIDE and height % 2 == width % 2 == 0:
         return _halve(x)
     return tf.nn.max_pool2d(x, size, size, "VALID")
+
+
+def pooled_convolve(x, kernel, bias, *, padding: str = "VALID"):
+    """A 2-D convolution, pooling by 2 and ReLU, which after pooling is what it is before, on a quarter of the values."""
+    return relu(pool(convolve(x, kernel, bias, padding=padding)))
 
 
 def _halve(x):

@@ -16,7 +16,7 @@ PICTURES = ("labels.png", "sizes.png", "samples.png")
 
 
 def resolved(task, seed=0, *pairs):
-    return resolve.resolve(task, "fedavg", seed=seed, overrides=resolve.parse_overrides(pairs), check_model=False)
+    return resolve.resolve(task, "fedavg", seed=seed, overrides=resolve.parse_overrides(pairs))
 
 
 def write(path, dataset, partition):

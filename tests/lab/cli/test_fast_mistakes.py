@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from tffcl.lab.tasks.declared import declared, declared_builder
+from tffcl.lab.tasks.declared import declared
 from tffcl.lab.tasks.method_settings import find_method
-from tffcl.registry import ALGORITHMS, MODELS
-from tffcl.validation import keys_of, types_of
+from tffcl.registry import ALGORITHMS
+from tffcl.validation import types_of
 
 RUN = ["run", "demo_digits", "--algorithm", "pacfl"]
 MISTAKES = [
@@ -108,11 +108,3 @@ def test_a_study_takes_workers_and_memory():
 
     found = build_parser().parse_args(["study", "pacfl_table2", "--workers", "h:1", "--memory", "2GB"])
     assert (found.workers, found.memory) == ("h:1", "2GB")
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_options_read_from_the_text_are_those_of_the_builder(name):
-    light, whole = declared_builder(MODELS[name]), MODELS[name].builder()
-    assert keys_of(light) == {key: default for key, default in keys_of(whole).items()}
-    assert set(types_of(light)) >= {key for key in types_of(whole) if key in keys_of(whole)} - {"normalization", "seed"}
-    assert types_of(light)["initialization"] == types_of(whole)["initialization"]

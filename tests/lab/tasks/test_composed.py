@@ -107,5 +107,5 @@ def test_trainings_of_the_same_groups_differ(composed):
 def test_a_wrong_training_is_one_line_before_anything_is_loaded(training, message):
     table = {"method": "composed", "training": training}
     with pytest.raises(UserError, match=message) as said:
-        resolve.resolve(TASK, "mixed", overrides={"algorithms": {"mixed": table}}, check_model=False)
+        resolve.resolve(TASK, "mixed", overrides={"algorithms": {"mixed": table}})
     assert "\n" not in str(said.value)

@@ -14,7 +14,7 @@ def of(prefix, part=""):
 
 
 def resolved(name, label="pacfl"):
-    return resolve.resolve(name, label, check_model=False)
+    return resolve.resolve(name, label)
 
 
 def test_mix4_has_the_rounds_and_epochs_of_its_own_section():

@@ -60,10 +60,9 @@ def show(options):
     """Says who holds what."""
     from tffcl.lab.batches import show
     from tffcl.lab.tasks import resolve
+    from tffcl.registry import PLAIN
 
-    # Any method would do, and no model is built: without its keys' check TensorFlow is not imported.
-    overrides = shared.overrides(options)
-    resolved = resolve.resolve(options.task, "fedavg", seed=options.seed, overrides=overrides, check_model=False)
+    resolved = resolve.resolve(options.task, PLAIN, seed=options.seed, overrides=shared.overrides(options))
     out = options.out or f"runs/{shared.task_name(options.task)}/show"
     print(show.show(resolved, out, data_dir=options.data_dir))
 

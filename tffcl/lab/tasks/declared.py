@@ -10,16 +10,15 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
-import inspect
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import msgspec
 
 from tffcl import validation
 from tffcl.lab.tasks.method_settings import MethodSource
-from tffcl.registry import ALGORITHMS, Row
+from tffcl.registry import ALGORITHMS
 
 _LIGHT = "tffcl.clustering."  # NumPy and SciPy at most
 _OWN = "tffcl."  # all else of the package may import TensorFlow: only the text is read
@@ -58,27 +57,6 @@ def _declared(name: str) -> type | None:
         default = dataclasses.field() if node.value is None else dataclasses.field(default=None)
         fields.append((node.target.id, kind, default))
     return dataclasses.make_dataclass(class_name, fields, namespace=constants, frozen=True)
-
-
-def declared_builder(entry: Row) -> Callable:
-    """Returns a function that does nothing, with the options and types of those that an entry's builder has as its file declares them."""
-    module, build = entry.place.split(":")
-    tree = _text_of(module)
-    found = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == build)
-    names, parameters = _Names(tree), []
-    for argument in found.args.args:
-        parameters.append(inspect.Parameter(argument.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD))
-    for argument, default in zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True):
-        value = inspect.Parameter.empty if default is None else names.value(default, None)
-        parameters.append(inspect.Parameter(argument.arg, inspect.Parameter.KEYWORD_ONLY, default=value))
-
-    def builder():
-        pass
-
-    builder.__signature__ = inspect.Signature(parameters)
-    typed = {each.arg: names.value(each.annotation, object) for each in found.args.kwonlyargs if each.annotation is not None}
-    builder.__annotations__ = {name: kind for name, kind in typed.items() if kind is not object}
-    return builder
 
 
 @functools.cache

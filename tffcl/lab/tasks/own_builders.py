@@ -5,17 +5,18 @@ from collections.abc import Mapping
 
 from tffcl.errors import UserError
 from tffcl.references import load_reference, references_in
-from tffcl.registry import MODELS, find_in_table, given, parameters_of
+from tffcl.registry import find_in_table, given, parameters_of
 from tffcl.validation import check_options
 
 _SECTIONS = ("dataset", "partition", "model", "aggregation")
 
 
-def check_model_keys(model: Mapping, *, keys: bool):
-    """Checks [model]: its name, and with `keys` also its keys, which imports TensorFlow; UserError for what is not allowed."""
-    if model.get("name") not in MODELS or keys:  # a name of ours is known without importing TensorFlow
+def check_model(model: Mapping, *, foreign: bool):
+    """Checks the keys of [model], of a builder that is not tffcl's own only if `foreign`; UserError for what is not allowed."""
+    if foreign or "builder" not in model:
         name, row, options = find_in_table("models", model)
-        check_options(f"model {name}", row.builder(), options, given=given("models"), also=("name",))
+        if foreign or not row.foreign:
+            check_options(f"model {name}", row.builder(), options, given=given("models"), also=("name",))
 
 
 def check_aggregation_keys(table: Mapping):

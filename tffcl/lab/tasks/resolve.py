@@ -13,9 +13,9 @@ from tffcl.lab.datasets.federated import check_settings
 from tffcl.lab.reporting.files import runs_below
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.attack_settings import AttackSettings
-from tffcl.lab.tasks.declared import declared, declared_builder
+from tffcl.lab.tasks.declared import declared
 from tffcl.lab.tasks.method_settings import KEYS, MethodSource, find_method
-from tffcl.lab.tasks.own_builders import check_aggregation_keys, check_model_keys, check_trusted, load_own_data
+from tffcl.lab.tasks.own_builders import check_aggregation_keys, check_model, check_trusted, load_own_data
 from tffcl.lab.tasks.plain_toml import check_plain, read_toml
 from tffcl.lab.tasks.run_config import RunConfig
 from tffcl.lab.tasks.settings import (
@@ -25,14 +25,13 @@ from tffcl.lab.tasks.settings import (
     NewcomerSettings,
     TrainSettings,
 )
-from tffcl.registry import ALGORITHMS, MODELS, find_in_table, given, registered
+from tffcl.registry import ALGORITHMS
 from tffcl.regular_files import read_text
 from tffcl.runs.privacy import PrivacySettings
 from tffcl.validation import (
     Parameters,
     check_kind,
     check_labels,
-    check_options,
     check_value,
     from_table,
     with_todays_keys,
@@ -84,7 +83,6 @@ def resolve(
     *,
     seed: int = 0,
     overrides: Mapping | None = None,
-    check_model: bool = True,
 ) -> RunConfig:
     """Puts a run's configuration together.
 
@@ -96,7 +94,6 @@ def resolve(
       algorithm: A label of the task's [algorithms], or a name of `tffcl list algorithms`.
       seed: See `RunConfig`.
       overrides: Nested tables that replace the file's values.
-      check_model: Whether [model]'s keys are checked, which imports TensorFlow; without, only its name is.
 
     Raises:
       UserError: For unknown or contradictory keys and values, by name.
@@ -107,7 +104,7 @@ def resolve(
         overrides = _with_todays_keys(overrides, source)
         contents = task_file.merged(_without_replaced(_with_todays_keys(loaded.contents, source), overrides, source), overrides)
         directory = load_own_data(contents, str(loaded.path.parent))
-        check_model_keys(contents["model"], keys=check_model)
+        check_model(contents["model"], foreign=True)
         check_aggregation_keys(contents.get("aggregation", {}))
         return dataclasses.replace(
             _resolved(loaded.name, contents, source, seed, overrides), directory=source.directory or directory
@@ -144,12 +141,7 @@ def _check_at_once(loaded: task_file.Task, source: MethodSource, seed: int, over
     """Checks what needs no TensorFlow, which takes seconds to import: all tables but the model's own keys."""
     light = declared(source)
     contents = task_file.merged(loaded.contents, overrides)
-    options = dict(contents["model"])
-    name = options.pop("name", None)
-    if name not in (None, *MODELS, *registered("models")):
-        find_in_table("models", contents["model"])
-    if name in MODELS and "builder" not in options:
-        check_options(f"model {name}", declared_builder(MODELS[name]), options, given=given("models"), also=("name",))
+    check_model(contents["model"], foreign=False)
     check_settings(contents["dataset"], contents["partition"])
     source.check_aggregation(contents.get("algorithms", {}).get(source.label, {}), contents.get("aggregation", {}))
     source.check_attack(contents.get("attack", {}))
