@@ -27,7 +27,7 @@ from tffcl.export.writer import first_value
 from tffcl.rounds import blocks
 from tffcl.rounds.plain_containers import plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic, type_bytes
-from tffcl.runs import state_arrays
+from tffcl.runs import metrics, state_arrays
 from tffcl.runs.method_checks import check_method, check_state
 
 
@@ -269,7 +269,8 @@ def _broadcast(subject: Subject, broadcast: tff.Type, state) -> set[int]:
 
 
 def check_whole_traffic(subject: Subject):
-    """What a run has sent is what its rounds have, and what `initialize` and `admit` asked clients for: nothing where they asked nobody."""
+    """What a run has sent is what its rounds have, and what `initialize` and `admit` asked clients for: nothing where they
+    asked nobody. Every column of the rounds stands in the table of metrics."""
     method, seen = subject.build(), []
 
     def noted(make):
@@ -296,6 +297,7 @@ def check_whole_traffic(subject: Subject):
                 assert charge.up or not asked or method.clients_choose, "what clients send is not counted"
                 charged += charge
             seen.clear()
+            assert set(run.round_columns) <= {*metrics.COLUMNS, *metrics.OPTIONAL_COLUMNS}
             for which in ("down", "up"):
                 rounds = int(run.rounds[f"{which}_bytes"].sum())
                 assert run.summary["traffic"][f"{which}_bytes"] == rounds + getattr(charged, which)

@@ -13,18 +13,9 @@ from tffcl.display import Shown, percent
 from tffcl.errors import UserError, printable
 from tffcl.json_files import read_toml
 from tffcl.regular_files import opened
+from tffcl.runs import metrics
 from tffcl.runs.run_directory import CLIENTS, CLUSTERING, CONFIG, HISTORY, REPRESENTATIONS, SAMPLES, SPLITS, SUMMARY, RunDirectory
 
-ROUND_COLUMNS = (
-    "round", "seconds", "train_loss", "clusters", "ari", "cluster_accuracy", "local_accuracy", "local_share",
-    "global_accuracy", "down_bytes", "up_bytes",
-)  # fmt: skip
-# What only some methods measure.
-OPTIONAL_ROUND_COLUMNS = (
-    "clustering_error", "change_flags", "formed_anew", "known_clusters", "objective", "cluster_accuracy_participants",
-    "local_accuracy_all", "validation_cluster_accuracy", "validation_global_accuracy",
-    "epsilon",
-)  # fmt: skip
 CLIENT_COLUMNS = (
     "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",
     "local_accuracy",
@@ -153,8 +144,8 @@ class RunFiles(Shown):
         may be variants of one algorithm).
       config: `config.toml`.
       summary: `summary.json`.
-      rounds: `rounds.csv`, float[R] for each of `ROUND_COLUMNS`, and for those of `OPTIONAL_ROUND_COLUMNS` that are
-        there; NaN where a cell is empty.
+      rounds: `rounds.csv`, float[R] for each column that the table of metrics knows and that is there; NaN where a cell
+        is empty.
       clients: `clients.csv`.
       clustering: `clustering.npz`; None for methods without a proximity matrix.
       representations: `representations.npz`; None for methods without.
@@ -301,11 +292,15 @@ def _read_summary(directory: RunDirectory) -> dict:
 
 
 def _read_rounds(directory: RunDirectory) -> dict[str, np.ndarray]:
-    table = directory.rounds(*ROUND_COLUMNS)
-    if np.any(table.integers("round", empty=0) < 1):
+    table = directory.rounds(*metrics.COLUMNS)
+    if np.any(table.integers(metrics.ROUND, empty=0) < 1):
         raise csv_files.damaged(table.path, "a row is of no round")
-    optional = [name for name in OPTIONAL_ROUND_COLUMNS if name in table.names]
-    return {name: table.floats(name) for name in (*ROUND_COLUMNS, *optional)}
+    return known_rounds(table)
+
+
+def known_rounds(table: csv_files.Table) -> dict[str, np.ndarray]:
+    """Returns the columns of a `rounds.csv` that the table of metrics knows."""
+    return {name: table.floats(name) for name in table.names if name in (metrics.ROUND, *metrics.OF_ROUNDS)}
 
 
 def _read_clients(path: pathlib.Path) -> Clients:

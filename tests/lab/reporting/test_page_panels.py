@@ -17,7 +17,7 @@ from tffcl.lab.reporting.html import render
 from tffcl.lab.reporting.page import cluster_tables, matrix_panels, panels, rasters, round_panels, tree_panels
 from tffcl.lab.reporting.page.panels import Axis, Panel
 from tffcl.lab.reporting.report_figures import CLUSTERS, ROUNDS, Picture
-from tffcl.lab.reporting.rounds_figures import ACCURACIES, MERGING, PROGRESS
+from tffcl.lab.reporting.rounds_figures import ACCURACIES, MERGING, PRIVACY, PROGRESS
 from tffcl.runs import run_files
 
 
@@ -93,9 +93,9 @@ def test_lines_of_many_methods_differ():
 
 def test_infinite_privacy_is_no_point(runs):
     spent = dataclasses.replace(runs[0], rounds={**runs[0].rounds, "epsilon": np.array([1.0, 2.0, np.inf, np.inf, np.inf])})
-    *_, panel = round_panels.progress_panels([spent], (*PROGRESS, round_panels.PRIVACY), ["fedavg"])
+    *_, panel = round_panels.progress_panels([spent], (*PROGRESS, *PRIVACY), ["fedavg"])
     assert panel.title == "privacy spent" and [x for x, *_ in panel.lines[0]["points"]] == [1, 2]
-    assert round_panels.progress_panels([spent], [round_panels.PRIVACY], ["another"]) == []
+    assert round_panels.progress_panels([spent], PRIVACY, ["another"]) == []
 
 
 def test_a_raster_says_its_matrix():

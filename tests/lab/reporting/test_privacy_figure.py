@@ -78,7 +78,10 @@ def test_tables_and_page_show_the_picture(study, capsys):
 
 
 def test_benign_clients_are_those_of_the_attack(study):
-    told = {"benign_accuracy": {"mean": 0.7, "clusters": {"0": 0.9, "1": 0.4, "2": None}}}
-    assert study_results.measured(study, {"attack": told}, {"measure": "benign"}) == 70
-    assert study_results.measured(study, {"attack": told}, {"measure": "benign_worst"}) == 40
-    assert math.isnan(study_results.measured(study, {}, {"measure": "benign_worst"}))
+    run, told = study_results.KeptRun(study), {"mean": 0.7, "clusters": {"0": 0.9, "1": 0.4, "2": None}}
+    run.summary = {"attack": {"benign_accuracy": told}}
+    assert study_results.measured(run, {"measure": "benign"}) == 70
+    assert study_results.measured(run, {"measure": "benign_worst"}) == 40
+    run.summary = {}
+    assert math.isnan(study_results.measured(run, {"measure": "benign"}))
+    assert math.isnan(study_results.measured(run, {"measure": "benign_worst"}))

@@ -13,34 +13,13 @@ import msgspec
 
 from tffcl.errors import UserError, unknown
 from tffcl.json_files import MOST_TOML, read_json
+from tffcl.lab.reporting.study_results import MEASURES
 from tffcl.lab.tasks.plain_toml import read_toml
 from tffcl.lab.tasks.task_file import is_file, merged, task_directory, task_names
 from tffcl.registry import Row, add
 from tffcl.regular_files import read_text
 from tffcl.validation import Whole, check_value, types_of
 
-# What a cell compares with the published number, and what it means.
-MEASURES = {
-    "cluster": "accuracy %, the assigned model before local training",
-    "participants": "the same, over the clients that took part in a round",
-    "participants_pooled": "the same, on the test examples of all of these together",
-    "local": "accuracy %, the client's own model after its last local training",
-    "global": "accuracy %, one model on all test data",
-    "cluster_variance": "variance over clients of the cluster accuracy, %²",
-    "local_variance": "variance over clients of the local accuracy, %²",
-    "unseen_cluster": "accuracy % of newcomers, the model that they are given",
-    "unseen_local": "accuracy % of newcomers after their own epochs",
-    "clusters": "number of clusters",
-    "known_clusters": "the same, of the clients that took part in a round",
-    "ari": "adjusted Rand index",
-    "clustering_error": "clients wrongly joined or parted, mean over the rounds",
-    "rounds_to": "rounds to a target accuracy",
-    "epsilon": "epsilon of all that clients released; infinite where a release had no noise",
-    "noised_epsilon": "epsilon of the releases that have noise, whatever the others cost",
-    "benign": "accuracy % of benign clients, where others are malicious, the assigned model before local training",
-    "benign_worst": "the same of the cluster in which it is least",
-    "megabits_to": "Mb to a target accuracy by the formula of PACFL's and FLIS's authors",
-}
 LAYOUTS = ("published", "league")
 _LONGEST_SLUG = 80  # file systems end at 255 bytes
 ACCURACIES = ("cluster", "local", "global")
@@ -68,7 +47,7 @@ class Cell:
       row: Its row, as the paper has it.
       task: The task that gives it; "" if there is none.
       method: The label of the method in that task.
-      measure: One of `MEASURES`.
+      measure: One of `study_results.MEASURES`.
       accuracy: With "rounds_to" and "megabits_to", which accuracy must reach the target.
       target: And what it must reach, in percent.
       megabits_a_round: With "megabits_to", by the authors' formula: a tenth of the clients, 32 bit for each of `parameters`,

@@ -2,14 +2,11 @@
 
 import dataclasses
 import math
-import pathlib
 from collections.abc import Mapping
 
-import numpy as np
 import scipy.stats
 
-from tffcl import csv_files
-from tffcl.json_files import read_json
+from tffcl.lab.reporting import targets
 from tffcl.lab.reporting.number_format import (
     MISSING,
     Stat,
@@ -19,7 +16,8 @@ from tffcl.lab.reporting.number_format import (
     show_seconds,
     show_value,
 )
-from tffcl.lab.reporting.study_results import Result, StudyResults
+from tffcl.lab.reporting.study_results import KeptRun, Result, StudyResults
+from tffcl.runs.metrics import BY_KEY, BY_MEASURE
 
 BASELINE = "fedavg"
 _CHANCE = 0.05  # of a difference that is marked
@@ -90,28 +88,27 @@ def league_rows(study: StudyResults, column: str) -> list[LeagueRow]:
     return sorted((row for row in rows if row.seeds), key=lambda row: -row.result.accuracies["cluster"].mean)
 
 
-def _places(study: StudyResults, result: Result) -> dict[int, pathlib.Path]:
-    """The directories of a cell's finished runs, by seed."""
+def _runs(study: StudyResults, result: Result) -> dict[int, KeptRun]:
+    """The finished runs of a cell, by seed."""
     if not result.noted["directory"]:
         return {}
     places = {seed: study.path / result.noted["directory"] / f"seed-{seed}" for seed in study.noted["seeds"]}
-    return {seed: place for seed, place in places.items() if (place / "summary.json").is_file()}
+    return {seed: KeptRun(place) for seed, place in places.items() if (place / "summary.json").is_file()}
 
 
 def _accuracies(study: StudyResults, result: Result) -> dict[int, float]:
     """Mean cluster accuracies in percent, by seed."""
-    read = {seed: read_json(place / "summary.json") for seed, place in _places(study, result).items()}
-    return {seed: 100 * summary["accuracy"]["cluster"]["mean"] for seed, summary in read.items()}
+    return {seed: BY_MEASURE["cluster"].of_run(run) for seed, run in _runs(study, result).items()}
 
 
 def _row(study: StudyResults, result: Result, baseline: Mapping[int, float]) -> LeagueRow:
-    noted, places = result.noted, _places(study, result)
-    found = [_numbers(place, read_json(place / "summary.json"), noted.get("target")) for place in places.values()]
-    compared = zip(places, found) if noted["method"] != BASELINE else ()
+    noted, runs = result.noted, _runs(study, result)
+    found = [_numbers(run, noted.get("target")) for run in runs.values()]
+    compared = zip(runs, found) if noted["method"] != BASELINE else ()
     above = Stat.of(each["cluster"] - baseline[seed] for seed, each in compared if seed in baseline)
     stats = {name: Stat.of(each[name] for each in found) for name in _NAMES}
     stats["seconds"] = Stat.of(sorted(each["seconds"] for each in found)[:1])
-    return LeagueRow(result=result, chosen=_chosen(noted), above_baseline=above, seeds=len(places), **stats)
+    return LeagueRow(result=result, chosen=_chosen(noted), above_baseline=above, seeds=len(runs), **stats)
 
 
 _NAMES = ("decile", "gap", "clusters", "rounds_to_target", "bytes_to_target", "total_bytes", "seconds")
@@ -123,35 +120,13 @@ def _chosen(noted: Mapping) -> str:
     )
 
 
-def _numbers(place: pathlib.Path, summary: Mapping, target: float | None) -> dict[str, float]:
+def _numbers(run: KeptRun, target: float | None) -> dict[str, float]:
     """What one run gives, by the names of `LeagueRow`."""
-    cluster, traffic = summary["accuracy"]["cluster"], summary["traffic"]
-    gap = cluster["participants"]["gap"]
-    total = float(traffic["down_bytes"] + traffic["up_bytes"])
-    rounds, sent = _to_target(place / "rounds.csv", target, total)
-    return {
-        "cluster": 100 * cluster["mean"],
-        "decile": math.nan if cluster["worst_decile"] is None else 100 * cluster["worst_decile"],
-        "gap": math.nan if gap is None else 100 * gap,
-        "clusters": float(summary["clusters"]["count"]),
-        "rounds_to_target": rounds,
-        "bytes_to_target": sent,
-        "total_bytes": total,
-        "seconds": summary["seconds"]["total"],
-    }
-
-
-def _to_target(path: pathlib.Path, target: float | None, total: float) -> tuple[float, float]:
-    """The first evaluated round with this cluster accuracy in percent, and the bytes until then; NaN where there is none."""
-    if target is None:
-        return math.nan, math.nan
-    table = csv_files.read_table(path, ["round", "cluster_accuracy", "down_bytes", "up_bytes"])
-    reached = np.flatnonzero(100 * table.floats("cluster_accuracy") >= target)
-    if not reached.size:
-        return math.nan, math.nan
-    exchanged = table.floats("down_bytes") + table.floats("up_bytes")
-    # What is exchanged before and between the rounds stands in the summary alone.
-    return float(table.floats("round")[reached[0]]), exchanged[: reached[0] + 1].sum() + total - exchanged.sum()
+    names = {"cluster": "cluster_accuracy", "decile": "cluster_worst_decile", "gap": "participation_gap"}
+    found = {name: BY_KEY[key].of_run(run) for name, key in {**names, "clusters": "clusters", "seconds": "seconds"}.items()}
+    number, in_rounds, beside = (math.nan,) * 3 if target is None else targets.needed(run, BY_MEASURE["cluster"], target)
+    total = BY_KEY["down_bytes"].of_run(run) + BY_KEY["up_bytes"].of_run(run)
+    return {**found, "rounds_to_target": number, "bytes_to_target": in_rounds + beside, "total_bytes": total}
 
 
 def cells(row: LeagueRow) -> list[str]:

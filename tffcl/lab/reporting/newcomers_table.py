@@ -9,31 +9,21 @@ from tffcl import csv_files
 from tffcl.errors import UserError
 from tffcl.json_files import read_json, telling_damage
 from tffcl.lab.reporting import files, tables
-from tffcl.lab.reporting.number_format import MISSING, Stat, show_count, show_number
+from tffcl.lab.reporting.number_format import MISSING, Stat
 from tffcl.lab.reporting.page.page_table import PageTable, percent, plain
 from tffcl.lab.reporting.tables import Column, Row
 from tffcl.regular_files import write_text
+from tffcl.runs.metrics import BY_KEY
 from tffcl.runs.run_files import RunFiles
 
 NEWCOMERS = "newcomers.json"
 
-
-def _two(stat: Stat) -> str:
-    return show_number(stat, 2)
-
-
-def _three(stat: Stat) -> str:
-    return show_number(stat, 3)
-
-
+_KEYS = ("cluster_accuracy", "local_accuracy", "cluster_worst_decile", "local_worst_decile")
 COLUMNS = (
-    Column("cluster_accuracy_percent", "accuracy %", "cluster", ("accuracy", "cluster", "mean"), 100, _two),
-    Column("local_accuracy_percent", "accuracy %", "local", ("accuracy", "local", "mean"), 100, _two),
-    Column("cluster_worst_decile_percent", "worst 10 %", "cluster", ("accuracy", "cluster", "worst_decile"), 100, _two),
-    Column("local_worst_decile_percent", "worst 10 %", "local", ("accuracy", "local", "worst_decile"), 100, _two),
-    Column("newcomers", "newcomers", "joined", ("newcomers",), 1, show_count),
-    Column("clusters_founded", "clusters", "founded", ("clusters", "founded"), 1, show_count),
-    Column("ari", "clusters", "ARI", ("clusters", "ari"), 1, _three),
+    *(Column(BY_KEY[key], BY_KEY[key].group, BY_KEY[key].header) for key in _KEYS),
+    Column(BY_KEY["newcomers"], "newcomers", "joined"),
+    Column(BY_KEY["clusters_founded"], "clusters", "founded"),
+    Column(BY_KEY["ari"], "clusters", "ARI"),
 )
 _GROUPS = ("accuracy %", "worst 10 %", "newcomers", "clusters")
 LEGEND = (
@@ -70,7 +60,7 @@ def _with_newcomers(run: RunFiles) -> RunFiles:
 
 
 def _row(name: str, runs: Sequence[RunFiles]) -> Row:
-    return Row(name, tuple(run.seed for run in runs), {each.key: Stat.of(each.read(run) for run in runs) for each in COLUMNS})
+    return Row(name, tuple(run.seed for run in runs), {each.key: Stat.of(map(each.metric.of_run, runs)) for each in COLUMNS})
 
 
 def to_page(runs: Sequence[RunFiles]) -> PageTable | None:

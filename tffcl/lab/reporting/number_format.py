@@ -50,6 +50,22 @@ def show_number(stat: Stat, decimals: int) -> str:
     return mean if stat.count == 1 else f"{mean} ± {stat.std:,.{decimals}f}"
 
 
+def show_stat(stat: Stat, digits: int | str) -> str:
+    """Returns a number as the table of metrics says, see `Metric.digits`."""
+    if isinstance(digits, int):
+        return show_number(stat, digits)
+    return {"count": show_count, "bytes": show_bytes, "seconds": show_seconds, "epsilon": _show_epsilon}[digits](stat)
+
+
+def decimals_of(stat: Stat, digits: int | str) -> int:
+    """Returns how many digits a number has after the point beside a published one: two at least, and none of a count."""
+    return max(digits, 2) if isinstance(digits, int) else int(digits == "epsilon" and stat.mean < 100)
+
+
+def _show_epsilon(stat: Stat) -> str:
+    return show_number(stat, decimals_of(stat, "epsilon"))
+
+
 def show_count(stat: Stat) -> str:
     """Returns how many of something: whole with one seed, with one decimal over several."""
     return show_number(stat, 0 if stat.count == 1 else 1)

@@ -62,7 +62,7 @@ def read_published(run: RunFiles) -> list[dict]:
 def _row(own: Sequence[tuple[RunFiles, Mapping]]) -> list[str | Cell]:
     """The row of a published number, over the seeds of the method."""
     noted = own[0][1]
-    values = [study_results.measured(run.path, run.summary, each) for run, each in own]
+    values = [study_results.measured(run, each) for run, each in own]
     here = Stat.of(values)
     missed = len(values) - here.count if noted["measure"].endswith("_to") else 0
     rounds = max(int(run.number("rounds")) for run, _ in own)

@@ -9,26 +9,21 @@ from tffcl.lab.reporting import figures
 from tffcl.lab.reporting.client_figures import KINDS, lower_end
 from tffcl.lab.reporting.page import client_panels, matrix_panels, round_panels, tree_panels
 from tffcl.lab.reporting.page.panels import Panel
-from tffcl.lab.reporting.rounds_figures import ACCURACIES, MERGING, PROGRESS
+from tffcl.lab.reporting.rounds_figures import ACCURACIES, MERGING, PRIVACY, PROGRESS
 from tffcl.lab.reporting.style import ReportFigure, to_png
 from tffcl.lab.reporting.sweeps import Sweep
+from tffcl.runs.metrics import BY_KEY
 from tffcl.runs.run_files import RunFiles
 
 ROUNDS, CLIENTS, CLUSTERS, SWEEP = "Over the rounds", "Clients", "Clusters", "Over the values"
 
-
 # Columns of a sweep's table as panels: key, title, unit, and whose mean the whiskers are.
-_VALUE_PANELS = (
-    ("cluster_accuracy_percent", "cluster accuracy", "accuracy (%)", ""),
-    ("local_accuracy_percent", "local accuracy", "accuracy (%)", ""),
-    ("global_accuracy_percent", "global accuracy", "accuracy (%)", ""),
-    ("clusters", "clusters", "number of clusters", ""),
-    ("ari", "agreement with true groups", "adjusted Rand index", ""),
+_VALUE_PANELS = tuple(
+    (BY_KEY[key].name, BY_KEY[key].title, BY_KEY[key].axis, "")
+    for key in ("cluster_accuracy", "local_accuracy", "global_accuracy", "clusters", "ari")
 )
-_ERROR_PANELS = (
-    *_VALUE_PANELS[:3],
-    ("clustering_error", "clustering error", "wrongly joined or parted clients", "clustering_error_over_rounds"),
-)
+_ERROR = BY_KEY["clustering_error"]
+_ERROR_PANELS = (*_VALUE_PANELS[:3], (_ERROR.name, _ERROR.title, _ERROR.axis, "clustering_error_over_rounds"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +74,7 @@ def first_runs(runs: Sequence[RunFiles]) -> list[RunFiles]:
 
 def sweep_pictures(sweep: Sweep) -> list[Picture]:
     """Draws the pictures of a sweep."""
-    errors = any(point.stats["clustering_error"].count for point in sweep.points)
+    errors = any(point.stats[_ERROR.name].count for point in sweep.points)
     lines = f" A colour is a value of {sweep.labels[1]}." if len(sweep.labels) == 2 else ""
     seeds = " A line goes through the means over the seeds, its band is ± their sample standard deviation."
     beside = (
@@ -163,7 +158,7 @@ def _over_rounds(runs: Sequence[RunFiles], several: bool) -> list[Picture]:
                 "Training loss, clusters and their agreement with the true groups",
                 f"An adjusted Rand index of 1 is perfect agreement, about 0 is chance.{band}{spent}",
                 figures.progress_figure(runs),
-                round_panels.progress_panels(runs, (*PROGRESS, round_panels.PRIVACY), methods),
+                round_panels.progress_panels(runs, (*PROGRESS, *PRIVACY), methods),
             ),
         ]
     merging = [run for run in runs if "objective" in run.rounds]

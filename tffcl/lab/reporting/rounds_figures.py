@@ -10,23 +10,13 @@ from matplotlib.ticker import MaxNLocator
 from tffcl.lab.reporting import style
 from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.style import ReportFigure
+from tffcl.runs.metrics import of_panel
 from tffcl.runs.run_files import RunFiles
 
 # Column of rounds.csv, title, unit on the axis, factor.
-ACCURACIES = (
-    ("cluster_accuracy", "cluster accuracy", "accuracy (%)", 100),
-    ("local_accuracy", "local accuracy", "accuracy (%)", 100),
-    ("global_accuracy", "global accuracy", "accuracy (%)", 100),
-)
-PROGRESS = (
-    ("train_loss", "training loss", "loss (nats)", 1),
-    ("clusters", "clusters", "number of clusters", 1),
-    ("ari", "agreement with true groups", "adjusted Rand index", 1),
-)
-MERGING = (
-    ("clusters", "clusters", "number of clusters", 1),
-    ("known_clusters", "clusters of known clients", "number of clusters", 1),
-    ("objective", "clustering objective", "sum of cosines of all pairs", 1),
+ACCURACIES, PROGRESS, MERGING, PRIVACY = (
+    tuple((each.column, each.title, each.axis, each.scale) for each in of_panel(figure))
+    for figure in ("accuracy", "progress", "merging", "privacy")
 )
 _MOST_MARKED = 16
 

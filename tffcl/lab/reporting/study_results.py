@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,16 @@ from tffcl.errors import UserError
 from tffcl.json_files import inside, read_json, telling_damage
 from tffcl.lab.reporting.comparisons import Failure, read_failure
 from tffcl.lab.reporting.number_format import Stat, human_time
+from tffcl.runs.metrics import BY_MEASURE, ROUND, find, of_panel
+from tffcl.runs.run_directory import RunDirectory
+from tffcl.runs.run_files import RunFiles, known_rounds
 
 CONTENTS = "study.json"
 FINDINGS = "FINDINGS.md"
 EPSILONS = ("epsilon", "noised_epsilon")  # measures
-_KINDS = ("cluster", "local", "global")
+_KINDS = tuple(each.measure for each in of_panel("accuracy"))
+# What a cell may compare with a published number.
+MEASURES = (*BY_MEASURE, "unseen_cluster", "unseen_local", "benign_worst", "rounds_to", "megabits_to")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -197,61 +203,63 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
     )
 
 
+class KeptRun:
+    """The two small files of a run that a study keeps, each read when it is asked for.
+
+    Attributes:
+      path: The directory of the run.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self.path = path
+
+    @functools.cached_property
+    def summary(self) -> dict:
+        """`summary.json`."""
+        return read_json(self.path / "summary.json")
+
+    @functools.cached_property
+    def rounds(self) -> Mapping[str, np.ndarray]:
+        """The columns of `rounds.csv` that the table of metrics knows."""
+        return known_rounds(RunDirectory(self.path).rounds())
+
+    def number(self, *keys: str) -> float:
+        """Returns a number of the summary; NaN where there is none."""
+        value = self.summary
+        for key in keys:
+            value = None if value is None else value.get(key)
+        return math.nan if value is None else float(value)
+
+
 def _read_run(place: pathlib.Path, cell: Mapping) -> dict:
     """What one run gives, by name: "here" is what the cell compares."""
-    summary = read_json(place / "summary.json")
+    run = KeptRun(place)
     with telling_damage(place / "summary.json"):
         return {
-            **{kind: _accuracy(summary, kind, "mean", 100) for kind in _KINDS},
-            "took part": _participants(summary),
-            "ari": _nan(summary["clusters"]["ari"]),
-            "rounds": int(summary["rounds"]),
-            "seconds": float(summary.get("seconds", {}).get("total", 0.0)),
-            "here": measured(place, summary, cell),
+            **{kind: BY_MEASURE[kind].of_run(run) for kind in _KINDS},
+            "took part": BY_MEASURE["participants"].of_run(run),
+            "ari": BY_MEASURE["ari"].of_run(run),
+            "rounds": int(run.summary["rounds"]),
+            "seconds": float(run.summary.get("seconds", {}).get("total", 0.0)),
+            "here": measured(run, cell),
         }
 
 
-def _nan(value: float | None) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _accuracy(summary: Mapping, kind: str, what: str, scale: float) -> float:
-    return scale * _nan(summary["accuracy"][kind][what])
-
-
-def _participants(summary: Mapping, what: str = "mean") -> float:
-    """The cluster accuracy over those that took part; NaN in runs of versions that did not take it."""
-    return 100 * _nan(summary["accuracy"]["cluster"].get("participants", {}).get(what))
-
-
-def measured(place: pathlib.Path, summary: Mapping, cell: Mapping) -> float:
+def measured(run: KeptRun | RunFiles, cell: Mapping) -> float:
     """Returns the number of one run that a cell compares; NaN if it has none."""
     measure = cell["measure"]
-    if measure in _KINDS:
-        return _accuracy(summary, measure, "mean", 100)
-    if measure.startswith("participants"):
-        return _participants(summary, "pooled" if measure == "participants_pooled" else "mean")
-    kind, _, what = measure.partition("_")
-    if what == "variance":
-        return _accuracy(summary, kind, "variance", 1e4)
-    if kind == "unseen":
-        file = place / "newcomers.json"
-        return _accuracy(read_json(file), what, "mean", 100) if file.is_file() else math.nan
-    if measure == "clusters":
-        return float(summary["clusters"]["count"])
-    if measure == "known_clusters":
-        known = _column(place, measure)
-        return float(known[-1]) if known.size else math.nan
-    if measure == "ari":
-        return _nan(summary["clusters"]["ari"])
-    if measure.startswith("benign"):
-        return _benign(summary, measure)
     if measure in EPSILONS:
-        return _epsilon(summary.get("privacy", {}), measure)
-    if measure == "clustering_error":
-        errors = _column(place, measure)
-        return float(errors.mean()) if errors.size else math.nan
-    rounds = rounds_to(place / "rounds.csv", cell["accuracy"], cell["target"])
+        return _epsilon(run.summary.get("privacy", {}), measure)
+    if measure in BY_MEASURE:
+        return BY_MEASURE[measure].of_run(run)
+    if measure.startswith("unseen_"):
+        file, accuracy = run.path / "newcomers.json", measure.removeprefix("unseen_")
+        found = read_json(file)["accuracy"][accuracy]["mean"] if file.is_file() else None
+        return math.nan if found is None else 100 * found
+    if measure == "benign_worst":
+        clusters = run.summary.get("attack", {}).get("benign_accuracy", {}).get("clusters", {})
+        return 100 * min((each for each in clusters.values() if each is not None), default=math.nan)
+    rounds = _rounds_to(run.rounds, cell["accuracy"], cell["target"])
     return rounds * cell["megabits_a_round"] if measure == "megabits_to" else rounds
 
 
@@ -260,32 +268,17 @@ def is_cut(measure: str, rounds: int | None, whole: int | None) -> bool:
     return not measure.endswith("_to") and rounds is not None and whole is not None and rounds < whole
 
 
-def _column(place: pathlib.Path, name: str) -> np.ndarray:
-    """What a run's rounds.csv has in a column, round by round; empty where there is no such column."""
-    table = columns.read_table(place / "rounds.csv", ["round"])
-    values = table.floats(name) if name in table.names else np.zeros(0)
-    return values[np.isfinite(values)]
-
-
-def _benign(summary: Mapping, measure: str) -> float:
-    """The accuracy of benign clients in percent, of all or of the worst cluster; NaN where nobody is malicious."""
-    told = summary.get("attack", {}).get("benign_accuracy", {})
-    own = [each for each in told.get("clusters", {}).values() if each is not None]
-    return 100 * _nan(told.get("mean") if measure == "benign" else min(own, default=None))
-
-
 def _epsilon(cost: Mapping, measure: str) -> float:
     """ε of a run; infinite where something was released without noise, and that does not count apart."""
     found = cost.get("epsilon") if measure == "epsilon" else cost.get("noised_epsilon", cost.get("epsilon"))
     return math.inf if found is None else float(found)
 
 
-def rounds_to(path: pathlib.Path, accuracy: str, target: float) -> float:
-    """Returns the first evaluated round of a rounds.csv with at least this accuracy in percent; NaN if there is none.
+def _rounds_to(rounds: Mapping[str, np.ndarray], accuracy: str, target: float) -> float:
+    """The first evaluated round with at least this accuracy in percent; NaN if there is none.
 
     Local accuracy counts those who never trained with their untrained model, as the papers' tables do.
     """
-    table = columns.read_table(path, ["round", f"{accuracy}_accuracy"])
-    column = "local_accuracy_all" if accuracy == "local" and "local_accuracy_all" in table.names else f"{accuracy}_accuracy"
-    reached = np.flatnonzero(100 * table.floats(column) >= target)
-    return float(table.floats("round")[reached[0]]) if reached.size else math.nan
+    counted = accuracy == "local" and "local_accuracy_all" in rounds
+    row = (find("local_accuracy_all") if counted else BY_MEASURE[accuracy]).first_reached(rounds, target)
+    return math.nan if row is None else float(rounds[ROUND][row])

@@ -7,24 +7,15 @@ from collections.abc import Mapping
 
 from tffcl import csv_files
 from tffcl.lab.reporting import league_table
-from tffcl.lab.reporting.number_format import MISSING, Stat, show_number
+from tffcl.lab.reporting.number_format import MISSING, Stat, decimals_of, show_number
 from tffcl.lab.reporting.study_results import CONTENTS, EPSILONS, Result, StudyResults, read_study
+from tffcl.runs.metrics import BY_MEASURE
 
 __all__ = ["CONTENTS", "EPSILONS", "compared_cells", "read_study", "to_csv", "to_markdown", "to_text"]
 
-_MEASURES = {
-    "participants": "cluster, took part",
-    "participants_pooled": "cluster, took part, pooled",
-    "cluster_variance": "variance, cluster",
-    "local_variance": "variance, local",
-    "unseen_cluster": "unseen, cluster",
-    "unseen_local": "unseen, local",
-    "clustering_error": "clustering error",
-    "known_clusters": "clusters, took part",
-    "ari": "ARI",
-    "noised_epsilon": "epsilon, noised releases",
-    "benign_worst": "benign, worst cluster",
-}
+_COMPARED = {
+    "unseen_cluster": "unseen, cluster", "unseen_local": "unseen, local", "benign_worst": "benign, worst cluster",
+}  # fmt: skip
 PICTURE = "privacy.png"  # of a study with epsilons
 LEAGUE_PICTURE = "league.svg"
 HEADS = ("", "compared", "here", "paper", "difference", "cluster", "took part", "local", "global", "ARI", "seeds", "rounds")
@@ -43,20 +34,19 @@ def compared_cells(
       cut: Whether the runs had fewer rounds, or other settings, than the published number is of: then there is no difference.
     """
     measure, (mean, spread) = noted["measure"], published
-    decimals = 0 if measure in ("rounds_to", "clusters", "known_clusters") else 3 if measure == "ari" else 2
-    if measure in EPSILONS:
-        decimals = 0 if here.mean >= 100 else 1
-    compared = _MEASURES.get(measure, measure)
+    metric = BY_MEASURE.get(measure)
+    digits = decimals_of(here, metric.digits) if metric else 0 if measure == "rounds_to" else 2
+    compared = metric.compared or measure if metric else _COMPARED.get(measure)
     if measure.endswith("_to"):
         compared = f"{'rounds' if measure == 'rounds_to' else 'Mb'} to {noted['accuracy']} {noted['target']:g} %"
-    shown = show_number(here, decimals)
+    shown = show_number(here, digits)
     if missed:
         shown = "not reached" if not here.count else f"{shown} ({missed} not reached)"
-    paper = MISSING if mean is None else f"{mean:.{decimals}f}{'' if spread is None else f' ± {spread:.{decimals}f}'}"
+    paper = MISSING if mean is None else f"{mean:.{digits}f}{'' if spread is None else f' ± {spread:.{digits}f}'}"
     if mean is None or not here.count or cut:
         return compared, shown, paper, MISSING
     # Nothing is neither above nor below.
-    difference = f"{round(here.mean - mean, decimals) or 0:+.{decimals}f}"
+    difference = f"{round(here.mean - mean, digits) or 0:+.{digits}f}"
     return compared, shown, paper, difference.lstrip("+") if not difference.strip("+0.") else difference
 
 

@@ -1,51 +1,30 @@
 """The files of a sweep: one method over the values of a setting or two, and its table."""
 
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Callable, Sequence
-
-import numpy as np
 
 from tffcl import csv_files
 from tffcl.errors import RESUME, UserError
 from tffcl.json_files import inside, read_toml
 from tffcl.lab.reporting import tables
 from tffcl.lab.reporting.comparisons import Failure, read_failure
-from tffcl.lab.reporting.number_format import Stat, show_number, show_value
+from tffcl.lab.reporting.number_format import Stat, show_value
 from tffcl.lab.reporting.page.page_table import PageTable
-from tffcl.lab.reporting.tables import COLUMNS, LEGEND, Column, Row
+from tffcl.lab.reporting.tables import LEGEND, Column, Row
 from tffcl.runs import run_files
+from tffcl.runs.metrics import BY_KEY
 from tffcl.runs.run_directory import RunDirectory, State
 from tffcl.runs.run_files import RunFiles
 
 _ERRORS = "clustering error"
 
 
-class _OverRounds(Column):
-    """A column whose number is of all rounds of a run: their mean, or with "std" their deviation (ddof=1)."""
-
-    def read(self, run: RunFiles) -> float:
-        name, what = self.source
-        values = run.rounds.get(name, np.empty(0))
-        values = values[~np.isnan(values)] * self.scale
-        if what == "std":
-            return float(values.std(ddof=1)) if values.size > 1 else np.nan
-        return float(values.mean()) if values.size else np.nan
-
-
-_decimals = functools.partial(show_number, decimals=2)
-_OF_SUMMARY = (
-    "cluster_accuracy_percent",
-    "local_accuracy_percent",
-    "global_accuracy_percent",
-    "clusters",
-    "ari",
-)
+_OF_SUMMARY = ("cluster_accuracy", "local_accuracy", "global_accuracy", "clusters", "ari")
 SWEEP_COLUMNS = (
-    *(each for each in COLUMNS if each.key in _OF_SUMMARY),
-    _OverRounds("clustering_error", _ERRORS, "mean", ("clustering_error", "mean"), 1, _decimals),
-    _OverRounds("clustering_error_over_rounds", _ERRORS, "deviation", ("clustering_error", "std"), 1, _decimals),
+    *(Column(BY_KEY[key], BY_KEY[key].group, BY_KEY[key].header) for key in _OF_SUMMARY),
+    Column(BY_KEY["clustering_error"], _ERRORS, "mean"),
+    Column(BY_KEY["clustering_error_over_rounds"], _ERRORS, "deviation"),
 )
 _GROUPS = ("accuracy %", "clusters", _ERRORS)
 _SEEN = {"cluster", "local", "global", "clusters, ARI", "±"}
@@ -151,7 +130,7 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
         if RunDirectory(place).state is State.FINISHED
     ]
     failures = tuple(each for each in (read_failure(place, name) for place in places) if each)
-    return Point(values, runs, {each.key: Stat.of(each.read(run) for run in runs) for each in SWEEP_COLUMNS}, failures)
+    return Point(values, runs, {each.key: Stat.of(map(each.metric.of_run, runs)) for each in SWEEP_COLUMNS}, failures)
 
 
 def sweep_rows(sweep: Sweep) -> list[Row]:

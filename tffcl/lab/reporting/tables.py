@@ -2,19 +2,19 @@
 
 import csv
 import dataclasses
-import functools
 import io
 import math
 import pathlib
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tffcl.csv_files import markdown, text_cell
 from tffcl.errors import printable
 from tffcl.lab.reporting import comparisons, files
 from tffcl.lab.reporting.comparisons import Failure
-from tffcl.lab.reporting.number_format import Stat, show_bytes, show_count, show_number, show_seconds
+from tffcl.lab.reporting.number_format import Stat, show_stat
 from tffcl.lab.reporting.page.page_table import Cell, PageTable
+from tffcl.runs.metrics import METRICS, Metric
 from tffcl.runs.run_directory import SUMMARY, RunDirectory
 from tffcl.runs.run_files import RunFiles
 
@@ -50,24 +50,23 @@ class Column:
     """A column of the table.
 
     Attributes:
-      key: Its name in the CSV file, unit included.
+      metric: What it has.
       group: What it stands under.
       header: Its title for people.
-      source: Where `summary.json` has the number.
-      scale: What the number is multiplied by.
-      show: From statistics over seeds to text.
     """
 
-    key: str
+    metric: Metric
     group: str
     header: str
-    source: tuple[str, ...]
-    scale: float
-    show: Callable[[Stat], str]
 
-    def read(self, run: RunFiles) -> float:
-        """Returns the number of one run; NaN if it has none."""
-        return run.number(*self.source) * self.scale
+    @property
+    def key(self) -> str:
+        """Its name in the CSV file, unit included."""
+        return self.metric.name
+
+    def show(self, stat: Stat) -> str:
+        """Returns statistics over seeds as text."""
+        return show_stat(stat, self.metric.digits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,74 +92,7 @@ class Row:
         return f"{known} of {known + len(self.failures)}" if self.failures else str(known)
 
 
-def _decimals(count: int) -> Callable[[Stat], str]:
-    return functools.partial(show_number, decimals=count)
-
-
-def _accuracy(kind: str, what: str) -> tuple[str, str, str]:
-    return ("accuracy", kind, what)
-
-
-COLUMNS = (
-    Column("cluster_accuracy_percent", "accuracy %", "cluster", _accuracy("cluster", "mean"), 100, _decimals(2)),
-    Column("local_accuracy_percent", "accuracy %", "local", _accuracy("local", "mean"), 100, _decimals(2)),
-    Column("local_trained_percent", "clients %", "trained", _accuracy("local", "share"), 100, _decimals(0)),
-    Column("global_accuracy_percent", "accuracy %", "global", _accuracy("global", "mean"), 100, _decimals(2)),
-    Column(
-        "cluster_variance_percent2",
-        "variance",
-        "cluster",
-        _accuracy("cluster", "variance"),
-        1e4,
-        _decimals(1),
-    ),
-    Column("local_variance_percent2", "variance", "local", _accuracy("local", "variance"), 1e4, _decimals(1)),
-    Column(
-        "cluster_worst_decile_percent",
-        "worst 10 %",
-        "cluster",
-        _accuracy("cluster", "worst_decile"),
-        100,
-        _decimals(2),
-    ),
-    Column(
-        "local_worst_decile_percent",
-        "worst 10 %",
-        "local",
-        _accuracy("local", "worst_decile"),
-        100,
-        _decimals(2),
-    ),
-    Column("clusters", "clusters", "found", ("clusters", "count"), 1, show_count),
-    Column("ari", "clusters", "ARI", ("clusters", "ari"), 1, _decimals(3)),
-    Column("nmi", "agreement", "NMI", ("clusters", "nmi"), 1, _decimals(3)),
-    Column(
-        "participants_accuracy_percent",
-        "those that took part",
-        "cluster",
-        ("accuracy", "cluster", "participants", "mean"),
-        100,
-        _decimals(2),
-    ),
-    Column(
-        "participation_gap_percent",
-        "those that took part",
-        "gap",
-        ("accuracy", "cluster", "participants", "gap"),
-        100,
-        _decimals(2),
-    ),
-    Column(
-        "local_all_accuracy_percent", "never trained counted", "local", ("accuracy", "local", "all", "mean"), 100, _decimals(2)
-    ),
-    Column("down_bytes", "traffic", "down", ("traffic", "down_bytes"), 1, show_bytes),
-    Column("up_bytes", "traffic", "up", ("traffic", "up_bytes"), 1, show_bytes),
-    Column("signature_bytes", "traffic", "signatures", ("traffic", "signature_bytes"), 1, show_bytes),
-    Column("seconds", "seconds", "total", ("seconds", "total"), 1, show_seconds),
-    Column("clustering_seconds", "of which", "clustering", ("seconds", "clustering"), 1, show_seconds),
-    Column("training_seconds", "of which", "training", ("seconds", "training"), 1, show_seconds),
-    Column("evaluation_seconds", "of which", "evaluation", ("seconds", "evaluation"), 1, show_seconds),
-)
+COLUMNS = tuple(Column(each, each.group, each.header) for each in METRICS if each.group)
 _FIRST_GROUPS = ("accuracy %", "variance", "worst 10 %", "clusters", "clients %")
 # On the page what a comparison is read for stands first, and fits a screen; the rest is a table of its own.
 RESULT_GROUPS = ("accuracy %", "clusters", "agreement", "worst 10 %")
@@ -185,7 +117,7 @@ def comparison_rows(runs: Sequence[RunFiles], failures: Sequence[Failure] = ()) 
         Row(
             name,
             tuple(run.seed for run in own),
-            {each.key: Stat.of(each.read(run) for run in own) for each in COLUMNS},
+            {each.key: Stat.of(map(each.metric.of_run, own)) for each in COLUMNS},
             tuple(each for each in failures if each.method == name),
         )
         for name, own in methods.items()

@@ -14,13 +14,15 @@ from tffcl.errors import UserError
 from tffcl.json_files import read_toml
 from tffcl.lab.reporting.comparisons import COMPARISON
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_number
+from tffcl.lab.reporting.study_results import KeptRun
+from tffcl.runs.metrics import BY_MEASURE, ROUND, Metric, find, of_panel
 from tffcl.runs.run_files import RunFiles
 
 NONE_ASKED = (
     "No target was asked for; this is the greatest multiple of 5 % that half of the methods reach. “tffcl compare --target local=75” asks for "
     "others."
 )
-ACCURACIES = ("cluster", "local", "global")
+ACCURACIES = tuple(each.measure for each in of_panel("accuracy"))
 HEADS = ("method", "target", "rounds", "bytes", "Mb a client", "rounds, never trained counted", "seeds")
 LEGEND = (
     "The first evaluated round in which the mean accuracy over clients is at least the target, and the true bytes down and up to "
@@ -110,12 +112,6 @@ def read_targets(path: str | pathlib.Path) -> list[Target]:
         raise csv_files.damaged(file, error) from error
 
 
-def first_round(run: RunFiles, column: str, percent: float) -> int | None:
-    """Returns the place in `run.rounds` of the first round with at least this accuracy; None if there is none."""
-    reached = np.flatnonzero(100 * run.rounds.get(column, np.zeros(0)) >= percent)
-    return int(reached[0]) if reached.size else None
-
-
 def reached(runs: Sequence[RunFiles], targets: Sequence[Target]) -> list[Reached]:
     """Returns a row for each target and method, in the order of the runs."""
     methods: dict[str, list[RunFiles]] = {}
@@ -143,18 +139,23 @@ def suggested(runs: Sequence[RunFiles]) -> list[Target]:
 
 def _needed(run: RunFiles, target: Target) -> tuple[float, float, float, float]:
     """Rounds, bytes, megabits a client, and rounds with those who never trained; NaN where the target is not reached."""
-    numbers, everyone = [math.nan] * 3, math.nan
-    place = first_round(run, f"{target.accuracy}_accuracy", target.percent)
+    number, in_rounds, beside = needed(run, BY_MEASURE[target.accuracy], target.percent)
+    everyone = needed(run, find("local_accuracy_all"), target.percent)[0] if target.accuracy == "local" else math.nan
+    return number, in_rounds + beside, 8e-6 * in_rounds / len(run.clients), everyone
+
+
+def needed(run: RunFiles | KeptRun, metric: Metric, target: float) -> tuple[float, float, float]:
+    """Returns the first evaluated round that reaches a target, the bytes of the rounds up to it, and those beside rounds.
+
+    All are NaN where no round reaches it.
+    """
+    row = metric.first_reached(run.rounds, target)
+    if row is None:
+        return math.nan, math.nan, math.nan
     exchanged = run.rounds["down_bytes"] + run.rounds["up_bytes"]
-    if place is not None:
-        in_rounds = exchanged[: place + 1].sum()
-        # What is exchanged before and between the rounds stands in the summary alone.
-        beside = run.number("traffic", "down_bytes") + run.number("traffic", "up_bytes") - exchanged.sum()
-        numbers = [run.rounds["round"][place], in_rounds + beside, 8e-6 * in_rounds / len(run.clients)]
-    if target.accuracy == "local":
-        counted = first_round(run, "local_accuracy_all", target.percent)
-        everyone = math.nan if counted is None else run.rounds["round"][counted]
-    return (*numbers, everyone)
+    # What is exchanged before and between the rounds stands in the summary alone.
+    beside = run.number("traffic", "down_bytes") + run.number("traffic", "up_bytes") - exchanged.sum()
+    return float(run.rounds[ROUND][row]), exchanged[: row + 1].sum(), beside
 
 
 def cells(row: Reached) -> list[str]:

@@ -11,9 +11,8 @@ from tffcl.lab.reporting.page import panels
 from tffcl.lab.reporting.page.panels import Axis, Panel
 from tffcl.lab.reporting.rounds_figures import formed_anew, over_seeds
 from tffcl.lab.reporting.sweeps import Sweep
+from tffcl.runs.metrics import OF_ROUNDS
 from tffcl.runs.run_files import RunFiles
-
-PRIVACY = ("epsilon", "privacy spent", "ε", 1)
 
 
 def accuracy_panels(runs: Sequence[RunFiles], columns: Sequence[tuple], methods: Sequence[str]) -> list[Panel]:
@@ -53,9 +52,10 @@ def progress_panels(runs: Sequence[RunFiles], columns: Sequence[tuple], methods:
 
 
 def _progress_axis(column: str, unit: str, values: np.ndarray) -> Axis:
-    if column == "ari":
-        return panels.number_axis(unit, values, low=min(0.0, float(values.min())), high=1)
-    if column in ("clusters", "known_clusters"):
+    metric = OF_ROUNDS[column]
+    if metric.limits[1] is not None:
+        return panels.number_axis(unit, values, low=min(0.0, float(values.min())), high=metric.limits[1])
+    if metric.digits == "count":
         if values.max() >= 20 and values.min() >= 1:  # a method of a cluster a client would hide all others
             return panels.ratio_axis(unit, 0.9, 1.1 * float(values.max()))
         return panels.number_axis(unit, values, low=0, high=float(np.ceil(values.max())) + 0.5, whole=True)
