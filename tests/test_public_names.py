@@ -1,6 +1,5 @@
 """What `import tffcl` shows, and what it does not load."""
 
-import ast
 import pathlib
 import subprocess
 import sys
@@ -9,6 +8,7 @@ import pytest
 
 import tffcl
 from tffcl.public_names import stub
+from tffcl.registry import ALGORITHMS
 
 PACKAGES = [tffcl, tffcl.algorithms, tffcl.learning, tffcl.parts]
 
@@ -40,22 +40,17 @@ def test_another_name_is_an_attribute_error(package):
 
 
 def test_every_method_is_shown():
-    """The builder of a file of `algorithms` that is called like the file, and all parameters; see the list in its __init__."""
-    missing = []
-    for path in pathlib.Path(tffcl.algorithms.__file__).parent.glob("[!_]*.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            built = isinstance(node, ast.FunctionDef) and node.name == f"build_{path.stem}"
-            parameters = isinstance(node, ast.ClassDef) and node.name.endswith("Parameters")
-            if (built or parameters) and node.name not in dir(tffcl.algorithms):
-                missing.append(f"{path.name}: {node.name}")
-    assert not missing
+    """Its builder and its parameters, by the registry; see the list in `tffcl.algorithms`."""
+    for row in ALGORITHMS.values():
+        for place in filter(None, (row.place, row.parameters)):
+            assert place.split(":")[1] in dir(tffcl.algorithms), place
 
 
 def test_modules_can_be_imported_from_the_packages():
-    from tffcl.algorithms import pacfl
+    from tffcl.algorithms import parameters, presets
 
-    assert tffcl.algorithms.build_pacfl is pacfl.build_pacfl
-    assert tffcl.algorithms.PACFLParameters is pacfl.PACFLParameters
+    assert tffcl.algorithms.build_pacfl is presets.build_pacfl
+    assert tffcl.algorithms.PACFLParameters is parameters.PACFLParameters
 
 
 def test_importing_loads_no_tensorflow():

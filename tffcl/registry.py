@@ -68,23 +68,29 @@ def _object(place: str) -> Any:
 
 
 _STEPS = {
-    "dp": "FedNova's clients upload their numbers of steps beside the updates, which dp does not hide; "
-    "secure_sum hides both"
+    "dp": "FedNova's clients upload their numbers of steps beside the updates, which dp does not hide; secure_sum hides both"
 }
 
 
-def _method(name: str, keys: str, summary: str, *, clusters: bool = False, **columns) -> tuple[str, Row]:
-    """A method of a file of its name and its row; `clusters` says that it groups clients before training."""
-    module = f"tffcl.algorithms.{name}"
-    clustering = f"{module}:build_clustering" if clusters else ""
-    return name, Row(summary, f"{module}:build_{name}", keys and f"{module}:{keys}", clustering=clustering, **columns)
+# Where the classes of keys are.
+_OF_METHODS, _OF_TRAININGS = "tffcl.algorithms.parameters", "tffcl.algorithms.training_parameters"
+_OF_SIGNATURES, _OF_AGGREGATIONS = "tffcl.signatures.parameters", "tffcl.aggregators.parameters"
+
+
+def _method(
+    name: str, keys: str, summary: str, *, file: str = "", of: str = _OF_METHODS, clusters: bool = False, **columns
+) -> tuple[str, Row]:
+    """A method and its row; it is in the file of its name or in `file`, `clusters` says that it groups clients before training."""
+    module = f"tffcl.algorithms.{file or name}"
+    clustering = f"{module}:group_{name}" if clusters else ""
+    return name, Row(summary, f"{module}:build_{name}", keys and f"{of}:{keys}", clustering=clustering, **columns)
 
 
 # fmt: off
 ALGORITHMS: Mapping[str, Row] = dict([
     _method("pacfl", "PACFLParameters", "PACFL: clusters by principal angles between data subspaces, before training "
             "(AAAI 2023)",
-            takes=("noise_seed",), clusters=True),
+            takes=("noise_seed",), file="presets", clusters=True),
     _method("composed", "ComposedParameters", "a signature, a metric, a linkage and a local training of your choice, "
             "also where no paper has it",
             takes=("seed", "server_images", "find_encoder", "noise_seed"), clusters=True),
@@ -94,7 +100,7 @@ ALGORITHMS: Mapping[str, Row] = dict([
             refuses={ANY: "its server clusters the clients' models in every round, so that it needs each of them"}),
     _method("flis_hc", "FLISHCParameters", "FLIS (HC): hierarchical clusters by inference similarity on server data, "
             "after a warm-up (2022)",
-            takes=("seed",), needs=("server_images",), clusters=True),
+            takes=("seed",), needs=("server_images",), file="presets", clusters=True),
     _method("ifca", "IFCAParameters", "IFCA: K models, every client takes the one of least loss (NeurIPS 2020)",
             takes=("seed",)),
     _method("flt", "FLTParameters", "FLT: clients related by what an encoder makes of their data, joint or disjoint "
@@ -103,7 +109,7 @@ ALGORITHMS: Mapping[str, Row] = dict([
             refuses={ANY: "its server relates clients and mixes their models itself, for which it needs each model"}),
     _method("pca_km_hc", "PCAKMHCParameters", "PCA+kM+HC: clusters by k-means centres of PCA projections, before "
             "training (FLT's baseline)",
-            takes=("seed", "noise_seed"), clusters=True),
+            takes=("seed", "noise_seed"), file="presets", clusters=True),
     _method("cfl", "CFLParameters", "CFL: a cluster that stands still while members move is split by the cosines of "
             "their updates (TNNLS 2021)",
             refuses={ANY: "its server compares the clients' updates, so that it needs each of them"}),
@@ -112,7 +118,7 @@ ALGORITHMS: Mapping[str, Row] = dict([
             refuses={ANY: "its server clusters the clients' models, so that it needs each of them"}),
     _method("fedclust", "FedClustParameters", "FedClust: clusters by the last layer's weights after a local warm-up "
             "(2024)",
-            takes=("seed",), clusters=True),
+            takes=("seed",), file="presets", clusters=True),
     _method("clove", "CLoVEParameters", "CLoVE: K models, clients clustered by their losses under all of them in "
             "every round (2025)",
             takes=("seed",)),
@@ -122,17 +128,17 @@ ALGORITHMS: Mapping[str, Row] = dict([
             "models held near a global one (2023)",
             takes=("seed", "noise_seed"), clusters=True),
     _method("fedprox", "FedProxParameters", "FedProx: FedAvg whose local training is held near the global model "
-            "(MLSys 2020)"),
-    _method("fednova", "FedNovaParameters", "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",
+            "(MLSys 2020)", of=_OF_TRAININGS),
+    _method("fednova", "FedNovaParameters", "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)", of=_OF_TRAININGS,
             refuses=_STEPS),
     _method("scaffold", "ScaffoldParameters", "SCAFFOLD: FedAvg whose local steps are corrected by control variates "
-            "(ICML 2020)"),
+            "(ICML 2020)", of=_OF_TRAININGS),
     _method("lg_fedavg", "LGFedAvgParameters", "LG-FedAvg: clients keep their first layers and share the last ones "
-            "(2020)"),
+            "(2020)", of=_OF_TRAININGS),
     _method("per_fedavg", "PerFedAvgParameters", "Per-FedAvg: a model from which one local step makes a good one "
-            "(NeurIPS 2020)"),
+            "(NeurIPS 2020)", of=_OF_TRAININGS),
     _method("ditto", "DittoParameters", "Ditto: a personal model for every client, held near the global one (ICML "
-            "2021)"),
+            "2021)", of=_OF_TRAININGS),
     _method("fedavg", "", "FedAvg: one global model (McMahan et al. 2017)"),
     _method("solo", "", "SOLO: every client trains alone, nothing is sent",
             refuses={ANY: "its clients upload nothing"}),
@@ -141,15 +147,37 @@ ALGORITHMS: Mapping[str, Row] = dict([
 
 # What clients tell before training, and what it is compared by.
 SIGNATURES: Mapping[str, Row] = {
-    "subspace": Row("the first singular vectors of the data (PACFL); by principal angles", method="pacfl"),
-    "inference": Row("what a warmed-up model says of the server's images (FLIS); by agreement", method="flis_hc"),
-    "pca_centres": Row(
-        "k-means centres of PCA projections (FLT's baseline); by distances of centres", method="pca_km_hc"
+    "subspace": Row(
+        "the first singular vectors of the data (PACFL); by principal angles",
+        parameters=f"{_OF_SIGNATURES}:SubspaceSignatureParameters",
+        method="pacfl",
     ),
-    "embedding": Row("k-means centres of an encoder's embeddings (FLT); by distances of centres", method="flt"),
-    "anchor_gradient": Row("the gradient at the initial model (StoCFL); by cosines", method="stocfl"),
+    "inference": Row(
+        "what a warmed-up model says of the server's images (FLIS); by agreement",
+        parameters=f"{_OF_SIGNATURES}:InferenceParameters",
+        method="flis_hc",
+    ),
+    "pca_centres": Row(
+        "k-means centres of PCA projections (FLT's baseline); by distances of centres",
+        parameters=f"{_OF_SIGNATURES}:PCACentresSignatureParameters",
+        method="pca_km_hc",
+    ),
+    "embedding": Row(
+        "k-means centres of an encoder's embeddings (FLT); by distances of centres",
+        parameters=f"{_OF_SIGNATURES}:EmbeddingSignatureParameters",
+        method="flt",
+    ),
+    "anchor_gradient": Row(
+        "the gradient at the initial model (StoCFL); by cosines",
+        parameters=f"{_OF_SIGNATURES}:AnchorGradientSignatureParameters",
+        method="stocfl",
+    ),
     "descriptors": Row("moments of the model's outputs, over all data and by class (FLUX)"),
-    "partial_weights": Row("the last layer's weights after a local warm-up (FedClust)", method="fedclust"),
+    "partial_weights": Row(
+        "the last layer's weights after a local warm-up (FedClust)",
+        parameters=f"{_OF_SIGNATURES}:PartialWeightsParameters",
+        method="fedclust",
+    ),
     "label_histogram": Row("the shares of the labels"),
 }
 
@@ -160,37 +188,37 @@ TRAININGS: Mapping[str, Row] = {
     "proximal": Row(
         "held near the cluster's model (FedProx's)",
         "tffcl.algorithms.fedprox:build_proximal_training",
-        "tffcl.algorithms.fedprox:FedProxParameters",
+        f"{_OF_TRAININGS}:FedProxParameters",
     ),
     "fednova": Row(
         "updates are averaged per step's worth of training (FedNova's)",
         "tffcl.algorithms.fednova:build_normalized_training",
-        "tffcl.algorithms.fednova:FedNovaParameters",
+        f"{_OF_TRAININGS}:FedNovaParameters",
         refuses=_STEPS,
     ),
     "scaffold": Row(
         "steps are corrected by control variates (SCAFFOLD's)",
         "tffcl.algorithms.scaffold:build_controlled_training",
-        "tffcl.algorithms.scaffold:ScaffoldParameters",
+        f"{_OF_TRAININGS}:ScaffoldParameters",
     ),
     "ditto": Row(
         "a model of the client's own beside the cluster's, held near it (Ditto's)",
         "tffcl.algorithms.ditto:build_personal_training",
-        "tffcl.algorithms.ditto:DittoParameters",
+        f"{_OF_TRAININGS}:DittoParameters",
     ),
     "lg_fedavg": Row(
         "some layers stay with the client, the others are shared (LG-FedAvg's)",
         "tffcl.algorithms.lg_fedavg:build_partly_shared_training",
-        "tffcl.algorithms.lg_fedavg:LGFedAvgParameters",
+        f"{_OF_TRAININGS}:LGFedAvgParameters",
     ),
     "per_fedavg": Row(
         "a start from which one step of adaptation makes a good model (Per-FedAvg's)",
         "tffcl.algorithms.per_fedavg:build_meta_training",
-        "tffcl.algorithms.per_fedavg:PerFedAvgParameters",
+        f"{_OF_TRAININGS}:PerFedAvgParameters",
     ),
 }
 
-_FACTORIES, _KEYS = "tffcl.aggregators", "tffcl.aggregators.parameters"
+_FACTORIES = "tffcl.aggregators"
 
 # How the updates inside a cluster are aggregated; each builds a factory of `([parameters,] *, ...)`.
 AGGREGATIONS: Mapping[str, Row] = {
@@ -202,24 +230,24 @@ AGGREGATIONS: Mapping[str, Row] = {
     "secure_sum": Row(
         "the mean, weighted by examples, by secure sums: the server sees no client's update",
         f"{_FACTORIES}.secure_mean:SecureClusteredMeanFactory",
-        f"{_KEYS}:SecureSumParameters",
+        f"{_OF_AGGREGATIONS}:SecureSumParameters",
     ),
     "dp": Row(
         "differentially private: clipped updates, noised sums and counts",
         f"{_FACTORIES}.private_mean:PrivateClusteredMeanFactory",
-        f"{_KEYS}:DPParameters",
+        f"{_OF_AGGREGATIONS}:DPParameters",
         takes=("seed",),
     ),
     "compression": Row(
         "updates in few bits, with a range for each layer",
         f"{_FACTORIES}.compressed_mean:CompressedClusteredMeanFactory",
-        f"{_KEYS}:CompressionParameters",
+        f"{_OF_AGGREGATIONS}:CompressionParameters",
         takes=("seed", "layers"),
     ),
     "robust": Row(
         "against malicious clients: clipping, median, trimmed mean or multi-Krum; not private",
         f"{_FACTORIES}.robust_means:build_robust_mean",
-        f"{_KEYS}:RobustParameters",
+        f"{_OF_AGGREGATIONS}:RobustParameters",
     ),
 }
 
@@ -228,8 +256,7 @@ MODELS: Mapping[str, Row] = {
         "LeNet-5, 44,426 parameters on 28x28x1 with 10 classes (PACFL Table 10)", "tffcl.models.classifiers:build_lenet5"
     ),
     "mlp": Row(
-        "one hidden layer of `hidden` ReLU units, default 200: 159,010 parameters on 28x28x1 with 10 classes; "
-        "any image size",
+        "one hidden layer of `hidden` ReLU units, default 200: 159,010 parameters on 28x28x1 with 10 classes; any image size",
         "tffcl.models.classifiers:build_mlp",
     ),
     "resnet9": Row(
@@ -265,9 +292,7 @@ class Kind:
 
 
 _KINDS: dict[str, Kind] = {
-    "algorithms": Kind(
-        lambda: ALGORITHMS, ("seed", "server_images", "encoder", "find_encoder", "noise_seed", "aggregation")
-    ),
+    "algorithms": Kind(lambda: ALGORITHMS, ("seed", "server_images", "encoder", "find_encoder", "noise_seed", "aggregation")),
     "models": Kind(lambda: MODELS, ("input_shape", "num_classes", "normalization", "seed")),
     "signatures": Kind(lambda: SIGNATURES, ("training", "seed", "server_images", "find_encoder", "noise_seed")),
     "trainings": Kind(lambda: TRAININGS),

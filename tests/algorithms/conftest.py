@@ -8,10 +8,11 @@ import pytest
 import tensorflow as tf
 
 from tests.short_runs import COHORTS, TRAINING, models_of, train
-from tffcl.algorithms.ditto import DittoParameters, build_ditto
+from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.fedprox import FedProxParameters, build_fedprox
+from tffcl.algorithms.fedprox import build_fedprox
 from tffcl.algorithms.solo import build_solo
+from tffcl.algorithms.training_parameters import DittoParameters, FedProxParameters
 from tffcl.client_work.autoencoding import build_steps, start_steps
 from tffcl.clients.population import population_of
 from tffcl.models.autoencoder import build_autoencoder

@@ -9,12 +9,13 @@ import tensorflow_federated as tff
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, train
 from tffcl import registry
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, keyed_factory
-from tffcl.algorithms.composed import ComposedParameters, build_composed
+from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.fednova import build_fednova
-from tffcl.algorithms.ifca import IFCAParameters, build_ifca
-from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.ifca import build_ifca
+from tffcl.algorithms.parameters import ComposedParameters, IFCAParameters, PACFLParameters
 from tffcl.algorithms.per_fedavg import build_per_fedavg
+from tffcl.algorithms.presets import build_pacfl
 from tffcl.algorithms.scaffold import build_scaffold
 from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.client_work.local_sgd import LocalTraining

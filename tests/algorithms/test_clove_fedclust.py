@@ -7,8 +7,9 @@ import pytest
 
 from tests.algorithms.conftest import same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
-from tffcl.algorithms.clove import CLoVEParameters, build_clove
-from tffcl.algorithms.fedclust import FedClustParameters, build_fedclust
+from tffcl.algorithms.clove import build_clove
+from tffcl.algorithms.parameters import CLoVEParameters, FedClustParameters
+from tffcl.algorithms.presets import build_fedclust
 from tffcl.client_work.evaluation import build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError

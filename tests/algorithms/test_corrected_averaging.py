@@ -9,11 +9,13 @@ import tensorflow as tf
 import tffcl
 from tests.oracles import corrected_averaging as oracle
 from tests.short_runs import COHORTS, TRAINING, assert_close, batch_rows, cohort_of, models_of, train
-from tffcl.algorithms.composed import ComposedParameters, build_composed
+from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.fednova import FedNovaParameters, build_fednova
-from tffcl.algorithms.fedprox import FedProxParameters, build_fedprox
-from tffcl.algorithms.scaffold import ScaffoldParameters, build_scaffold
+from tffcl.algorithms.fednova import build_fednova
+from tffcl.algorithms.fedprox import build_fedprox
+from tffcl.algorithms.parameters import ComposedParameters
+from tffcl.algorithms.scaffold import build_scaffold
+from tffcl.algorithms.training_parameters import FedNovaParameters, FedProxParameters, ScaffoldParameters
 from tffcl.client_work.local_sgd import LocalTraining, build_full_gradient, build_step_weight
 from tffcl.clients.client_state import KeptStates
 from tffcl.errors import UserError

@@ -10,14 +10,16 @@ from tests.short_runs import TRAINING, assert_close, cohort_of, models_of
 from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory
 from tffcl.algorithms.ditto import build_ditto
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.fednova import FedNovaParameters, build_fednova
+from tffcl.algorithms.fednova import build_fednova
 from tffcl.algorithms.fedprox import build_fedprox
-from tffcl.algorithms.ifca import IFCAParameters, build_ifca
+from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg
+from tffcl.algorithms.parameters import IFCAParameters
 from tffcl.algorithms.per_fedavg import build_per_fedavg
 from tffcl.algorithms.scaffold import build_scaffold
 from tffcl.algorithms.solo import build_solo
 from tffcl.algorithms.stocfl import build_stocfl
+from tffcl.algorithms.training_parameters import FedNovaParameters
 from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.errors import UserError
 from tffcl.lab.tasks import build as prepare

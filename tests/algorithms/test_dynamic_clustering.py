@@ -7,7 +7,8 @@ import pytest
 
 from tests.algorithms.conftest import same_groups
 from tests.short_runs import TRAINING, cohort_of, split
-from tffcl.algorithms.flt import FLTParameters, build_flt
+from tffcl.algorithms.flt import build_flt
+from tffcl.algorithms.parameters import FLTParameters
 from tffcl.clients.population import Population
 from tffcl.clustering.reclustering import ChangeFlags, Triggers
 from tffcl.errors import UserError

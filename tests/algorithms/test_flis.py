@@ -9,8 +9,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.short_runs import deployed_inputs, split
-from tffcl.algorithms.flis_dc import FLISDCParameters, build_flis_dc, build_joint_round
-from tffcl.algorithms.flis_hc import FLISHCParameters, build_clustering, build_flis_hc
+from tffcl.algorithms.flis_dc import build_flis_dc, build_joint_round
+from tffcl.algorithms.parameters import FLISDCParameters, FLISHCParameters
+from tffcl.algorithms.presets import build_flis_hc, group_flis_hc
 from tffcl.client_work.client_work import stack
 from tffcl.client_work.evaluation import build_count_correct, build_mean_loss
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
@@ -57,7 +58,7 @@ def test_a_pair_at_exactly_the_threshold_is_in_one_cluster(model, images):
         answers = np.zeros((2, 10), np.int32)
         answers[1, share:] = 1  # `share` of ten are equal
         how = FLISHCParameters(threshold=share / 10)
-        clustering = build_clustering(model, TRAINING, how, server_images=images)
+        clustering = group_flis_hc(model, TRAINING, how, server_images=images)
         proximity = clustering.distances({"value": answers}, None)
         assert clustering.group(proximity)[0].tolist() == [0, 0], share
 

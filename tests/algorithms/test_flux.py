@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from tests.algorithms.conftest import PAIRS, same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
-from tffcl.algorithms.flux import FLUXParameters, build_flux
+from tffcl.algorithms.flux import build_flux
+from tffcl.algorithms.parameters import FLUXParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.population import Population, population_of
 from tffcl.errors import UserError

@@ -14,8 +14,10 @@ from tests.oracles import local_training
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, split, train
 from tffcl.aggregators.parameters import DPParameters
 from tffcl.aggregators.private_mean import PrivateClusteredMeanFactory
-from tffcl.algorithms.composed import ComposedParameters, build_composed
-from tffcl.algorithms.lg_fedavg import LGFedAvgParameters, build_lg_fedavg, local_names
+from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.lg_fedavg import build_lg_fedavg, local_names
+from tffcl.algorithms.parameters import ComposedParameters
+from tffcl.algorithms.training_parameters import LGFedAvgParameters
 from tffcl.client_work.partly_shared import layer_parts
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_lenet5, build_mlp, build_resnet9

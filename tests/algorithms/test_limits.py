@@ -5,7 +5,8 @@ import tensorflow_federated as tff
 
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, learned_by_tff, models_of, train
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
 from tffcl.clients.cohort import Cohort
 
 

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 import tffcl
-from tffcl import algorithms
+from tffcl import algorithms, choices
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
+from tffcl.models import layer_weights
+from tffcl.rounds import weightings
 
 
 def test_the_method_in_the_docstring_runs(model, digits, tmp_path):
@@ -29,3 +31,8 @@ def test_the_method_in_the_docstring_runs(model, digits, tmp_path):
         method.admit(run.trained.state, clients)
     with pytest.raises(UserError, match=r"^halves cannot be exported: Halves has no exports\(\)$"):
         tffcl.export_result(run, tmp_path / "export")
+
+
+def test_the_choices_are_those_that_there_are():
+    assert tuple(weightings.WEIGHTINGS) == choices.WEIGHTINGS
+    assert tuple(layer_weights.INITIALIZATIONS) == choices.INITIALIZATIONS

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from tests.short_runs import TRAINING, split
-from tffcl.algorithms.composed import ComposedParameters, build_composed
-from tffcl.algorithms.fedclust import FedClustParameters, build_fedclust
-from tffcl.algorithms.flis_hc import FLISHCParameters, build_flis_hc
-from tffcl.algorithms.pca_km_hc import PCAKMHCParameters, build_pca_km_hc
+from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.parameters import ComposedParameters, FedClustParameters, FLISHCParameters, PCAKMHCParameters
+from tffcl.algorithms.presets import build_fedclust, build_flis_hc, build_pca_km_hc
+from tffcl.choices import SELF
 from tffcl.clients.client_examples import as_examples
 from tffcl.clients.population import population_of
-from tffcl.clustering.self_distance import SELF
 
 METHODS = ["flis_hc", "fedclust", "pca_km_hc", "label_histogram", "descriptors"]
 

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 import tffcl
 from tests.short_runs import TRAINING, cohort_of, models_of, split
-from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
 from tffcl.clients import sampling
 from tffcl.clients.client_examples import as_examples
 from tffcl.clients.population import population_of

@@ -7,8 +7,10 @@ import pytest
 
 from tests.oracles import local_training, meta_steps
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, train
-from tffcl.algorithms.composed import ComposedParameters, build_composed
-from tffcl.algorithms.per_fedavg import PerFedAvgParameters, build_per_fedavg
+from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.parameters import ComposedParameters
+from tffcl.algorithms.per_fedavg import build_per_fedavg
+from tffcl.algorithms.training_parameters import PerFedAvgParameters
 from tffcl.client_work.evaluation import build_count_correct
 from tffcl.client_work.meta_sgd import build_adapt
 from tffcl.errors import UserError

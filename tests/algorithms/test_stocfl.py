@@ -12,7 +12,8 @@ import tensorflow_federated as tff
 from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs, models_of, split
 from tffcl.algorithms.bilevel_training import SequentialGlobal
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.stocfl import StoCFLParameters, build_bilevel_round, build_clustering, build_stocfl
+from tffcl.algorithms.parameters import StoCFLParameters
+from tffcl.algorithms.stocfl import build_bilevel_round, build_clustering, build_stocfl
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.clustering.stochastic import KnownClients, Partition
 from tffcl.errors import Diverged, UserError

@@ -8,7 +8,8 @@ from scipy.cluster import hierarchy
 
 from tests.algorithms.conftest import PULL
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, models_of, train
-from tffcl.algorithms.stocfl import StoCFLParameters, build_stocfl
+from tffcl.algorithms.parameters import StoCFLParameters
+from tffcl.algorithms.stocfl import build_stocfl
 
 # Clients come in two rounds: limits must hold whoever has taken part.
 PARTIAL = ((0, 1, 2), (1, 3), (0, 2, 3), (2, 3))

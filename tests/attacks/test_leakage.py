@@ -16,8 +16,9 @@ from tests.oracles.leakage import auc, most_auc, standard_error
 from tests.short_runs import TRAINING, cohort_of, deployed_inputs
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.aggregators.secure_mean import simulated
-from tffcl.algorithms.composed import ComposedParameters, build_composed
+from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.parameters import ComposedParameters
 from tffcl.rounds.client_queries import build_signing
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.label_histogram import build_label_histogram

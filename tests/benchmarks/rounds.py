@@ -24,7 +24,8 @@ from peers import peer
 
 from tffcl import runtime
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.local_sgd import build_local_sgd
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort

@@ -18,8 +18,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
+from tffcl.choices import GAP
 from tffcl.clustering import self_distance
-from tffcl.clustering.hierarchical import GAP, group
+from tffcl.clustering.hierarchical import group
 from tffcl.clustering.self_distance import Halves, able, judge
 from tffcl.clustering.vector_distances import subspace_angles, vector_distances
 from tffcl.lab.datasets.federated import load_federated

@@ -62,8 +62,9 @@ def contestants(data: dict, methods: list[str]):
 
     from tffcl import runtime
     from tffcl.algorithms.fedavg import build_fedavg
-    from tffcl.algorithms.ifca import IFCAParameters, build_ifca
-    from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+    from tffcl.algorithms.ifca import build_ifca
+    from tffcl.algorithms.parameters import IFCAParameters, PACFLParameters
+    from tffcl.algorithms.presets import build_pacfl
     from tffcl.clients.cohort import Cohort
     from tffcl.clients.population import Population
     from tffcl.models.classifiers import build_lenet5

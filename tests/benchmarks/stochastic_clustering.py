@@ -12,6 +12,7 @@ import tracemalloc
 
 import numpy as np
 
+from tffcl import choices
 from tffcl.clustering import stochastic
 
 
@@ -63,7 +64,7 @@ def main():
     parser.add_argument("--groups", type=int, default=4)
     parser.add_argument("--threshold", type=float, default=0.4)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--linkage", default="single", choices=stochastic.LINKAGES)
+    parser.add_argument("--linkage", default="single", choices=choices.MERGE_RULES)
     options = parser.parse_args()
     print("  clients  round 1 s   median s      most s  clusters  right  signatures MB  beside MB")
     for count in options.clients:

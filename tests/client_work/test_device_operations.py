@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.client_work import visiting_order
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.client_work.local_sgd import LocalTraining

@@ -10,8 +10,9 @@ from scipy.cluster import hierarchy
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import distance
 
+from tffcl.choices import DISTANCES
 from tffcl.clustering import hierarchical, taskonomy
-from tffcl.clustering.taskonomy import DISTANCES, assign_to_nearest, client_distances, flatten, relate
+from tffcl.clustering.taskonomy import assign_to_nearest, client_distances, flatten, relate
 from tffcl.errors import UserError
 
 seeds = st.integers(0, 2**32 - 1)

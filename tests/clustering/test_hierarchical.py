@@ -8,8 +8,9 @@ from scipy.cluster import hierarchy
 from sklearn.cluster import AgglomerativeClustering
 
 from tests.oracles.wpgma import wpgma
+from tffcl.choices import LINKAGES
 from tffcl.clustering import hierarchical
-from tffcl.clustering.hierarchical import LINKAGES, build_dendrogram, cut, suggest_threshold, threshold_for
+from tffcl.clustering.hierarchical import build_dendrogram, cut, suggest_threshold, threshold_for
 from tffcl.errors import UserError
 
 

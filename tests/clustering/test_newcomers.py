@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from tffcl.clustering.hierarchical import LINKAGES, build_dendrogram, cut
+from tffcl.choices import LINKAGES
+from tffcl.clustering.hierarchical import build_dendrogram, cut
 from tffcl.clustering.newcomers import assign_newcomers, distances_to_clusters, extend_proximity
 from tffcl.clustering.proximity import principal_angles
 from tffcl.errors import UserError

@@ -4,6 +4,7 @@ from scipy.cluster import hierarchy
 from sklearn.metrics.pairwise import cosine_distances, cosine_similarity
 
 from tests.oracles import stocfl_clustering as oracle
+from tffcl import choices
 from tffcl.clustering import stochastic
 
 NOBODY = stochastic.Partition(np.zeros(0, np.int32), np.zeros([0, 6], np.float32), np.zeros(0, np.int32), np.zeros(0, bool))
@@ -88,7 +89,7 @@ def test_centroid_linkage_is_not_led_astray_by_one_pair():
     threshold = cosines[:20, 20:].max() - 1e-3
     nobody = stochastic.Partition(NOBODY.ids, np.zeros([0, 40], np.float32), NOBODY.sizes, NOBODY.changed)
     partition = stochastic.with_singletons(nobody, np.arange(40), signatures)
-    for linkage in stochastic.LINKAGES:
+    for linkage in choices.MERGE_RULES:
         places = stochastic.merge(partition, threshold, linkage).places
         mixed = any(len(set(truth[places == each])) > 1 for each in np.unique(places))
         assert mixed == (linkage == "single")
@@ -102,7 +103,7 @@ def test_the_lowest_threshold_is_below_the_cosines_of_opposite_vectors():
         both = np.concatenate([first, -first * np.float32(rng.uniform(0.5, 2))])
         nobody = stochastic.Partition(NOBODY.ids, np.zeros([0, 40], np.float32), NOBODY.sizes, NOBODY.changed)
         partition = stochastic.with_singletons(nobody, np.arange(2), both)
-        for linkage in stochastic.LINKAGES:
+        for linkage in choices.MERGE_RULES:
             assert len(stochastic.merge(partition, -1.0, linkage).partition) == 1
         assert len(stochastic.merge_sampled(partition, np.arange(2), both, -1.0).partition) == 1
         one = stochastic.with_singletons(nobody, np.arange(1), both[:1])
@@ -119,7 +120,7 @@ def test_centroid_linkage_in_strips(monkeypatch):
 
 def test_equal_directions_merge_at_every_threshold_below_1_and_never_at_1():
     signatures = np.ones([7, 6], np.float32) * np.arange(1, 8, dtype=np.float32)[:, None]
-    for linkage in stochastic.LINKAGES:
+    for linkage in choices.MERGE_RULES:
         assert len({*next(run(signatures, [range(7)], 0.9999, linkage))[0]}) == 1
         assert len({*next(run(signatures, [range(7)], 1, linkage))[0]}) == 7
 

@@ -67,12 +67,11 @@ def _is_as_written(config, key: str, text: str) -> bool:
 
 def settings_cases(monkeypatch, count: int):
     """Returns what came of values of --set that Hypothesis draws."""
-    from tffcl.lab.tasks.declared import declared
     from tffcl.lab.tasks.method_settings import find_method
 
     keys = [(method, f"{section}.{key}") for section, own in _SECTIONS.items() for key in own for method in _METHODS]
     for method in _METHODS:
-        parameters = declared(find_method(method, {})).parameter_class
+        parameters = find_method(method, {}).parameter_class
         keys += 4 * [
             (method, f"algorithms.{method}.{each.name}") for each in (dataclasses.fields(parameters) if parameters else ())
         ]

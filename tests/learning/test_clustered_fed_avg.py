@@ -12,7 +12,8 @@ import tensorflow_federated as tff
 
 from tests.short_runs import COHORTS, TRAINING, assert_close, batches_of, cohort_of
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
-from tffcl.algorithms.ifca import IFCAParameters, build_ifca
+from tffcl.algorithms.ifca import build_ifca
+from tffcl.algorithms.parameters import IFCAParameters
 from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.learning.client_data import own_seed

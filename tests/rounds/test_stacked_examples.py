@@ -8,9 +8,11 @@ from tests.short_runs import TRAINING, cohort_of, deployed_inputs
 from tffcl.aggregators.collect import by_client
 from tffcl.algorithms.clustered_training import build_clustered_round
 from tffcl.algorithms.fednova import build_normalized_round
-from tffcl.algorithms.ifca import IFCAParameters, build_ifca_round
-from tffcl.algorithms.scaffold import ScaffoldParameters, build_controlled_round
+from tffcl.algorithms.ifca import build_ifca_round
+from tffcl.algorithms.parameters import IFCAParameters
+from tffcl.algorithms.scaffold import build_controlled_round
 from tffcl.algorithms.stocfl import build_bilevel_round
+from tffcl.algorithms.training_parameters import ScaffoldParameters
 from tffcl.client_work.client_work import stack
 from tffcl.client_work.training import CHOOSE
 from tffcl.clients.client_examples import as_examples

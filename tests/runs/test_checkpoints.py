@@ -13,7 +13,8 @@ import tensorflow as tf
 import tffcl
 from tests.short_runs import TRAINING
 from tffcl.algorithms.method import ClusteredState, Method
-from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
 from tffcl.clients.client_state import KeptStates, KeptStore
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import OVERWRITE, UserError

@@ -8,7 +8,8 @@ import pytest
 
 import tffcl
 from tffcl.algorithms.flt import FLT, FLTState
-from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
 from tffcl.algorithms.scaffold import build_scaffold
 from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_sgd import LocalTraining

@@ -14,13 +14,17 @@ import tffcl
 from tests.lab.tasks.own.my_methods import Histograms
 from tests.oracles.privacy import epsilon_of_gaussian
 from tests.short_runs import TRAINING
-from tffcl.algorithms.clove import CLoVEParameters, build_clove
+from tffcl.algorithms.clove import build_clove
+from tffcl.algorithms.parameters import CLoVEParameters
 from tffcl.algorithms.clustered_training import build_clustered_training
-from tffcl.algorithms.composed import ComposedParameters, build_composed
+from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.parameters import ComposedParameters
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.ifca import IFCAParameters, build_ifca
-from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
-from tffcl.algorithms.trainings import TRAININGS
+from tffcl.algorithms.ifca import build_ifca
+from tffcl.algorithms.parameters import IFCAParameters
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
+from tffcl.registry import TRAININGS
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import simulating

@@ -12,7 +12,8 @@ import pytest
 import tffcl
 from tests.short_runs import TRAINING
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
 from tffcl.errors import OVERWRITE, UserError
 from tffcl.rounds import simulation
 from tffcl.rounds.privacy_releases import Release

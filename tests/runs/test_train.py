@@ -13,7 +13,8 @@ import pytest
 import tffcl
 from tests.runs.finished_runs import check_files_agree, rows_of, unfinished_copy
 from tffcl.algorithms.method import Method, MetricView, Views
-from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
+from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_examples import as_examples
 from tffcl.clients.population import Population, population_of

@@ -8,15 +8,24 @@ from scipy import stats
 
 import tffcl
 from tests.short_runs import TRAINING, cohort_of
-from tffcl.algorithms.clove import CLoVEParameters, build_clove
-from tffcl.algorithms.composed import ComposedParameters, build_composed
-from tffcl.algorithms.flt import FLTParameters, build_clustering
-from tffcl.algorithms.flux import FLUXParameters, build_flux
-from tffcl.algorithms.ifca import IFCAParameters, build_ifca
-from tffcl.algorithms.pacfl import PACFLParameters, build_pacfl
-from tffcl.algorithms.pca_km_hc import PCAKMHCParameters, build_pca_km_hc
+from tffcl.algorithms.clove import build_clove
+from tffcl.algorithms.composed import build_composed
+from tffcl.algorithms.flt import build_clustering
+from tffcl.algorithms.flux import build_flux
+from tffcl.algorithms.ifca import build_ifca
+from tffcl.algorithms.parameters import (
+    CLoVEParameters,
+    ComposedParameters,
+    FLTParameters,
+    FLUXParameters,
+    IFCAParameters,
+    PACFLParameters,
+    PCAKMHCParameters,
+    StoCFLParameters,
+)
+from tffcl.algorithms.presets import build_pacfl, build_pca_km_hc
 from tffcl.algorithms.refined_encoders import RefinedEncoders
-from tffcl.algorithms.stocfl import StoCFLParameters, build_stocfl
+from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError

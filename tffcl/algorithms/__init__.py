@@ -5,35 +5,41 @@ tffcl.algorithms.build_pacfl(model, training, tffcl.algorithms.PACFLParameters(n
 
 from tffcl.public_names import lazily
 
-# Of each file: its builder and its parameters, the contract of methods, and what methods of one's own are made of.
+# Of each file: its builders or its parameters, the contract of methods, and what methods of one's own are made of.
 _SHOWN = {
-    "cfl": ("build_cfl", "CFLParameters"),
+    "cfl": ("build_cfl",),
     "choosing_method": ("Choosing",),
-    "clove": ("build_clove", "CLoVEParameters"),
+    "clove": ("build_clove",),
     "clustered_training": ("EngineMethod", "build_clustered_training"),
-    "composed": ("build_composed", "ComposedParameters"),
-    "ditto": ("build_ditto", "DittoParameters"),
+    "composed": ("build_composed",),
+    "ditto": ("build_ditto",),
     "fedavg": ("build_fedavg",),
-    "fedprox": ("build_fedprox", "FedProxParameters"),
-    "fedclust": ("build_fedclust", "FedClustParameters"),
-    "fednova": ("build_fednova", "FedNovaParameters"),
-    "fedsem": ("build_fedsem", "FedSEMParameters"),
-    "flis_dc": ("build_flis_dc", "FLISDCParameters"),
-    "flis_hc": ("build_flis_hc", "FLISHCParameters"),
-    "flt": ("build_flt", "FLTParameters"),
-    "flux": ("build_flux", "FLUXParameters"),
-    "ifca": ("build_ifca", "IFCAParameters"),
-    "lg_fedavg": ("build_lg_fedavg", "LGFedAvgParameters"),
+    "fednova": ("build_fednova",),
+    "fedprox": ("build_fedprox",),
+    "fedsem": ("build_fedsem",),
+    "flis_dc": ("build_flis_dc",),
+    "flt": ("build_flt",),
+    "flux": ("build_flux",),
+    "ifca": ("build_ifca",),
+    "lg_fedavg": ("build_lg_fedavg",),
     "method": ("CentreMap", "ClusteredState", "Exports", "Method", "MetricView", "Moves", "Views"),
     "one_shot": ("OneShotClustering", "build_one_shot"),
-    "pacfl": ("build_pacfl", "PACFLParameters"),
-    "pca_km_hc": ("build_pca_km_hc", "PCAKMHCParameters"),
-    "per_fedavg": ("build_per_fedavg", "PerFedAvgParameters"),
+    "parameters": (
+        "CFLParameters", "CLoVEParameters", "ComposedParameters", "FLISDCParameters", "FLISHCParameters", "FLTParameters",
+        "FLUXParameters", "FedClustParameters", "FedSEMParameters", "IFCAParameters", "PACFLParameters", "PCAKMHCParameters",
+        "StoCFLParameters",
+    ),
+    "per_fedavg": ("build_per_fedavg",),
+    "presets": ("build_fedclust", "build_flis_hc", "build_pacfl", "build_pca_km_hc"),
     "related_training": ("build_related_training",),
-    "scaffold": ("build_scaffold", "ScaffoldParameters"),
+    "scaffold": ("build_scaffold",),
     "solo": ("build_solo",),
-    "stocfl": ("build_stocfl", "StoCFLParameters"),
-}
+    "stocfl": ("build_stocfl",),
+    "training_parameters": (
+        "DittoParameters", "FedNovaParameters", "FedProxParameters", "LGFedAvgParameters", "PerFedAvgParameters",
+        "ScaffoldParameters",
+    ),
+}  # fmt: skip
 
 _PLACES = {name: f"{__name__}.{module}" for module, names in _SHOWN.items() for name in names}
 

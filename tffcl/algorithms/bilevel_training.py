@@ -88,12 +88,6 @@ def _of_changing_clusters(aggregation):
     return factory
 
 
-GLOBAL_ORDERS = {
-    "parallel": "every client starts from the broadcast global model (Eq. 3)",
-    "sequential": "a client starts from what the client before made of it; the models on the way are averaged (the authors' code)",
-}
-
-
 @built_once
 def _build_training_here(model: FlatModel, training: LocalTraining):
     """Builds `(vector float32[P], client) -> (vector float32[P], report)` on arrays, as a client of a simulated round trains."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from tffcl.algorithms.collected_training import BYTES_AT_A_TIME, CollectedTraining
 from tffcl.algorithms.method import ClusteredState, Views, method_builder
+from tffcl.algorithms.parameters import CFLParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
@@ -17,33 +18,6 @@ from tffcl.clustering.bipartition import bipartition, nearer_second
 from tffcl.clustering.model_kmeans import weighted_means
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import Traffic
-from tffcl.validation import Fraction, Parameters, Positive, Whole, one_of, tell_once
-
-
-@dataclasses.dataclass(frozen=True)
-class CFLParameters(Parameters):
-    """When CFL splits a cluster, and how. The two norms depend on the model and on local training unless they are relative.
-
-    Attributes:
-      stationary_norm: ε₁, a cluster is split when its mean update is shorter than this (authors' notebook: 0.4).
-      progress_norm: ε₂, and when a member's update is longer than this (authors' notebook: 1.6).
-      relative: Whether both norms are shares of the longest update of the first round.
-      first_rounds: No split in so many first rounds (authors' notebook: 20).
-      gate: γ, split only if sqrt((1 - α) / 2) is above it, α the largest cosine across the halves; default no gate.
-      linkage: "single" makes that cosine as small as it can be (the paper's bipartition); "complete": the authors' notebook.
-    """
-
-    stationary_norm: Positive = 0.4
-    progress_norm: Positive = 1.6
-    relative: bool = False
-    first_rounds: Whole = 20
-    gate: Fraction | None = None
-    linkage: one_of(("single", "complete")) = "single"
-
-    def check(self):
-        if self.progress_norm <= self.stationary_norm:
-            norms = f"progress_norm {self.progress_norm} is not above stationary_norm {self.stationary_norm}"
-            tell_once(f"{norms}: members that agree are split, too")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -24,11 +24,6 @@ from tffcl.rounds.client_queries import ask_all, build_asking
 from tffcl.rounds.server import models_type
 from tffcl.trace_cache import built_once
 
-WAYS = {
-    "train_loss": "clients choose by loss on their training examples",
-    "validation_loss": "clients choose by loss on examples that they neither train nor test on (dataset.validation)",
-    "test_accuracy": "clients choose by accuracy on their test examples: a leak, there to match published numbers",
-}
 _TRIED = "choice_examples"  # the field of examples to choose on, where they are not those to train on
 _CRITERIA = {"train_loss": "loss", "validation_loss": "loss", "test_accuracy": "accuracy"}
 
@@ -148,7 +143,7 @@ class Choosing(Method):
     """A method whose clients choose among the state's models; a client's assignment is what it chose when last asked.
 
     Attributes:
-      choose_by: A name in `WAYS`.
+      choose_by: A name in `CHOOSE_BY`.
     """
 
     state_class = ClusteredState

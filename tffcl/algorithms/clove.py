@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 from tffcl.algorithms.choosing_method import build_trying, losses_of_few, notes_of_models
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
+from tffcl.algorithms.parameters import CLoVEParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended
@@ -21,21 +22,6 @@ from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all
 from tffcl.rounds.traffic import Traffic
-from tffcl.validation import Count, Parameters
-
-
-@dataclasses.dataclass(frozen=True)
-class CLoVEParameters(Parameters):
-    """How CLoVE groups clients.
-
-    Attributes:
-      num_clusters: K, the number of models.
-      square_root: Whether the roots of the losses are clustered, which gives large losses less weight (an option of the
-        authors' code).
-    """
-
-    num_clusters: Count = 2
-    square_root: bool = False
 
 
 class CLoVE(EngineMethod):

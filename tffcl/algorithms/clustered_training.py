@@ -193,8 +193,12 @@ class ClusteredTraining:
 
         summed = summed_form(self.round) if self.round else None
         return Exports(
-            build_for, server_values=self.broadcast, summed=summed, build_for=build_for,
-            members_needed=lambda: self.round_for(1).members_needed, **more,
+            build_for,
+            server_values=self.broadcast,
+            summed=summed,
+            build_for=build_for,
+            members_needed=lambda: self.round_for(1).members_needed,
+            **more,
         )
 
     def first_models(self, count: int) -> np.ndarray:

@@ -1,78 +1,45 @@
 """A method composed of a signature, a metric, a linkage and a local training, also where no paper has it.
 
 Clients send the signature before the first round, the server clusters them hierarchically by the metric, and every cluster
-trains its own model: PACFL, FLIS (HC) and PCA+kM+HC are points of this space.
+trains its own model: PACFL, FLIS (HC), PCA+kM+HC and FedClust are points of this space, see `presets`.
 """
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method, method_builder
-from tffcl.algorithms.one_shot import CUTS, THRESHOLD, Cut, OneShot, OneShotClustering, check_cut, cut_of
-from tffcl.algorithms.pacfl import PACFLParameters, build_data_signature, build_subspace_remark
-from tffcl.algorithms.trainings import build_training, training_of
+from tffcl.algorithms.one_shot import THRESHOLD, OneShot, OneShotClustering
+from tffcl.algorithms.parameters import METRICS, ComposedParameters
+from tffcl.algorithms.training_parameters import training_of
+from tffcl.choices import VECTOR_METRICS
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clustering import hierarchical, inference_similarity, proximity, taskonomy
 from tffcl.clustering.vector_distances import (
-    VECTOR_METRICS,
     answer_dissimilarities,
     centre_distances,
+    scale_remark,
     subspace_angles,
     vector_distances,
 )
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.references import is_reference, load_reference, named
-from tffcl.registry import find, given, made_by, registered
+from tffcl.references import load_reference, named
+from tffcl.registry import find, given, made_by, parameters_of, registered
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.descriptors import build_descriptors
-from tffcl.signatures.embedding import CLASSES, Centres, build_embedding
+from tffcl.signatures.embedding import Centres, build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.partial_weights import build_partial_weights
 from tffcl.signatures.pca_centres import build_pca_centres
 from tffcl.signatures.predictions import build_inference, check_images
 from tffcl.signatures.signature import Signature
-from tffcl.signatures.subspace import PREPROCESSING
-from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, check_options, one_of
-
-
-@dataclasses.dataclass(frozen=True)
-class ComposedParameters(Parameters):
-    """What a composed method is made of.
-
-    Attributes:
-      signature: A name in `SIGNATURES`, one that a package has registered, a builder "module:function" `(model, *, ...) ->
-        Signature`, or a table of one of them with its parameters: {name = "subspace", num_vectors = 5}.
-      metric: How far two clients are apart: one of the signature's own, "euclidean" or "cosine"; default the signature's first.
-      linkage: A name in `hierarchical.WITH_WARD`.
-      threshold: Merges up to this distance are made; or a name in `one_shot.RULES`.
-      num_clusters: The number of clusters instead. With neither, the threshold is "self".
-      training: A name in `TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight = 0.1}.
-    """
-
-    alternatives: ClassVar = CUTS
-
-    signature: str | dict = "subspace"
-    metric: str | None = None
-    linkage: one_of(hierarchical.WITH_WARD) = "average"
-    threshold: Cut | None = None
-    num_clusters: Count | None = None
-    training: str | dict = "sgd"
-
-    def check(self):
-        check_cut(self)
-        name, _ = named("signature", self.signature)
-        if not is_reference(name):
-            find("signatures", name, key="signature")
-        metrics = {**(SIGNATURES[name].metrics if name in SIGNATURES else {}), **VECTOR_METRICS}
-        if self.metric is not None and self.metric not in metrics:
-            raise unknown(f"metric of signature {name}", self.metric, metrics, key="metric")
-        training_of(self.training)
+from tffcl.signatures.subspace import build_subspace
+from tffcl.validation import Parameters, check_options, wrong
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,165 +47,135 @@ class SignatureKind:
     """A signature that can be named.
 
     Attributes:
-      build: `(model, *, own parameters, what the run gives) -> Signature`.
-      metrics: Names of the metrics made for it; the first is the default.
-      distances: `(metric, first, second or None) -> [N, M]` for these.
+      build: `(model, [parameters,] *, what the run gives) -> Signature`.
+      distances: `(metric, first, second or None) -> [N, M]` for the metrics that are made for it.
       unit: Of these.
       build_device: As `build`, the same by operations that device runtimes have, where they lack some: what is exported.
+      remark: `(model, parameters) -> OneShotClustering.remark`.
     """
 
     build: Callable[..., Signature]
-    metrics: Mapping[str, str] = dataclasses.field(default_factory=dict)
     distances: Callable = vector_distances
     unit: str = "distance"
     build_device: Callable[..., Signature] | None = None
+    remark: Callable[..., Callable[[Mapping, np.ndarray], str]] | None = None
 
 
-def _subspace(
-    model: FlatModel, *, num_vectors: Count = 3, per_class: bool = False, max_classes: Count | None = None,
-    preprocess: one_of(PREPROCESSING) = "raw", samples: Count | None = None, energy: Share = 1.0,
-    noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
-):  # fmt: skip
-    """PACFL's signature.
-
-    Args:
-      num_vectors: p, singular vectors that a client sends; with `energy` at most so many.
-      per_class: p vectors for each of the client's classes instead of p over all its data.
-      max_classes: With `per_class`, room for so many classes a client; default all.
-      preprocess: What the vectors are of: "raw" pixels, "normalized" ones as the model takes them, or "centred", less the mean
-        of the client's examples.
-      samples: A signature is of only so many of a client's examples, at random; default all.
-      energy: A client sends only as many as hold this share of its data's energy, the sum of squares; 1: all p.
-      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
-      clip: The largest norm of an example, with noise.
-    """
-    how = {"num_vectors": num_vectors, "per_class": per_class, "max_classes": max_classes}
-    how |= {"preprocess": preprocess, "samples": samples, "energy": energy}
-    private = {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
-    return build_data_signature(model, PACFLParameters(**how), **private)
+def _subspace(model: FlatModel, how, *, method: str = "gram", noise_seed: int | None = None) -> Signature:
+    if how.preprocess == "normalized" and model.preprocess is tf.identity:
+        rule = f'{model.name} takes examples as they are; it must be "raw" or "centred", or standardise the examples first'
+        raise wrong("preprocess", "normalized", rule)
+    return build_subspace(
+        model.example_spec, how.num_vectors, per_class=how.per_class, num_classes=model.num_classes,
+        max_classes=how.max_classes, preprocess=model.preprocess if how.preprocess == "normalized" else how.preprocess,
+        samples=how.samples, energy=how.energy, method=method, **how.noise, noise_seed=noise_seed,
+    )  # fmt: skip
 
 
-def _device_subspace(model: FlatModel, *, noise_multiplier: float = 0.0, clip: float = 1.0, **how):
-    private = {"noise_multiplier": noise_multiplier, "clip": clip}
-    return build_data_signature(model, PACFLParameters(**how), "power", **private)
+def _subspace_remark(model: FlatModel, how) -> Callable[[Mapping, np.ndarray], str]:
+    kind = model.example_spec["x"].dtype
+    if kind.is_integer and kind != tf.uint8:
+        tokens = f"the examples are {kind.name}; angles mean nothing where these are numbers of tokens: take another signature"
+        return lambda signatures, angles: tokens
+    return scale_remark if how.preprocess == "raw" else lambda signatures, angles: ""
 
 
-def _inference(model: FlatModel, *, training, server_images, seed, soft: bool = False):
-    """FLIS's signature.
-
-    Args:
-      soft: Whether clients answer with probabilities instead of their most likely class.
-    """
-    return build_inference(model, training, check_images(model, server_images), soft=soft, seed=seed)
+def _inference(model: FlatModel, how, *, training: LocalTraining, server_images, seed: int) -> Signature:
+    return build_inference(model, training, check_images(model, server_images), soft=how.soft, seed=seed)
 
 
-def _pca_centres(
-    model: FlatModel, *, seed, num_components: Count = 128, num_centres: Count = 5,
-    noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
-):  # fmt: skip
-    """The signature of PCA+kM+HC.
-
-    Args:
-      num_components: Of PCA; a centre has so many numbers.
-      num_centres: k-means centres that a client sends.
-      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
-      clip: The largest norm of a centre, with noise.
-    """
-    how = {"num_components": num_components, "num_centres": num_centres, "seed": seed}
-    return build_pca_centres(model.example_spec, **how, noise_multiplier=noise_multiplier, clip=clip, noise_seed=noise_seed)
+def _pca_centres(model: FlatModel, how, *, seed: int, noise_seed: int | None = None) -> Signature:
+    shape = {"num_components": how.num_components, "num_centres": how.num_centres}
+    return build_pca_centres(model.example_spec, **shape, seed=seed, **how.noise, noise_seed=noise_seed)
 
 
-def _embedding(
-    model: FlatModel, *, find_encoder, seed, encoder: str = "fashion_mnist", encoder_epochs: Count = 25,
-    encoder_examples: Count | None = None, num_centres: Count | one_of((CLASSES,)) = 5, fine_tune_epochs: int = 0,
-    noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
-):  # fmt: skip
-    """FLT's signature.
-
-    Args:
-      encoder: What the server pre-trains the autoencoder on: a name of `tffcl list encoders`, a data set, or a file of a
-        pre-trained one.
-      encoder_epochs: Passes of the pre-training over its data.
-      encoder_examples: Only so many of its images; default all.
-      num_centres: k-means centres of the codes that a client sends; "classes": as many as it has classes.
-      fine_tune_epochs: Epochs in which each client fine-tunes the encoder on its own images first.
-      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
-      clip: The largest norm of a centre, with noise.
-    """
-    autoencoder, vector = find_encoder(encoder, epochs=encoder_epochs, examples=encoder_examples)
-    centres = Centres.named(num_centres, model.num_classes)
-    options = {"num_centres": centres.most, "by_class": centres.by_class, "fine_tune_epochs": fine_tune_epochs, "seed": seed}
-    options |= {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
-    return build_embedding(autoencoder, vector, model.example_spec, **options)
+def _embedding(model: FlatModel, how, *, find_encoder, seed: int, noise_seed: int | None = None) -> Signature:
+    autoencoder, vector = find_encoder(how.encoder, epochs=how.encoder_epochs, examples=how.encoder_examples)
+    centres = Centres.named(how.num_centres, model.num_classes)
+    return build_embedding(
+        autoencoder, vector, model.example_spec, num_centres=centres.most, by_class=centres.by_class,
+        fine_tune_epochs=how.fine_tune_epochs, seed=seed, **how.noise, noise_seed=noise_seed,
+    )  # fmt: skip
 
 
-def _anchor_gradient(
-    model: FlatModel, *, training, seed, form: str = "gradient", projection: int = 4096,
-    noise_multiplier: NonNegative = 0.0, clip: Positive = 1.0, noise_seed: int | None = None,
-):  # fmt: skip
-    """StoCFL's signature.
-
-    Args:
-      form: What a client sends of its data: its "gradient" at the anchor, or its "displacement" from it after local training.
-      projection: Dimensions that each client projects it to; 0, or as many as the model has parameters, is none.
-      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
-      clip: The largest norm of a signature, with noise.
-    """
-    private = {"noise_multiplier": noise_multiplier, "clip": clip, "noise_seed": noise_seed}
-    return build_anchor_gradient(model, form=form, local=training, projection=projection, seed=seed, **private)
+def _anchor_gradient(model: FlatModel, how, *, training: LocalTraining, seed: int, noise_seed: int | None = None) -> Signature:
+    options = {"form": how.form, "local": training, "projection": how.projection, "seed": seed}
+    return build_anchor_gradient(model, **options, **how.noise, noise_seed=noise_seed)
 
 
-def _descriptors(model: FlatModel):
+def _partial_weights(model: FlatModel, how, *, training: LocalTraining, seed: int) -> Signature:
+    warm_up = dataclasses.replace(training, epochs=how.warm_up_epochs)
+    return build_partial_weights(model, training=warm_up, layers=how.layers, seed=seed)
+
+
+def _descriptors(model: FlatModel) -> Signature:
     return build_descriptors(model)
 
 
-def _partial_weights(
-    model: FlatModel, *, training: LocalTraining, seed, warm_up_epochs: Count = 5, layers: Sequence[str] | None = None
-):
-    """FedClust's signature.
-
-    Args:
-      warm_up_epochs: Local epochs after which weights are compared.
-      layers: Names of the layers that are; default the last.
-    """
-    warm_up = dataclasses.replace(training, epochs=warm_up_epochs)
-    return build_partial_weights(model, training=warm_up, layers=layers, seed=seed)
-
-
 SIGNATURES = {
-    "subspace": SignatureKind(_subspace, proximity.METRICS, subspace_angles, "degrees", _device_subspace),
-    "inference": SignatureKind(_inference, inference_similarity.FORMS, answer_dissimilarities, "dissimilarity"),
-    "pca_centres": SignatureKind(_pca_centres, taskonomy.DISTANCES, centre_distances, "distance of centres"),
-    "embedding": SignatureKind(_embedding, taskonomy.DISTANCES, centre_distances, "distance of centres"),
-    "anchor_gradient": SignatureKind(_anchor_gradient, {"cosine": VECTOR_METRICS["cosine"]}, unit="1 - cosine"),
+    "subspace": SignatureKind(
+        _subspace, subspace_angles, "degrees", functools.partial(_subspace, method="power"), _subspace_remark
+    ),
+    "inference": SignatureKind(_inference, answer_dissimilarities, "dissimilarity"),
+    "pca_centres": SignatureKind(_pca_centres, centre_distances, "distance of centres"),
+    "embedding": SignatureKind(_embedding, centre_distances, "distance of centres"),
+    "anchor_gradient": SignatureKind(_anchor_gradient, unit="1 - cosine"),
     "partial_weights": SignatureKind(_partial_weights),
     "descriptors": SignatureKind(_descriptors),
     "label_histogram": SignatureKind(build_label_histogram),
 }
 
 
-def build_clustering(
+def build_grouping(name: str, model: FlatModel, how: Parameters | None, cut, **values) -> OneShotClustering:
+    """Builds the grouping by a signature of `SIGNATURES`.
+
+    Args:
+      name: Of the signature.
+      model: What is trained.
+      how: The signature's parameters; None where it has none.
+      cut: Metric, linkage, threshold and number of clusters, as `ComposedParameters` or `CutParameters` have them.
+      **values: What the run gives, `training` included; the signature takes what it needs of it.
+    """
+    kind, own = SIGNATURES[name], () if how is None else (how,)
+    signature = kind.build(model, *own, **_taken(kind.build, values))
+    more = {
+        "device_signature": kind.build_device(model, *own) if kind.build_device else None,
+        "remark": kind.remark(model, *own) if kind.remark else None,
+    }
+    return _grouped(signature, kind, METRICS[name], cut, **more)
+
+
+def _taken(build: Callable, values: Mapping) -> dict:
+    """What a signature's builder takes of what a run gives; None where the run does not give it."""
+    return {each: values.get(each) for each in given("signatures") if each in inspect.signature(build).parameters}
+
+
+def _grouped(signature: Signature, kind: SignatureKind, own: Mapping[str, str], cut, **more) -> OneShotClustering:
+    metric = cut.metric or next(iter({**own, **VECTOR_METRICS}))
+    distances, unit = (kind.distances, kind.unit) if metric in own else (vector_distances, metric)
+    return OneShotClustering(
+        signature, functools.partial(distances, metric), unit=unit, metric=metric, linkage=cut.linkage, threshold=cut.cut,
+        num_clusters=cut.num_clusters, setting=THRESHOLD, **more,
+    )  # fmt: skip
+
+
+def group_composed(
     model: FlatModel, training: LocalTraining, parameters: ComposedParameters = ComposedParameters(), **values
 ) -> OneShotClustering:
     """Builds the grouping; arguments as in `build_composed`."""
     name, own = named("signature", parameters.signature)
-    kind = SIGNATURES.get(name) or SignatureKind(load_reference(registered("signatures").get(name, name), where="signature"))
-    own = check_options(f"signature {name}", kind.build, own, given=given("signatures"))
-    taken = [each for each in given("signatures") if each in inspect.signature(kind.build).parameters]
-    needed = {each: {"training": training, **values}.get(each) for each in taken}
-    signature = made_by("signatures", name, kind.build, None, model, **own, **needed)
+    values = {"training": training, **values}
+    if name in SIGNATURES:
+        how = parameters_of(find("signatures", name), own, f"signature {name}")
+        return build_grouping(name, model, how, parameters, **values)
+    build = load_reference(registered("signatures").get(name, name), where="signature")
+    own = check_options(f"signature {name}", build, own, given=given("signatures"))
+    signature = made_by("signatures", name, build, None, model, **own, **_taken(build, values))
     if not isinstance(signature, Signature):
         raise UserError(
             f"signature {name} gave {type(signature).__name__}; it must give a tffcl Signature, see build_signature"
         )
-    metric = parameters.metric or next(iter({**kind.metrics, **VECTOR_METRICS}))
-    distances, unit = (kind.distances, kind.unit) if metric in kind.metrics else (vector_distances, metric)
-    return OneShotClustering(
-        signature, lambda first, second: distances(metric, first, second), unit=unit, metric=metric,
-        linkage=parameters.linkage, threshold=cut_of(parameters), num_clusters=parameters.num_clusters, setting=THRESHOLD,
-        device_signature=kind.build_device(model, **own) if kind.build_device else None,
-        remark=build_subspace_remark(model, own.get("preprocess", "raw")) if name == "subspace" else None,
-    )  # fmt: skip
+    return _grouped(signature, SignatureKind(build), {}, parameters)
 
 
 @method_builder
@@ -253,7 +190,7 @@ def build_composed(
     noise_seed: int | None = None,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds a method of a signature, a metric, a linkage and a local training.
+    """Builds a method of a signature, a metric, a linkage and a local training; other arguments as of `build_fedavg`.
 
     Args:
       model: What is trained.
@@ -263,9 +200,9 @@ def build_composed(
       server_images: For the signature "inference": what models are compared on.
       find_encoder: For "embedding": `(name, epochs=, examples=) -> (autoencoder, vector)`.
       noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
-      aggregation: Of the updates inside each cluster, or over keyed updates; see `aggregators.clustered_mean.keyed_factory`.
+      aggregation: Of the updates inside each cluster.
     """
     values = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder, "noise_seed": noise_seed}
-    clustering = build_clustering(model, training, parameters, **values)
-    engine = build_training(parameters.training, model, training, aggregation=aggregation)
-    return OneShot("composed", engine, clustering)
+    clustering = group_composed(model, training, parameters, **values)
+    row, own = training_of(parameters.training)
+    return OneShot("composed", row.builder()(model, training, *own, aggregation=aggregation), clustering)

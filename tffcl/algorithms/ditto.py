@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_round, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
+from tffcl.algorithms.training_parameters import DittoParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_own_work
 from tffcl.clients.cohort import Cohort
@@ -17,19 +18,6 @@ from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import models_type, own_row
 from tffcl.rounds.simulation import run_round
 from tffcl.trace_cache import built_once
-from tffcl.validation import NonNegative, Parameters
-
-
-@dataclasses.dataclass(frozen=True)
-class DittoParameters(Parameters):
-    """How personal models are trained.
-
-    Attributes:
-      proximal_weight: λ; a personal model minimises the client's loss plus λ/2 times the squared distance to the shared
-        model as it was broadcast in the round (Eq. Obj).
-    """
-
-    proximal_weight: NonNegative = 0.05
 
 
 @built_once

@@ -9,30 +9,13 @@ from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, aggregated_be
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method, method_builder
+from tffcl.algorithms.training_parameters import FedNovaParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_normalized_work
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import models_type, own_row
 from tffcl.trace_cache import built_once
-from tffcl.validation import NonNegative, Parameters, one_of
-
-EFFECTIVE_STEPS = ("norm", "local_steps")
-
-
-@dataclasses.dataclass(frozen=True)
-class FedNovaParameters(Parameters):
-    """What FedNova's clients minimise, and how far the model moves.
-
-    Attributes:
-      proximal_weight: μ; each client minimises its loss plus μ/2 times the squared distance to the model it received.
-      effective_steps: τ_eff, which multiplies the mean direction: the clients' mean "norm" ‖a‖₁ (paper, section 4), or their mean
-        number of "local_steps" τ, as in its authors' code with μ above 0, where ‖a‖₁ can be several times less than τ.
-    """
-
-    proximal_weight: NonNegative = 0.0
-    effective_steps: one_of(EFFECTIVE_STEPS) = "norm"
-
 
 _MOST_STEPS = 1e4  # a client's in secure sums, in the unit of `build_normalized_work`: more count as so many
 

@@ -7,20 +7,9 @@ import tensorflow_federated as tff
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method, method_builder
+from tffcl.algorithms.training_parameters import FedProxParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.models.flat import FlatModel
-from tffcl.validation import NonNegative, Parameters
-
-
-@dataclasses.dataclass(frozen=True)
-class FedProxParameters(Parameters):
-    """What FedProx adds to FedAvg.
-
-    Attributes:
-      proximal_weight: μ; each client minimises its loss plus μ/2 times the squared distance to the model it received.
-    """
-
-    proximal_weight: NonNegative = 0.05
 
 
 def build_proximal_training(

@@ -10,6 +10,7 @@ import numpy as np
 
 from tffcl.algorithms.collected_training import CollectedTraining, build_collected_round
 from tffcl.algorithms.method import ClusteredState, Method, Views, method_builder
+from tffcl.algorithms.parameters import FedSEMParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended, joined_order
@@ -18,18 +19,6 @@ from tffcl.clustering.model_kmeans import first_groups, nearest_centres, weighte
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.traffic import RoundMetrics, Traffic
-from tffcl.validation import Count, Parameters
-
-
-@dataclasses.dataclass(frozen=True)
-class FedSEMParameters(Parameters):
-    """How FedSEM groups clients.
-
-    Attributes:
-      num_clusters: Number of centres.
-    """
-
-    num_clusters: Count = 5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,16 +6,16 @@ founds the cluster of those whose models answer like its own; the mean of a clus
 
 import collections
 import dataclasses
-from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.relatedness_mean import RelatednessMeanFactory
-from tffcl.algorithms.choosing_method import WAYS, Choosing, build_chooser
+from tffcl.algorithms.choosing_method import Choosing, build_chooser
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
+from tffcl.algorithms.parameters import FLISDCParameters
 from tffcl.client_work.client_work import ClientResult, ClientWork
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE
@@ -30,37 +30,6 @@ from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.predictions import answers_type, build_answer, check_images, related
 from tffcl.trace_cache import built_once
-from tffcl.validation import Parameters, one_of
-
-ANSWERED_BY = ("clients", "server")
-
-
-@dataclasses.dataclass(frozen=True)
-class FLISDCParameters(Parameters):
-    """How FLIS (DC) groups the clients of a round.
-
-    Attributes:
-      threshold: β, clients whose models' similarity is at least this are in a cluster (paper: 0.3 CIFAR-10 and SVHN, 0.5
-        FMNIST).
-      metric: A name in `inference_similarity.FORMS`: "agreement" (the authors' code) or "frobenius" (the paper's formula).
-      soft: Whether models answer with probabilities instead of their most likely class.
-      answered_by: "clients": they answer the server's images themselves and upload the answers; "server": the aggregator
-        answers with the uploaded models. The same clusters; the first costs upload, the second work at the server.
-      choose_by: How clients choose a model: by "train_loss", on their training examples, by "validation_loss", on examples held
-        out of these, or by "test_accuracy", on their test examples (the authors' code; a leak). The paper prints a loss on the
-        test examples (Alg. 1 line 9) and one on the server's images (its text), which have no labels.
-    """
-
-    renamed: ClassVar = {"beta": "threshold", "similarity": "metric", "protocol": "choose_by"}
-
-    threshold: float = 0.5
-    metric: one_of(inference.FORMS) = "agreement"
-    soft: bool = False
-    answered_by: one_of(ANSWERED_BY) = "clients"
-    choose_by: one_of(WAYS) = "train_loss"
-
-    def check(self):
-        inference.check_threshold(self.threshold, "agreement", 1, None)
 
 
 def aggregation_context(parameters: FLISDCParameters, images: np.ndarray):

@@ -7,18 +7,16 @@ relatedness is cut into disjoint clusters, which train one model each.
 
 import dataclasses
 import hashlib
-from typing import Annotated, ClassVar
 
-import msgspec
 import numpy as np
 
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.dynamic_clustering import ChangeFlags, DynamicClustering, Triggers, changed_since_signed  # fmt: skip
 from tffcl.algorithms.method import CentreMap, ClusteredState, Exports, Method, MetricView, Moves, Views, method_builder
 from tffcl.algorithms.one_shot import THRESHOLD, OneShotClustering
+from tffcl.algorithms.parameters import FLTParameters
 from tffcl.algorithms.refined_encoders import RefinedEncoders
-from tffcl.algorithms.related_training import MIXES, build_related_training
-from tffcl.client_work.autoencoding import OPTIMIZERS
+from tffcl.algorithms.related_training import build_related_training
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
@@ -34,83 +32,9 @@ from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import Traffic
-from tffcl.rounds.weightings import WEIGHTINGS
-from tffcl.signatures.embedding import CLASSES, CentreNoise, Centres, FineTuning, build_embedding
-from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of
+from tffcl.signatures.embedding import CentreNoise, Centres, FineTuning, build_embedding
 
-CASES = {"joint": "case I, every client its own mix by the relatedness matrix", "disjoint": "case II, disjoint clusters"}
 _UNIT, _TREE_UNIT = "distance in the UMAP map", "Ward distance"
-
-
-@dataclasses.dataclass(frozen=True)
-class FLTParameters(Parameters):
-    """How FLT relates clients and what follows from it.
-
-    Attributes:
-      encoder: What the server pre-trains the autoencoder on, once: a name of `tffcl list encoders`, a data set, or several and
-        chosen classes of them, e.g. "cifar10+cifar100:11,20,22"; or a file of a pre-trained one (.npz).
-      encoder_epochs: Passes of the pre-training over its data (authors: 25 to 30).
-      encoder_examples: Only so many of its images; default all.
-      latent: e, size of a code (paper: 128).
-      num_centres: k, centres that a client sends: 5 in the paper; "classes": as many as the client has classes, to which "k can
-        be adjusted on the client side" (section IV-A3) and is in the authors' code. More centres than classes cut the codes of
-        one class in pieces, and pieces of two groups may lie near each other. The server sees how many there are.
-      fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before the first round; 5 in the
-        paper for an encoder of other data than the clients' (Enc2), 0, the normal mode of Alg. 2, for one whose data cover
-        them (Enc1).
-      refine_epochs: The same each time clients are related anew in the middle of training (Alg. 3 line 25, always the
-        fine-tune mode): each client goes on from its latest encoder. 0: nobody trains; a client encodes with the one that it
-        has, its own if it fine-tuned one before the first round, else the pre-trained one.
-      fine_tune_optimizer: "sgd" (paper) or "adam" (the authors' code).
-      fine_tune_rate: Its step size; default 0.01 for SGD, the paper's for all training, and 0.001 for Adam, as in the code.
-      metric: A name in `taskonomy.DISTANCES`: "closest_pair" (paper) or "matching" (the authors' code).
-      threshold: γ, clients nearer than this in the map are related (paper: 1, "can be tuned"); "gap": where the tree of
-        average linkage of the clients' distances has its largest relative gap, which needs to know nothing of the groups.
-      clusters: "joint" (case I, every client its own mix by the relatedness matrix) or "disjoint" (case II).
-      num_clusters: C, for the disjoint clusters; default the best fitting number.
-      mixes: With "joint", who gets a new mix in a round, and of what: "everyone" (of the cohort's models), "cohort" (only who
-        took part) or "stored" (everyone, of all models that the server has, as in Alg. 3 line 17). Where all take part
-        the three are one. Else "stored" thins each update out with the models of absent clients: with a fifth of the clients a
-        round on LEAF FEMNIST it is at 55 % after 100 rounds, "everyone" at 67 %; and only "everyone" is FedAvg when all are
-        related. The paper has FLT converge faster than FedAvg there (Fig. 4), so this is what it must mean.
-      weighting: Of clients in a mix or a cluster's mean. Alg. 3 lines 17 and 19 print both p_m, a client's share of all examples,
-        and one part by the number of relatives, 1/|Ã_m|_0 and 1/|C_c|, whose products do not sum to 1: "examples" takes the
-        first, which is FedAvg and the authors' later code, "uniform" the second, as their earlier code.
-      num_neighbors: Of UMAP.
-      map_dimensions: u, of UMAP's map (paper: "typically 2 or 3").
-      min_dist: Of UMAP: how near points may lie in the map, from 0 to 1; γ has the same unit.
-      change_flags: λ of Alg. 3 line 23: clients tell when their data have changed, and when more than so many have, all
-        send centres again and are related anew; default: flags are not asked for.
-      period: τ: the same in every round that is a multiple of it, or the next in which someone takes part; default never.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see
-        `private_noise.noised_centres`; 0 is none, and no clip.
-      signature_clip: The largest norm of a centre with it.
-    """
-
-    renamed: ClassVar = {"distance": "metric", "gamma": "threshold"}
-
-    encoder: str = "fashion_mnist"
-    encoder_epochs: Count = 25
-    encoder_examples: Count | None = None
-    latent: Count = 128
-    num_centres: Count | one_of((CLASSES,)) = 5
-    fine_tune_epochs: Whole = 5
-    refine_epochs: Whole = 5
-    fine_tune_optimizer: one_of(OPTIMIZERS) = "sgd"
-    fine_tune_rate: Positive | None = None
-    metric: one_of(fcr.DISTANCES) = "closest_pair"
-    threshold: Positive | one_of((GAP,)) = 1.0
-    clusters: one_of(CASES) = "joint"
-    num_clusters: Count | None = None
-    mixes: one_of(MIXES) = "everyone"
-    weighting: one_of(WEIGHTINGS) = "examples"
-    num_neighbors: Annotated[int, msgspec.Meta(ge=2)] = 15
-    map_dimensions: Count = 2
-    min_dist: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.1
-    change_flags: Whole | None = None
-    period: Count | None = None
-    signature_noise_multiplier: NonNegative = 0.0
-    signature_clip: Positive = 1.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,7 +85,7 @@ def check_centres(signed, population: Population):
         )
 
 
-def build_clustering(
+def group_flt(
     model: FlatModel,
     training: LocalTraining,
     parameters: FLTParameters = FLTParameters(),

@@ -13,6 +13,7 @@ from scipy.spatial import distance
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView, Views, ended_within, method_builder
+from tffcl.algorithms.parameters import FLUXParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended, joined_order
@@ -23,22 +24,6 @@ from tffcl.rounds import privacy_releases
 from tffcl.rounds.client_queries import ask_all, build_collection, build_stacked_collection, signature_transfer
 from tffcl.rounds.traffic import Traffic
 from tffcl.signatures.descriptors import build_descriptors
-from tffcl.validation import Count, Parameters, Positive, one_of
-
-
-@dataclasses.dataclass(frozen=True)
-class FLUXParameters(Parameters):
-    """When and how FLUX groups clients.
-
-    Attributes:
-      warm_up_rounds: Rounds of FedAvg before clients are grouped (the authors' code waits until the accuracy rises no more).
-      neighbourhood: A name in `density.NEIGHBOURHOODS`: from which distance on clients are no neighbours, "knee" or "gap".
-      eps_scale: What that distance is multiplied by (the authors' code: 1).
-    """
-
-    warm_up_rounds: Count = 5
-    neighbourhood: one_of(density.NEIGHBOURHOODS) = "knee"
-    eps_scale: Positive = 1.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,16 +5,16 @@ The server keeps K models; every client of a cohort takes the one of least loss 
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory, pad_rows
-from tffcl.algorithms.choosing_method import WAYS, Choosing, build_chooser, notes_of_models
+from tffcl.algorithms.choosing_method import Choosing, build_chooser, notes_of_models
 from tffcl.algorithms.clustered_training import build_clustered_training, round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, ended_within, method_builder
+from tffcl.algorithms.parameters import IFCAParameters
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE
@@ -23,7 +23,6 @@ from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.models.layer_weights import INITIALIZATIONS
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import all_models, models_type, move_rows
@@ -31,14 +30,7 @@ from tffcl.rounds.simulation import run_round
 from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import Traffic
 from tffcl.trace_cache import built_once
-from tffcl.validation import Count, Parameters, Positive, one_of
 
-STARTS = {
-    "independent": "K models drawn independently",
-    "attracting": "drawn again until each is chosen by `least_share` of the clients (the authors' finder)",
-    "warm_up": "K models drawn independently, then `warm_up_rounds` rounds with clients in random equal groups",
-    "fedavg": "`fedavg_rounds` rounds of FedAvg, whose model all K share then but for their last layers, drawn independently",
-}
 # What a deployment must know of how a run begins, beside its first values.
 _BEGINS = {
     "attracting": "the first models are drawn again until each is chosen by enough clients: initial is the first draw",
@@ -50,46 +42,6 @@ _BEGINS = {
 }
 _MOST_DRAWS = 200
 _TRIED_CLIENTS = 100  # the finder's: enough to tell a share of a tenth
-
-
-@dataclasses.dataclass(frozen=True)
-class IFCAParameters(Parameters):
-    """How IFCA starts and what its clusters share.
-
-    Attributes:
-      num_clusters: K, the number of models.
-      start: How the first models differ: "independent", drawn so; "attracting", drawn again until each is chosen by
-        `least_share` of the clients (the authors' finder); "warm_up", `warm_up_rounds` rounds with clients in random equal
-        groups; "fedavg", `fedavg_rounds` rounds of FedAvg, whose model all share then but for their last layers.
-      initialization: How the K models are drawn, one of `models.flat.INITIALIZATIONS`; default as the model's own.
-        PACFL's code draws them by "ifca_reference".
-      least_share: With "attracting": the least share of the clients that every model must attract, at most 1 / K (authors:
-        0.35 with 2 models, 0.1 with 4); default 0.4 / K.
-      warm_up_rounds: With "warm_up": how many (authors: 20 on FEMNIST).
-      fedavg_rounds: With "fedavg": how many, the first of the run (FLT's Table III: 500 before 1,000 of IFCA; the authors:
-        2,000).
-      share_representation: Whether all layers but the last are common to all clusters and averaged over the whole cohort
-        (paper, section 5, FEMNIST).
-      choose_by: How clients choose a model: by "train_loss", on their training examples (paper), by "validation_loss", on
-        examples held out of these, or by "test_accuracy", on their test examples, as the PACFL and FLIS authors' code does (a
-        leak).
-    """
-
-    renamed: ClassVar = {"protocol": "choose_by"}
-
-    num_clusters: Count = 2
-    start: one_of(STARTS) = "independent"
-    initialization: one_of(INITIALIZATIONS) | None = None
-    least_share: Positive | None = None
-    warm_up_rounds: Count = 5
-    fedavg_rounds: Count = 500
-    share_representation: bool = False
-    choose_by: one_of(WAYS) = "train_loss"
-
-    def check(self):
-        if self.least_share is not None and self.least_share > 1 / self.num_clusters:
-            most = f"{1 / self.num_clusters:.3g}"
-            raise UserError(f"least_share is {self.least_share}; it must be above 0 and at most 1 / num_clusters, {most}")
 
 
 def build_ifca_round(
@@ -296,7 +248,9 @@ class IFCA(Choosing):
         if not still or self._round.members_needed < 2:
             return []
         rows = ", ".join(map(str, still))
-        return [f"never moved: model {rows}; with secure sums a model of fewer than {self._round.members_needed} clients in a round waits"]
+        return [
+            f"never moved: model {rows}; with secure sums a model of fewer than {self._round.members_needed} clients in a round waits"
+        ]
 
     def hides_empty_rounds(self, state: IFCAState) -> bool:
         return privacy_releases.all_noised(self._round.uploads)

@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Annotated
 
-import msgspec
 import numpy as np
 import tensorflow_federated as tff
 
@@ -13,6 +11,7 @@ from tffcl.aggregators.contract import traits
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import ClusteredState, Exports, Method, ended_within, method_builder
+from tffcl.algorithms.training_parameters import ALL_BUT_FOUR, LGFedAvgParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.partly_shared import LayerParts, build_partly_shared_work, layer_parts
 from tffcl.clients.client_state import KeptStates
@@ -26,29 +25,6 @@ from tffcl.rounds.server import keyed_server, models_type, own_row
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.trace_cache import built_once
-from tffcl.validation import Parameters, Whole, one_of
-
-ALL_BUT_FOUR = "all_but_four_tensors"
-_ALLOWED = f"a whole number from 0, a list of names of layers, or {ALL_BUT_FOUR}"
-LocalLayers = Annotated[Whole | list[str] | one_of([ALL_BUT_FOUR]) | None, msgspec.Meta(description=_ALLOWED)]
-
-
-@dataclasses.dataclass(frozen=True)
-class LGFedAvgParameters(Parameters):
-    """What clients keep, and how the rest is averaged.
-
-    Attributes:
-      local_layers: The layers that a client keeps, by name (a single weight is "block6b/kernel"), or so many from the first on,
-        or all_but_four_tensors, as the code of PACFL and FLIS has it. Default: all but the last two, and the first of two; that
-        is 3 of LeNet-5's 5 layers and 7 of ResNet-9's 9, as in PACFL's Table 13.
-      weighting: Of clients in the mean: by examples as in the paper, or uniform as in its authors' code.
-      fedavg_rounds: In so many first rounds all layers are shared, by FedAvg weighted by examples; its authors' code starts
-        from a model that was trained so, the paper and PACFL from the initial one.
-    """
-
-    local_layers: LocalLayers = None
-    weighting: one_of(WEIGHTINGS) = "examples"
-    fedavg_rounds: Whole = 0
 
 
 def local_names(model: FlatModel, asked: int | list[str] | str | None) -> list[str]:

@@ -1,6 +1,5 @@
 """Per-FedAvg (Fallah et al., NeurIPS 2020, arXiv:2002.07948, Alg. 1): a start from which one local step makes a good model."""
 
-import dataclasses
 import functools
 
 import tensorflow_federated as tff
@@ -9,8 +8,9 @@ from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method, method_builder
+from tffcl.algorithms.training_parameters import PerFedAvgParameters
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.meta_sgd import GRADIENTS, VELOCITIES, MetaSteps, build_adapt, build_meta_sgd
+from tffcl.client_work.meta_sgd import MetaSteps, build_adapt, build_meta_sgd
 from tffcl.client_work.training import build_update_work
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
@@ -18,33 +18,6 @@ from tffcl.rounds.composer import Round, compose
 from tffcl.rounds.server import keyed_server
 from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.trace_cache import built_once
-from tffcl.validation import NonNegative, Parameters, Positive, Whole, one_of
-
-
-@dataclasses.dataclass(frozen=True)
-class PerFedAvgParameters(Parameters):
-    """The meta-steps, and what is made of their result.
-
-    Attributes:
-      alpha: α, rate of the step that adapts, in training and before the local test.
-      beta: β, rate of the step that is kept; default the learning rate of training.
-      gradient: How the gradient through the adaptation is taken: first_order leaves its Hessian out, hessian_free takes a
-        difference of gradients for it, with a third batch a step.
-      delta: δ of that difference.
-      velocity: What the task's momentum is of: outer, the steps that are kept; shared, both steps through one velocity, as in
-        the code of PACFL and FLIS. The paper has no momentum.
-      adaptation_steps: Steps with α, over all training examples of a client, before its own model is tested: 1 in the paper; 0
-        in the code of PACFL and FLIS.
-      weighting: Of clients in the mean: uniform as in the paper, or by examples as in the code of PACFL and FLIS.
-    """
-
-    alpha: NonNegative = 0.01
-    beta: Positive | None = None
-    gradient: one_of(GRADIENTS) = "first_order"
-    delta: Positive = 0.001
-    velocity: one_of(VELOCITIES) = "outer"
-    adaptation_steps: Whole = 1
-    weighting: one_of(WEIGHTINGS) = "uniform"
 
 
 @built_once

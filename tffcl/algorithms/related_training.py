@@ -22,12 +22,6 @@ from tffcl.rounds.traffic import RoundMetrics
 from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.trace_cache import built_once
 
-MIXES = {
-    "cohort": "clients that take part get a mix, the others keep their model",
-    "everyone": "clients that are related to someone who takes part get a mix too",
-    "stored": "everyone gets a mix of all relatives' models, of those who do not take part the model that they have",
-}
-
 
 @built_once
 def build_related_round(

@@ -1,7 +1,6 @@
 """SCAFFOLD: local steps corrected by control variates (Karimireddy et al., ICML 2020, arXiv:1910.06378, Alg. 1)."""
 
 import collections
-import dataclasses
 
 import numpy as np
 import tensorflow as tf
@@ -12,31 +11,14 @@ from tffcl.aggregators.contract import traits
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import OneModel
 from tffcl.algorithms.method import Method, method_builder
-from tffcl.client_work.control_variates import OPTIONS, build_controlled_work
+from tffcl.algorithms.training_parameters import ScaffoldParameters
+from tffcl.client_work.control_variates import build_controlled_work
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose
 from tffcl.rounds.server import models_type
 from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.trace_cache import built_once
-from tffcl.validation import Parameters, Positive, one_of
-
-
-@dataclasses.dataclass(frozen=True)
-class ScaffoldParameters(Parameters):
-    """How control variates are made, and how the server steps.
-
-    Attributes:
-      option: How a client renews its control variate c_i: "difference" (Option II, which the paper's experiments take) or
-        "gradient" (Option I: a pass more over the local data).
-      weighting: Of the clients' updates: "uniform" (the paper) or by "examples". Control variates are always averaged
-        uniformly.
-      server_learning_rate: η_g (the paper's experiments: 1).
-    """
-
-    option: one_of(OPTIONS) = "difference"
-    weighting: one_of(WEIGHTINGS) = "uniform"
-    server_learning_rate: Positive = 1.0
 
 
 def receive(values, client) -> collections.OrderedDict:

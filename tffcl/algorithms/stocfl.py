@@ -5,16 +5,15 @@ gradients merge, and each trains a model that is held near a global one.
 """
 
 import dataclasses
-from typing import Annotated
 
-import msgspec
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.bilevel_training import GLOBAL_ORDERS, SequentialGlobal, build_bilevel_round
+from tffcl.algorithms.bilevel_training import SequentialGlobal, build_bilevel_round
 from tffcl.algorithms.clustered_training import round_computations
 from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
 from tffcl.algorithms.one_shot import OneShotClustering
+from tffcl.algorithms.parameters import StoCFLParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended, joined_order
@@ -27,78 +26,8 @@ from tffcl.rounds.client_queries import build_collection, build_signing, signatu
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import Traffic
 from tffcl.runtime import MESSAGE_BYTES
-from tffcl.signatures.anchor_gradient import FORMS, build_anchor_gradient, signature_size
+from tffcl.signatures.anchor_gradient import build_anchor_gradient, signature_size
 from tffcl.signatures.signature import Signature
-from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of
-
-STARTS = {
-    "initial": "from the initial model (paper: all cluster models are the same at first)",
-    "global": "from the global model of that round (the authors' code)",
-    "closest": "from the model of the closest cluster, as newcomers do (section 3.3)",
-}
-GLOBAL_OBJECTIVES = {
-    "fedavg": "the mean of the clients' losses, trained as FedAvg does (the paper's Alg. 1 line 29)",
-    "fedprox": "the same, each client's global model held near the broadcast one by the same λ",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class StoCFLParameters(Parameters):
-    """How StoCFL clusters and what holds the clusters' models together.
-
-    Attributes:
-      threshold: τ, clusters with a larger cosine merge; -1 merges everyone known (with the representation
-        "cohort" those of a round), 1 nobody.
-      proximal_weight: λ of Eq. 3, how strongly the global model pulls at the clusters' models.
-      linkage: "single" (Alg. 1) or "centroid", see `stochastic.merge`: which clusters of a round merge. Where single
-        clients tell little (50 examples each), some of another group are more alike than those of one's own: "centroid"
-        then finds the groups, at a lower threshold, "single" joins them.
-      representation: Of what a cluster's representation is the mean: its "members" (Eq. 2), or those of them in the round's
-        "cohort" (the authors' code).
-      model_merge: The model of clusters that merge: the "mean", weighted by members that trained, or that of the "larger"
-        (the authors' code).
-      start: Where a cluster that has never been trained starts: the "initial" model, the "global" one of that round (the
-        authors' code), or that of the "closest" cluster.
-      global_objective: G of Eq. 3: "fedavg" or "fedprox".
-      global_order: How a round's clients train the global model: in "parallel" (Eq. 3), or in a "sequential" chain, as the
-        authors' trainers do: it then takes as many times more steps, and Tables 1 and 5 cannot be met without it.
-      form: What a client sends of its data: its "gradient", or its "displacement" from the anchor after some local steps
-        (the authors' code).
-      anchor_epochs: With the form "displacement": passes over the local data from the anchor.
-      anchor_batch_size: With it: examples a step; 0 is all local data.
-      anchor_learning_rate: With it: step size; default that of training.
-      projection: Dimensions that each client projects its signature to; 0, or as many as the model has parameters, is none.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's signature private, see `build_anchor_gradient`;
-        0 is none, and no clip.
-      signature_clip: The largest norm of a signature with it.
-    """
-
-    threshold: Annotated[
-        float, msgspec.Meta(ge=-1, le=1, description="a cosine, from -1 (all clients in one cluster) to 1 (no merges)")
-    ] = 0.5
-    proximal_weight: NonNegative = 0.05
-    linkage: one_of(stochastic.LINKAGES) = "single"
-    representation: one_of(stochastic.REPRESENTATIONS) = "members"
-    model_merge: one_of(stochastic.MODEL_MERGES) = "mean"
-    start: one_of(STARTS) = "initial"
-    global_objective: one_of(GLOBAL_OBJECTIVES) = "fedavg"
-    global_order: one_of(GLOBAL_ORDERS) = "parallel"
-    form: one_of(FORMS) = "gradient"
-    anchor_epochs: Count = 10
-    anchor_batch_size: Whole = 0
-    anchor_learning_rate: Positive | None = None
-    projection: Whole = 4096
-    signature_noise_multiplier: NonNegative = 0.0
-    signature_clip: Positive = 1.0
-
-    def check(self):
-        if self.representation == "cohort" and self.linkage != "single":
-            raise UserError(f"representation 'cohort' knows linkage 'single' only, not {self.linkage!r}")
-        if self.global_order == "sequential" and self.global_objective == "fedprox":
-            raise UserError(
-                "global_objective 'fedprox' goes with global_order 'parallel' only: in a sequential chain a client starts from, and would "
-                "be held near, the model of the client before it, not the broadcast one"
-            )
 
 
 def build_data_signature(
@@ -114,7 +43,7 @@ def build_data_signature(
     return build_anchor_gradient(model, form=how.form, local=local, projection=how.projection, seed=seed, **private)
 
 
-def build_clustering(
+def group_stocfl(
     model: FlatModel,
     training: LocalTraining,
     how: StoCFLParameters = StoCFLParameters(),

@@ -15,7 +15,6 @@ _BATCH = 250  # bounds what is in memory while encoding
 # Adam's own, as in PyTorch.
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 
-OPTIMIZERS = {"sgd": "plain SGD (FLT section III-B2)", "adam": "Adam (FLT's code)"}
 
 
 def build_encode(autoencoder: FlatAutoencoder):

@@ -11,11 +11,6 @@ from tffcl.client_work.local_sgd import LocalTraining, build_full_gradient, buil
 from tffcl.client_work.training import build_train_and_report
 from tffcl.models.flat import FlatModel
 
-OPTIONS = {
-    "gradient": "Option I: c_i becomes the gradient at the model as it was received",
-    "difference": "Option II: c_i becomes the mean of the local gradients",
-}
-
 
 def build_controlled_work(
     model: FlatModel, training: LocalTraining, option: str, *, clipped: Callable = lambda value: value, anew: bool = False
@@ -32,7 +27,7 @@ def build_controlled_work(
     Args:
       model: What is trained.
       training: Hyper-parameters; without a proximal weight.
-      option: A name in `OPTIONS`.
+      option: A name in `CONTROL_VARIATES`.
       clipped: `(float32[P]) -> float32[P]`, what the server counts of an upload of a control variate.
       anew: Whether clients upload c_i+ itself, from which the server averages c anew, and not what has changed of it.
 

@@ -4,13 +4,12 @@ import dataclasses
 
 import tensorflow as tf
 
+from tffcl.choices import GRADIENTS
 from tffcl.client_work.client_work import visiting_order
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 
-GRADIENTS = {"first_order": 2, "hessian_free": 3}  # how the meta-gradient is taken, and how many batches a step needs
-VELOCITIES = ("outer", "shared")
 _AT_A_TIME = 100  # examples whose activations are in memory when a gradient over all of them is summed up
 
 

@@ -70,10 +70,6 @@ def nearest_groups(known: np.ndarray, labels: np.ndarray, points: np.ndarray) ->
     return groups[distance.cdist(points, centres).argmin(axis=1)].astype(np.int32)
 
 
-NEIGHBOURHOODS = {
-    "knee": "the distance to the nearest neighbour at which the clients' sorted ones first bend upwards (Kneedle, the authors' code)",
-    "gap": "where the tree of single linkage has its largest relative gap, as in the other methods that cut a tree",
-}
 
 
 def dense_groups(points: np.ndarray, neighbourhood: str = "knee", scale: float = 1.0) -> tuple[np.ndarray, float]:

@@ -12,18 +12,8 @@ from scipy.cluster import hierarchy
 from scipy.sparse import csgraph
 from scipy.spatial import distance
 
+from tffcl.choices import GAP, WITH_WARD
 from tffcl.errors import UserError, unknown
-
-LINKAGES = {
-    "single": "distance of the two nearest members",
-    "complete": "distance of the two farthest members",
-    "average": "mean distance over all pairs of members (UPGMA)",
-    "weighted": "mean of the distances of the two parts merged last (WPGMA; PACFL's code calls it average)",
-}
-# Where the dissimilarities are, or are taken for, Euclidean distances.
-WITH_WARD = {**LINKAGES, "ward": "what a merge adds to the sum of squared distances to the means (Ward)"}
-
-GAP = "gap"  # the word for the largest relative gap of a tree where a threshold could stand
 
 # Asymmetry and diagonal up to this, relative to the largest entry, is float32 rounding.
 _RELATIVE_TOLERANCE = 1e-5

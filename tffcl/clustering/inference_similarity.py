@@ -7,12 +7,8 @@ import math
 
 import numpy as np
 
+from tffcl.choices import SIMILARITIES
 from tffcl.errors import UserError, unknown
-
-FORMS = {
-    "agreement": "inner product of the answers over their norms; with one-hot answers the share of equal ones (FLIS's code)",
-    "frobenius": "Frobenius norm of the Hadamard product over the norms (FLIS Alg. 2 line 3, as printed)",
-}
 
 
 def largest_similarity(form: str, num_samples: int, num_classes: int | None) -> float:
@@ -24,15 +20,15 @@ def largest_similarity(form: str, num_samples: int, num_classes: int | None) -> 
     most 1 and the squares of an image's answers sum to at least 1 / C, which bounds it by sqrt(C / n).
 
     Args:
-      form: A name in `FORMS`.
+      form: A name in `SIMILARITIES`.
       num_samples: n, images of the server.
       num_classes: C for soft answers, None for one-hot ones.
 
     Raises:
       UserError: If the form is unknown.
     """
-    if form not in FORMS:
-        raise unknown("similarity", form, FORMS)
+    if form not in SIMILARITIES:
+        raise unknown("similarity", form, SIMILARITIES)
     if form == "agreement":
         return 1.0
     return min(1.0, math.sqrt((num_classes or 1) / num_samples))
@@ -64,7 +60,7 @@ def inference_similarity(answers: np.ndarray, others: np.ndarray | None = None, 
         `float32 [N, n, C]`, soft answers. With several labels an example, as of sequences, `[N, n, L]` or `[N, n, L, C]`: each
         label is an answer.
       others: The same of other clients `[M, ...]`; default the same clients.
-      form: A name in `FORMS`.
+      form: A name in `SIMILARITIES`.
 
     Returns:
       `float32 [N, M]` in 0 to `largest_similarity`. With "frobenius" a client's similarity to itself is below 1 too.
@@ -72,8 +68,8 @@ def inference_similarity(answers: np.ndarray, others: np.ndarray | None = None, 
     Raises:
       UserError: If the form is unknown, or the answers are of different images or kinds.
     """
-    if form not in FORMS:
-        raise unknown("similarity", form, FORMS)
+    if form not in SIMILARITIES:
+        raise unknown("similarity", form, SIMILARITIES)
     first, second = np.asarray(answers), np.asarray(answers if others is None else others)
     hard = first.dtype.kind in "iu"
     if first.shape[1:] != second.shape[1:] or first.ndim < (2 if hard else 3) or (second.dtype.kind in "iu") != hard:

@@ -44,7 +44,7 @@ def distances_to_clusters(proximity: np.ndarray, labels: np.ndarray, *, linkage:
     Args:
       proximity: Numbers [M + B, M + B], from `extend_proximity`.
       labels: Integers [M], the old clients' clusters, numbered from 0.
-      linkage: One of `hierarchical.WITH_WARD`.
+      linkage: One of `choices.WITH_WARD`.
 
     Returns:
       Float64 [B, K] with K = largest label + 1, unit of the proximity; infinity for a number without members.
@@ -78,7 +78,7 @@ def assign_newcomers(proximity: np.ndarray, labels: np.ndarray, *, threshold: fl
       proximity: Numbers [M + B, M + B], from `extend_proximity`; old clients first. M or B may be 0.
       labels: Integers [M], the old clients' clusters, numbered from 0.
       threshold: The threshold that cut the old clients' tree (unit of the proximity).
-      linkage: One of `hierarchical.WITH_WARD`.
+      linkage: One of `choices.WITH_WARD`.
 
     Returns:
       Int32 [M + B]; the first M are `labels`.

@@ -15,14 +15,8 @@ from concurrent import futures
 
 import numpy as np
 
+from tffcl.choices import ANGLES
 from tffcl.errors import UserError, unknown
-
-METRICS = {
-    "smallest_angle": "the smallest principal angle between the two subspaces (PACFL Eq. 2)",
-    "angle_sum": "the sum of all principal angles between the two subspaces (PACFL Table 1)",
-    "trace": "the sum of the angles between corresponding columns (PACFL Eq. 3)",
-    "smallest_entry": "the smallest angle between any two columns (PACFL's released code)",
-}
 
 # A column adds a dimension if its part outside the others' span is at least this long (columns have length
 # 1). Dependent float32 columns leave about 1e-7 of rounding; real differences are far above 1e-5.
@@ -98,7 +92,7 @@ def principal_angles(
     Args:
       bases: Float [N, d, q]: one signature per client, its basis vectors as columns.
       mask: Bool [N, q]: which columns are real; None: all. Columns that are not real are ignored.
-      metric: One of `METRICS`.
+      metric: One of `ANGLES`.
       others: Float [M, d, q2]: a second set of clients; the result is then bases against others.
       others_mask: Bool [M, q2], the mask of `others`.
       max_bytes: Bound on the temporary arrays of all threads together. Besides them there are the result and
@@ -112,7 +106,7 @@ def principal_angles(
         (the message gives the client's index), or, with "trace", two clients that share no real column.
     """
     if metric not in _METRICS:
-        raise unknown("metric", metric, METRICS)
+        raise unknown("metric", metric, ANGLES)
     if max_bytes < 1:
         raise UserError(f"max_bytes is {max_bytes}; it must be at least 1")
     if others is None and others_mask is not None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tffcl.choices import GAP
 from tffcl.clustering import hierarchical, taskonomy
 from tffcl.clustering import taskonomy as fcr
-from tffcl.clustering.hierarchical import GAP
 
 
 def suggested_gamma(apart: np.ndarray, unit: str = "") -> hierarchical.Suggestion:
@@ -28,7 +28,7 @@ class ClientRelatedness:
     """Forms the client relatedness from the centres that clients sent.
 
     Attributes:
-      metric: A name in `taskonomy.DISTANCES`.
+      metric: A name in `choices.DISTANCES`.
       threshold: γ, clients nearer than this in the map are related; `GAP` for `suggested_gamma`.
       num_clusters: C, for the disjoint clusters; None for the best fitting number.
       layout: Options of `taskonomy.fit_map`.

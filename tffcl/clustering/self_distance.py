@@ -21,7 +21,6 @@ from scipy import stats
 from tffcl.clustering import hierarchical
 from tffcl.clustering.newcomers import assign_newcomers
 
-SELF = "self"  # the word for this rule where a threshold could stand
 UNIT = "self-distances"  # of the tree: 1 is as far apart as chance puts clients of these sizes
 
 ALIKE, GROUPS, DIFFER, FEW = "alike", "groups", "differ", "few"  # the last: too few clients to tell
@@ -106,7 +105,7 @@ def judge(proximity: np.ndarray, halves: Halves | None, sizes: np.ndarray, *, le
       halves: Distances of the halves of the clients that are `able`, in their order; None where these are fewer than `FEWEST`.
       sizes: Integers `[N]`, their examples.
       least: Examples that a half needs. Clients with fewer than twice as many decide nothing and are put to the nearest cluster.
-      linkage: A name in `hierarchical.WITH_WARD`.
+      linkage: A name in `choices.WITH_WARD`.
     """
     sizes = np.asarray(sizes)
     if halves is None:

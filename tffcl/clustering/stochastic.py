@@ -9,19 +9,6 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse import csgraph
 
-REPRESENTATIONS = {
-    "members": "the mean over all members that are known (paper, Eq. 2)",
-    "cohort": "the mean over the members of this round's cohort (the authors' code)",
-}
-LINKAGES = {
-    "single": "all pairs above the threshold at once, transitively; representations stay as they were (paper, Alg. 1)",
-    "centroid": "the most similar pairs first, by the mean of what has merged, until no pair is above the threshold",
-}
-MODEL_MERGES = {
-    "mean": "the mean of the models, weighted by the members that trained them",
-    "larger": "the model of the cluster with most members that trained it (the authors' code)",
-}
-
 # τ = -1 is below all cosines, but rounding puts those of opposite vectors below -1.
 _BELOW_ALL = -1.5
 
@@ -150,7 +137,7 @@ def merge(partition: Partition, threshold: float, linkage: str = "single") -> Me
     Args:
       partition: Before.
       threshold: τ; a cosine equal to it does not merge.
-      linkage: A name in `LINKAGES`.
+      linkage: A name in `MERGE_RULES`.
 
     Returns:
       The partition after it; a new cluster has the least ID of its parts.
@@ -414,7 +401,7 @@ class KnownClients:
           assignment: Int32 [N], the clusters of all clients before they merged.
           places: Int32 [K], what the clusters before are part of now.
           count: How many clusters there are now.
-          rule: A name in `stochastic.MODEL_MERGES`.
+          rule: A name in `choices.MODEL_MERGES`.
 
         Returns:
           The models, those of merged clusters at their end, and `rows int32 [count]`.

@@ -15,14 +15,10 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import distance as spatial
 
+from tffcl.choices import DISTANCES
 from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import load_umap
 from tffcl.errors import UserError, unknown
-
-DISTANCES = {
-    "closest_pair": "distance of the two nearest centres, one of each client (FLT Alg. 2 line 16)",
-    "matching": "root of the summed squares of the best one-to-one matching of centres, over their number (FLT's code)",
-}
 
 # Clients on each side of a block of pairs: its arrays stay in the cache.
 _SIDE = 128

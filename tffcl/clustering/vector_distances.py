@@ -23,7 +23,7 @@ def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.nda
     missing, or a client with a single vector would be nearer to everybody than members of one group to each other.
 
     Args:
-      metric: A name in `proximity.METRICS`.
+      metric: A name in `choices.ANGLES`.
       first: `basis float [N, d, q]` and `mask bool [N, q]`.
       second: The same of others, or None.
     """
@@ -80,7 +80,7 @@ def answer_dissimilarities(metric: str, first: Arrays, second: Arrays | None) ->
     """Returns 1 minus the inference similarity (FLIS section III-B).
 
     Args:
-      metric: A name in `inference_similarity.FORMS`.
+      metric: A name in `choices.SIMILARITIES`.
       first: `value`, the clients' answers.
       second: The same of others, or None.
     """
@@ -96,7 +96,7 @@ def centre_distances(metric: str, first: Arrays, second: Arrays | None) -> np.nd
     """Returns distances of clients that sent centres (FLT Alg. 2 line 16).
 
     Args:
-      metric: A name in `taskonomy.DISTANCES`.
+      metric: A name in `choices.DISTANCES`.
       first: `centres float [N, k, u]` and `mask bool [N, k]`.
       second: The same of others, or None.
     """
@@ -104,10 +104,6 @@ def centre_distances(metric: str, first: Arrays, second: Arrays | None) -> np.nd
     return taskonomy.client_distances(first["centres"], first["mask"], *others, distance=metric)
 
 
-VECTOR_METRICS = {
-    "euclidean": "the Euclidean distance of the signatures",
-    "cosine": "1 minus the cosine of the signatures",
-}
 
 
 def vector_distances(metric: str, first: Mapping, second: Mapping | None) -> np.ndarray:

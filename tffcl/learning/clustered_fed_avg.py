@@ -12,8 +12,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
-from tffcl.algorithms.ifca import IFCAParameters, draw_models
+from tffcl.algorithms.ifca import draw_models
 from tffcl.algorithms.method import check_declared
+from tffcl.algorithms.parameters import IFCAParameters
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, build_choose_and_train

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tffcl.choices import ANCHOR_FORMS
 from tffcl.client_work.client_work import stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, unknown
@@ -13,10 +14,6 @@ from tffcl.models.flat import FlatModel
 from tffcl.signatures.private_noise import clipped, noised
 from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_noise, own_seed, own_seed_type
 
-FORMS = {
-    "gradient": "the gradient of the mean loss at the anchor (paper)",
-    "displacement": "the anchor minus what local SGD makes of it (the authors' code)",
-}
 _BATCH = 100  # bounds the activations; the mean over all examples is exact
 _SKETCH_STREAM = 2  # folded into the seed, so that the projection does not draw the shuffling's numbers
 
@@ -101,7 +98,7 @@ def build_anchor_gradient(
 
     Args:
       model: Architecture and anchor.
-      form: A name in `FORMS`.
+      form: A name in `ANCHOR_FORMS`.
       local: With "displacement": the local SGD from the anchor (authors: 10 epochs of full batches on Rotated MNIST, 20
         epochs of batches of 50 on CIFAR-10, at the rate of training).
       projection: Dimensions to which each client projects its vector, see `sketch`; 0, or as many as the model has
@@ -119,8 +116,8 @@ def build_anchor_gradient(
     Raises:
       UserError: If the form is unknown or the projection negative.
     """
-    if form not in FORMS:
-        raise unknown("form of signature", form, FORMS)
+    if form not in ANCHOR_FORMS:
+        raise unknown("form of signature", form, ANCHOR_FORMS)
     size = signature_size(model, projection)
     gradient, local_sgd = build_gradient(model), build_local_sgd(model, local)
 

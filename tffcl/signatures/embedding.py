@@ -7,7 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.autoencoding import OPTIMIZERS, build_encode, build_fine_tune
+from tffcl.choices import CLASSES, OPTIMIZERS
+from tffcl.client_work.autoencoding import build_encode, build_fine_tune
 from tffcl.client_work.client_work import stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
@@ -57,7 +58,6 @@ class FineTuning(Parameters):
         return FINE_TUNE_RATES[self.optimizer] if self.learning_rate is None else self.learning_rate
 
 
-CLASSES = "classes"  # as many centres as the client has classes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -105,7 +105,7 @@ def related(answers, beta, form: str, num_classes: int):
     Args:
       answers: `int32 [m, n]` or `float32 [m, n, C]`.
       beta: Pairs with a similarity from it on are related; a number or a float64 tensor.
-      form: A name in `clustering.inference_similarity.FORMS`.
+      form: A name in `choices.SIMILARITIES`.
       num_classes: C.
 
     Returns:

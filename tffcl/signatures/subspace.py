@@ -11,11 +11,6 @@ from tffcl.signatures.private_noise import noised
 from tffcl.signatures.signature import Signature, build_signature, own_noise
 
 METHODS = ("gram", "svd", "power")
-PREPROCESSING = {
-    "raw": "raw pixels divided by 255, other numbers as they are, uncentred (the authors' code)",
-    "normalized": "as the model takes them, normalised by the data set's mean and deviation (the authors' code for MIX-4)",
-    "centred": "raw, less the mean of the client's own examples: the vectors are its principal components",
-}
 
 # Singular values below this share of the largest are noise: such a direction is not the data's.
 _RANK_TOLERANCE = 1e-6

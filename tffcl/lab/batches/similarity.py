@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from tffcl import runtime
+from tffcl import choices, runtime
 from tffcl.algorithms.one_shot import Formed, OneShotClustering, Signed
 from tffcl.clients.population import Population
 from tffcl.clients.sampling import stream
@@ -135,10 +135,10 @@ def _formed(how: OneShotClustering, population: Population) -> tuple[Formed, tup
     """The clusters by the task's settings, and what there is to say: whatever they are, whether clients differ, and in groups."""
     # FLT's distances are those of a map of all clients, which halves have no place in, and halves of private signatures would
     # be further releases.
-    if how.threshold == self_distance.SELF or type(how) is not OneShotClustering or how.signature.noise_multiplier:
+    if how.threshold == choices.SELF or type(how) is not OneShotClustering or how.signature.noise_multiplier:
         formed = how.form(how.build_signing()(population))
         return formed, formed.notes
-    by_itself = dataclasses.replace(how, threshold=self_distance.SELF, num_clusters=None)
+    by_itself = dataclasses.replace(how, threshold=choices.SELF, num_clusters=None)
     signed = by_itself.build_signing()(population)
     formed = how.form(Signed(signed.whole))
     answer, *odd = by_itself.form(signed).notes
@@ -187,7 +187,7 @@ def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
         measured = f"{low:.4g} to {high:.4g}{'' if unit == found.how.metric else f' {unit}'}, median {middle:.4g}"
         yield f"{len(labels)} clients of {config.task}, {found.how.metric}: {measured}"
     yield from found.notes
-    if found.how.threshold != self_distance.SELF:
+    if found.how.threshold != choices.SELF:
         yield from _suggested(config, found)
     sizes = np.unique(labels, return_counts=True)[1].tolist()
     settings = f"as the method cuts the tree (at {found.threshold:.4g} {found.tree_unit})"

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from tffcl import registry
+from tffcl.algorithms.parameters import METRICS
+from tffcl.choices import VECTOR_METRICS
 from tffcl.lab.batches import study_files
 from tffcl.lab.datasets import federated
 from tffcl.lab.tasks import resolve, task_file
@@ -36,21 +38,15 @@ def explain(kind: str, name: str) -> list[str]:
     table = f"algorithms.{name}" if kind == "algorithms" else registry.noun(kind)
     if row.parameters:
         keys = _settings(table, row.parameter_class())
-    elif kind in ("algorithms", "trainings", "aggregations") and not row.foreign:
+    elif kind in ("algorithms", "signatures", "trainings", "aggregations") and not row.foreign:
         keys = ["no keys of its own"]
     else:
-        keys = _function(table, _signature_builder(name) if kind == "signatures" else row.builder(), registry.given(kind))
+        keys = _function(table, row.builder(), registry.given(kind))
     return [row.summary, *keys, *also(name)]
 
 
 def _nothing(name: str) -> Iterator[str]:
     yield from ()
-
-
-def _signature_builder(name: str) -> Callable:
-    from tffcl.algorithms import composed
-
-    return composed.SIGNATURES[name].build
 
 
 def _algorithm(name: str) -> Iterator[str]:
@@ -96,9 +92,7 @@ def _dataset(name: str) -> Iterator[str]:
 
 
 def _signature(name: str) -> Iterator[str]:
-    from tffcl.algorithms import composed
-
-    yield f"metrics: {', '.join({**composed.SIGNATURES[name].metrics, **composed.VECTOR_METRICS})}"
+    yield f"metrics: {', '.join({**METRICS.get(name, {}), **VECTOR_METRICS})}"
 
 
 def _encoder(name: str) -> Iterator[str]:
@@ -122,7 +116,9 @@ _ALSO = {
 
 def _settings(table: str, settings: type) -> Iterator[str]:
     keys = {field.name: field.default for field in dataclasses.fields(settings)}
-    yield from _table(table, keys, types_of(settings), _told(settings.__doc__, "Attributes"))
+    classes = [each for each in reversed(settings.__mro__) if dataclasses.is_dataclass(each)]
+    texts = {key: text for each in classes for key, text in _told(each.__doc__, "Attributes").items()}
+    yield from _table(table, keys, types_of(settings), texts)
 
 
 def _function(table: str, function: Callable, given: tuple[str, ...]) -> Iterator[str]:

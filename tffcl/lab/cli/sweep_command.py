@@ -46,10 +46,9 @@ def sweep(options, overrides: Mapping) -> int:
     """Runs a sweep, or with `--select` a search; returns 1 if a run failed."""
     from tffcl.lab.batches import sweep
     from tffcl.lab.reporting.terminal import print_report
-    from tffcl.lab.tasks import declared, resolve
+    from tffcl.lab.tasks import resolve
 
     source = resolve.find_source(options.task, options.algorithm, overrides)
-    source = declared.declared(source) or source
     texts = [("--over", options.over), *([("--and", options.second)] if options.second else [])]
     if options.select:
         return _search(options, overrides, source, texts)

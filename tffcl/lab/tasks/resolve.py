@@ -13,7 +13,6 @@ from tffcl.lab.datasets.federated import check_settings
 from tffcl.lab.reporting.files import runs_below
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.attack_settings import AttackSettings
-from tffcl.lab.tasks.declared import declared
 from tffcl.lab.tasks.method_settings import KEYS, MethodSource, find_method
 from tffcl.lab.tasks.own_builders import check_aggregation_keys, check_model, check_trusted, load_own_data
 from tffcl.lab.tasks.plain_toml import check_plain, read_toml
@@ -139,7 +138,6 @@ def _unknown_section(section: str, table: object, loaded: task_file.Task) -> Use
 
 def _check_at_once(loaded: task_file.Task, source: MethodSource, seed: int, overrides: Mapping):
     """Checks what needs no TensorFlow, which takes seconds to import: all tables but the model's own keys."""
-    light = declared(source)
     contents = task_file.merged(loaded.contents, overrides)
     check_model(contents["model"], foreign=False)
     check_settings(contents["dataset"], contents["partition"])
@@ -148,10 +146,10 @@ def _check_at_once(loaded: task_file.Task, source: MethodSource, seed: int, over
     needs = ALGORITHMS[source.base].needs if source.base in ALGORITHMS else ()
     if "server_images" in needs and not contents["dataset"].get("server_examples"):
         raise no_server_data()
-    if light is not None:
-        overrides = _with_todays_keys(overrides, light)
-        contents = task_file.merged(_without_replaced(_with_todays_keys(loaded.contents, light), overrides, light), overrides)
-        _resolved(loaded.name, contents, light, seed, overrides)
+    if source.base in ALGORITHMS:
+        overrides = _with_todays_keys(overrides, source)
+        contents = task_file.merged(_without_replaced(_with_todays_keys(loaded.contents, source), overrides, source), overrides)
+        _resolved(loaded.name, contents, source, seed, overrides)
 
 
 def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
@@ -167,7 +165,7 @@ def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
     """
     if algorithm:
         source = find_source(task, algorithm)
-        return method_key(key, declared(source) or source)
+        return method_key(key, source)
     known = {field.name for field in dataclasses.fields(TrainSettings)}
     if key not in known:
         raise UserError(

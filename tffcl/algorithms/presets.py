@@ -1,0 +1,183 @@
+"""Methods that are a choice of parts: a signature, a metric and a cut of the one-shot composition.
+
+Before training every client sends its signature, the server clusters clients hierarchically, and every cluster trains its own
+model; all cluster models start from the same initial one. Newcomers are placed as by PACFL's Alg. 2 and 3.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tffcl.algorithms.composed import build_grouping
+from tffcl.algorithms.method import Method, method_builder
+from tffcl.algorithms.one_shot import OneShotArrivals, OneShotClustering, build_one_shot
+from tffcl.algorithms.parameters import FedClustParameters, FLISHCParameters, PACFLParameters, PCAKMHCParameters
+from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clustering.inference_similarity import check_threshold
+from tffcl.models.flat import FlatModel
+
+_ROUNDING = 1e-6  # a pair at exactly β merges, though its float32 dissimilarity may be just above 1 - β
+
+
+def group_pacfl(model: FlatModel, training: LocalTraining, how: PACFLParameters, *, noise_seed=None) -> OneShotClustering:
+    """Builds PACFL's grouping (Alg. 1 lines 3 to 11): data subspaces, principal angles, hierarchical clustering."""
+    return build_grouping("subspace", model, how, how, training=training, noise_seed=noise_seed)
+
+
+@method_builder
+def build_pacfl(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: PACFLParameters = PACFLParameters(),
+    *,
+    noise_seed: int | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds PACFL: principal angles between client data subspaces (Vahidian et al., AAAI 2023, arXiv:2209.10526).
+
+    Before training every client sends the first singular vectors of its data; the server measures the principal angles between
+    all pairs (Eq. 2 or 3), clusters them hierarchically, and every cluster trains its own model (Alg. 1). All clients are
+    clustered before the first round, or as they join, see `PACFLParameters.when`. All cluster models start from the same initial
+    model (Alg. 1 line 12). Other arguments are as of `build_fedavg`.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      parameters: How clients are grouped.
+      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
+      aggregation: Of the updates inside each cluster.
+
+    Returns:
+      The method, see `one_shot.OneShot`. The signatures of its state are `basis float32 [N, d, q]` and `mask bool [N, q]`;
+      the proximity is in degrees.
+    """
+    grouping = group_pacfl(model, training, parameters, noise_seed=noise_seed)
+    found = build_one_shot("pacfl", model, training, grouping, aggregation=aggregation)
+    return OneShotArrivals(found) if parameters.when == "as_they_join" else found
+
+
+def group_flis_hc(
+    model: FlatModel, training: LocalTraining, how: FLISHCParameters, *, server_images: np.ndarray | None, seed: int = 0
+) -> OneShotClustering:
+    """Builds FLIS's grouping (Alg. 3 lines 4 to 6); arguments as of `build_flis_hc`.
+
+    Raises:
+      UserError: If there are no images, they do not fit the model, or no similarity can reach β.
+    """
+    found = build_grouping("inference", model, how, how, training=training, server_images=server_images, seed=seed)
+    found = dataclasses.replace(found, setting={"threshold": lambda threshold: 1 - threshold})
+    if not isinstance(how.threshold, float):
+        return found
+    check_threshold(how.threshold, how.metric, len(server_images), model.num_classes if how.soft else None)
+    return dataclasses.replace(found, threshold=1 - how.threshold + _ROUNDING)
+
+
+@method_builder
+def build_flis_hc(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: FLISHCParameters = FLISHCParameters(),
+    *,
+    server_images: np.ndarray | None,
+    seed: int = 0,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds FLIS (HC): hierarchical clustering by inference similarity after a warm-up (Morafah et al., arXiv:2208.09754, Alg. 3).
+
+    Before the first round every client trains the initial model on its own data and answers the server's images; clients
+    whose models answer alike are clustered hierarchically, once, and every cluster trains its own model from the initial one.
+    That is Alg. 3. The authors' released code clusters nothing hierarchically: it relates clients by a fixed threshold, and each
+    averages the last models of those that it is related to. Newcomers do the warm-up too and join the cluster whose members'
+    models answer like theirs, see `newcomers.assign_newcomers`. Other arguments are as of `build_fedavg`.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters, of the warm-up too.
+      parameters: How clients are grouped.
+      server_images: What models are compared on, `uint8 [n, ...]` (paper: 2,500).
+      seed: Of the warm-up: it decides in which order clients visit their examples.
+      aggregation: Of the updates inside each cluster.
+
+    Returns:
+      The method, see `one_shot.OneShot`. The signatures of its state are the answers, `value`: `int32 [N, n]` or
+      `float32 [N, n, C]`; the proximity is the dissimilarity, 1 - similarity.
+    """
+    grouping = group_flis_hc(model, training, parameters, server_images=server_images, seed=seed)
+    return build_one_shot("flis_hc", model, training, grouping, aggregation=aggregation)
+
+
+def group_pca_km_hc(
+    model: FlatModel, training: LocalTraining, how: PCAKMHCParameters, *, seed: int = 0, noise_seed: int | None = None
+) -> OneShotClustering:
+    """Builds the grouping: PCA and k-means on the clients, matched distances, hierarchical clustering."""
+    return build_grouping("pca_centres", model, how, how, training=training, seed=seed, noise_seed=noise_seed)
+
+
+@method_builder
+def build_pca_km_hc(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: PCAKMHCParameters = PCAKMHCParameters(),
+    *,
+    seed: int = 0,
+    noise_seed: int | None = None,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds PCA+kM+HC, the clustering baseline of FLT (section IV-C, after Dennis et al. 2021): no encoder and no manifold.
+
+    Every client projects its images on its own principal components and sends the k-means centres of the projections; the
+    server measures the distances between clients' centres and clusters hierarchically, once. Each client's components are its
+    own, as in the authors' code, so centres of different clients have no common basis: that is a weakness of the baseline.
+
+    FLT's code relates clients nearer than 1.2 and clusters the rows of that matrix of 0 and 1 by Ward's method, as FLT itself
+    does with its map. Here the distances are clustered by Ward's method (section IV-A3): in the projections' own unit one
+    threshold holds for one data set only. Other arguments are as of `build_fedavg`.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      parameters: How clients are grouped.
+      seed: Of the clients' k-means.
+      noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
+      aggregation: Of the updates inside each cluster.
+
+    Returns:
+      The method, see `one_shot.OneShot`. The signatures of its state are `centres float32 [N, k, c]` and `mask bool [N, k]`.
+    """
+    grouping = group_pca_km_hc(model, training, parameters, seed=seed, noise_seed=noise_seed)
+    return build_one_shot("pca_km_hc", model, training, grouping, aggregation=aggregation)
+
+
+def group_fedclust(model: FlatModel, training: LocalTraining, how: FedClustParameters, *, seed: int = 0) -> OneShotClustering:
+    """Builds the grouping: partial weights, their distances, hierarchical clustering."""
+    found = build_grouping("partial_weights", model, how, how, training=training, seed=seed)
+    return dataclasses.replace(found, unit="distance of weights" if how.metric == "euclidean" else "1 - cosine")
+
+
+@method_builder
+def build_fedclust(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: FedClustParameters = FedClustParameters(),
+    *,
+    seed: int = 0,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> Method:
+    """Builds FedClust: clusters by the weights of the last layer after a local warm-up (Islam et al. 2024, arXiv:2407.07124).
+
+    Before the first round every client trains the common initial model for some epochs and sends the weights of its last layer;
+    the server clusters clients hierarchically by the Euclidean distance of these, once, and every cluster trains its own model.
+    From the paper are the signature, the Euclidean distance, hierarchical clustering with a threshold and newcomers that are
+    placed by their own warm-up (here as PACFL's Alg. 2 and 3 do); the linkage and the rule that decides without a threshold are
+    ours. Other arguments are as of `build_fedavg`.
+
+    Args:
+      model: What is trained.
+      training: Local hyper-parameters.
+      parameters: How clients are grouped.
+      seed: Of the warm-up: it decides in which order clients visit their examples.
+      aggregation: Of the updates inside each cluster.
+    """
+    clustering = group_fedclust(model, training, parameters, seed=seed)
+    return build_one_shot("fedclust", model, training, clustering, aggregation=aggregation)

@@ -1,0 +1,142 @@
+"""The keys of each signature that a task file can name. Imports nothing heavy."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from tffcl.choices import CLASSES, PREPROCESSING
+from tffcl.validation import Count, NonNegative, Parameters, Positive, Share, one_of
+
+
+class _Noised:
+    """What signatures have that can be private: `noise_multiplier` and `clip`."""
+
+    @property
+    def noise(self) -> dict[str, float]:
+        """What a builder takes of them."""
+        return {"noise_multiplier": self.noise_multiplier, "clip": self.clip}
+
+
+@dataclasses.dataclass(frozen=True)
+class SubspaceParameters(Parameters):
+    """What PACFL's signature is of.
+
+    Attributes:
+      num_vectors: p, singular vectors that a client sends (paper: 3 to 5); with `energy` at most so many.
+      per_class: p vectors for each of the client's classes (the authors' code) instead of p over all its data (paper).
+      max_classes: With `per_class`, room for so many classes a client; default all.
+      preprocess: What the vectors are of: "raw" pixels (the authors' code), "normalized" ones as the model takes them (their
+        code for MIX-4), or "centred", less the mean of the client's examples.
+      samples: A signature is of only so many of a client's examples, at random; default all.
+      energy: A client sends only as many as hold this share of its data's energy, the sum of squares; 1: all p.
+    """
+
+    num_vectors: Count = 3
+    per_class: bool = False
+    max_classes: Count | None = None
+    preprocess: one_of(PREPROCESSING) = "raw"
+    samples: Count | None = None
+    energy: Share = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SubspaceSignatureParameters(_Noised, SubspaceParameters):
+    """PACFL's signature.
+
+    Attributes:
+      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
+      clip: The largest norm of an example, with noise.
+    """
+
+    noise_multiplier: NonNegative = 0.0
+    clip: Positive = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class InferenceParameters(Parameters):
+    """FLIS's signature.
+
+    Attributes:
+      soft: Whether clients answer with probabilities instead of their most likely class.
+    """
+
+    soft: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class PCACentresParameters(Parameters):
+    """What the signature of PCA+kM+HC is of.
+
+    Attributes:
+      num_components: Of PCA; a centre has so many numbers (authors: 128).
+      num_centres: k, k-means centres that a client sends (authors: 5).
+    """
+
+    num_components: Count = 128
+    num_centres: Count = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class PCACentresSignatureParameters(_Noised, PCACentresParameters):
+    """The signature of PCA+kM+HC.
+
+    Attributes:
+      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
+      clip: The largest norm of a centre, with noise.
+    """
+
+    noise_multiplier: NonNegative = 0.0
+    clip: Positive = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingSignatureParameters(_Noised, Parameters):
+    """FLT's signature.
+
+    Attributes:
+      encoder: What the server pre-trains the autoencoder on: a name of `tffcl list encoders`, a data set, or a file of a
+        pre-trained one.
+      encoder_epochs: Passes of the pre-training over its data.
+      encoder_examples: Only so many of its images; default all.
+      num_centres: k-means centres of the codes that a client sends; "classes": as many as it has classes.
+      fine_tune_epochs: Epochs in which each client fine-tunes the encoder on its own images first.
+      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
+      clip: The largest norm of a centre, with noise.
+    """
+
+    encoder: str = "fashion_mnist"
+    encoder_epochs: Count = 25
+    encoder_examples: Count | None = None
+    num_centres: Count | one_of((CLASSES,)) = 5
+    fine_tune_epochs: int = 0
+    noise_multiplier: NonNegative = 0.0
+    clip: Positive = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class AnchorGradientSignatureParameters(_Noised, Parameters):
+    """StoCFL's signature.
+
+    Attributes:
+      form: What a client sends of its data: its "gradient" at the anchor, or its "displacement" from it after local training.
+      projection: Dimensions that each client projects it to; 0, or as many as the model has parameters, is none.
+      noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
+      clip: The largest norm of a signature, with noise.
+    """
+
+    form: str = "gradient"
+    projection: int = 4096
+    noise_multiplier: NonNegative = 0.0
+    clip: Positive = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PartialWeightsParameters(Parameters):
+    """FedClust's signature.
+
+    Attributes:
+      warm_up_epochs: Epochs of local training before the weights are sent; the other hyper-parameters are those of training.
+      layers: Names of the layers whose weights are sent; default the last one (the paper).
+    """
+
+    warm_up_epochs: Count = 5
+    layers: Sequence[str] | None = None
