@@ -13,7 +13,7 @@ from tests.short_runs import TRAINING, assert_close, cohort_of, deployed_inputs,
 from tffcl.algorithms.bilevel_training import SequentialGlobal
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.parameters import StoCFLParameters
-from tffcl.algorithms.stocfl import build_bilevel_round, build_clustering, build_stocfl
+from tffcl.algorithms.stocfl import build_bilevel_round, build_stocfl, group_stocfl
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.clustering.stochastic import KnownClients, Partition
 from tffcl.errors import Diverged, UserError
@@ -290,7 +290,7 @@ def test_the_authors_settings_run(tff_worker, model, turned):
 
 def test_centroid_linkage_has_no_tree_to_draw(model):
     with pytest.raises(UserError, match="linkage is 'centroid', which has no tree .* algorithms.stocfl.linkage=single"):
-        build_clustering(model, QUICK, StoCFLParameters(linkage="centroid"))
+        group_stocfl(model, QUICK, StoCFLParameters(linkage="centroid"))
 
 
 def test_a_signature_that_is_not_finite_names_the_client(tff_worker, model, turned):

@@ -10,7 +10,7 @@ import tffcl
 from tests.short_runs import TRAINING, cohort_of
 from tffcl.algorithms.clove import build_clove
 from tffcl.algorithms.composed import build_composed
-from tffcl.algorithms.flt import build_clustering
+from tffcl.algorithms.flt import group_flt
 from tffcl.algorithms.flux import build_flux
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.parameters import (
@@ -193,7 +193,7 @@ def test_pacfls_own_signature_takes_noise(tff_worker, model, population):
 def test_centres_of_methods_take_noise(tff_worker, model, population, encoder):
     """PCA+kM+HC as it begins, FLT's centres as it asks for them: each is one Gaussian mechanism."""
     centres = build_pca_km_hc(model, TRAINING, PCAKMHCParameters(num_clusters=2, num_components=8, **NOISE), noise_seed=1)
-    flt = build_clustering(model, TRAINING, FLTParameters(fine_tune_epochs=0, **NOISE), encoder=encoder, noise_seed=1)
+    flt = group_flt(model, TRAINING, FLTParameters(fine_tune_epochs=0, **NOISE), encoder=encoder, noise_seed=1)
     by_hand = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0)).get_epsilon(1e-3)
     for act in (lambda: centres.initialize(population), lambda: flt.build_signing()(population)):
         assert spent_by(act).epsilon == pytest.approx(by_hand, rel=2e-3)
