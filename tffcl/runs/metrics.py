@@ -1,0 +1,272 @@
+"""The table of metrics: what a run measures, where its files have it, and how it is shown.
+
+rounds.csv, summary.json, tables, figures, studies, sweeps, targets and early stopping read it: a further metric of a round
+is a row here, and a line where it is computed.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from tffcl.errors import unknown
+
+ROUND = "round"  # the column of rounds.csv that numbers its rows
+UP, DOWN = "up", "down"
+_SCALES = {"%": 100, "%²": 1e4}  # from a fraction, as files have it
+_IN_NAMES = {"%": "_percent", "%²": "_percent2"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A number of a run. Over seeds its mean and sample standard deviation are taken.
+
+    Attributes:
+      key: Its name.
+      about: What it is.
+      column: Of rounds.csv; "" for one of the end alone.
+      in_all: Whether rounds.csv has the column in every run.
+      source: Where summary.json has it; () where it follows from the rounds. The last key of an accuracy says how it is
+        reduced over clients: "mean", "variance", "worst_decile".
+      over_rounds: What it is at the end where summary.json lacks it: the "last" round's, or "mean" or "std" (ddof 1) of
+        all rounds.
+      unit: "%" and "%²" of fractions in files, "" of others.
+      digits: After the point; or "count", "bytes", "seconds", "epsilon", which depend on the size.
+      better: `UP`, `DOWN`, or "" where neither is.
+      title: Of its panel in figures.
+      axis: What this panel's axis says.
+      limits: The least and the greatest value that it can have, in its unit; None where there is no end.
+      panels: The figures over the rounds that have it: "accuracy", "progress", "merging", "privacy".
+      group: Over its column in the table of a comparison; "" for none there.
+      header: Of this column.
+      measure: What studies call it; "" where no paper's table has it.
+      compared: What the table of a study calls it; default the measure.
+    """
+
+    key: str
+    about: str
+    column: str = ""
+    in_all: bool = False
+    source: tuple[str, ...] = ()
+    over_rounds: str = "last"
+    unit: str = ""
+    digits: int | str = 2
+    better: str = ""
+    title: str = ""
+    axis: str = ""
+    limits: tuple[float | None, float | None] = (None, None)
+    panels: tuple[str, ...] = ()
+    group: str = ""
+    header: str = ""
+    measure: str = ""
+    compared: str = ""
+
+    @property
+    def name(self) -> str:
+        """What CSV files of tables call it: the key and the unit."""
+        return self.key + _IN_NAMES.get(self.unit, "")
+
+    @property
+    def scale(self) -> float:
+        """What a number in the files is multiplied by."""
+        return _SCALES.get(self.unit, 1)
+
+    def of_run(self, run) -> float:
+        """Returns its value at the end of a run, in its unit; NaN if it has none.
+
+        Args:
+          run: Has the columns of rounds.csv as the mapping `rounds` of arrays, and `number(*keys)` of summary.json.
+        """
+        if self.source:
+            return self.scale * run.number(*self.source)
+        values = self.scale * run.rounds.get(self.column, np.zeros(0))
+        values = values[~np.isnan(values)]
+        if self.over_rounds == "std":
+            return float(values.std(ddof=1)) if values.size > 1 else math.nan
+        if not values.size:
+            return math.nan
+        return float(values.mean()) if self.over_rounds == "mean" else float(values[-1])
+
+    def first_reached(self, rounds: Mapping[str, np.ndarray], target: float) -> int | None:
+        """Returns the row of the first evaluated round that reaches a target in the metric's unit; None if none does.
+
+        Args:
+          rounds: Columns of rounds.csv.
+          target: What it must be at least; at most where less is better.
+        """
+        values = self.scale * rounds.get(self.column, np.zeros(0))
+        reached = np.flatnonzero(values <= target if self.better == DOWN else values >= target)
+        return int(reached[0]) if reached.size else None
+
+
+def _accuracy(key: str, about: str, *source: str, **others) -> Metric:
+    others = {"unit": "%", "better": UP, "axis": "accuracy (%)", "limits": (0, 100)} | others
+    return Metric(key=key, about=about, source=source, **others)
+
+
+def _main_accuracy(kind: str, about: str) -> Metric:
+    key, others = f"{kind}_accuracy", {"title": f"{kind} accuracy", "panels": ("accuracy",), "measure": kind}
+    source, group = ("accuracy", kind, "mean"), {"group": "accuracy %", "header": kind}
+    return _accuracy(key, about, *source, column=key, in_all=True, **group, **others)
+
+
+def _variance(kind: str) -> Metric:
+    key, source = f"{kind}_variance", ("accuracy", kind, "variance")
+    shown = {"digits": 1, "group": "variance", "header": kind, "measure": key, "compared": f"variance, {kind}"}
+    about = f"variance over clients of the {kind} accuracy, %²"
+    return Metric(key=key, about=about, source=source, unit="%²", better=DOWN, **shown)
+
+
+def _worst_decile(kind: str) -> Metric:
+    about, source = f"mean {kind} accuracy over the worst served tenth", ("accuracy", kind, "worst_decile")
+    return _accuracy(f"{kind}_worst_decile", about, *source, group="worst 10 %", header=kind)
+
+
+def _bytes(key: str, about: str, **others) -> Metric:
+    return Metric(
+        key=key, about=about, source=("traffic", key), digits="bytes", better=DOWN, group="traffic", **others
+    )  # fmt: skip
+
+
+def _seconds(part: str) -> Metric:
+    key, about, source = f"{part}_seconds", f"seconds of {part}", ("seconds", part)
+    return Metric(
+        key=key, about=about, source=source, digits="seconds", better=DOWN, group="of which", header=part
+    )  # fmt: skip
+
+
+def _count(key: str, about: str, **others) -> Metric:
+    return Metric(**{"key": key, "about": about, "column": key, "digits": "count", "limits": (0, None)} | others)
+
+
+# Columns of a table stand in this order.
+METRICS = (
+    Metric(
+        key="train_loss", about="mean over the examples of a cohort", column="train_loss", in_all=True, better=DOWN,
+        title="training loss", axis="loss (nats)", panels=("progress",),
+    ),
+    _main_accuracy("cluster", "accuracy %, the assigned model before local training"),
+    _main_accuracy("local", "accuracy %, the client's own model after its last local training"),
+    _accuracy(
+        "local_trained", "how many of all clients have trained, %", "accuracy", "local", "share", column="local_share",
+        in_all=True, better="", axis="clients (%)", digits=0, group="clients %", header="trained",
+    ),
+    _main_accuracy("global", "accuracy %, one model on all test data"),
+    _variance("cluster"),
+    _variance("local"),
+    _worst_decile("cluster"),
+    _worst_decile("local"),
+    _count(
+        "clusters", "number of clusters", in_all=True, source=("clusters", "count"), title="clusters",
+        axis="number of clusters", panels=("progress", "merging"), group="clusters", header="found", measure="clusters",
+    ),
+    Metric(
+        key="ari", about="adjusted Rand index", column="ari", in_all=True, source=("clusters", "ari"), digits=3,
+        better=UP, title="agreement with true groups", axis="adjusted Rand index", limits=(None, 1), panels=("progress",),
+        group="clusters", header="ARI", measure="ari", compared="ARI",
+    ),
+    Metric(
+        key="nmi", about="normalised mutual information", source=("clusters", "nmi"), digits=3, better=UP,
+        group="agreement", header="NMI",
+    ),
+    _accuracy(
+        "participants_accuracy", "cluster accuracy %, over the clients that took part in a round", "accuracy",
+        "cluster", "participants", "mean", column="cluster_accuracy_participants", group="those that took part", 
+        header="cluster", measure="participants", compared="cluster, took part",
+    ),
+    _accuracy(
+        "participation_gap", "by how much the cluster accuracy of the others is lower, %", "accuracy", "cluster",
+        "participants", "gap", better="", limits=(-100, 100), group="those that took part", header="gap",
+    ),
+    _accuracy(
+        "participants_pooled", "cluster accuracy %, on all test examples of the clients that took part", "accuracy",
+        "cluster", "participants", "pooled", measure="participants_pooled", compared="cluster, took part, pooled",
+    ),
+    _accuracy(
+        "local_all_accuracy", "local accuracy %, over all clients, some with the untrained model", "accuracy", "local",
+        "all", "mean", column="local_accuracy_all", group="never trained counted", header="local",
+    ),
+    _accuracy(
+        "validation_cluster_accuracy", "cluster accuracy %, on validation examples", "validation", "cluster", "mean",
+        column="validation_cluster_accuracy",
+    ),
+    _accuracy(
+        "validation_global_accuracy", "global accuracy %, on validation examples", "validation", "global", "mean",
+        column="validation_global_accuracy",
+    ),
+    _accuracy(
+        "benign_accuracy", "cluster accuracy %, over benign clients where others are malicious", "attack",
+        "benign_accuracy", "mean", measure="benign",
+    ),
+    _bytes("down_bytes", "from the server to all clients", column="down_bytes", in_all=True, header="down"),
+    _bytes("up_bytes", "from all clients to the server", column="up_bytes", in_all=True, header="up"),
+    _bytes("signature_bytes", "what the signatures took of both", header="signatures"),
+    Metric(
+        key="seconds", about="of training, evaluation and clustering", column="seconds", in_all=True,
+        source=("seconds", "total"), digits="seconds", better=DOWN, group="seconds", header="total",
+    ),
+    _seconds("clustering"),
+    _seconds("training"),
+    _seconds("evaluation"),
+    Metric(
+        key="epsilon", about="epsilon of all that clients released; infinite where a release had no noise",
+        column="epsilon", source=("privacy", "epsilon"), digits="epsilon", better=DOWN, title="privacy spent", axis="ε",
+        limits=(0, None), panels=("privacy",), measure="epsilon",
+    ),
+    Metric(
+        key="noised_epsilon", about="epsilon of the releases that have noise, whatever the others cost",
+        source=("privacy", "noised_epsilon"), digits="epsilon", better=DOWN, measure="noised_epsilon",
+        compared="epsilon, noised releases",
+    ),
+    Metric(
+        key="clustering_error", about="clients wrongly joined or parted, mean over the rounds",
+        column="clustering_error", over_rounds="mean", better=DOWN, title="clustering error", axis="wrongly joined or parted clients",
+        limits=(0, None), measure="clustering_error", compared="clustering error",
+    ),
+    Metric(
+        key="clustering_error_over_rounds", about="its deviation over the rounds", column="clustering_error",
+        over_rounds="std", better=DOWN,
+    ),
+    Metric(
+        key="known_ari", about="adjusted Rand index of the clients that took part in a round", column="known_ari",
+        source=("clusters", "known_ari"), digits=3, better=UP, limits=(None, 1),
+    ),
+    _count("known_clients", "number of clients that took part in a round"),
+    _count(
+        "known_clusters", "number of clusters of the clients that took part in a round",
+        title="clusters of known clients", axis="number of clusters", panels=("merging",), measure="known_clusters",
+        compared="clusters, took part",
+    ),
+    _count("merges", "how often two clusters were merged in the round"),
+    Metric(
+        key="objective", about="what StoCFL minimises, Eq. 2", column="objective", better=DOWN,
+        title="clustering objective", axis="sum of cosines of all pairs", panels=("merging",),
+    ),
+    Metric(key="mean_cosine", about="of all pairs of clusters", column="mean_cosine", digits=3, better=DOWN),
+    _count("change_flags", "clients whose data have changed, as they say"),
+    _count("formed_anew", "whether clusters were formed anew in the round"),
+    _count("newcomers", "how many have joined", column="", source=("newcomers",)),
+    _count("clusters_founded", "clusters that newcomers founded", column="", source=("clusters", "founded")),
+)  # fmt: skip
+BY_KEY = {each.key: each for each in METRICS}
+BY_MEASURE = {each.measure: each for each in METRICS if each.measure}
+OF_ROUNDS = {each.column: each for each in reversed(METRICS) if each.column}  # by column; the first where two have it
+COLUMNS = (ROUND, *(each.column for each in METRICS if each.in_all))  # of every rounds.csv
+OPTIONAL_COLUMNS = tuple(column for column in OF_ROUNDS if column not in COLUMNS)
+
+
+def find(column: str) -> Metric:
+    """Returns the metric of a column of rounds.csv.
+
+    Raises:
+      UserError: If no metric of a round has this name.
+    """
+    if column not in OF_ROUNDS:
+        raise unknown("metric of a round", column, OF_ROUNDS)
+    return OF_ROUNDS[column]
+
+
+def of_panel(figure: str) -> tuple[Metric, ...]:
+    """Returns the metrics that a figure over the rounds draws, a panel each."""
+    return tuple(each for each in METRICS if figure in each.panels)
