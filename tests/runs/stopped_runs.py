@@ -3,8 +3,8 @@
 import pytest
 
 from tffcl.errors import UserError
-from tffcl.lab.tasks import resolve
 from tffcl.lab.batches.run import run
+from tffcl.lab.tasks import resolve
 
 NEWEST = "checkpoints/round_000003.npz"
 SETTINGS = {

@@ -10,8 +10,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function.atomic_function import RUNTIME_FUNCTION_REFS
 
 import tffcl
-from tffcl.lab.datasets.federated import load_federated
 from tffcl.errors import UserError
+from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.tasks import build, resolve
 from tffcl.lab.tasks.populations import build_population
 from tffcl.runs.evaluator import Evaluator, _build_predict_here

@@ -10,11 +10,11 @@ import pytest
 import tffcl
 from tests.runs.finished_runs import check_files_agree, check_first_client, check_resume, rows_of
 from tests.runs.test_flt_runs import FLT
-from tffcl.lab.cli.main import main
 from tffcl.clients import sampling
 from tffcl.errors import UserError
-from tffcl.lab.tasks import build, resolve
 from tffcl.lab.batches import newcomers
+from tffcl.lab.cli.main import main
+from tffcl.lab.tasks import build, resolve
 from tffcl.lab.tasks.populations import build_populations, drifting
 from tffcl.runs.population_changes import Stages
 

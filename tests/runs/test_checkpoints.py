@@ -1,7 +1,6 @@
 """States as arrays in a file and back, for every state of the catalog; damaged and foreign files."""
 
 import dataclasses
-import importlib
 import json
 import types
 import typing
@@ -21,7 +20,7 @@ from tffcl.errors import OVERWRITE, UserError
 from tffcl.registry import ALGORITHMS
 from tffcl.runs import checkpoints as checkpoints_module
 from tffcl.runs import state_arrays
-from tffcl.runs.checkpoints import Checkpoints, PROGRESS_KEYS
+from tffcl.runs.checkpoints import PROGRESS_KEYS, Checkpoints
 
 PROGRESS = {key: np.arange(3) for key in PROGRESS_KEYS}
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.runs.finished_runs import check_files_agree, check_first_client, check_resume, rows_of
-from tffcl.lab.cli.main import main
 from tffcl.clients.client_examples import as_examples
 from tffcl.clients.population import population_of
 from tffcl.errors import UserError
-from tffcl.lab.tasks import resolve
 from tffcl.lab.batches import newcomers
+from tffcl.lab.cli.main import main
+from tffcl.lab.tasks import resolve
 from tffcl.runs.summary import clustering_error, truly_related
 
 # FLIS (HC) clusters once, as PACFL does, whose runs are in test_run.

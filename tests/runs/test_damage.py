@@ -15,12 +15,12 @@ import tffcl
 from tests.runs.finished_runs import rows_of
 from tests.runs.stopped_runs import NEWEST, assert_same_result, go, refused, resolved
 from tffcl.errors import UserError
-from tffcl.lab.batches.run_time_estimate import ended
 from tffcl.lab.batches.run import run
+from tffcl.lab.batches.run_time_estimate import ended
 from tffcl.lab.tasks.export_run import export_run
-from tffcl.runs.run_files import read_run
-from tffcl.runs.run_directory import RunDirectory
 from tffcl.runs.round_metrics import Metrics
+from tffcl.runs.run_directory import RunDirectory
+from tffcl.runs.run_files import read_run
 
 # --- What a resumed run finds, and survives ---
 

@@ -13,10 +13,10 @@ import pytest
 import tffcl
 from tests.runs.finished_runs import rows_of
 from tests.runs.stopped_runs import NEWEST, assert_same_result, go, refused, resolved
-from tffcl.lab.cli.main import main
 from tffcl.errors import UserError
-from tffcl.lab.tasks import build
 from tffcl.lab.batches.run import run
+from tffcl.lab.cli.main import main
+from tffcl.lab.tasks import build
 from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.history import ClusterHistory

@@ -15,20 +15,17 @@ from tests.lab.tasks.own.my_methods import Histograms
 from tests.oracles.privacy import epsilon_of_gaussian
 from tests.short_runs import TRAINING
 from tffcl.algorithms.clove import build_clove
-from tffcl.algorithms.parameters import CLoVEParameters
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.composed import build_composed
-from tffcl.algorithms.parameters import ComposedParameters
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca
-from tffcl.algorithms.parameters import IFCAParameters
-from tffcl.algorithms.parameters import PACFLParameters
+from tffcl.algorithms.parameters import CLoVEParameters, ComposedParameters, IFCAParameters, PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
-from tffcl.registry import TRAININGS
 from tffcl.clients import sampling
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
+from tffcl.registry import TRAININGS
 from tffcl.rounds import privacy_releases as releases
 from tffcl.rounds.privacy_releases import Release
 from tffcl.runs.interrupts import Interrupted

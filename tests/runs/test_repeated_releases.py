@@ -17,7 +17,7 @@ from tffcl.algorithms.presets import build_pacfl
 from tffcl.errors import OVERWRITE, UserError
 from tffcl.rounds import simulation
 from tffcl.rounds.privacy_releases import Release
-from tffcl.runs.privacy import BudgetSpent, Ledger, NOTHING, PrivacySettings
+from tffcl.runs.privacy import NOTHING, BudgetSpent, Ledger, PrivacySettings
 
 SETTINGS = PrivacySettings(delta=1e-3)
 ROUND, SIGNATURES = Release("a round", 2.0, 3, 5), Release("the signatures", 4.0, 5, 5, once=True)

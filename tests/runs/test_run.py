@@ -15,10 +15,10 @@ import pytest
 
 import tffcl
 from tffcl import runtime
-from tffcl.lab.cli.main import main
 from tffcl.clients import sampling
 from tffcl.errors import UserError
 from tffcl.lab.batches import compare
+from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import build, resolve
 from tffcl.lab.tasks.populations import build_population
 from tffcl.runs.evaluator import Evaluator

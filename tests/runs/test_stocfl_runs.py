@@ -10,9 +10,9 @@ import pytest
 
 import tffcl
 from tests.runs.finished_runs import check_files_agree, check_newcomers_and_models, check_resume, rows_of
+from tffcl.lab.batches import similarity
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
-from tffcl.lab.batches import similarity
 from tffcl.runs.checkpoints import Checkpoints
 
 METHODS = {"stocfl": {"threshold": 0.3}, "fedprox": {"proximal_weight": 0.1}, "ditto": {"proximal_weight": 0.1}}

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tffcl.clients.client_state import write_arrays
-from tffcl.clients.client_state import KeptStore
+from tffcl.clients.client_state import KeptStore, write_arrays
 from tffcl.errors import OVERWRITE, RESUME, UserError, tell
 from tffcl.regular_files import make_directory, opened, replacing
 from tffcl.runs import state_arrays

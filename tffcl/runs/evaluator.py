@@ -15,9 +15,9 @@ from tffcl.client_work.evaluation import FEW, build_predict
 from tffcl.clients.client_examples import PooledTests
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
-from tffcl.trace_cache import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import session_function
+from tffcl.trace_cache import built_once
 
 _IMAGES_AT_A_TIME, _FEW_IMAGES = 5000, FEW
 

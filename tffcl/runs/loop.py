@@ -15,13 +15,13 @@ from tffcl.errors import Diverged, UserError
 from tffcl.rounds import privacy_releases
 from tffcl.runs import accuracies, method_checks, summary
 from tffcl.runs.checkpoints import Checkpoints
-from tffcl.runs.summary import clustering_error
 from tffcl.runs.history import ClusterHistory
 from tffcl.runs.interrupts import Interrupts, stopped
-from tffcl.runs.privacy import BudgetSpent, Ledger, NOTHING
+from tffcl.runs.population_changes import Stage, Stages
+from tffcl.runs.privacy import NOTHING, BudgetSpent, Ledger
 from tffcl.runs.progress import show
 from tffcl.runs.round_metrics import Metrics
-from tffcl.runs.population_changes import Stage, Stages
+from tffcl.runs.summary import clustering_error
 from tffcl.validation import Count, Parameters, Whole, one_of
 
 CLUSTERING, TRAINING, EVALUATION = range(3)  # places in progress["seconds"]

@@ -14,13 +14,13 @@ from tffcl.arrays import as_array, check_finite
 from tffcl.client_work.evaluation import build_predict, build_probabilities
 from tffcl.clients.example_types import as_type
 from tffcl.clients.population import Population, index_of
+from tffcl.display import Shown, percent
 from tffcl.errors import UserError
-from tffcl.trace_cache import built_once
 from tffcl.models.flat import FlatModel
 from tffcl.models.foreign import keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.runs.evaluator import not_taken
-from tffcl.display import Shown, percent
+from tffcl.trace_cache import built_once
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

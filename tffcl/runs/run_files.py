@@ -14,7 +14,17 @@ from tffcl.errors import UserError, printable
 from tffcl.json_files import read_toml
 from tffcl.regular_files import opened
 from tffcl.runs import metrics
-from tffcl.runs.run_directory import CLIENTS, CLUSTERING, CONFIG, HISTORY, REPRESENTATIONS, SAMPLES, SPLITS, SUMMARY, RunDirectory
+from tffcl.runs.run_directory import (
+    CLIENTS,
+    CLUSTERING,
+    CONFIG,
+    HISTORY,
+    REPRESENTATIONS,
+    SAMPLES,
+    SPLITS,
+    SUMMARY,
+    RunDirectory,
+)
 
 CLIENT_COLUMNS = (
     "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",

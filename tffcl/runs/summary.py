@@ -5,17 +5,18 @@ import io
 import pathlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
 from tffcl.algorithms.method import Views, nowhere_note
 from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering.projection import project_directions
-from tffcl.regular_files import replacing, write_text
 from tffcl.csv_files import text_cell
+from tffcl.regular_files import replacing, write_text
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runs.run_directory import CLIENTS, CLUSTERING, REPRESENTATIONS, SPLITS
-
 
 _MOST_MAPPED = 2000
 

@@ -19,17 +19,17 @@ from tffcl.models.foreign import check_start
 from tffcl.runs import fingerprint, method_checks, resource_checks
 from tffcl.runs.checkpoints import Checkpoints, unwritten
 from tffcl.runs.evaluator import check_tokens
-from tffcl.runs.write_results import finish
 from tffcl.runs.history import ClusterHistory
 from tffcl.runs.interrupts import Interrupts, stopped, watch_for_interrupts
-from tffcl.runs.loop import Job, Protocol, first_state, no_progress, run_rounds
 from tffcl.runs.lock import locked
+from tffcl.runs.loop import Job, Protocol, first_state, no_progress, run_rounds
+from tffcl.runs.population_changes import Stages
 from tffcl.runs.privacy import Ledger, PrivacySettings, warn_of_delta
 from tffcl.runs.progress import go_on_from, progress_bar, say_once, show_clients
 from tffcl.runs.result import Result
 from tffcl.runs.round_metrics import Metrics
 from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, KEPT, LEDGER, RunDirectory
-from tffcl.runs.population_changes import Stages
+from tffcl.runs.write_results import finish
 from tffcl.runtime import RemoteWorkers, remote_workers
 from tffcl.runtime.memory import parse_bytes
 from tffcl.validation import Count, check_kind, check_value

@@ -2,13 +2,15 @@
 
 import dataclasses
 import pathlib
+
 import numpy as np
+
 from tffcl.clients import sampling
+from tffcl.clients.population import Population
+from tffcl.regular_files import replacing
 from tffcl.runs import resource_checks, run_notes, summary
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.result import Result, Trained
-from tffcl.clients.population import Population
-from tffcl.regular_files import replacing
 from tffcl.runs.run_directory import SAMPLES, RunDirectory
 
 
