@@ -1,6 +1,5 @@
 """FLT's flags of change: raised by clients, counted by the server, answered by new clusters."""
 
-import json
 
 import numpy as np
 import pytest
@@ -10,9 +9,7 @@ from tests.short_runs import TRAINING, cohort_of, split
 from tffcl.algorithms.flt import build_flt
 from tffcl.algorithms.parameters import FLTParameters
 from tffcl.clients.population import Population
-from tffcl.clustering.reclustering import ChangeFlags, Triggers
 from tffcl.errors import UserError
-from tffcl.runs import state_arrays
 
 EVERYONE = np.arange(9)
 
@@ -103,15 +100,6 @@ def test_a_formation_that_is_due_in_a_round_of_nobody_comes_in_the_next(tff_work
         anew.append(metrics.scalars["formed_anew"])
     assert anew == [0, 1, 1, 0, 1] and state.flags.formed_in == 9
 
-
-def test_flags_of_an_earlier_version_do_not_say_when_clusters_were_formed():
-    flags = ChangeFlags.none(np.zeros(3, np.int32))
-    arrays, _ = state_arrays.pack({"flags": flags})
-    described = json.loads(str(arrays["structure"]))
-    del described["flags"]["fields"]["formed_in"]
-    old = state_arrays.unpack({**arrays, "structure": json.dumps(described)}, {"flags": ChangeFlags})["flags"]
-    assert old.formed_in is None and state_arrays.unpack(arrays, {"flags": ChangeFlags})["flags"].formed_in == 0
-    assert [Triggers(period=4).due(0, number, old.formed_in) for number in (7, 8, 9)] == [False, True, False]
 
 
 def test_newcomers_are_flags_too_and_are_part_of_the_new_clusters(tff_worker, model, encoder, grouped):

@@ -235,16 +235,3 @@ def test_newcomers_need_no_entry(digits):
         assert rows.tolist() == [0, 0, 1, 0]
         np.testing.assert_array_equal(models, [model.initial, mine])
         np.testing.assert_array_equal(models[0], state.models[0])
-
-
-def test_a_file_of_another_value_is_told(run):
-    """Whole, of the right shape and under the right name, as after the directories of two runs were mixed up."""
-    with run.process(0) as store:
-        run.save(2, KeptStates(value(0)).updated([1, 2], [value(1), value(2)]), store)
-        first, second = sorted((run.out / "kept").iterdir())
-        first.write_bytes(second.read_bytes())
-    with run.process(0):
-        kept = run.load(2)
-        assert numbers(kept, [2]) == [2]
-        with pytest.raises(UserError, match="what client 1 kept, cannot be read .it is not what this run wrote"):
-            numbers(kept, [1])

@@ -16,9 +16,9 @@ SECONDS = 30  # after which a command counts as timed out
 # When an acceptance is right; every other one is silent.
 ALLOWED = {
     "same": "what was read is what the undamaged input says: the damage lies in bytes that carry nothing",
-    "as written": "a text without a checksum says another allowed value, and what was read is that value and no other",
+    "as written": "a file without a checksum says another allowed value, and what was read is that value and no other",
     "untouched": "what is no file was not asked for, or a new file took its place; what a link leads to is as it was",
-    "forged": "who forges a result and its checksum is no accident; no control character nor tag of it reaches terminal or page",
+    "forged": "who forges a result is no accident; no control character nor tag of it reaches terminal or page",
     "an earlier round": "nothing tells that a stopped run had a newer checkpoint than the one that is there, which was read whole",
 }
 

@@ -184,6 +184,22 @@ def test_a_large_array_is_written_once_and_kept_as_long_as_a_checkpoint_names_it
     assert_same(checkpoints.load_newest(ClusteredState, 3)[1], state([1, 3]))
 
 
+def test_nothing_is_removed_while_a_checkpoint_cannot_be_read(tmp_path, small_files):
+    def state(number):
+        return ClusteredState(np.arange(3, dtype=np.int32), np.zeros(3, np.int32), np.full([3, 5], number, np.float32), ())
+
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(0, state(0), PROGRESS)
+    file = tmp_path / "round_000000.npz"
+    whole = file.read_bytes()
+    file.write_bytes(b"")  # for a moment
+    checkpoints.save(1, state(1), PROGRESS)
+    file.write_bytes(whole)
+    assert_same(checkpoints.load(0, ClusteredState)[0], state(0))
+    checkpoints.save(2, state(2), PROGRESS)
+    assert checkpoints.rounds() == [1, 2] and len(list(tmp_path.glob("*.npy"))) == 2
+
+
 def test_the_matrix_of_a_run_is_written_once(model, population, tmp_path, small_files):
     """Of PACFL, stopped and resumed; the models of clusters, which move, have a file for each checkpoint that is kept."""
 
@@ -289,7 +305,7 @@ def test_a_checkpoint_of_another_method_or_version(saved):
     from tffcl.algorithms.one_shot import OneShotState
 
     checkpoints, file, _ = saved
-    assert "merges, models, proximity" in refused(checkpoints, OneShotState)
+    assert "merges, models, notes, proximity" in refused(checkpoints, OneShotState)
     with np.load(file) as whole:
         arrays = dict(whole)
     described = json.loads(str(arrays["structure"]))

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import squareform
 
 import tffcl
 from tests.runs.finished_runs import check_files_agree, check_newcomers_and_models, check_resume
@@ -54,7 +55,7 @@ def test_the_report_shows_relations_and_centres(finished):
     assert {"relatedness", "centres"} <= shown if name.startswith("flt") else "relatedness" not in shown
     if name.startswith("flt"):
         with np.load(out / "clustering.npz") as saved:
-            assert saved["relatedness"].shape == saved["proximity"].shape == (36, 36)
+            assert saved["relatedness"].shape == squareform(saved["proximity"]).shape == (36, 36)
 
 
 def test_similarity_by_embeddings_is_what_a_run_starts_from(kept, tmp_path):
@@ -71,7 +72,8 @@ def test_similarity_by_embeddings_is_what_a_run_starts_from(kept, tmp_path):
         )
         tffcl.run(resolved_again, tmp_path / "run", data_dir=kept, show_progress=False)
         with np.load(tmp_path / "run" / "clustering.npz") as clustering:
-            for key in ("proximity", "labels", "merges", "threshold"):
+            np.testing.assert_array_equal(found["proximity"], squareform(clustering["proximity"]))
+            for key in ("labels", "merges", "threshold"):
                 np.testing.assert_array_equal(found[key], clustering[key])
     assert (shown / "dendrogram.png").stat().st_size > 10_000 and (shown / "umap.png").stat().st_size > 5_000
 

@@ -9,6 +9,7 @@ import types
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import squareform
 
 import tffcl
 from tests.runs.finished_runs import check_files_agree, rows_of, unfinished_copy
@@ -345,7 +346,7 @@ def test_a_metric_without_merges_and_a_threshold(model, population, tmp_path):
     method = Means(model, {"metric": lambda count: MetricView(distances[:count, :count], "steps", "distance on a line")})
     train(method, population, tmp_path / "run", rounds=1)
     with np.load(tmp_path / "run" / "clustering.npz", allow_pickle=False) as saved:
-        np.testing.assert_array_equal(saved["proximity"], distances)
+        np.testing.assert_array_equal(saved["proximity"], squareform(distances))  # the upper triangle
         assert saved["labels"].tolist() == [0, 1] * 3 and (saved["unit"], saved["measure"]) == ("steps", "distance on a line")
         assert not {"merges", "threshold"} & set(saved.files) and str(saved["suggestion"]) == ""
     page = tffcl.write_report(tmp_path / "run")

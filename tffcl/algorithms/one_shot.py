@@ -213,9 +213,9 @@ class OneShotState(ClusteredState):
     proximity: np.ndarray | None = None
     merges: np.ndarray | None = None
     threshold: np.ndarray | None = None
-    notes: tuple[str, ...] = dataclasses.field(default=(), metadata={"may_lack": True})
-    chance: Chance | None = dataclasses.field(default=None, metadata={"may_lack": True})
-    examples: np.ndarray | None = dataclasses.field(default=None, metadata={"may_lack": True})
+    notes: tuple[str, ...] = ()
+    chance: Chance | None = None
+    examples: np.ndarray | None = None
 
     def facts(self):
         """How many clients share how many models, and what was found of them."""

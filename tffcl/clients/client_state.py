@@ -9,7 +9,6 @@ import itertools
 import pathlib
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -53,21 +52,20 @@ class KeptStore:
         return [tuple(map(int, path.name.split(".")[:2])) for path in self.directory.glob("*.*.npz")]
 
     def write(self, client: int, value) -> tuple[int, int]:
-        """Writes a value; returns its version and its checksum."""
+        """Writes a value; returns its version."""
         version = next(self._versions)
         self.directory.mkdir(parents=True, exist_ok=True)
         leaves = {f"arr_{place}": leaf for place, leaf in enumerate(tf.nest.flatten(value))}
         write_arrays(self._path(client, version), leaves)
-        return version, _checksum(value)
+        return version
 
-    def read(self, client: int, version: int, like, check: int | None = None):
+    def read(self, client: int, version: int, like):
         """Reads a value of the structure, shapes and types of `like`.
 
         Args:
           client: Whose.
           version: Which.
           like: Another value of the same kind.
-          check: Its checksum, where it is known.
 
         Raises:
           UserError: If the file is missing or damaged, or is another one of the same name.
@@ -78,8 +76,6 @@ class KeptStore:
                 leaves = [saved[f"arr_{place}"] for place in range(len(saved.files))]
             found = tf.nest.pack_sequence_as(like, leaves)
             tf.nest.map_structure(_check_alike, found, like)
-            if check not in (None, _checksum(found)):
-                raise ValueError("it is not what this run wrote")
             return found
         except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
             raise UserError(f"{path}, what client {client} kept, cannot be read ({str(error).splitlines()[0]})") from None
@@ -95,13 +91,6 @@ class KeptStore:
         return self.directory / f"{client}.{version}.npz"
 
 
-def _checksum(value) -> int:
-    found = 0
-    for leaf in tf.nest.flatten(value):
-        found = zlib.crc32(np.ascontiguousarray(leaf), found)
-    return found
-
-
 def _check_alike(found: np.ndarray, like: np.ndarray):
     # A header that says fewer rows than there are leaves bytes unread, and their checksum unchecked.
     if (found.shape, found.dtype) != (like.shape, like.dtype):
@@ -110,11 +99,10 @@ def _check_alike(found: np.ndarray, like: np.ndarray):
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """A kept value: in memory, on disk, or both. `version` and `check`, its checksum, are None until it is on disk."""
+    """A kept value: in memory, on disk, or both. `version` is None until it is on disk."""
 
     value: object = None
     version: int | None = None
-    check: int | None = None
 
 
 class KeptStates:
@@ -158,7 +146,7 @@ class KeptStates:
         entry = self._entries.get(client)
         if entry is None:
             return self.initial
-        return self._store.read(client, entry.version, self.initial, entry.check) if entry.value is None else entry.value
+        return self._store.read(client, entry.version, self.initial) if entry.value is None else entry.value
 
     def updated(self, client_ids, values: Sequence) -> "KeptStates":
         """Returns the same with new values of some clients."""
@@ -172,31 +160,26 @@ class KeptStates:
                 in_memory += self._bytes_each * (was is None or was.value is None)
                 entries[client] = _Entry(tf.nest.map_structure(np.asarray, value))
             else:
-                entries[client] = _Entry(None, *self._store.write(client, value))
+                entries[client] = _Entry(None, self._store.write(client, value))
         return KeptStates(self.initial, entries, self._store)
 
-    def saved(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def saved(self) -> tuple[np.ndarray, np.ndarray]:
         """Writes what is in memory only.
 
         Returns:
-          What a checkpoint names: clients `int32 [M]`, versions `int64 [M]` and checksums `int64 [M]`, -1 where there is none
-          (of runs of earlier versions).
+          What a checkpoint names: clients `int32 [M]` and versions `int64 [M]`.
         """
         for client, entry in self._entries.items():
             if entry.version is None:
-                self._entries[client] = _Entry(entry.value, *self._store.write(client, entry.value))
+                self._entries[client] = _Entry(entry.value, self._store.write(client, entry.value))
         clients = sorted(self._entries)
-        entries = [self._entries[client] for client in clients]
-        checks = [-1 if entry.check is None else entry.check for entry in entries]
-        versions = [entry.version for entry in entries]
-        return np.array(clients, np.int32), np.array(versions, np.int64), np.array(checks, np.int64)
+        return np.array(clients, np.int32), np.array([self._entries[client].version for client in clients], np.int64)
 
     @classmethod
-    def loaded(cls, clients: np.ndarray, versions: np.ndarray, initial, checks: np.ndarray | None = None) -> "KeptStates":
+    def loaded(cls, clients: np.ndarray, versions: np.ndarray, initial) -> "KeptStates":
         """The inverse of `saved`, in the simulation's store; values are read when they are asked for."""
-        checks = [-1] * len(clients) if checks is None else checks.tolist()
-        named = zip(clients.tolist(), versions.tolist(), checks, strict=True)
-        return cls(initial, {client: _Entry(None, version, None if check < 0 else check) for client, version, check in named})
+        named = zip(clients.tolist(), versions.tolist(), strict=True)
+        return cls(initial, {client: _Entry(None, version) for client, version in named})
 
 
 class KeptValues(Sequence):

@@ -21,7 +21,7 @@ class Triggers:
     def __bool__(self) -> bool:
         return self.flags is not None or self.period is not None
 
-    def due(self, standing: int, round_number: int, formed_in: int | None) -> bool:
+    def due(self, standing: int, round_number: int, formed_in: int) -> bool:
         """Says whether clusters are formed anew after a round in which so many flags stand.
 
         Args:
@@ -29,9 +29,8 @@ class Triggers:
           round_number: The round.
           formed_in: See `ChangeFlags`.
         """
-        since = round_number - 1 if formed_in is None else formed_in
         enough = self.flags is not None and standing > self.flags
-        return enough or (self.period is not None and round_number // self.period > since // self.period)
+        return enough or (self.period is not None and round_number // self.period > formed_in // self.period)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -43,14 +42,14 @@ class ChangeFlags:
       flagged_in: The round in which the flag was last raised; 0: never.
       moved_in: The round in which the client last changed its cluster; 0: never.
       signed_version: Of which version of its data the client's signature is.
-      formed_in: `int32 []`, the round in which clusters were last formed; 0: before the first; None: a checkpoint does not say.
+      formed_in: `int32 []`, the round in which clusters were last formed; 0: before the first.
     """
 
     raised: np.ndarray
     flagged_in: np.ndarray
     moved_in: np.ndarray
     signed_version: np.ndarray
-    formed_in: np.ndarray | None = dataclasses.field(default=None, metadata={"may_lack": True})
+    formed_in: np.ndarray
 
     @classmethod
     def none(cls, versions: np.ndarray, formed_in: int = 0) -> "ChangeFlags":

@@ -110,6 +110,8 @@ class Checkpoints:
         for old in self.rounds()[: -self._keep]:
             self._path(old).unlink()
         named = [self._named_by(number) for number in self.rounds()]
+        if None in named:  # a disk that does not answer now may tomorrow
+            return
         if self._store is not None and self._store.files():
             self._store.remove_all_but(pair for kept, _ in named for pair in kept)
         wanted = {file for _, large in named for file in large}
@@ -189,14 +191,13 @@ class Checkpoints:
     def _path(self, round_number: int) -> pathlib.Path:
         return self._directory / f"round_{round_number:06}.npz"
 
-    def _named_by(self, round_number: int) -> tuple[list[tuple[int, int]], list[str]]:
-        """The kept versions and the files of large arrays that a checkpoint names; none for a damaged one, which cannot be loaded
-        anyway."""
+    def _named_by(self, round_number: int) -> tuple[list[tuple[int, int]], list[str]] | None:
+        """The kept versions and the files of large arrays that a checkpoint names; None where it cannot be read."""
         try:
             with opened(self._path(round_number)) as file, np.load(file, allow_pickle=False) as saved:
                 return [tuple(pair) for pair in saved[_KEPT].tolist()], [*self._large_in(saved).values()]
         except Exception:  # as in `load`
-            return [], []
+            return None
 
 
 def _digest(array: np.ndarray) -> str:

@@ -261,9 +261,8 @@ def _kind_of(release: Release) -> _Kind:
 
 
 def _counts_in(entries: np.ndarray) -> dict[_Kind, _Count]:
-    """The inverse of `_array_of`; files of earlier versions have fewer columns."""
-    columns = NOTHING.shape[1]
-    rows = [[*row, *(columns - len(row)) * [0.0]] for row in np.asarray(entries, np.float64).tolist()]
+    """The inverse of `_array_of`."""
+    rows = np.asarray(entries, np.float64).reshape(-1, NOTHING.shape[1]).tolist()
     return {_Kind(*row[:4], row[5]): _Count(int(row[4]), int(row[6]), bool(row[7])) for row in rows}
 
 

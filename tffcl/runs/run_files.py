@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from scipy.spatial.distance import squareform
 
 from tffcl import csv_files
 from tffcl.display import Shown, percent
@@ -389,8 +390,10 @@ def _text(array: np.ndarray) -> str:
 
 def clustering_of(arrays: Mapping[str, np.ndarray]) -> Clustering:
     """Makes Clustering of the arrays of `clustering.npz`."""
-    client_ids = arrays["client_ids"].astype(str)
+    client_ids, proximity = arrays["client_ids"].astype(str), arrays["proximity"]
     count = len(client_ids)
+    if proximity.shape == (count * (count - 1) // 2,):
+        proximity = squareform(proximity)
     merges = arrays.get("merges")
     # A threshold graph groups without a tree; such a method writes an empty linkage matrix, or none.
     if merges is not None and merges.size == 0 and count > 1:
@@ -399,14 +402,15 @@ def clustering_of(arrays: Mapping[str, np.ndarray]) -> Clustering:
     sizes = arrays["points"].shape[1:2] if "points" in arrays else ()  # how many centres a client may have
     shapes |= {name: shape for name, shape in (("relatedness", (count, count)), ("mask", (count, *sizes))) if name in arrays}
     for name, shape in shapes.items():
-        if arrays[name].shape != shape:
-            raise ValueError(f"{name} is {arrays[name].shape}, for {count} clients it must be {shape}")
+        found = (proximity if name == "proximity" else arrays[name]).shape
+        if found != shape:
+            raise ValueError(f"{name} is {found}, for {count} clients it must be {shape}")
     if merges is not None:
         _check_merges(merges, count)
     threshold = float(arrays["threshold"]) if "threshold" in arrays else math.nan
     return Clustering(
         client_ids=client_ids,
-        proximity=arrays["proximity"].astype(np.float64),
+        proximity=proximity.astype(np.float64),
         unit=_text(arrays["unit"]),
         merges=None if merges is None else merges.astype(np.float64),
         threshold=threshold if math.isfinite(threshold) else None,

@@ -43,10 +43,10 @@ def _packed(value, place: str, arrays: dict, named: list, with_kept: bool):
     if value is None or isinstance(value, str | bool):
         return {"plain": value}
     if isinstance(value, KeptStates):
-        nobody = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64)
-        clients, versions, checks = value.saved() if with_kept else nobody
+        nobody = np.zeros(0, np.int32), np.zeros(0, np.int64)
+        clients, versions = value.saved() if with_kept else nobody
         named += zip(clients.tolist(), versions.tolist(), strict=True)
-        parts = {"clients": clients, "versions": versions, "initial": value.initial, "checks": checks}
+        parts = {"clients": clients, "versions": versions, "initial": value.initial}
         return {"kept": [inner(name, each) for name, each in parts.items()]}
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
@@ -68,8 +68,7 @@ def unpack(arrays: Mapping[str, np.ndarray], kinds: Mapping[str, type]) -> dict:
 
     Args:
       arrays: What `pack` gave, or the open file of it.
-      kinds: The dataclasses that values are of, by name. A field whose metadata say `may_lack` has its default where none was
-        packed: one that files of earlier versions do not have.
+      kinds: The dataclasses that values are of, by name.
 
     Raises:
       ValueError: If a dataclass has other fields than were packed.
@@ -101,7 +100,7 @@ def _dataclass(content: Mapping, arrays: Mapping, kind):
     kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     found = next((each for each in kinds if dataclasses.is_dataclass(each)), None)
     fields = [] if found is None else dataclasses.fields(found)
-    wanted = [field.name for field in fields if field.name in content or not field.metadata.get("may_lack")]
+    wanted = [field.name for field in fields]
     if sorted(wanted) != sorted(content):
         expected = ", ".join(sorted(wanted)) or "no such values"
         raise ValueError(f"it holds {', '.join(sorted(content))}; {expected} are expected")

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from scipy.spatial.distance import squareform
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from tffcl.algorithms.method import Views, nowhere_note
@@ -264,7 +265,8 @@ def write_splits(out: pathlib.Path, views: Views):
 def write_clustering(out: pathlib.Path, views: Views, population: Population):
     """Writes clustering.npz for methods with a metric: matrix, merges, threshold, labels, and what they mean.
 
-    Where clients are related by a map of their centres: relatedness and map too.
+    Of a matrix that is symmetric and zero on the diagonal there is the upper triangle alone, as SciPy's `squareform` has it. Where
+    clients are related by a map of their centres: relatedness and map too.
     """
     metric = views.metric
     more = {} if views.relatedness is None else {"relatedness": views.relatedness}
@@ -284,7 +286,7 @@ def write_clustering(out: pathlib.Path, views: Views, population: Population):
         np.savez_compressed(
             file,
             client_ids=population.shown_ids,
-            proximity=metric.proximity,
+            proximity=_condensed(metric.proximity),
             labels=views.clusters,
             suggestion=suggestion,
             unit=metric.unit,
@@ -292,6 +294,11 @@ def write_clustering(out: pathlib.Path, views: Views, population: Population):
             linkage=metric.linkage,
             **more,
         )
+
+
+def _condensed(matrix: np.ndarray) -> np.ndarray:
+    symmetric = not matrix.diagonal().any() and all(np.array_equal(row, matrix[:, place]) for place, row in enumerate(matrix))
+    return squareform(matrix, checks=False) if symmetric and len(matrix) > 1 else matrix
 
 
 def truly_related(population: Population, client_ids: np.ndarray) -> np.ndarray | None:

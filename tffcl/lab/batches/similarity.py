@@ -148,7 +148,7 @@ def _formed(how: OneShotClustering, population: Population) -> tuple[Formed, tup
 def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None, map_clients: bool = False) -> str:
     """Measures and draws the clients' proximity matrix.
 
-    Writes `proximity.npz` (as clustering.npz of a run), `proximity.png`, `dendrogram.png` and `histogram.png` into `out`.
+    Writes `proximity.npz` (as clustering.npz of a run, but with the whole matrix), `proximity.png`, `dendrogram.png` and `histogram.png` into `out`.
 
     Args:
       config: As in `measure_similarity`.
