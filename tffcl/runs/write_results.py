@@ -1,17 +1,29 @@
-"""The end of a run: its tables, its summary, and what it gives to Python."""
+"""The end of a run: its tables, arrays and summary, and what it gives to Python."""
 
+import csv
 import dataclasses
+import io
 import pathlib
+from collections.abc import Mapping
 
 import numpy as np
+from scipy.spatial.distance import squareform
 
+from tffcl.algorithms.method import Views
 from tffcl.clients import sampling
 from tffcl.clients.population import Population
-from tffcl.regular_files import replacing
-from tffcl.runs import resource_checks, run_notes, summary
+from tffcl.clustering import hierarchical
+from tffcl.clustering.projection import project_directions
+from tffcl.csv_files import text_cell
+from tffcl.regular_files import replacing, write_text
+from tffcl.runs import population_changes, resource_checks, summary
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.result import Result, Trained
-from tffcl.runs.run_directory import SAMPLES, RunDirectory
+from tffcl.runs.run_directory import CLIENTS, CLUSTERING, REPRESENTATIONS, SAMPLES, SPLITS, RunDirectory
+
+_MOST_MAPPED = 2000  # clients on the map of representations
+_MOST_CLUSTERS, _MOST_MEMBERS, _IMAGES = 24, 5, 10  # of samples: clusters, clients of each and images of these
+_SIDES = range(4, 129)  # of images
 
 
 def finish(job, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result:
@@ -26,15 +38,15 @@ def finish(job, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result
     """
     population, views = job.stage.population, job.method.views(state)
     if views.metric is not None:
-        summary.write_clustering(out, views, population)
+        write_clustering(out, views, population)
     if views.representations is not None:
-        summary.write_representations(out, views, population, sampling.stream(about["seed"], "map"))
+        write_representations(out, views, population, sampling.stream(about["seed"], "map"))
     if views.splits is not None:
-        summary.write_splits(out, views)
+        write_splits(out, views)
     write_samples(out, population, np.asarray(views.clusters))
     columns = summary.client_table(population, views, accuracy, job.progress)
-    summary.write_clients(out, columns)
-    told = run_notes.notes(job.stages, about["rounds"], views)
+    write_clients(out, columns)
+    told = population_changes.notes(job.stages, about["rounds"], views)
     cost = job.ledger.summary(job.stopped)
     told += [*_notes_of_waiting(job, about["rounds"]), *privacy_notes(cost), *job.ledger.notes]
     contents = summary.summarize(about, population, views, accuracy, job.progress, told)
@@ -61,8 +73,84 @@ def _notes_of_waiting(job, rounds: int) -> list[str]:
     return [f"{never} of the {len(drawn)} clients that were drawn were in no round asked to train ({why}){whose}"]
 
 
-_MOST_CLUSTERS, _MOST_MEMBERS, _IMAGES = 24, 5, 10
-_SIDES = range(4, 129)
+def write_clients(out: pathlib.Path, columns: Mapping[str, np.ndarray]):
+    """Writes clients.csv, one row for each client; an accuracy or a group that is not there is an empty cell."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    for row in range(len(columns["client_id"])):
+        writer.writerow(["" if column is None else _cell(column[row]) for column in columns.values()])
+    write_text(out / CLIENTS, text.getvalue())
+
+
+def _cell(value):
+    if isinstance(value, str):
+        return text_cell(value)
+    if np.issubdtype(np.asarray(value).dtype, np.floating):
+        return "" if not np.isfinite(value) else f"{value:.6f}"
+    return value
+
+
+def write_representations(out: pathlib.Path, views: Views, population: Population, seed: int):
+    """Writes representations.npz for methods whose clients sent vectors: a map of them, and who they are.
+
+    Of more than 2,000 clients so many are drawn by the seed: more dots tell no more, and the map takes long.
+    """
+    rows = np.arange(len(views.representations))
+    if len(rows) < 4:
+        return
+    if len(rows) > _MOST_MAPPED:
+        rows = np.sort(np.random.default_rng(seed).choice(rows, _MOST_MAPPED, replace=False))
+    known = np.flatnonzero(views.known_or_all)[rows]
+    points = project_directions(views.representations[rows], seed=seed)
+    with replacing(out / REPRESENTATIONS) as file:
+        np.savez_compressed(file, client_ids=population.shown_ids[known], places=known, points=points)
+
+
+def write_splits(out: pathlib.Path, views: Views):
+    """Writes splits.csv for methods whose clusters are split, a row for each split."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([("round", "cluster", "founded"), *np.asarray(views.splits).tolist()])
+    write_text(out / SPLITS, text.getvalue())
+
+
+def write_clustering(out: pathlib.Path, views: Views, population: Population):
+    """Writes clustering.npz for methods with a metric: matrix, merges, threshold, labels, and what they mean.
+
+    Of a matrix that is symmetric and zero on the diagonal there is the upper triangle alone, as SciPy's `squareform` has it. Where
+    clients are related by a map of their centres: relatedness and map too.
+    """
+    metric = views.metric
+    more = {} if views.relatedness is None else {"relatedness": views.relatedness}
+    if views.centre_map is not None:
+        more |= {"points": views.centre_map.points, "mask": views.centre_map.mask}
+    suggestion = ""
+    if metric.merges is not None:
+        more["merges"] = metric.merges
+        dendrogram = hierarchical.Dendrogram(metric.merges, metric.linkage)
+        suggestion = hierarchical.suggest_threshold(dendrogram, unit=metric.tree_unit or metric.unit).reason
+        suggestion = "; ".join(metric.notes) or suggestion
+    if metric.threshold is not None:
+        more["threshold"] = np.float64(metric.threshold)
+    if metric.tree_unit is not None:
+        more["tree_unit"] = metric.tree_unit
+    with replacing(out / CLUSTERING) as file:
+        np.savez_compressed(
+            file,
+            client_ids=population.shown_ids,
+            proximity=_condensed(metric.proximity),
+            labels=views.clusters,
+            suggestion=suggestion,
+            unit=metric.unit,
+            measure=metric.name,
+            linkage=metric.linkage,
+            **more,
+        )
+
+
+def _condensed(matrix: np.ndarray) -> np.ndarray:
+    symmetric = not matrix.diagonal().any() and all(np.array_equal(row, matrix[:, place]) for place, row in enumerate(matrix))
+    return squareform(matrix, checks=False) if symmetric and len(matrix) > 1 else matrix
 
 
 def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarray) -> None:

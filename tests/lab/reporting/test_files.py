@@ -13,7 +13,7 @@ from tffcl.lab.reporting import files
 from tffcl.lab.reporting.report import write_report
 from tffcl.runs import run_files
 from tffcl.runs.run_directory import RunDirectory
-from tffcl.runs.summary import write_clients
+from tffcl.runs.write_results import write_clients
 
 
 def message(path) -> str:
