@@ -128,7 +128,7 @@ ALGORITHMS: Mapping[str, Row] = dict([
             "models held near a global one (2023)",
             takes=("seed", "noise_seed"), clusters=True),
     _method("fedprox", "FedProxParameters", "FedProx: FedAvg whose local training is held near the global model "
-            "(MLSys 2020)", of=_OF_TRAININGS),
+            "(MLSys 2020)", of=_OF_TRAININGS, file="fedavg"),
     _method("fednova", "FedNovaParameters", "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)", of=_OF_TRAININGS,
             refuses=_STEPS),
     _method("scaffold", "ScaffoldParameters", "SCAFFOLD: FedAvg whose local steps are corrected by control variates "
@@ -187,7 +187,7 @@ TRAININGS: Mapping[str, Row] = {
     "sgd": Row("plain SGD (FedAvg's)", "tffcl.algorithms.clustered_training:build_clustered_training"),
     "proximal": Row(
         "held near the cluster's model (FedProx's)",
-        "tffcl.algorithms.fedprox:build_proximal_training",
+        "tffcl.algorithms.fedavg:build_proximal_training",
         f"{_OF_TRAININGS}:FedProxParameters",
     ),
     "fednova": Row(

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from tests.short_runs import COHORTS, TRAINING, models_of, train
 from tffcl.algorithms.ditto import build_ditto
-from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.fedprox import build_fedprox
+from tffcl.algorithms.fedavg import build_fedavg, build_fedprox
 from tffcl.algorithms.solo import build_solo
 from tffcl.algorithms.training_parameters import DittoParameters, FedProxParameters
 from tffcl.client_work.autoencoding import build_steps, start_steps

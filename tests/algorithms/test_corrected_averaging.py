@@ -10,9 +10,8 @@ import tffcl
 from tests.oracles import corrected_averaging as oracle
 from tests.short_runs import COHORTS, TRAINING, assert_close, batch_rows, cohort_of, models_of, train
 from tffcl.algorithms.composed import build_composed
-from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.fedavg import build_fedavg, build_fedprox
 from tffcl.algorithms.fednova import build_fednova
-from tffcl.algorithms.fedprox import build_fedprox
 from tffcl.algorithms.parameters import ComposedParameters
 from tffcl.algorithms.scaffold import build_scaffold
 from tffcl.algorithms.training_parameters import FedNovaParameters, FedProxParameters, ScaffoldParameters

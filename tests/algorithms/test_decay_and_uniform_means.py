@@ -9,9 +9,8 @@ import tffcl
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of
 from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory
 from tffcl.algorithms.ditto import build_ditto
-from tffcl.algorithms.fedavg import build_fedavg
+from tffcl.algorithms.fedavg import build_fedavg, build_fedprox
 from tffcl.algorithms.fednova import build_fednova
-from tffcl.algorithms.fedprox import build_fedprox
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.lg_fedavg import build_lg_fedavg
 from tffcl.algorithms.parameters import IFCAParameters

@@ -9,8 +9,7 @@ import tensorflow_federated as tff
 from tests.algorithms.conftest import PULL
 from tests.short_runs import COHORTS, TRAINING, assert_close, cohort_of, learned_by_tff, models_of, split, train
 from tffcl.algorithms.ditto import build_ditto
-from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.algorithms.fedprox import build_fedprox
+from tffcl.algorithms.fedavg import build_fedavg, build_fedprox
 from tffcl.algorithms.solo import build_solo
 from tffcl.algorithms.training_parameters import DittoParameters, FedProxParameters
 from tffcl.clients.client_state import KeptStates

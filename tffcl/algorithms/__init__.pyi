@@ -7,8 +7,8 @@ from tffcl.algorithms.clustered_training import build_clustered_training as buil
 from tffcl.algorithms.composed import build_composed as build_composed
 from tffcl.algorithms.ditto import build_ditto as build_ditto
 from tffcl.algorithms.fedavg import build_fedavg as build_fedavg
+from tffcl.algorithms.fedavg import build_fedprox as build_fedprox
 from tffcl.algorithms.fednova import build_fednova as build_fednova
-from tffcl.algorithms.fedprox import build_fedprox as build_fedprox
 from tffcl.algorithms.fedsem import build_fedsem as build_fedsem
 from tffcl.algorithms.flis_dc import build_flis_dc as build_flis_dc
 from tffcl.algorithms.flt import build_flt as build_flt

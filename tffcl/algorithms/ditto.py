@@ -6,8 +6,8 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_round, build_engine
-from tffcl.algorithms.fedavg import OneModel
-from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, method_builder
+from tffcl.algorithms.fedavg import OneModel, one_model
+from tffcl.algorithms.method import ClusteredState, Exports, Views
 from tffcl.algorithms.training_parameters import DittoParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_own_work
@@ -73,33 +73,20 @@ def build_personal_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> PersonalTraining:
-    """Builds the engine of Ditto's rounds; arguments as in `build_ditto`."""
+    """Builds Ditto, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
+
+    The global model is trained by FedAvg (the paper's default solver). Each client of a cohort also trains its personal
+    model, on the same batches in the same order, from its last state, at first the initial model; it stays on the device.
+    A client that has not trained yet has no personal model and is assigned the global one. As the method of one model the only row
+    of the state's models is the global one.
+
+    Args:
+      training: Local hyper-parameters, of both models.
+      parameters: λ.
+    """
     proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
     own = {"kind": PersonalTraining, "kept": model.initial, "personal": build_personal_round(model, proximal)}
     return build_engine(model, lambda factory: build_clustered_round(model, training, aggregation=factory), aggregation, **own)
 
 
-@method_builder
-def build_ditto(
-    model: FlatModel,
-    training: LocalTraining,
-    parameters: DittoParameters = DittoParameters(),
-    *,
-    aggregation: tff.aggregators.AggregationFactory | None = None,
-) -> Method:
-    """Builds Ditto.
-
-    The global model is trained by FedAvg (the paper's default solver). Each client of a cohort also trains its personal
-    model, on the same batches in the same order, from its last state, at first the initial model; it stays on the device.
-    A client that has not trained yet has no personal model and is assigned the global one.
-
-    Args:
-      model: What is trained.
-      training: Local hyper-parameters, of both models.
-      parameters: λ.
-      aggregation: Of the global model, see `aggregators.clustered_mean.keyed_factory`.
-
-    Returns:
-      The method. The only row of the state's models is the global model.
-    """
-    return Ditto("ditto", build_personal_training(model, training, parameters, aggregation=aggregation))
+build_ditto = one_model("ditto", build_personal_training, Ditto)

@@ -1,12 +1,16 @@
-"""FedAvg (McMahan et al. 2017, arXiv:1602.05629, Alg. 1): everyone trains one model; the engine with one cluster."""
+"""Everyone trains one model: FedAvg, FedProx, and what makes such a method of any local training."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
+from typing import ParamSpec
 
 import numpy as np
 import tensorflow_federated as tff
 
-from tffcl.algorithms.clustered_training import EngineMethod, build_clustered_training
+from tffcl.algorithms.clustered_training import ClusteredTraining, EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Method, method_builder
+from tffcl.algorithms.training_parameters import FedProxParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.newcomers import check_newcomers, extended
 from tffcl.clients.population import Population
@@ -24,6 +28,20 @@ class OneModel(EngineMethod):
         return dataclasses.replace(state, **extended(state, newcomers, np.zeros(len(newcomers), np.int32)))
 
 
+Given = ParamSpec("Given")
+
+
+def one_model(name: str, build: Callable[Given, ClusteredTraining], kind: type[OneModel] = OneModel) -> Callable[Given, Method]:
+    """Returns the builder of the method whose clients all train one model, by the engine that `build` builds."""
+
+    @functools.wraps(build)
+    def built(*args: Given.args, **kwargs: Given.kwargs) -> Method:
+        return kind(name, build(*args, **kwargs))
+
+    built.__name__ = built.__qualname__ = f"build_{name}"
+    return method_builder(built)
+
+
 @method_builder
 def build_fedavg(
     model: FlatModel,
@@ -32,7 +50,7 @@ def build_fedavg(
     aggregation: tff.aggregators.AggregationFactory | None = None,
     optimizer: tff.learning.optimizers.Optimizer | None = None,
 ) -> Method:
-    """Builds federated averaging.
+    """Builds federated averaging (McMahan et al. 2017, arXiv:1602.05629, Alg. 1): the engine with one cluster.
 
     Args:
       model: What is trained.
@@ -45,3 +63,27 @@ def build_fedavg(
       The method; its state has one model and every client in cluster 0.
     """
     return OneModel("fedavg", build_clustered_training(model, training, aggregation=aggregation, optimizer=optimizer))
+
+
+def build_proximal_training(
+    model: FlatModel,
+    training: LocalTraining,
+    parameters: FedProxParameters = FedProxParameters(),
+    *,
+    aggregation: tff.aggregators.AggregationFactory | None = None,
+) -> ClusteredTraining:
+    """Builds FedProx (Li et al., MLSys 2020, arXiv:1812.06127, Alg. 2), the method of one model or the rounds of any grouping.
+
+    It is FedAvg whose local training is held near the global model; with μ = 0 it is FedAvg itself. It is
+    not `tff.learning.algorithms.build_weighted_fed_prox`, whose term has the wrong sign in TFF 0.87: it adds μ (w_t - w) to
+    the gradient, which drives clients away from the global model. But for the sign the two are the same (tested so). The
+    authors sample clients by size and average them unweighted; this samples uniformly and weighs by examples.
+
+    Args:
+      parameters: μ; the others are as of `build_fedavg`.
+    """
+    proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
+    return build_clustered_training(model, proximal, aggregation=aggregation)
+
+
+build_fedprox = one_model("fedprox", build_proximal_training)

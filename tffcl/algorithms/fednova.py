@@ -7,8 +7,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory, aggregated_beside, keyed_factory, pad_rows
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
-from tffcl.algorithms.fedavg import OneModel
-from tffcl.algorithms.method import Method, method_builder
+from tffcl.algorithms.fedavg import one_model
 from tffcl.algorithms.training_parameters import FedNovaParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_normalized_work
@@ -39,7 +38,6 @@ def build_normalized_round(
 
     Args:
       model: What is trained.
-      training: Local hyper-parameters.
       effective_steps: A name in `EFFECTIVE_STEPS`.
       aggregation: Of the directions, see `keyed_factory`; the numbers of steps take what stands beside it
         (`aggregated_beside`): secure sums, a robust rule or equal weights where these do, else the mean weighted by examples.
@@ -57,7 +55,15 @@ def build_normalized_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> ClusteredTraining:
-    """Builds the engine of FedNova's rounds; arguments as in `build_fednova`."""
+    """Builds FedNova, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
+
+    The model moves by τ_eff = Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4), pᵢ the share of a client's
+    examples among the cohort's; `effective_steps` has another τ_eff. Where all clients take as many steps it is FedAvg.
+
+    Args:
+      training: Local hyper-parameters; with momentum and with the proximal term ‖a‖₁ is as the paper says.
+      parameters: μ and τ_eff.
+    """
     proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
 
     def build_round(factory) -> Round:
@@ -66,23 +72,4 @@ def build_normalized_training(
     return build_engine(model, build_round, aggregation)
 
 
-@method_builder
-def build_fednova(
-    model: FlatModel,
-    training: LocalTraining,
-    parameters: FedNovaParameters = FedNovaParameters(),
-    *,
-    aggregation: tff.aggregators.AggregationFactory | None = None,
-) -> Method:
-    """Builds FedNova.
-
-    The model moves by τ_eff = Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4), pᵢ the share of a client's
-    examples among the cohort's; `effective_steps` has another τ_eff. Where all clients take as many steps it is FedAvg.
-
-    Args:
-      model: What is trained.
-      training: Local hyper-parameters; with momentum and with the proximal term ‖a‖₁ is as the paper says.
-      parameters: μ and τ_eff.
-      aggregation: Of the normalised updates inside each cluster, see `aggregators.clustered_mean.keyed_factory`.
-    """
-    return OneModel("fednova", build_normalized_training(model, training, parameters, aggregation=aggregation))
+build_fednova = one_model("fednova", build_normalized_training)

@@ -9,8 +9,8 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.aggregators.contract import traits
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_clustered_training, build_engine
-from tffcl.algorithms.fedavg import OneModel
-from tffcl.algorithms.method import ClusteredState, Exports, Method, ended_within, method_builder
+from tffcl.algorithms.fedavg import one_model
+from tffcl.algorithms.method import ClusteredState, Exports, ended_within
 from tffcl.algorithms.training_parameters import ALL_BUT_FOUR, LGFedAvgParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.partly_shared import LayerParts, build_partly_shared_work, layer_parts
@@ -69,7 +69,19 @@ def build_partly_shared_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> ClusteredTraining:
-    """Builds the engine whose clients keep layers of their own; arguments as in `build_lg_fedavg`."""
+    """Builds LG-FedAvg, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
+
+    A client's model is its own local layers with the global part as the server has it now; who has not trained yet has the
+    local layers that all start from. Local layers stay with the client and are no traffic; after `fedavg_rounds` a client
+    receives those to start from once. With every layer global it is FedAvg, with every layer local SOLO.
+
+    Args:
+      training: Local hyper-parameters, of both parts.
+      parameters: What is local.
+
+    Raises:
+      UserError: If the model has no such layers.
+    """
     parts = layer_parts(model, local_names(model, parameters.local_layers))
     return build_engine(
         model, functools.partial(build_partly_shared_round, model, training, parts, parameters.weighting), aggregation,
@@ -78,30 +90,7 @@ def build_partly_shared_training(
     )  # fmt: skip
 
 
-@method_builder
-def build_lg_fedavg(
-    model: FlatModel,
-    training: LocalTraining,
-    parameters: LGFedAvgParameters = LGFedAvgParameters(),
-    *,
-    aggregation: tff.aggregators.AggregationFactory | None = None,
-) -> Method:
-    """Builds LG-FedAvg.
-
-    A client's model is its own local layers with the global part as the server has it now; who has not trained yet has the
-    local layers that all start from. Local layers stay with the client and are no traffic; after `fedavg_rounds` a client
-    receives those to start from once. With every layer global it is FedAvg, with every layer local SOLO.
-
-    Args:
-      model: What is trained.
-      training: Local hyper-parameters, of both parts.
-      parameters: What is local.
-      aggregation: Of the updates inside each cluster, or over keyed updates; see `aggregators.clustered_mean.keyed_factory`.
-
-    Raises:
-      UserError: If the model has no such layers.
-    """
-    return OneModel("lg_fedavg", build_partly_shared_training(model, training, parameters, aggregation=aggregation))
+build_lg_fedavg = one_model("lg_fedavg", build_partly_shared_training)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,8 +6,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import keyed_factory
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
-from tffcl.algorithms.fedavg import OneModel
-from tffcl.algorithms.method import Method, method_builder
+from tffcl.algorithms.fedavg import one_model
 from tffcl.algorithms.training_parameters import PerFedAvgParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.meta_sgd import MetaSteps, build_adapt, build_meta_sgd
@@ -40,19 +39,7 @@ def build_meta_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> ClusteredTraining:
-    """Builds the engine whose clients take meta-steps; arguments as in `build_per_fedavg`."""
-    return build_engine(model, functools.partial(build_meta_round, model, training, parameters), aggregation)
-
-
-@method_builder
-def build_per_fedavg(
-    model: FlatModel,
-    training: LocalTraining,
-    parameters: PerFedAvgParameters = PerFedAvgParameters(),
-    *,
-    aggregation: tff.aggregators.AggregationFactory | None = None,
-) -> Method:
-    """Builds Per-FedAvg.
+    """Builds Per-FedAvg, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
 
     The accuracy `local` is of a client's model after the round's meta-steps and the adaptation that follows them, `cluster` and
     `global` of the start without any. With α = 0 and weights by examples it is FedAvg on the second batch of each step. The
@@ -60,12 +47,13 @@ def build_per_fedavg(
     batch anew. β is the learning rate that all methods have (Table 13 of PACFL: 0.001).
 
     Args:
-      model: What is trained.
       training: Epochs, batch size, momentum and weight decay of the local training, and β where `parameters` have none.
       parameters: The steps.
-      aggregation: Of the updates inside each cluster, or over keyed updates; see `aggregators.clustered_mean.keyed_factory`.
 
     Raises:
       UserError: If `training` has a proximal term.
     """
-    return OneModel("per_fedavg", build_meta_training(model, training, parameters, aggregation=aggregation))
+    return build_engine(model, functools.partial(build_meta_round, model, training, parameters), aggregation)
+
+
+build_per_fedavg = one_model("per_fedavg", build_meta_training)

@@ -9,8 +9,7 @@ import tensorflow_federated as tff
 from tffcl.aggregators.clustered_mean import UniformClusteredMeanFactory, aggregated_beside, keyed_factory, pad_rows
 from tffcl.aggregators.contract import traits
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
-from tffcl.algorithms.fedavg import OneModel
-from tffcl.algorithms.method import Method, method_builder
+from tffcl.algorithms.fedavg import one_model
 from tffcl.algorithms.training_parameters import ScaffoldParameters
 from tffcl.client_work.control_variates import build_controlled_work
 from tffcl.client_work.local_sgd import LocalTraining
@@ -47,7 +46,6 @@ def build_controlled_round(
 
     Args:
       model: What is trained.
-      training: Local hyper-parameters.
       parameters: Options.
       aggregation: Of the models' updates, see `keyed_factory`; control variates take what stands beside it
         (`aggregated_beside`): secure sums or a robust rule where these do, else the mean in which all count the same.
@@ -82,7 +80,15 @@ def build_controlled_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> ClusteredTraining:
-    """Builds the engine of SCAFFOLD's rounds; arguments as in `build_scaffold`. All control variates are zero at first."""
+    """Builds SCAFFOLD, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
+
+    A client keeps its control variate; a round sends two vectors each way, and the number of members to clients. The code of
+    PACFL and FLIS divides by the number of steps also with momentum, which makes control variates too large; here momentum is
+    right (see `control_variates`).
+
+    Args:
+      parameters: Options.
+    """
 
     def build_round(factory):
         return build_controlled_round(model, training, parameters, aggregation=factory)
@@ -94,24 +100,4 @@ def build_controlled_training(
     return build_engine(model, build_round, aggregation, rows=rows, kept=nothing, counts_members=True)
 
 
-@method_builder
-def build_scaffold(
-    model: FlatModel,
-    training: LocalTraining,
-    parameters: ScaffoldParameters = ScaffoldParameters(),
-    *,
-    aggregation: tff.aggregators.AggregationFactory | None = None,
-) -> Method:
-    """Builds SCAFFOLD.
-
-    A client keeps its control variate; a round sends two vectors each way, and the number of members to clients. The code of
-    PACFL and FLIS divides by the number of steps also with momentum, which makes control variates too large; here momentum is
-    right (see `control_variates`).
-
-    Args:
-      model: What is trained.
-      training: Local hyper-parameters.
-      parameters: Options.
-      aggregation: Of the models' updates inside each cluster, see `aggregators.clustered_mean.keyed_factory`.
-    """
-    return OneModel("scaffold", build_controlled_training(model, training, parameters, aggregation=aggregation))
+build_scaffold = one_model("scaffold", build_controlled_training)
