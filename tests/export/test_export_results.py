@@ -42,7 +42,7 @@ def test_a_simulation_is_exported_as_it_would_be_deployed(tff_worker, tmp_path, 
     """Of tffcl.run: no seed of its noise, of updates and of signatures, and no attack; and what it costs is said."""
     overrides = {
         "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 8}, "partition": {"clients": 8}, "model": {"hidden": 4},
-        "algorithms": {"pacfl": {"num_clusters": 2, "threshold": resolve.tasks.UNSET, "signature_noise_multiplier": 0.5}},
+        "algorithms": {"pacfl": {"num_clusters": 2, "threshold": resolve.task_file.UNSET, "signature_noise_multiplier": 0.5}},
         "aggregation": {"name": "dp", "noise_multiplier": 0.5}, "attack": {"share": 0.25},
     }  # fmt: skip
     result = tffcl.run(resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False)
