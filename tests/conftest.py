@@ -1,6 +1,5 @@
 """Fixtures: real data and the real TFF runtime."""
 
-import collections
 import gc
 import os
 import pathlib
@@ -212,9 +211,8 @@ def digits():
 @pytest.fixture(scope="session")
 def digit_clients(digits):
     """Builds a population of digits: `(sizes, turns=None) -> Population`, consecutive examples, sizes as given."""
-    import tensorflow as tf
 
-    from tffcl.clients.population import population_of
+    from tffcl.clients.population import Population
 
     def build(sizes, turns=None):
         x, y = digits
@@ -224,10 +222,9 @@ def digit_clients(digits):
         for client, (start, size) in enumerate(zip(starts, sizes)):
             images = np.rot90(x, turns[client], axes=(1, 2))
             train[client], test[client] = (
-                tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=images[rows], y=y[rows]))
-                for rows in (slice(start, start + size), slice(1797 - 50 - client, 1797 - client))
+                (images[rows], y[rows]) for rows in (slice(start, start + size), slice(1797 - 50 - client, 1797 - client))
             )
-        return population_of(train, test)
+        return Population.from_arrays(train, test)
 
     return build
 

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tffcl.client_work.client_work import visiting_order
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 
@@ -48,6 +49,7 @@ def deployed_inputs(cohort: Cohort, **fields) -> list[collections.OrderedDict]:
     inputs = cohort.inputs(**fields)
     for each in inputs:
         del each["test_examples"]
+        each["examples"] = ClientExamples(**each["examples"]).dataset
     return inputs
 
 
@@ -62,7 +64,7 @@ def learned_by_tff(process, model, population: Population, cohorts=COHORTS) -> n
 
 def batch_rows(population: Population, cohort: Cohort, client: int) -> list[np.ndarray]:
     """Which of its examples a client visits in each step of `TRAINING`'s epochs."""
-    n, batches = int(population.examples(client).cardinality()), []
+    n, batches = len(population.train(client)), []
     for epoch in range(TRAINING.epochs):
         order = visiting_order(n, cohort.client_seed(client) + np.array([0, epoch], np.int32)).numpy()
         batches += [order[start : start + TRAINING.batch_size] for start in range(0, n, TRAINING.batch_size)]
@@ -71,7 +73,7 @@ def batch_rows(population: Population, cohort: Cohort, client: int) -> list[np.n
 
 def batches_of(population: Population, cohort: Cohort, client: int) -> tf.data.Dataset:
     """The client's batches of all epochs of `TRAINING` in the order that our client work visits them, as `(x, y)`."""
-    data = next(iter(population.examples(client).batch(1000)))
+    data = next(iter(population.train(client).dataset.batch(1000)))
     batches = batch_rows(population, cohort, client)
 
     # One flat list of examples with their batch's number, grouped again: batches of unequal size in one data set.

@@ -33,7 +33,7 @@ def test_over_all_clients_too(tff_worker, weights, mean):
 def test_a_device_keeps_its_model_where_training_is_not_finite(tff_worker, model, population):
     composed = build_own_round(model, LocalTraining(epochs=2, batch_size=4, learning_rate=1e30))
     client = collections.OrderedDict(
-        examples=population.examples(0), client_id=np.int32(0), seed=np.array([1, 0], np.int32), kept=model.initial
+        examples=population.train(0).dataset, client_id=np.int32(0), seed=np.array([1, 0], np.int32), kept=model.initial
     )
     _, told, kept = composed.deployed_with_kept(collections.OrderedDict(aggregators=()), [client])
     assert not any(np.ravel(told["reports"]["value"]["finite"]))

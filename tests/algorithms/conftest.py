@@ -1,11 +1,9 @@
 """Runs that others are held against, an encoder and clients in groups; a module may have its own."""
 
-import collections
 import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.short_runs import COHORTS, TRAINING, models_of, train
 from tffcl.algorithms.ditto import build_ditto
@@ -13,7 +11,7 @@ from tffcl.algorithms.fedavg import build_fedavg, build_fedprox
 from tffcl.algorithms.solo import build_solo
 from tffcl.algorithms.training_parameters import DittoParameters, FedProxParameters
 from tffcl.client_work.autoencoding import build_steps, start_steps
-from tffcl.clients.population import population_of
+from tffcl.clients.population import Population
 from tffcl.models.autoencoder import build_autoencoder
 
 PAIRS = [(0, 1), (2, 3), (4, 6)]
@@ -61,8 +59,8 @@ def grouped(digits):
     for client, group in enumerate(OWNERS):
         rows = np.flatnonzero(np.isin(y, PAIRS[group]))
         own = rows[OWNERS[:client].count(group) :: 3]
-        clients[client] = tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x[own], y=y[own]))
-    return population_of(clients)
+        clients[client] = x[own], y[own]
+    return Population.from_arrays(clients)
 
 
 def same_groups(labels) -> bool:

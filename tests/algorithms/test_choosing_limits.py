@@ -73,7 +73,7 @@ def test_ifcas_shared_layers_are_the_mean_over_the_whole_cohort(tff_worker, mode
     cohort = cohort_of(population, population.client_ids, 1)
     after, metrics = method.next(before, cohort)
     sgd, chosen = build_local_sgd(model, TRAINING), metrics.clusters
-    data = [population.stacked(client) for client in population.client_ids]
+    data = [population.train(client).stacked for client in population.client_ids]
     seeds = map(cohort.client_seed, population.client_ids)
     trained = np.stack(
         [sgd(before.models[key], each["x"], each["y"], seed)[0] for key, each, seed in zip(chosen, data, seeds, strict=True)]
@@ -93,8 +93,8 @@ def test_losses_of_many_small_clients_are_those_that_each_would_answer(tff_worke
     """At an evaluation these are not asked through the runtime; choices are the same, with clients of any size together."""
     population = digit_clients([3, 260, 40, 250, 1, 200, 51, 7])
     models = np.stack([model.draw(seed) for seed in (1, 2, 3)] + [np.full(model.size, np.nan, np.float32)])
-    asked = ask_all(build_trying(model, 4, stacked=True), models, population, population.stacked)
-    few, losses = losses_of_few(model, models, population, population.stacked)
+    asked = ask_all(build_trying(model, 4, stacked=True), models, population)
+    few, losses = losses_of_few(model, models, population, population.train)
     assert few.tolist() == [True, False, True, True, True, True, True, True] and np.isinf(losses[:, 3]).all()
     np.testing.assert_allclose(losses, asked[few], rtol=1e-5)
     ifca, clove = (build(model, TRAINING, how(num_clusters=4)) for build, how in CHOOSERS)

@@ -43,7 +43,7 @@ def test_clove_finds_who_holds_like_images(tff_worker, turned):
     assert metrics.traffic.down == 6 * (vectors + 4 * model.size)
     newcomers = clove.admit(clove.initialize(turned.restricted([0, 1])), turned.restricted([2, 3]))
     for client in (2, 3):  # a newcomer takes the model of least loss
-        own = turned.stacked(client)
+        own = turned.train(client).stacked
         losses = [float(build_mean_loss(model)(row, own["x"], own["y"])) for row in newcomers.models]
         assert newcomers.assignment[client] == np.argmin(losses) and losses[0] != losses[1]
 
@@ -57,7 +57,7 @@ def test_clove_with_fewer_clients_than_models_leaves_the_others_as_they_are(tff_
     moved = np.flatnonzero((after.models != state.models).any(axis=1))
     assert set(moved.tolist()) == taken
     alone, _ = clove.next(state, cohort_of(population, [3], 1))
-    x, y = population.stacked(3)["x"], population.stacked(3)["y"]
+    x, y = population.train(3).x, population.train(3).y
     losses = [float(build_mean_loss(model)(row, x, y)) for row in state.models]
     assert alone.assignment[3] == np.argmin(losses)
 
@@ -74,7 +74,7 @@ def test_fedclust_warms_up_for_as_many_epochs_as_it_is_told(tff_worker, model, p
 
     one, many = signatures(1), signatures(6)
     alone = build_partial_weights(model, training=dataclasses.replace(TRAINING, epochs=6), seed=0)
-    found = alone.computation(alone.context, population.examples(1))
+    found = alone.computation(alone.context, population.train(1).dataset)
     start = model.initial[layer_places(model, None)[0]]
     lengths = [np.linalg.norm(state.signatures["value"][1] - start) for state in (one, many)]
     assert lengths[1] == pytest.approx(np.linalg.norm(found - start), rel=0.1) and lengths[1] > 1.5 * lengths[0]
@@ -91,7 +91,7 @@ def test_partial_weights_are_what_local_training_leaves(tff_worker, model, popul
     from tffcl.algorithms.solo import build_solo
 
     signature = build_partial_weights(model, training=TRAINING, seed=4)
-    examples = population.examples(1)
+    examples = population.train(1).dataset
     found = signature.computation(signature.context, examples)
     (last,) = layer_places(model, None)
     assert found.shape == (16 * 10 + 10,) == (last.stop - last.start,)

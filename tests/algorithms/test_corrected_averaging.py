@@ -31,7 +31,7 @@ def data(population):
     """`{client: (features, labels)}`, features as the model has them."""
     found = {}
     for client in population.client_ids:
-        examples = next(iter(population.examples(int(client)).batch(1000)))
+        examples = next(iter(population.train(client).dataset.batch(1000)))
         features = (examples["x"].numpy().reshape(-1, 64) / 255 - 0.3) / 0.4
         found[int(client)] = features, examples["y"].numpy()
     return found
@@ -206,7 +206,7 @@ def gradient_at_the_end(build, population, model, rounds, aggregation=None):
     method = build(model, LocalTraining(epochs=4, batch_size=0, learning_rate=0.3), aggregation=aggregation)
     state = train(method, population, [range(6)] * rounds)
     slope = build_full_gradient(model, LocalTraining())
-    batches = [next(iter(population.examples(client).batch(1000))) for client in range(6)]
+    batches = [next(iter(population.train(client).dataset.batch(1000))) for client in range(6)]
     return np.linalg.norm(np.mean([slope(state.models[0], each["x"], each["y"]) for each in batches], axis=0)), state
 
 

@@ -73,7 +73,7 @@ def test_every_client_counts_the_same_in_a_uniform_mean(tff_worker, model, popul
     state, _ = method.next(method.initialize(population), cohort)
     trained = []
     for client in clients:
-        data = next(iter(population.examples(client).batch(1000)))
+        data = next(iter(population.train(client).dataset.batch(1000)))
         trained.append(build_local_sgd(model, PLAIN)(model.initial, data["x"], data["y"], cohort.client_seed(client))[0])
     assert_close(state.models[0], np.mean(trained, axis=0))
     weighted = np.average(trained, axis=0, weights=[40, 12])
@@ -85,7 +85,7 @@ def two_clients(model, population):
     cohort = cohort_of(population, [1, 4], 1)
     trained = []
     for client in (1, 4):
-        data = next(iter(population.examples(client).batch(1000)))
+        data = next(iter(population.train(client).dataset.batch(1000)))
         trained.append(build_local_sgd(model, PLAIN)(model.initial, data["x"], data["y"], cohort.client_seed(client))[0])
     return cohort, np.stack(trained), np.array([40, 12]) / 52
 

@@ -26,10 +26,9 @@ def exchanged(population: Population, first: int, second: int) -> Population:
     source[[first, second]] = second, first
     return Population(
         population.client_ids,
-        population.sizes[source],
-        lambda client: population.examples(int(source[client])),
-        lambda client: population.test_examples(int(source[client])),
-        (source != np.arange(len(source))).astype(np.int32),
+        {client: population.train(source[client]) for client in population.client_ids},
+        {client: population.test(source[client]) for client in population.client_ids},
+        versions=(source != np.arange(len(source))).astype(np.int32),
     )
 
 
@@ -151,7 +150,7 @@ def test_clients_go_on_from_the_encoder_that_they_made(tff_worker, model, encode
         # The whole autoencoder travels, and only the centres come back.
         assert metrics.signatures.down >= 9 * 4 * autoencoder.size and metrics.signatures.up == 9 * method.joining.up
     for vectors in kept:
-        images = [next(iter(grouped.examples(client).batch(500)))["x"] for client in (0, 4, 8)]
+        images = [next(iter(grouped.train(client).dataset.batch(500)))["x"] for client in (0, 4, 8)]
         own = [vectors[client] for client in (0, 4, 8)]
         errors.append([float(autoencoder.loss(autoencoder.unravel(v), autoencoder.preprocess(x))) for v, x in zip(own, images)])
     assert (np.diff(errors, axis=0) < 0).all()

@@ -79,9 +79,9 @@ def test_relation_on_the_aggregator_is_the_servers_similarity(soft, form):
 
 def test_the_signature_is_what_the_trained_model_answers(tff_worker, model, images, population):
     signature = build_inference(model, TRAINING, images, seed=4)
-    client = collections.OrderedDict(examples=population.examples(0), client_id=np.int32(0))
+    client = collections.OrderedDict(examples=population.train(0).dataset, client_id=np.int32(0))
     _, collected = build_collection(signature)(signature.context, [client])
-    local = stack(population.examples(0))
+    local = stack(population.train(0).dataset)
     own = tf.random.experimental.stateless_fold_in(tf.constant([4, 0]), 0)  # with the client's ID
     trained, _ = build_local_sgd(model, TRAINING)(model.initial, local["x"], local["y"], own)
     expected = model.logits(model.unravel(trained), model.preprocess(images), None).numpy().argmax(axis=1)
@@ -93,7 +93,7 @@ def test_the_signature_is_what_the_trained_model_answers(tff_worker, model, imag
 
 def test_clients_of_the_same_examples_warm_up_in_orders_of_their_own(tff_worker, model, images, population):
     signature = build_inference(model, TRAINING, images, soft=True, seed=4)
-    clients = [collections.OrderedDict(examples=population.examples(0), client_id=np.int32(each)) for each in (0, 1)]
+    clients = [collections.OrderedDict(examples=population.train(0).dataset, client_id=np.int32(each)) for each in (0, 1)]
     first, second = build_collection(signature)(signature.context, clients)[1]["value"]
     assert np.abs(first - second).max() > 1e-4
 
@@ -141,7 +141,7 @@ def test_a_round_of_dc_by_hand(tff_worker, model, images, population):
     sgd, mean_loss, answer = build_local_sgd(model, TRAINING), build_mean_loss(model), build_answer(model)
     trained, chosen = [], []
     for client in cohort.client_ids:
-        local = stack(population.examples(int(client)))
+        local = stack(population.train(client).dataset)
         chosen.append(int(np.argmin([mean_loss(row, local["x"], local["y"]) for row in state.models])))
         trained.append(sgd(state.models[chosen[-1]], local["x"], local["y"], cohort.client_seed(client))[0].numpy())
     np.testing.assert_array_equal(metrics.clusters, chosen)
@@ -264,14 +264,14 @@ def test_a_threshold_that_no_pair_reaches(model, images):
 
 
 def test_the_authors_way_chooses_by_accuracy_on_test_examples_and_needs_them(tff_worker, model, images, population):
-    nobody = dataclasses.replace(population, test_examples=lambda client: population.test_examples(client).take(0))
+    nobody = dataclasses.replace(population, test_examples={client: population.test(client).nothing for client in population.client_ids})
     method = build_flis_dc(model, TRAINING, FLISDCParameters(choose_by="test_accuracy"), server_images=images)
     with pytest.raises(UserError, match="client 0 has no test examples; choose_by 'test_accuracy'"):
         method.initialize(nobody)
     state, _ = method.next(method.initialize(population), Cohort(population, np.array([0, 1, 4]), (3, 1)))
     assert len(state.models) > 1
     right = build_count_correct(model)
-    tests = [next(iter(population.test_examples(client).batch(100))) for client in range(8)]
+    tests = [next(iter(population.test(client).dataset.batch(100))) for client in range(8)]
     best = [int(np.argmax([right(row, test["x"], test["y"])[0] for row in state.models])) for test in tests]
     assert len(set(best)) > 1
     np.testing.assert_array_equal(method.choose(state, population).assignment, best)

@@ -1,17 +1,15 @@
 """FLUX: its descriptors against NumPy, its groups, newcomers without labels, and its limit."""
 
-import collections
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.algorithms.conftest import PAIRS, same_groups
 from tests.short_runs import TRAINING, assert_close, cohort_of, models_of, train
 from tffcl.algorithms.flux import build_flux
 from tffcl.algorithms.parameters import FLUXParameters
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.population import Population, population_of
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 from tffcl.signatures.descriptors import build_descriptors
@@ -39,9 +37,9 @@ def found(flux, grouped, worker):
 def test_descriptors_are_moments_of_the_outputs(tff_worker, model, population):
     signature = build_descriptors(model)
     for client in (0, 4):
-        examples = next(iter(population.examples(client).batch(1000)))
+        examples = next(iter(population.train(client).dataset.batch(1000)))
         outputs = model.logits(model.unravel(model.initial), model.preprocess(examples["x"]), None).numpy()
-        found = signature.computation(model.initial, population.examples(client))
+        found = signature.computation(model.initial, population.train(client).dataset)
         np.testing.assert_allclose(found["marginal"], [outputs.mean(0), outputs.std(0)], atol=1e-5)
         for label, row in enumerate(found["conditional"]):
             own = outputs[examples["y"].numpy() == label]
@@ -53,14 +51,14 @@ def test_a_class_with_one_example_counts_as_missing(tff_worker, model, digits):
     x, y = digits
     rows = np.concatenate([np.flatnonzero(y == 0)[:3], np.flatnonzero(y == 4)[:1]])
     alone = Population.from_arrays({0: (x[rows], y[rows])})
-    found = build_descriptors(model).computation(model.initial, alone.examples(0))["conditional"]
+    found = build_descriptors(model).computation(model.initial, alone.train(0).dataset)["conditional"]
     assert (np.abs(found[0]) != 1).all() and (found[1:] == -1).all()
 
 
 def test_descriptors_of_many_examples_are_taken_in_batches(tff_worker, model, digit_clients):
     clients = digit_clients([700])
-    found = build_descriptors(model).computation(model.initial, clients.examples(0))
-    x = next(iter(clients.examples(0).batch(1000)))["x"]
+    found = build_descriptors(model).computation(model.initial, clients.train(0).dataset)
+    x = next(iter(clients.train(0).dataset.batch(1000)))["x"]
     outputs = model.logits(model.unravel(model.initial), model.preprocess(x), None).numpy()
     np.testing.assert_allclose(found["marginal"][0], outputs.mean(0), atol=1e-5)
 
@@ -81,7 +79,7 @@ def test_newcomers_are_placed_without_their_labels(flux, found, digits, tff_work
     for group, pair in enumerate(PAIRS):
         images = x[np.isin(y, pair)][:60]
         wrong = np.full(60, 9, np.int32)
-        stranger = population_of({9: tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=images, y=wrong))})
+        stranger = Population.from_arrays({9: (images, wrong)})
         joined = flux.admit(state, stranger)
         assert joined.assignment[-1] == state.assignment[group]
         np.testing.assert_allclose(joined.descriptors["marginal"][:9], state.descriptors["marginal"])

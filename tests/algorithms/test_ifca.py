@@ -13,7 +13,7 @@ from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.algorithms.ifca import build_ifca, build_ifca_round, draw_models
 from tffcl.algorithms.parameters import IFCAParameters
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.client_examples import PooledTests
+from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.cohort import Cohort
 from tffcl.errors import UserError
 from tffcl.models import flat, layer_weights, layers
@@ -38,7 +38,7 @@ def convex():
 
 
 def as_arrays(population, client):
-    data = next(iter(population.examples(client).batch(10000)))
+    data = next(iter(population.train(client).dataset.batch(10000)))
     x = (data["x"].numpy().reshape(-1, 64) / 255.0 - 0.3) / 0.4
     return x, data["y"].numpy()
 
@@ -151,7 +151,7 @@ def test_the_authors_way_chooses_by_test_accuracy(tff_worker, convex, digit_clie
     models = [tuple(tensor.numpy() for tensor in convex.unravel(row)) for row in state.models]
     right = []
     for client in (0, 1):
-        data = next(iter(population.test_examples(client).batch(1000)))
+        data = next(iter(population.test(client).dataset.batch(1000)))
         x = (data["x"].numpy().reshape(-1, 64) / 255.0 - 0.3) / 0.4
         right.append(np.argmax([(oracle.probabilities(m, x).argmax(1) == data["y"].numpy()).mean() for m in models]))
     _, metrics = method.next(state, Cohort(population, np.array([0, 1]), (7, 1)))
@@ -166,7 +166,7 @@ def test_clients_choose_by_the_loss_on_what_was_held_out(tff_worker, convex, dig
         method.initialize(population)
     # Held out are the five examples that the better one of two models is worst at, so that the other examples choose another
     # way.
-    data = [population.stacked(client) for client in (0, 1)]
+    data = [population.train(client).stacked for client in (0, 1)]
     stacked = np.stack([convex.initial, -convex.initial])
     models = [tuple(tensor.numpy() for tensor in convex.unravel(row)) for row in stacked]
 
@@ -182,7 +182,9 @@ def test_clients_choose_by_the_loss_on_what_was_held_out(tff_worker, convex, dig
         expected.append(losses(each["x"][held[-1]], each["y"][held[-1]]).mean(axis=1).argmin())
         assert expected[-1] == 1 - better
     x, y = (np.concatenate([each[name] for each in data]) for name in "xy")
-    clients = dataclasses.replace(population, validation=PooledTests(x, y, (held[0], 40 + held[1])))
+    clients = dataclasses.replace(
+        population, validation_examples={0: ClientExamples(x, y, held[0]), 1: ClientExamples(x, y, 40 + held[1])}
+    )
     state = dataclasses.replace(method.initialize(clients), models=stacked)
     np.testing.assert_array_equal(method.choose(state, clients).assignment, expected)
     _, metrics = method.next(state, Cohort(clients, np.array([0, 1]), (7, 1)))

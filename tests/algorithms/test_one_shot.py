@@ -8,8 +8,7 @@ from tffcl.algorithms.composed import build_composed
 from tffcl.algorithms.parameters import ComposedParameters, FedClustParameters, FLISHCParameters, PCAKMHCParameters
 from tffcl.algorithms.presets import build_fedclust, build_flis_hc, build_pca_km_hc
 from tffcl.choices import SELF
-from tffcl.clients.client_examples import as_examples
-from tffcl.clients.population import population_of
+from tffcl.clients.population import Population
 
 METHODS = ["flis_hc", "fedclust", "pca_km_hc", "label_histogram", "descriptors"]
 
@@ -34,10 +33,10 @@ def build(model, digits):
 def test_clients_that_are_alike_are_one_cluster_by_default(tff_worker, build, digits, name):
     """Whatever shuffling, k-means and a warm-up make of equal data."""
     x, y = digits
-    same = as_examples(x[:60], y[:60])
+    same = (x[:60], y[:60])
     method = build(name)
     assert method.clustering.threshold == SELF
-    state = method.initialize(population_of(dict.fromkeys(range(6), same)))
+    state = method.initialize(Population.from_arrays(dict.fromkeys(range(6), same)))
     assert not state.assignment.any() and state.notes[0].startswith("nothing differs:")
 
 
@@ -57,6 +56,6 @@ def test_groups_of_labels_are_found_by_any_signature_that_sees_them(tff_worker, 
     for client in range(9):
         rows = np.flatnonzero(np.isin(y, [(0, 1, 2), (3, 4, 5), (6, 7, 8)][client % 3]))
         rows = np.random.default_rng(client % 3).permutation(rows)[client // 3 :: 3][:120]
-        clients[client] = as_examples(x[rows], y[rows])
-    state = build("label_histogram").initialize(population_of(clients))
+        clients[client] = (x[rows], y[rows])
+    state = build("label_histogram").initialize(Population.from_arrays(clients))
     assert state.assignment.tolist() == [0, 1, 2] * 3 and state.notes[0].startswith("3 groups:")

@@ -12,8 +12,7 @@ from tests.short_runs import TRAINING, cohort_of, models_of, split
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.clients import sampling
-from tffcl.clients.client_examples import as_examples
-from tffcl.clients.population import population_of
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.rounds.traffic import Traffic
 from tffcl.runs.state_arrays import pack, unpack
@@ -97,12 +96,12 @@ def test_more_clusters_than_clients(tff_worker, model, digit_clients):
 def test_copies_of_one_client_stay_together_whatever_number_of_clusters_is_asked_for(tff_worker, model, digits):
     """All merges have height 0: a second cluster would be cut by the clients' order."""
     x, y = digits
-    first, second = as_examples(x[:30], y[:30]), as_examples(x[30:60], y[30:60])
-    state = pacfl(model).initialize(population_of(dict.fromkeys(range(4), first)))
+    first, second = (x[:30], y[:30]), (x[30:60], y[30:60])
+    state = pacfl(model).initialize(Population.from_arrays(dict.fromkeys(range(4), first)))
     assert state.assignment.tolist() == [0] * 4 and len(state.models) == 1
     assert state.notes == ("num_clusters is 2, but signatures are of 1 kind: clients at 0 from each other stay together",)
     three = pacfl(model, dataclasses.replace(HOW, num_clusters=3))
-    state = three.initialize(population_of({0: first, 1: second, 2: first, 3: second}))
+    state = three.initialize(Population.from_arrays({0: first, 1: second, 2: first, 3: second}))
     assert state.assignment.tolist() == [0, 1, 0, 1] and "of 2 kinds" in state.notes[0]
 
 
@@ -222,8 +221,8 @@ def shuffled(digits):
             rows, turn = order[end - size : end], turns[client] if turns else 0
             noise = np.random.default_rng(1).integers(0, 256, (size, 8, 8, 1), np.uint8)
             images = noise if turn == NOISE else np.rot90(x[rows], turn, axes=(1, 2)).copy()
-            clients[client] = as_examples(images, y[rows])
-        return population_of(clients)
+            clients[client] = (images, y[rows])
+        return Population.from_arrays(clients)
 
     return build
 

@@ -83,7 +83,7 @@ def test_the_local_test_is_after_the_adaptation(tff_worker, model, population, t
         method = build_per_fedavg(model, TRAINING, how)
         cohort = cohort_of(population, [3], 1, local_test=np.ones(1, bool))
         state, metrics = method.next(method.initialize(population), cohort)
-        data, test = (next(iter(each(3).batch(1000))) for each in (population.examples, population.test_examples))
+        data, test = (next(iter(each(3).dataset.batch(1000))) for each in (population.train, population.test))
         adapt = build_adapt(model, TRAINING, rate=1.5, steps=steps)
         own = adapt(state.models[0], data["x"], data["y"], cohort.client_seed(3))
         assert metrics.test_correct[0] == build_count_correct(model)(own, test["x"], test["y"])[0]

@@ -337,7 +337,7 @@ def test_a_sequential_global_model_goes_through_the_clients_one_after_the_other(
         current, way, own = state.models[0], [], []
         start = models_of(method, state, turned)[0]
         for client in clients:
-            data = next(iter(turned.examples(client).batch(1000)))
+            data = next(iter(turned.train(client).dataset.batch(1000)))
             examples, seed = (data["x"], data["y"]), tf.constant(cohort.client_seed(client))
             current = sgd(current, *examples, seed)[0].numpy()
             way.append(current)
@@ -360,7 +360,7 @@ def test_a_chain_of_clients_trains_at_the_rounds_rate_and_says_whose_model_is_no
     decaying = dataclasses.replace(QUICK, learning_rate_decay=0.5)
     cohort, sgd, current, way = cohort_of(turned, (3, 1), 3), build_local_sgd(model, decaying), model.initial, []
     for client in (3, 1):
-        data = next(iter(turned.examples(client).batch(1000)))
+        data = next(iter(turned.train(client).dataset.batch(1000)))
         current = sgd(current, data["x"], data["y"], tf.constant(cohort.client_seed(client)), rate_scale=0.25)[0].numpy()
         way.append(current)
     assert_close(SequentialGlobal(model, decaying).next(model.initial, cohort)[0], np.mean(way, axis=0))

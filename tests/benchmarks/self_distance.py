@@ -97,7 +97,7 @@ def measured(dataset, partition, seed: int, data_dir) -> dict:
     """By signature: the verdict, and of the cuts the clusters and their Rand indices."""
     federated = load_federated(dataset, partition, seed=seed, data_dir=data_dir)
     population, rng = build_population(federated), np.random.default_rng(seed)
-    whole = [tuple(population.stacked(int(client)).values()) for client in population.client_ids]
+    whole = [tuple(population.train(client).stacked.values()) for client in population.client_ids]
     sizes = np.array([len(y) for _, y in whole])
     rows = able(sizes, VECTORS)
     orders = [rng.permutation(sizes[client]) for client in rows]

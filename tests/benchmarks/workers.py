@@ -19,9 +19,8 @@ import numpy as np
 from tffcl import runtime
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.client_examples import as_examples
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.population import population_of
+from tffcl.clients.population import Population
 from tffcl.models.classifiers import build_mlp
 from tffcl.runtime.remote_workers import use_workers
 
@@ -33,8 +32,8 @@ def build_population(clients):
     sets = {}
     for client in range(clients):
         x = rng.integers(0, 256, [EXAMPLES, 28, 28, 1], np.uint8)
-        sets[client] = as_examples(x, rng.integers(0, 10, EXAMPLES, np.int32))
-    return population_of(sets)
+        sets[client] = (x, rng.integers(0, 10, EXAMPLES, np.int32))
+    return Population.from_arrays(sets)
 
 
 def measure(context, clients, hidden, repeats, epochs=1):

@@ -46,10 +46,10 @@ def test_a_population_has_the_types_of_the_model():
     y = np.array([0, 1])
     population = Population.from_arrays({"mia": (WHOLE, y), "bo": (WHOLE + 1, y)}, {"mia": (WHOLE, y)})
     found = fitted(population, {"x": tf.TensorSpec([2], tf.float32)})
-    assert found.examples(0).element_spec["x"].dtype == found.test_examples(0).element_spec["x"].dtype == tf.float32
-    assert found.stacked(0)["x"].dtype == found.stacked_tests(1)["x"].dtype == found.pooled_tests.x.dtype == np.float32
-    np.testing.assert_array_equal(found.stacked(0)["x"], WHOLE + 1)
-    assert found.examples(0) is found.examples(0), "data sets made anew in every round leak"
+    assert found.train(0).dataset.element_spec["x"].dtype == found.test(0).dataset.element_spec["x"].dtype == tf.float32
+    assert found.train(0).x.dtype == found.test(1).x.dtype == found.pooled_tests.x.dtype == np.float32
+    np.testing.assert_array_equal(found.train(0).x, WHOLE + 1)
+    assert found.train(0).dataset is found.train(0).dataset, "data sets made anew in every round leak"
     assert fitted(population, {"x": tf.TensorSpec([2], tf.int64)}) is population
     with pytest.raises(
         UserError, match=r"the examples of client bo are int64\[2\]; the model takes uint8\[2\], which does not hold 256"

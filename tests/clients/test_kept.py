@@ -217,13 +217,12 @@ def test_newcomers_need_no_entry(digits):
     from tffcl.algorithms.ditto import build_ditto
     from tffcl.algorithms.solo import build_solo
     from tffcl.client_work.local_sgd import LocalTraining
-    from tffcl.clients.client_examples import as_examples
-    from tffcl.clients.population import population_of
+    from tffcl.clients.population import Population
     from tffcl.models.classifiers import build_mlp
 
     model = build_mlp((8, 8, 1), 10, hidden=2)
     x, y = digits
-    everyone = population_of({client: as_examples(x[client : client + 5], y[client : client + 5]) for client in range(4)})
+    everyone = Population.from_arrays({client: (x[client : client + 5], y[client : client + 5]) for client in range(4)})
     for build in (build_solo, build_ditto):
         method = build(model, LocalTraining())
         state = method.initialize(everyone.restricted([0, 2]))

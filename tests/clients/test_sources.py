@@ -2,7 +2,6 @@
 
 import collections
 import csv
-import dataclasses
 import types
 
 import numpy as np
@@ -13,10 +12,12 @@ import tensorflow_federated as tff
 from tests import own_data
 from tests.own_data import client_data
 from tffcl.clients import sources
+from tffcl.clients.client_examples import ClientExamples
+from tffcl.clients.example_types import check_examples
 from tffcl.clients.population import Population
-from tffcl.clients.sources import check_examples
 from tffcl.csv_files import read_table
 from tffcl.errors import UserError
+from tffcl.runs import fingerprint
 
 X, Y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 1, 0, 2, 1])
 SPEC = {"x": tf.TensorSpec([2], tf.float32), "y": tf.TensorSpec([], tf.int32)}
@@ -45,28 +46,65 @@ def test_clients_with_text_ids_are_in_alphabetical_order(named):
     assert named.names.tolist() == ["bo", "mia", "zoe"] == named.shown_ids.tolist()
     assert named.client_ids.tolist() == [0, 1, 2] and named.sizes.tolist() == [2, 6, 3]
     assert repr(named) == "Population(3 clients, 11 training examples)"
-    assert_holds(named.examples(0), X[:2], Y[:2])
-    assert_holds(named.examples(2), X[3:], Y[3:])
-    assert named.examples(1) is named.examples(1), "data sets made anew in every round leak"
-    assert named.label_counts.tolist() == [[1, 1, 0], [2, 3, 1], [1, 1, 1]] and named.largest_labels.tolist() == [1, 2, 2]
+    assert_holds(named.train(0).dataset, X[:2], Y[:2])
+    assert_holds(named.train(2).dataset, X[3:], Y[3:])
+    assert named.train(1).dataset is named.train(1).dataset, "data sets made anew in every round leak"
+    assert named.label_counts.tolist() == [[1, 1, 0], [2, 3, 1], [1, 1, 1]]
     assert named.index(["zoe", "bo"]).tolist() == [2, 0] and named.name_of(1) == "mia"
 
 
 def test_a_client_without_test_examples_has_an_empty_set_of_them(named):
-    assert int(named.test_examples(0).cardinality()) == 0
-    assert named.test_examples(0).element_spec == named.test_examples(1).element_spec
-    assert_holds(named.test_examples(1), X[:4], Y[:4])
+    assert len(named.test(0)) == 0
+    assert named.test(0).dataset.element_spec == named.test(1).dataset.element_spec
+    assert_holds(named.test(1).dataset, X[:4], Y[:4])
     assert [len(places) for places in named.pooled_tests.indices] == [0, 4, 0]
 
 
-def test_test_examples_that_are_not_asked_for_are_not_read(named):
-    unreadable = dataclasses.replace(named, test_arrays=lambda client: pytest.fail("its test set was read"))
+def test_no_test_examples_are_of_the_kind_of_all(named):
     for client in named.client_ids:
-        none, some = unreadable.stacked_tests(client, nothing=True), named.stacked_tests(client)
+        none, some = named.test(client).nothing.stacked, named.test(client).stacked
         assert {name: (each.dtype, each.shape[1:]) for name, each in none.items()} == {
             name: (each.dtype, each.shape[1:]) for name, each in some.items()
         }
         assert len(none["x"]) == len(none["y"]) == 0
+
+
+class ReadWhenNeeded(collections.UserDict):
+    """Examples that come from somewhere else whenever they are needed."""
+
+    reads = 0
+
+    def __getitem__(self, client):
+        self.reads += 1
+        return super().__getitem__(client)
+
+
+def test_of_many_clients_that_must_be_read_first_a_run_reads_few_before_it_starts():
+    examples = {client: ClientExamples(X + client, Y.astype(np.int32)) for client in range(1000)}
+    ids, sizes = np.arange(1000, dtype=np.int32), np.full(1000, len(Y), np.int32)
+    far, near = (Population(ids, form(examples), examples, sizes=sizes) for form in (ReadWhenNeeded, dict))
+    assert far.read_before == list(range(0, 1000, 16)) and near.read_before == list(range(1000))
+    check_examples(far, SPEC, 3)
+    told = fingerprint.of_populations({0: far})
+    assert far.train_examples.reads == 1 + 2 * 63  # once for the type; labels, and the fingerprint
+    assert told["test examples"] == fingerprint.of_populations({0: near})["test examples"]
+
+
+def test_clients_that_share_a_pool_are_tested_in_it():
+    own = {client: ClientExamples(X, Y, np.arange(client, 6)) for client in range(3)}
+    shared = Population(np.arange(3, dtype=np.int32), own, own)
+    assert shared.pooled_tests.x is X and shared.pooled_tests.indices[1] is own[1].rows
+    assert shared.test_sizes.tolist() == [6, 5, 4] == shared.sizes.tolist()
+    np.testing.assert_array_equal(shared.test(2).stacked["x"], X[2:])
+    of_one = ClientExamples(X, Y)
+    same = Population(np.arange(2, dtype=np.int32), own, {0: of_one, 1: of_one}).pooled_tests
+    assert len(same.y) == 6 and same.indices[0] is same.indices[1]
+
+
+def test_inputs_may_be_a_structure():
+    both = ClientExamples({"words": X, "age": Y}, Y, np.array([4, 1]))
+    np.testing.assert_array_equal(both.x["words"], X[[4, 1]])
+    assert both.dataset.element_spec["x"]["age"].shape == () and len(both) == 2 and not len(both.nothing.x["age"])
 
 
 def test_names_that_no_file_holds_are_refused_and_others_come_back_as_they_are(tmp_path):
@@ -82,8 +120,8 @@ def test_names_that_no_file_holds_are_refused_and_others_come_back_as_they_are(t
 def test_a_part_of_the_clients_keeps_names_and_data(named):
     part = named.restricted(["zoe", "mia"])
     assert part.names.tolist() == ["mia", "zoe"] and part.client_ids.tolist() == [1, 2]
-    assert part.largest_labels.tolist() == [2, 2] and part.index(["zoe"]).tolist() == [1]
-    assert_holds(part.examples(2), X[3:], Y[3:])
+    assert part.sizes.tolist() == [6, 3] and part.index(["zoe"]).tolist() == [1]
+    assert_holds(part.train(2).dataset, X[3:], Y[3:])
 
 
 def test_whole_numbers_stay_as_they_are():
@@ -127,14 +165,14 @@ def test_newcomers_get_numbers_after_those_of_the_clients_that_are_known(named):
 
 def test_numbers_of_any_type_and_sequences_of_labels():
     doubles = Population.from_arrays({"a": (X.astype(np.float64), Y)})
-    assert_holds(doubles.examples(0), X, Y)
+    assert_holds(doubles.train(0).dataset, X, Y)
     texts, follow = own_data.writers(2)[0]["writer 0"]
     population = Population.from_arrays({"a": (texts, follow)}, {"a": (texts[:2], follow[:2])})
-    x, y = held(population.examples(0))
+    x, y = held(population.train(0).dataset)
     assert x.dtype == np.int32 and y.shape == (20, own_data.LENGTH)
     assert population.label_counts.sum() == y.size and population.pooled_tests.y.shape == (2, own_data.LENGTH)
     images = Population.from_arrays({"a": (np.zeros([3, 4, 4, 1], np.uint8), np.zeros(3, np.uint8))})
-    assert images.examples(0).element_spec["x"].dtype == tf.uint8
+    assert images.train(0).dataset.element_spec["x"].dtype == tf.uint8
 
 
 @pytest.mark.parametrize("form", ["a mapping", "a pair"])
@@ -146,8 +184,8 @@ def test_client_data_give_the_population_of_their_arrays(named, form):
     population = Population.from_client_data(train, test)
     assert population.names.tolist() == named.names.tolist() and population.sizes.tolist() == named.sizes.tolist()
     for client in range(3):
-        assert_holds(population.examples(client), *held(named.examples(client)))
-    assert_holds(population.test_examples(1), X[:4], Y[:4])
+        assert_holds(population.train(client).dataset, *held(named.train(client).dataset))
+    assert_holds(population.test(1).dataset, X[:4], Y[:4])
     np.testing.assert_array_equal(population.pooled_tests.x, named.pooled_tests.x)
 
 

@@ -25,7 +25,7 @@ from tffcl.export import deployment_forms, phases
 from tffcl.export.dry_run import difference, recorded
 from tffcl.export.writer import first_value
 from tffcl.rounds import blocks
-from tffcl.rounds.plain_containers import plain_containers
+from tffcl.rounds.composer import plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic, type_bytes
 from tffcl.runs import metrics, state_arrays
 from tffcl.runs.method_checks import check_method, check_state
@@ -43,7 +43,7 @@ def check_contract(subject: Subject):
         assert isinstance(metrics, RoundMetrics)
         np.testing.assert_array_equal(metrics.client_ids, ids)
         np.testing.assert_array_equal(metrics.examples, cohort.sizes)
-        tests = [int(population.test_examples(int(client)).cardinality()) for client in ids]
+        tests = [len(population.test(client)) for client in ids]
         np.testing.assert_array_equal(metrics.test_examples, tests)
         assert np.all(metrics.test_correct <= tests) and np.all(metrics.test_correct >= 0)
         assert np.shape(metrics.clusters) == np.shape(metrics.losses) == np.shape(ids) and np.isfinite(metrics.losses).all()

@@ -207,11 +207,9 @@ def _kept_in(value, place: str):
 def _together(first: Population, second: Population) -> Population:
     ids = np.concatenate([first.client_ids, second.client_ids])
     order = np.argsort(ids)
-    owner = {int(client): each for each in (first, second) for client in each.client_ids}
     return Population(
         ids[order],
-        np.concatenate([first.sizes, second.sizes])[order],
-        lambda client: owner[client].examples(client),
-        lambda client: owner[client].test_examples(client),
+        {**first.train_examples, **second.train_examples},
+        {**first.test_examples, **second.test_examples},
         versions=np.concatenate([first.versions, second.versions])[order],
     )

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.fuzz import command
 from tests.fuzz.command import Case
 from tests.fuzz.files_of_runs import damage, equal
-from tffcl.clients.population import Population, population_of
-from tffcl.clients.sources import check_examples
+from tests.own_data import client_data
+from tffcl.clients.example_types import check_examples
+from tffcl.clients.population import Population
 from tffcl.lab.datasets.loaders.npz import load_npz
 
 _RNG = np.random.default_rng(0)
@@ -116,8 +117,8 @@ def array_cases(count: int):
         sound = {others: (_X, _Y), client: (_X, _Y)}
 
         def check():
-            if as_sets and isinstance(client, int) and flaw in _AS_SETS:
-                population = population_of({name: _as_set(*pair) for name, pair in {**sound, client: wrong}.items()})
+            if as_sets and isinstance(client, str) and flaw in _AS_SETS:
+                population = Population.from_client_data(client_data({**sound, client: wrong}))
             elif as_test and flaw != "no examples":
                 population = Population.from_arrays(sound, {client: wrong})
             else:
@@ -135,7 +136,3 @@ def array_cases(count: int):
 
 
 _AS_SETS = ("a label that is too large", "a label of 2^31 - 1", "a label below 0", "NaN", "infinity")
-
-
-def _as_set(x, y) -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices({"x": x, "y": np.asarray(y).astype(np.int32)})

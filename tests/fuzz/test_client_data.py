@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tffcl.clients.population import Population, population_of
-from tffcl.clients.sources import check_examples
+from tests.own_data import client_data
+from tffcl.clients.example_types import check_examples
+from tffcl.clients.population import Population
 from tffcl.clustering.vector_distances import subspace_angles
 from tffcl.errors import UserError
 from tffcl.lab.datasets.loaders.npz import load_npz
@@ -15,26 +16,16 @@ X, Y = RNG.random([20, 8, 8, 1], np.float32), RNG.integers(0, 3, 20).astype(np.i
 SPEC = {"x": tf.TensorSpec([8, 8, 1]), "y": tf.TensorSpec([], tf.int32)}
 
 
-def as_data_set(x, y):
-    return tf.data.Dataset.from_tensor_slices({"x": x, "y": y})
-
-
 @pytest.mark.parametrize("label", [-1, 3, 2**31 - 1])
 def test_a_label_out_of_range_in_a_data_set_names_client_and_label(label):
     wrong = np.r_[Y[:-1], np.int32(label)].astype(np.int32)
     with pytest.raises(UserError, match=rf"client 7 has the label {label}"):
-        check_examples(population_of({0: as_data_set(X, Y), 7: as_data_set(X, wrong)}), SPEC, 3)
+        check_examples(Population.from_client_data(client_data({"0": (X, Y), "7": (X, wrong)})), SPEC, 3)
 
 
 def test_nan_in_a_data_set_names_the_client():
     with pytest.raises(UserError, match="client 7 have NaN"):
-        check_examples(population_of({0: as_data_set(X, Y), 7: as_data_set(X * np.nan, Y)}), SPEC, 3)
-
-
-@pytest.mark.parametrize("make", [lambda data: data.filter(lambda each: True), lambda data: data.repeat()])
-def test_data_sets_of_unknown_number_are_told(make):
-    with pytest.raises(UserError, match="the examples of client 4 (never end|are of unknown number)"):
-        population_of({4: make(as_data_set(X, Y))})
+        check_examples(Population.from_client_data(client_data({"0": (X, Y), "7": (X * np.nan, Y)})), SPEC, 3)
 
 
 def test_numbers_that_float32_does_not_hold_name_the_client():

@@ -38,7 +38,7 @@ def turned(digit_clients):
 
 @pytest.fixture(scope="module")
 def data(turned):
-    return [batched(turned.examples(int(client))) for client in turned.client_ids]
+    return [batched(turned.train(client).dataset) for client in turned.client_ids]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ class TestAgainstIFCA:
         self.check(run(process, data), ours)
 
     def test_single_examples_as_the_librarys_rounds_take_them(self, tff_worker, model, turned, ours):
-        single = [turned.examples(int(client)) for client in turned.client_ids]
+        single = [turned.train(client).dataset for client in turned.client_ids]
         process = build_clustered_fed_avg(model, 2, WHOLE, element_spec=single[0].element_spec, seed=SEED)
         self.check(run(process, single), ours)
 
@@ -95,7 +95,7 @@ class TestAgainstIFCA:
         def named(examples):
             return collections.OrderedDict(x=examples["x"], y=tf.cast(examples["y"], tf.int64))
 
-        few = [turned.examples(client).take(20) for client in (0, 1)]
+        few = [turned.train(client).dataset.take(20) for client in (0, 1)]
         pairs = [batched(each, 3) for each in few]
         fixed = [each.batch(5, drop_remainder=True).map(named) for each in few]
         single = [each.map(named) for each in few]
@@ -118,9 +118,9 @@ class TestAgainstFedAvg:
         state, theirs = process.initialize(), fedavg.initialize()
         for number, clients in enumerate(COHORTS, 1):
             # What the docstring says of the seeds, so that TFF gets the batches that our clients visit.
-            seeds = {each: own_seed(np.int32([SEED, number]), population.examples(each)).numpy() for each in clients}
+            seeds = {each: own_seed(np.int32([SEED, number]), population.train(each).dataset).numpy() for each in clients}
             visits = types.SimpleNamespace(client_seed=seeds.__getitem__)
-            state, metrics = process.next(state, [batched(population.examples(each)) for each in clients])
+            state, metrics = process.next(state, [batched(population.train(each).dataset) for each in clients])
             theirs, _ = fedavg.next(theirs, [batches_of(population, visits, each) for each in clients])
         assert np.abs(state.global_model_weights[0] - model.initial).max() > 0.05
         assert_close(state.global_model_weights[0], model.ravel(fedavg.get_model_weights(theirs).trainable))
@@ -133,7 +133,7 @@ class TestAgainstFedAvg:
         fedavg = tff.learning.algorithms.build_weighted_fed_avg(
             model.functional, tff.learning.optimizers.build_sgdm(training.learning_rate), client_weighting=how
         )
-        whole = [batched(population.examples(client), 1000) for client in (0, 1)]
+        whole = [batched(population.train(client).dataset, 1000) for client in (0, 1)]
         state, theirs = (each.next(each.initialize(), whole).state for each in (process, fedavg))
         assert_close(state.global_model_weights[0], model.ravel(fedavg.get_model_weights(theirs).trainable))
 
@@ -180,7 +180,7 @@ class TestState:
         assert len(set(seeds)) == len(several) - 1 and seeds[0] == seeds[4]  # the same numbers in another type
 
     def test_seeds_of_clients_differ(self, turned):
-        seeds = {tuple(own_seed(np.int32([3, 1]), turned.examples(int(each))).numpy()) for each in turned.client_ids}
+        seeds = {tuple(own_seed(np.int32([3, 1]), turned.train(each).dataset).numpy()) for each in turned.client_ids}
         assert len(seeds) == 6
 
     def test_a_client_whose_training_is_not_finite_is_left_out(self, tff_worker, turned):
@@ -238,7 +238,7 @@ class TestAggregators:
     def test_differential_privacy_inside_the_clusters(self, tff_worker, model, digit_clients):
         """Without noise and within the clip, DP's mean is the sum over the expected number of clients of a cluster."""
         population = digit_clients([30] * 4, turns=[0, 2, 0, 2])
-        data = [batched(population.examples(client)) for client in range(4)]
+        data = [batched(population.train(client).dataset) for client in range(4)]
         private = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(0.0, clients_per_round=2.0, clip=1000.0)
         inside = ClusteredMeanFactory(2, private)
         moves, clients = self.moves(build_clustered_fed_avg(model, 2, WHOLE, model_aggregator=inside, seed=SEED), data)
@@ -348,7 +348,7 @@ def in_program(worker):
 
 def test_it_runs_in_tffs_program(in_program, process, turned, ours, tmp_path):
     """`train_model` on TFF's ClientData, ended after two rounds and gone on with from its file."""
-    arrays = {f"writer_{client}": next(turned.examples(client).batch(1000).as_numpy_iterator()) for client in range(6)}
+    arrays = {f"writer_{client}": next(turned.train(client).dataset.batch(1000).as_numpy_iterator()) for client in range(6)}
     Clients.held = tff.simulation.datasets.TestClientData(arrays).preprocess(batched)
     states = tff.program.FileProgramStateManager(str(tmp_path))
     metrics, models = tff.program.MemoryReleaseManager(), tff.program.MemoryReleaseManager()

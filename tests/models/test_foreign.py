@@ -184,7 +184,7 @@ def test_so_it_is_in_a_training_of_ones_own(tff_worker, digit_clients, model):
                 vector = vector / 2.0
         return vector, tf.constant(0.0)
 
-    local = population.examples(0).batch(99).get_single_element()
+    local = population.train(0).dataset.batch(99).get_single_element()
     client = {"examples": local, "client_id": tf.constant(0), "seed": tf.constant([1, 2])}
     trained, _ = build_train_and_report(model, TRAINING, local_sgd=halved)(tf.constant(model.initial), client)
     assert 0.005 < np.abs(trained).max() <= 0.01 < np.abs(model.initial).max()

@@ -8,7 +8,7 @@ from tffcl.client_work.client_work import visiting_order
 
 def client_data(model, population, client):
     """A client's features `float [n, d]` and labels."""
-    data = next(iter(population.examples(client).batch(1000)))
+    data = next(iter(population.train(client).dataset.batch(1000)))
     features = model.preprocess(data["x"]).numpy()
     return features.reshape(len(features), -1).astype(float), data["y"].numpy()
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.short_runs import deployed_inputs
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.algorithms.clustered_training import ClusteredTraining
 from tffcl.algorithms.fedavg import OneModel
@@ -106,7 +107,7 @@ def by_hand(model, clients, cohorts):
     for ids in cohorts:
         moves, changes = [], []
         for client in ids:
-            data = next(iter(clients.examples(client).batch(1000)))
+            data = next(iter(clients.train(client).dataset.batch(1000)))
             y = w.copy()
             for _ in range(STEPS):
                 y -= RATE * (gradient(y.astype(np.float32), data["x"], data["y"]).numpy() - own[client] + c)
@@ -155,8 +156,7 @@ def test_exported_it_has_the_form_that_devices_run_and_the_one_with_what_they_ke
     assert set(computations) == {"initialize", "training", "training_with_kept"}
     state, _ = run(toy, clients, COHORTS[:1])
     cohort = Cohort(clients, np.array([0, 3]), (3, 2))
-    inputs = cohort.inputs(key=np.zeros(2, np.int32), kept=state.kept.of([0, 3]))
-    inputs = [collections.OrderedDict((n, v) for n, v in each.items() if n != "test_examples") for each in inputs]
+    inputs = deployed_inputs(cohort, key=np.zeros(2, np.int32), kept=state.kept.of([0, 3]))
     server = collections.OrderedDict(models=state.models, controls=state.server["controls"], aggregators=state.aggregators)
     deployment_forms.write_computation(tmp_path / "training.pb", computations["training"])
     loaded = deployment_forms.read_computation(tmp_path / "training.pb")

@@ -54,7 +54,7 @@ def test_the_local_test_is_of_the_clients_own_trained_model(tff_worker, model, p
     cohort = cohort_of(population, [0, 1], 1, local_test=np.array([True, False]))
     state, metrics = solo.next(solo.initialize(population), cohort)
     models, keys = solo.models_for(state, [0])
-    test = next(iter(population.test_examples(0).batch(100)))
+    test = next(iter(population.test(0).dataset.batch(100)))
     assert metrics.test_correct[0] == int(build_count_correct(model)(models[keys[0]], test["x"], test["y"])[0])
     assert metrics.test_examples.tolist() == [50, 0]
 

@@ -15,7 +15,7 @@ from tffcl.algorithms.stocfl import build_bilevel_round
 from tffcl.algorithms.training_parameters import ScaffoldParameters
 from tffcl.client_work.client_work import stack
 from tffcl.client_work.training import CHOOSE
-from tffcl.clients.client_examples import as_examples
+from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.population import Population
 
 IDS = [0, 2, 4]
@@ -48,7 +48,7 @@ def test_both_forms_of_a_round_give_the_same(tff_worker, model, population, name
     composed, values, fields = rounds(model)[name]
     cohort = cohort_of(population, IDS, 1)
     state = {**values, "aggregators": composed.initial_aggregators}
-    simulated = composed.simulated(state, cohort.inputs(stacked=True, **fields))
+    simulated = composed.simulated(state, cohort.inputs(**fields))
     deployed = (composed.deployed_with_kept or composed.deployed)(state, deployed_inputs(cohort, **fields))
     for value in values:
         np.testing.assert_array_equal(simulated[0][value], deployed[0][value])
@@ -60,17 +60,17 @@ def test_both_forms_of_a_round_give_the_same(tff_worker, model, population, name
 
 def test_stack_makes_tensors_of_either(digits):
     x, y = (each[:7] for each in digits)
-    of_sequence = stack(as_examples(x, y))
+    of_sequence = stack(ClientExamples(x, y).dataset)
     same = stack({"x": tf.constant(x), "y": tf.constant(y)})
     for name, expected in (("x", x), ("y", y)):
         np.testing.assert_array_equal(of_sequence[name], expected)
         np.testing.assert_array_equal(same[name], expected)
-    assert stack(as_examples(x[:0], y[:0]))["x"].shape == (0, 8, 8, 1)
+    assert stack(ClientExamples(x, y).nothing.dataset)["x"].shape == (0, 8, 8, 1)
 
 
 def test_more_examples_than_are_put_together_at_a_time(digits):
     x, y = (np.concatenate([each, each])[:2500] for each in digits)
-    np.testing.assert_array_equal(stack(as_examples(x, y))["x"], x)
+    np.testing.assert_array_equal(stack(ClientExamples(x, y).dataset)["x"], x)
 
 
 def test_a_population_has_its_examples_both_ways(population, digits):
@@ -78,10 +78,10 @@ def test_a_population_has_its_examples_both_ways(population, digits):
     of_arrays = Population.from_arrays({"ann": (x, y), "bob": (x[:5], y[:5])}, {"ann": (x[5:9], y[5:9])})
     for clients, ids in ((population, [0, 3]), (of_arrays, [0, 1])):
         for client in ids:
-            stacked, read = clients.stacked(client), stack(clients.examples(client))
-            tests, tested = clients.stacked_tests(client), stack(clients.test_examples(client))
+            stacked, read = clients.train(client).stacked, stack(clients.train(client).dataset)
+            tests, tested = clients.test(client).stacked, stack(clients.test(client).dataset)
             for name in ("x", "y"):
                 np.testing.assert_array_equal(stacked[name], read[name])
                 np.testing.assert_array_equal(tests[name], tested[name])
-            nothing = clients.stacked_tests(client, nothing=True)
+            nothing = clients.test(client).nothing.stacked
             assert nothing["x"].shape == (0, 8, 8, 1) and nothing["y"].dtype == np.int32

@@ -69,7 +69,7 @@ def test_a_client_whose_training_is_not_finite_has_no_weight(tff_worker, model, 
     composed = compose(faulty(model), uploads, server, weighting=weighting)
     first = {"keyed": np.zeros([0, 2], np.float32), "mean": np.zeros(2, np.float32), "weight": np.zeros(0, np.float32)}
     cohort, aggregators = cohort_of(population, [0, 1, 2], 1), composed.initial_aggregators
-    after, told = composed.simulated({**first, "aggregators": aggregators}, cohort.inputs(stacked=True))
+    after, told = composed.simulated({**first, "aggregators": aggregators}, cohort.inputs())
     one, _, other = WEIGHTS[weighting]
     expected = np.full(2, (one * 0 + other * 2) / (one + other))
     np.testing.assert_allclose(after["keyed"], [expected], rtol=1e-6)

@@ -130,7 +130,7 @@ def test_the_stages_of_a_run():
 
 def test_the_data_of_a_run_go_with_it():
     stages, _ = stages_of("fedavg")
-    stage, examples = stages.at(5), weakref.ref(stages.at(5).population.examples(0))
+    stage, examples = stages.at(5), weakref.ref(stages.at(5).population.train(0).dataset)
     assert stages.at(5) is stage and examples() is not None
     del stages, stage
     gc.collect()

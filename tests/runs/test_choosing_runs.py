@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tests.runs.finished_runs import check_files_agree, check_first_client, check_resume, rows_of
-from tffcl.clients.client_examples import as_examples
-from tffcl.clients.population import population_of
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers
 from tffcl.lab.cli.main import main
@@ -128,11 +127,10 @@ def test_similarity_by_inference(capsys, tmp_path):
 def test_clients_belong_together_by_group_or_by_half_of_their_labels():
     labels = [[0, 1], [1, 2], [3], [0, 1, 2], [3, 0]]
     examples = {
-        client: as_examples(np.zeros([len(own), 1, 1, 1], np.uint8), np.array(own, np.int32))
+        client: (np.zeros([len(own), 1, 1, 1], np.uint8), np.array(own, np.int32))
         for client, own in enumerate(labels)
     }
-    counts = np.array([np.bincount(own, minlength=4) for own in labels])
-    by_labels = dataclasses.replace(population_of(examples), label_counts=counts)
+    by_labels = Population.from_arrays(examples)
     expected = [[1, 1, 0, 1, 1], [1, 1, 0, 1, 0], [0, 0, 1, 0, 1], [1, 1, 0, 1, 0], [1, 0, 1, 1, 1]]
     related = truly_related(by_labels, np.arange(5))
     np.testing.assert_array_equal(related, np.array(expected, bool))
@@ -142,7 +140,7 @@ def test_clients_belong_together_by_group_or_by_half_of_their_labels():
     assert clustering_error(by_labels, everyone) == (25 - np.sum(expected)) / 5
     grouped = dataclasses.replace(by_labels, groups=np.array([0, 1, 0, 1, 1]))
     np.testing.assert_array_equal(truly_related(grouped, np.array([0, 2, 4])), [[1, 1, 0], [1, 1, 0], [0, 0, 1]])
-    unknown = population_of(examples)
+    unknown = dataclasses.replace(by_labels, label_counts=None)
     assert truly_related(unknown, np.arange(5)) is None and clustering_error(unknown, alone) is None
 
 

@@ -278,7 +278,7 @@ def test_pooled_evaluation_is_every_client_on_its_own(tff_worker, monkeypatch, h
     evaluator = Evaluator(model, population, slots=3)
     found = evaluator.cluster_accuracy(models, keys)
     for client in range(40):
-        test = next(iter(population.test_examples(client).batch(1000)))
+        test = next(iter(population.test(client).dataset.batch(1000)))
         weights = (tuple(part.numpy() for part in model.unravel(models[keys[client]])), ())
         answers = model.functional.predict_on_batch(weights, test["x"], False).numpy().argmax(axis=1)
         assert found[client] == pytest.approx((answers == test["y"].numpy()).mean())

@@ -42,7 +42,7 @@ def test_they_are_of_the_cluster_and_over_its_labels(tmp_path, shape):
 
 def test_numbers_from_0_to_1_become_shades(tmp_path):
     population = population_of(kind=np.float32)
-    bright = {client: (population.stacked(client)["x"] / 60, population.stacked(client)["y"]) for client in range(6)}
+    bright = {client: (population.train(client).x / 60, population.train(client).y) for client in range(6)}
     found = kept(tmp_path, Population.from_arrays(bright))
     clients, labels = np.divmod(np.round(found["images"][:, 0, 0, 0] / 255 * 60), 10)
     np.testing.assert_array_equal(labels, found["labels"])

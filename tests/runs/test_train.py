@@ -17,8 +17,7 @@ from tffcl.algorithms.method import Method, MetricView, Views
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.clients.client_examples import as_examples
-from tffcl.clients.population import Population, population_of
+from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.classifiers import build_mlp
 from tffcl.rounds.traffic import RoundMetrics, Traffic
@@ -42,10 +41,10 @@ def population(digits):
     for client in range(CLIENTS):
         images = x if client % 2 else np.rot90(x, axes=(1, 2))
         start = client * EACH
-        train[client] = as_examples(images[start : start + EACH], y[start : start + EACH])
-        test[client] = as_examples(images[1000 + client : 1030], y[1000 + client : 1030])
+        train[client] = (images[start : start + EACH], y[start : start + EACH])
+        test[client] = (images[1000 + client : 1030], y[1000 + client : 1030])
     del test[4]
-    return population_of(train, test)
+    return Population.from_arrays(train, test)
 
 
 @pytest.fixture(scope="module")

@@ -127,7 +127,7 @@ class SequentialGlobal:
         known = {ROUND: cohort.seed[1]}
         for _, one in cohort.parts(1):
             client = int(one.client_ids[0])
-            given = collections.OrderedDict(examples=cohort.population.stacked(client), seed=cohort.client_seed(client))
+            given = collections.OrderedDict(examples=cohort.population.train(client).stacked, seed=cohort.client_seed(client))
             current, report = train(current, {**given, **{name: known[name] for name in self.training.fields()}})
             check_finite({name: np.atleast_1d(value) for name, value in report.items()}, one)
             total += current

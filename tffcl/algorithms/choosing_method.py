@@ -13,6 +13,7 @@ from tffcl.client_work.evaluation import FEW, build_losses
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.model_choice import build_choose
 from tffcl.client_work.training import build_choose_and_train
+from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.newcomers import check_newcomers, extended
 from tffcl.clients.population import Population
@@ -98,18 +99,18 @@ def losses_of_few(
     run, few, found, block = _build_losses_here(model), np.zeros(len(population), bool), [], []
 
     def try_block():
-        x, y = (np.concatenate([each[name] for each in block]) for name in ("x", "y"))
-        sizes = np.array([len(each["y"]) for each in block])
+        x, y = np.concatenate([each.x for each in block]), np.concatenate([each.y for each in block])
+        sizes = np.array([len(each) for each in block])
         sums = [np.add.reduceat(run(vector, x, y), np.cumsum(sizes) - sizes) for vector in models]
         found.append(np.stack(sums, axis=1) / sizes[:, np.newaxis])
 
     for row, client in enumerate(population.client_ids.tolist()):
         with on_devices():
             own = examples(client)
-        few[row] = 0 < len(own["y"]) <= FEW
+        few[row] = 0 < len(own) <= FEW
         if not few[row]:
             continue
-        if sum(len(each["y"]) for each in block) + len(own["y"]) > FEW:
+        if sum(map(len, block)) + len(own) > FEW:
             try_block()
             block = []
         block.append(own)
@@ -165,10 +166,9 @@ class Choosing(Method):
             found[~few] = ask_all(self._choice, models, population.restricted(population.client_ids[~few]), examples)
         return found
 
-    def _examples_of(self, population: Population) -> Callable[[int], object]:
+    def _examples_of(self, population: Population) -> Callable[[int], ClientExamples]:
         """Client ID to the examples that it chooses on."""
-        ways = {"validation_loss": population.stacked_validation, "test_accuracy": population.stacked_tests}
-        return ways.get(self.choose_by, population.stacked)
+        return {"validation_loss": population.validation, "test_accuracy": population.test}.get(self.choose_by, population.train)
 
     def choose(self, state: ClusteredState, population: Population) -> ClusteredState:
         assignment = state.assignment.copy()
@@ -197,9 +197,9 @@ class Choosing(Method):
           UserError: If a client has no test examples, on which "test_accuracy" chooses, or no validation examples.
         """
         for client in population.client_ids if self.choose_by == "validation_loss" else ():
-            population.stacked_validation(int(client))
+            population.validation(client)
         for client in population.client_ids if self.choose_by == "test_accuracy" else ():
-            if not int(population.test_examples(int(client)).cardinality()):
+            if not len(population.test(client)):
                 raise UserError(
                     f"client {population.name_of(client)} has no test examples; choose_by 'test_accuracy' lets clients choose on them, "
                     "'train_loss' does not"
@@ -211,4 +211,4 @@ class Choosing(Method):
         if self.choose_by == "train_loss":
             return {}
         examples = self._examples_of(cohort.population)
-        return {_TRIED: [examples(int(client)) for client in cohort.client_ids]}
+        return {_TRIED: [examples(client).stacked for client in cohort.client_ids]}

@@ -48,7 +48,7 @@ class CLoVE(EngineMethod):
             return self.engine.next(state, cohort)
         clients = len(cohort.client_ids)
         asked = cohort.population.restricted(cohort.client_ids)
-        losses = ask_all(self._trying, state.models, asked, asked.stacked, told=privacy_releases.of_all("the losses", asked))
+        losses = ask_all(self._trying, state.models, asked, release=privacy_releases.of_all("the losses", asked))
         grouped = self._grouped(state, asked, cohort.seed[1], losses)
         state, metrics = self.engine.next(grouped, cohort)
         return state, metrics.with_signatures(self.joining * clients)
@@ -64,12 +64,12 @@ class CLoVE(EngineMethod):
         """Everyone is clustered by their losses under the models of now."""
         if self._how.num_clusters == 1:
             return state
-        few, losses = losses_of_few(self.model, state.models, population, population.stacked)
+        few, losses = losses_of_few(self.model, state.models, population, population.train)
         found = np.empty([len(population), self._how.num_clusters], np.float32)
         found[few] = losses
         if not few.all():
             others = population.restricted(population.client_ids[~few])
-            found[~few] = ask_all(self._trying, state.models, others, others.stacked)
+            found[~few] = ask_all(self._trying, state.models, others)
         return self._grouped(state, population, 0, found)
 
     def admit(self, state: ClusteredState, newcomers: Population) -> ClusteredState:
@@ -77,8 +77,8 @@ class CLoVE(EngineMethod):
         check_newcomers(state, newcomers)
         found = np.zeros(len(newcomers), np.int32)
         if self._how.num_clusters > 1:
-            told = privacy_releases.of_all("the losses", newcomers)
-            losses = ask_all(self._trying, state.models, newcomers, newcomers.stacked, told=told)
+            release = privacy_releases.of_all("the losses", newcomers)
+            losses = ask_all(self._trying, state.models, newcomers, release=release)
             found = losses.argmin(axis=1).astype(np.int32)
         return dataclasses.replace(state, **extended(state, newcomers, found))
 

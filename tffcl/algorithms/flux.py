@@ -71,8 +71,8 @@ class FLUX(EngineMethod):
         return dataclasses.replace(state, assignment=labels, **found, **grown)
 
     def _described(self, asked: tff.Computation, model: np.ndarray, population: Population):
-        told = privacy_releases.of_all("the descriptors", population, once=True)
-        return ask_all(asked, model, population, population.stacked, told=told)
+        release = privacy_releases.of_all("the descriptors", population, once=True)
+        return ask_all(asked, model, population, release=release)
 
     def admit(self, state: FLUXState, newcomers: Population) -> FLUXState:
         """A newcomer joins the cluster whose mean descriptor of P(X) is nearest to its own: it sends that one only."""

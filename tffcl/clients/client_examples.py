@@ -1,21 +1,74 @@
-"""Examples of clients as data sets and as arrays, and the test examples of all clients in one pool."""
+"""The examples of clients, in one form for training, tests and validation."""
 
 import collections
 import dataclasses
-import weakref
+import functools
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
+_NO_ROWS = np.zeros(0, np.int64)
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PooledTests:
-    """The test examples of all clients, each different one once.
+
+class ClientExamples:
+    """The training, test or validation examples of one client.
 
     Attributes:
-      x: `[n, ...]`, the examples.
-      y: `int32 [n]`, their labels.
-      indices: For each client of the population its places in the pool; clients may share an array.
+      pool: `(x, y)`, arrays of examples, which clients may share.
+      rows: `int [n]`, which of these are the client's; None for all.
+    """
+
+    def __init__(self, x, y, rows: np.ndarray | None = None):
+        """Makes the examples of a client, which are read from the arrays when they are needed.
+
+        Args:
+          x: `[p, ...]`, or a structure of such arrays.
+          y: `[p, ...]`, their labels.
+          rows: As `ClientExamples.rows`.
+        """
+        self.pool, self.rows = (x, y), rows
+
+    def __len__(self) -> int:
+        return len(self.pool[1] if self.rows is None else self.rows)
+
+    @property
+    def x(self):
+        """`[n, ...]`, or a structure of such arrays."""
+        return self._chosen(self.pool[0])
+
+    @property
+    def y(self):
+        """`[n, ...]`, the labels."""
+        return self._chosen(self.pool[1])
+
+    @property
+    def stacked(self) -> collections.OrderedDict:
+        """`<x [n, ...], y [n, ...]>`, which the computations of simulations take."""
+        return collections.OrderedDict(x=self.x, y=self.y)
+
+    @functools.cached_property
+    def dataset(self) -> tf.data.Dataset:
+        """A data set of single examples `<x, y>`, always the same object: making one anew in every round leaks memory."""
+        return tf.data.Dataset.from_tensor_slices(self.stacked)
+
+    @property
+    def nothing(self) -> "ClientExamples":
+        """No examples, of the same kind; these are not read for it."""
+        return ClientExamples(*self.pool, _NO_ROWS)
+
+    def _chosen(self, values):
+        return values if self.rows is None else tf.nest.map_structure(lambda leaf: leaf[self.rows], values)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PooledExamples:
+    """The examples of several clients, each different one once.
+
+    Attributes:
+      x: `[p, ...]`, the examples.
+      y: `[p, ...]`, their labels.
+      indices: For each client `int [n]`, its places in the pool; clients may share an array.
     """
 
     x: np.ndarray
@@ -23,51 +76,13 @@ class PooledTests:
     indices: tuple[np.ndarray, ...]
 
 
-_READ: "weakref.WeakKeyDictionary[tf.data.Dataset, collections.OrderedDict]" = weakref.WeakKeyDictionary()
-
-
-def read_once(examples: tf.data.Dataset) -> collections.OrderedDict:
-    """The examples of a data set as arrays, read once: reading one anew in every round costs more than training on few examples."""
-    if examples not in _READ:
-        found = read_whole(examples)
-        _READ[examples] = collections.OrderedDict((name, found[name]) for name in "xy")
-    return _READ[examples]
-
-
-def read_whole(examples: tf.data.Dataset):
-    """Returns all examples of a data set, also none, as one structure of arrays `[n, ...]`."""
-    nothing = tf.nest.map_structure(lambda leaf: tf.zeros([0, *leaf.shape], leaf.dtype), examples.element_spec)
-    # Not by an iterator: to make one takes five times as long as to read the few examples of a client so.
-    first = examples.batch(2**30).concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).get_single_element()
-    return tf.nest.map_structure(np.asarray, first)
-
-
-def none_of(kind: str, spec) -> collections.OrderedDict:
-    """Arrays of no example of a kind."""
-    if kind not in _NOTHING:
-        _NOTHING[kind] = collections.OrderedDict(
-            (name, np.zeros([0, *spec[name].shape], spec[name].dtype.as_numpy_dtype)) for name in "xy"
-        )
-    return _NOTHING[kind]
-
-
-_NOTHING: dict[str, collections.OrderedDict] = {}
-_EMPTY: dict[str, tf.data.Dataset] = {}
-
-
-def empty_like(examples: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns an empty data set of the same type.
-
-    There is one object for each type, since data sets made anew in every round leak; and it is not `client_work.take(0)`, which
-    carries all the examples to the runtime in its graph.
-    """
-    spec = examples.element_spec
-    if str(spec) not in _EMPTY:
-        nothing = tf.nest.map_structure(lambda leaf: np.zeros([0, *leaf.shape], leaf.dtype.as_numpy_dtype), spec)
-        _EMPTY[str(spec)] = tf.data.Dataset.from_tensor_slices(nothing)
-    return _EMPTY[str(spec)]
-
-
-def as_examples(x: np.ndarray, y: np.ndarray) -> tf.data.Dataset:
-    """Returns the data set of single examples `<x, y>` of two arrays."""
-    return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x, y=y))
+def pooled(clients: Sequence[ClientExamples]) -> PooledExamples:
+    """Returns the examples of clients in the pool that all of them share, or in one made of theirs, one after the other."""
+    x, y = clients[0].pool
+    if all(each.rows is not None and each.pool[0] is x and each.pool[1] is y for each in clients):
+        return PooledExamples(x, y, tuple(each.rows for each in clients))
+    distinct = list({id(each): each for each in clients}.values())
+    ends = np.cumsum([len(each) for each in distinct])
+    x, y = (np.concatenate([each.stacked[name] for each in distinct]) for name in ("x", "y"))
+    indices = dict(zip(map(id, distinct), np.split(np.arange(ends[-1]), ends[:-1]), strict=True))
+    return PooledExamples(x, y, tuple(indices[id(each)] for each in clients))

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tffcl.clients.client_examples import empty_like
 from tffcl.clients.population import Population
 
 
@@ -52,37 +51,27 @@ class Cohort:
             part = slice(start, start + at_a_time)
             yield part, self.chosen(part)
 
-    def inputs(self, *, stacked: bool = False, **fields: Sequence) -> list[collections.OrderedDict]:
+    def inputs(self, **fields: Sequence) -> list[collections.OrderedDict]:
         """Makes the clients' inputs of a round, largest client first, so that no core waits at the end for a large one.
 
         Args:
-          stacked: Whether examples are arrays `<x, y>` of all of a client's, as in simulations, and not data sets of single
-            ones.
           **fields: What a client knows of itself beside its examples: name to a value for each client, in the cohort's order.
 
         Returns:
-          A structure `<examples, test_examples, client_id, seed, ...fields>` for each client.
+          A structure `<examples, test_examples, client_id, seed, ...fields>` for each client, whose examples are stacked.
         """
         order = np.argsort(-self.sizes, kind="stable")
         tested = self.local_test if self.local_test is not None else np.zeros(len(self.client_ids), bool)
         inputs = []
         for i in order:
             client = int(self.client_ids[i])
+            tests = self.population.test(client)
             given = collections.OrderedDict(
-                examples=self._examples(client, stacked),
-                test_examples=self._test_examples(client, stacked, tested[i]),
+                examples=self.population.train(client).stacked,
+                test_examples=(tests if tested[i] else tests.nothing).stacked,
                 client_id=np.int32(client),
                 seed=self.client_seed(client),
             )
             given.update((name, values[i]) for name, values in fields.items())
             inputs.append(given)
         return inputs
-
-    def _examples(self, client: int, stacked: bool):
-        return self.population.stacked(client) if stacked else self.population.examples(client)
-
-    def _test_examples(self, client: int, stacked: bool, tested: bool):
-        if stacked:
-            return self.population.stacked_tests(client, nothing=not tested)
-        examples = self.population.test_examples(client)
-        return examples if tested else empty_like(examples)

@@ -1,11 +1,11 @@
-"""Clients' examples as a model takes them: numbers of another type become the model's, where none of them changes."""
+"""Whether clients' examples are what a model takes: numbers of another type become the model's, where none of them changes."""
 
 import dataclasses
-import functools
+from collections.abc import Mapping
 
 import numpy as np
 
-from tffcl.clients.client_examples import PooledTests, as_examples
+from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 
@@ -53,26 +53,42 @@ def fitted(population: Population, example_spec) -> Population:
     Raises:
       UserError: If a client has a number that the model's type does not hold.
     """
-    given, dtype = population.examples(int(population.client_ids[0])).element_spec["x"], example_spec["x"].dtype.as_numpy_dtype
-    if given.dtype.as_numpy_dtype == dtype or tuple(given.shape) != tuple(example_spec["x"].shape):
+    given, wanted = population.train(population.client_ids[0]).x, example_spec["x"]
+    dtype = wanted.dtype.as_numpy_dtype
+    if given.dtype == dtype or given.shape[1:] != tuple(wanted.shape):
         return population
 
-    def converted(stacked):
-        return {
-            int(client): (as_type(held["x"], dtype, f"the examples of client {population.name_of(client)}"), held["y"])
-            for client, held in ((client, stacked(int(client))) for client in population.client_ids)
+    def converted(examples: Mapping[int, ClientExamples] | None):
+        return examples and {
+            client: ClientExamples(as_type(held.x, dtype, f"the examples of client {population.name_of(client)}"), held.y)
+            for client, held in ((client, examples[client]) for client in population.client_ids.tolist())
         }
 
-    def pooled(pool: PooledTests | None):
-        return None if pool is None else dataclasses.replace(pool, x=as_type(pool.x, dtype, "the clients' examples"))
+    names = ("train_examples", "test_examples", "validation_examples")
+    return dataclasses.replace(population, **{name: converted(getattr(population, name)) for name in names})
 
-    arrays, tests = converted(population.stacked), converted(population.stacked_tests)
-    return dataclasses.replace(
-        population,
-        examples=functools.cache(lambda client: as_examples(*arrays[int(client)])),
-        test_examples=functools.cache(lambda client: as_examples(*tests[int(client)])),
-        arrays=lambda client: arrays[int(client)],
-        test_arrays=lambda client: tests[int(client)],
-        tests=pooled(population.tests),
-        validation=pooled(population.validation),
-    )
+
+def check_examples(population: Population, example_spec, num_classes: int):
+    """Checks that clients' examples are what a model takes, before anything is computed.
+
+    Raises:
+      UserError: If types or shapes are others, or a label is out of range, by client.
+    """
+    first = population.train(population.client_ids[0])
+    for key, given in first.stacked.items():
+        wanted = example_spec[key]
+        if wanted.dtype.as_numpy_dtype != given.dtype or tuple(wanted.shape) != given.shape[1:]:
+            what = "examples" if key == "x" else "labels"
+            kinds = f"{given.dtype.name}{list(given.shape[1:])}; the model takes {wanted.dtype.name}{list(wanted.shape)}"
+            one_hot = key == "y" and given.ndim == 2 and wanted.shape.rank == 0
+            hint = "; of one-hot rows y.argmax(axis=1) makes labels" if one_hot else ""
+            raise UserError(f"the clients' {what} are {kinds}{hint}")
+    for client in population.read_before:
+        largest = max(int(each.y.max(initial=0)) for each in (population.train(client), population.test(client)))
+        if largest >= num_classes:
+            counts = population.label_counts
+            unused = counts is not None and not counts[:, 0].any()
+            hint = "; labels count from 0, and no client has that: y - 1" if unused else ""
+            raise UserError(
+                f"client {population.name_of(client)} has the label {largest}; the model knows the classes 0 to {num_classes - 1}{hint}"
+            )

@@ -1,6 +1,5 @@
 """Populations of a user's own data: arrays by client, or TFF's ClientData."""
 
-import functools
 import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from tffcl import arrays
-from tffcl.clients.client_examples import PooledTests, as_examples, read_whole
+from tffcl.clients.client_examples import ClientExamples
 from tffcl.errors import UserError
 
 if TYPE_CHECKING:  # which makes one of what is read here
@@ -59,28 +58,14 @@ def from_arrays(
             if array.dtype != like.dtype or array.shape[1:] != like.shape[1:]:
                 kinds = f"{array.dtype} {list(array.shape[1:])}, those of client {shown[0]} {like.dtype} {list(like.shape[1:])}"
                 raise UserError(f"the {name} of client {client} are {kinds}; all must be alike")
-    by_id = dict(zip(ids.tolist(), shown, strict=True))
-    none = (first[0][:0], first[1][:0])
-    held = [tests.get(client, none) for client in shown]
-    ends = np.cumsum([len(y) for _, y in held])
-    pool = PooledTests(
-        np.concatenate([x for x, _ in held]),
-        np.concatenate([y for _, y in held]),
-        tuple(np.split(np.arange(ends[-1]), ends[:-1])),
-    )
+    none = ClientExamples(first[0][:0], first[1][:0])
+    tested = {client: ClientExamples(*pair) for client, pair in tests.items()}
     return dict(
         client_ids=ids.astype(np.int32),
-        sizes=np.array([len(y) for _, y in data.values()], np.int32),
-        examples=functools.cache(lambda client: as_examples(*data[by_id[client]])),
-        test_examples=functools.cache(lambda client: as_examples(*tests.get(by_id[client], none))),
-        tests=pool,
+        train_examples={number: ClientExamples(*data[client]) for number, client in zip(ids.tolist(), shown, strict=True)},
+        test_examples={number: tested.get(client, none) for number, client in zip(ids.tolist(), shown, strict=True)},
         label_counts=_label_counts([y for _, y in data.values()]),
         names=np.array(shown) if isinstance(shown[0], str) else None,
-        arrays=lambda client: data[by_id[client]],
-        test_arrays=lambda client: tests.get(by_id[client], none),
-        largest_labels=np.array(
-            [max(y.max(initial=0), tested.max(initial=0)) for (_, y), (_, tested) in zip(data.values(), held)], np.int32
-        ),
     )
 
 
@@ -111,11 +96,11 @@ def _numbered(examples: Mapping, known: "Population | None") -> tuple[list, np.n
 def _check_known(pair: tuple[np.ndarray, np.ndarray], known: "Population | None"):
     if known is None:
         return
-    spec = known.examples(int(known.client_ids[0])).element_spec
-    for what, array, like in zip(("examples", "labels"), pair, (spec["x"], spec["y"])):
-        if array.dtype != like.dtype.as_numpy_dtype or array.shape[1:] != tuple(like.shape):
-            given = f"{array.dtype} {list(array.shape[1:])}"
-            raise UserError(f"the clients' {what} are {given}, those of the known clients {like.dtype.name} {list(like.shape)}")
+    examples = known.train(known.client_ids[0])
+    for what, array, like in zip(("examples", "labels"), pair, (examples.x, examples.y)):
+        if array.dtype != like.dtype or array.shape[1:] != like.shape[1:]:
+            kinds = f"{array.dtype} {list(array.shape[1:])}, those of the known clients {like.dtype} {list(like.shape[1:])}"
+            raise UserError(f"the clients' {what} are {kinds}")
 
 
 def from_client_data(train, test=None, *, known: "Population | None" = None) -> dict:
@@ -160,8 +145,16 @@ def _arrays_of(data, client) -> tuple[np.ndarray, np.ndarray]:
         raise UserError(
             f"the examples of client {client} never end; leave out repeat(), LocalTraining(epochs=...) repeats them"
         )
-    whole = read_whole(examples)
+    whole = _read_whole(examples)
     return tuple(whole if pair else (whole["x"], whole["y"]))
+
+
+def _read_whole(examples: tf.data.Dataset):
+    """Returns all examples of a data set, also none, as one structure of arrays `[n, ...]`."""
+    nothing = tf.nest.map_structure(lambda leaf: tf.zeros([0, *leaf.shape], leaf.dtype), examples.element_spec)
+    # Not by an iterator: to make one takes five times as long as to read the few examples of a client so.
+    first = examples.batch(2**30).concatenate(tf.data.Dataset.from_tensors(nothing)).take(1).get_single_element()
+    return tf.nest.map_structure(np.asarray, first)
 
 
 def _checked(client, pair, kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -191,39 +184,3 @@ def _label_counts(labels: list[np.ndarray]) -> np.ndarray | None:
     if classes > _MOST_COUNTED:
         return None
     return np.stack([np.bincount(each.ravel(), minlength=classes) for each in labels]).astype(np.int64)
-
-
-def _largest_label(population: "Population", client: int) -> int:
-    """Returns the largest label of a client, test examples included; UserError for what no model can be trained on."""
-    largest = 0
-    for kind, held in (("training", population.stacked(client)), ("test", population.stacked_tests(client))):
-        _, y = _checked(population.name_of(client), (held["x"], held["y"]), kind)
-        largest = max(largest, int(y.max(initial=0)))
-    return largest
-
-
-def check_examples(population: "Population", example_spec, num_classes: int):
-    """Checks that clients' examples are what a model takes, before anything is computed.
-
-    Raises:
-      UserError: If types or shapes are others, or a label is out of range, by client.
-    """
-    spec = population.examples(int(population.client_ids[0])).element_spec
-    for key in ("x", "y"):
-        wanted, given = example_spec[key], spec[key]
-        if wanted.dtype != given.dtype or tuple(wanted.shape) != tuple(given.shape):
-            what = "examples" if key == "x" else "labels"
-            wanted, given = (f"{each.dtype.name}{list(each.shape)}" for each in (wanted, given))
-            one_hot = key == "y" and spec[key].shape.rank == 1 and example_spec[key].shape.rank == 0
-            hint = "; of one-hot rows y.argmax(axis=1) makes labels" if one_hot else ""
-            raise UserError(f"the clients' {what} are {given}; the model takes {wanted}{hint}")
-    largest, counts = population.largest_labels, population.label_counts
-    if largest is None and counts is None:  # data sets that have told nothing of themselves
-        largest = np.array([_largest_label(population, int(client)) for client in population.client_ids])
-    if largest is None and counts is not None:
-        largest = np.max(np.arange(counts.shape[1]) * (counts > 0), axis=1)
-    if largest is not None and largest.max() >= num_classes:
-        row = int(np.flatnonzero(largest >= num_classes)[0])
-        name = population.name_of(int(population.client_ids[row]))
-        hint = "; labels count from 0, and no client has that: y - 1" if counts is not None and not counts[:, 0].any() else ""
-        raise UserError(f"client {name} has the label {largest[row]}; the model knows the classes 0 to {num_classes - 1}{hint}")

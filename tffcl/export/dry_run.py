@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.method import Method
 from tffcl.client_work.client_work import stacked_type
-from tffcl.clients.client_examples import as_examples
+from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
@@ -47,21 +47,21 @@ def recording(context):
         tff.framework.set_default_context(context)
 
 
-def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], tf.data.Dataset]:
-    """Builds `client ID -> data set` of random images and labels: no client's data need leave with an export."""
+def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], ClientExamples]:
+    """Builds `client ID -> ClientExamples` of random images and labels: no client's data need leave with an export."""
 
     def examples(client: int):
         rng = np.random.default_rng([seed, client])
         spec = model.example_spec["x"]
         x = rng.uniform(0, 256 if spec.dtype.is_integer else 1, [_EXAMPLES, *spec.shape]).astype(spec.dtype.as_numpy_dtype)
         y = rng.integers(0, model.num_classes, _EXAMPLES, np.int32)
-        return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x, y=y))
+        return ClientExamples(x, y)
 
     return examples
 
 
 def rehearse(
-    method: Method, computations: Mapping[str, tff.Computation], state, examples: Callable[[int], tf.data.Dataset], context
+    method: Method, computations: Mapping[str, tff.Computation], state, examples: Callable[[int], ClientExamples], context
 ) -> dict[str, tuple]:
     """Runs one round and lets three newcomers sign, and tells what each exported computation would be given.
 
@@ -79,14 +79,15 @@ def rehearse(
       UserError: If the method hands its computations something that the exported ones don't take.
     """
     ids = _some_of_each_model(method, state)
-    population = _population(ids, {int(client): examples(int(client)) for client in ids})
+    held = {int(client): examples(int(client)) for client in ids}
+    population = Population(ids.astype(np.int32), held, held)
     some = [int(client) for client in ids[:_ARRIVALS]]
     arrivals = {_NEW_ID + place: examples(client) for place, client in enumerate(some)}
     with recording(context) as calls:
         method.next(state, Cohort(population, ids, (0, 1)))
         if "signature" in computations:
             sign = method.exports().sign or functools.partial(method.admit, state)
-            sign(_population(np.array(sorted(arrivals)), arrivals))
+            sign(Population(np.array(sorted(arrivals), np.int32), arrivals, arrivals))
     found = recorded(computations, calls)
     for name, computation in computations.items():
         if computation.type_signature.parameter is not None and name not in found:
@@ -109,11 +110,6 @@ def _some_of_each_model(method: Method, state) -> np.ndarray:
     some = order[np.arange(len(rows)) - np.repeat(first, members) < needed]
     others = np.setdiff1d(np.arange(len(rows)), some)[: max(0, 3 - len(some))]
     return ids[np.sort(np.concatenate([some, others]))]
-
-
-def _population(ids: np.ndarray, data) -> Population:
-    sizes = np.array([int(data[int(client)].cardinality()) for client in ids], np.int32)
-    return Population(ids.astype(np.int32), sizes, data.__getitem__, data.__getitem__)
 
 
 def _argument(wanted: tff.Type | None, calls) -> tuple | None:
@@ -169,7 +165,7 @@ def _project(value, wanted: tff.FederatedType):
 def _as_deployed(value, kind: tff.Type):
     """A simulation's tensors as the sequence that a deployed client has."""
     stacked = isinstance(kind, tff.SequenceType) and not isinstance(value, tf.data.Dataset)
-    return as_examples(value["x"], value["y"]) if stacked else value
+    return ClientExamples(value["x"], value["y"]).dataset if stacked else value
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tffcl.export import deployment_forms
 from tffcl.export.dry_run import difference
 from tffcl.export.manifest import NAME
 from tffcl.export.writer import ASSIGNMENTS, MODELS, SAVED_MODEL, SCRIPT, STATE, assignments, first_value
-from tffcl.rounds.plain_containers import plain_containers
+from tffcl.rounds.composer import plain_containers
 
 
 def compared(path: pathlib.Path, run: Callable, expected, same: str) -> str:

@@ -23,8 +23,7 @@ from tffcl.aggregators.contract import traits
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import current
 from tffcl.errors import UserError
-from tffcl.rounds.composer import Round
-from tffcl.rounds.plain_containers import plain_containers
+from tffcl.rounds.composer import Round, plain_containers
 from tffcl.rounds.server import Replacing
 from tffcl.rounds.traffic import type_bytes
 from tffcl.runtime import MESSAGE_BYTES, memory
@@ -116,8 +115,8 @@ def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, flo
     example = sum(int(np.prod(leaf.shape)) * leaf.dtype.size for leaf in tf.nest.flatten(spec))
     population = cohort.population
     held = float(np.mean(cohort.sizes)) * example
-    if cohort.local_test is not None and population.tests is not None:
-        held += float(np.mean([len(each) for each in population.tests.indices])) * example
+    if cohort.local_test is not None:
+        held += float(np.mean(population.test_sizes)) * example
     result = composed.simulated_update.type_signature.result
     uploads, kept = type_bytes(result["uploads"], rows), type_bytes(composed.work.kept, rows)
     received = composed.transfer.down_bytes(rows) if composed.uploads else 0
@@ -248,7 +247,7 @@ class BlockForm:
             values=collections.OrderedDict((name, values[name]) for name in self._round.server.values),
             states=collections.OrderedDict((name, states[name]) for name in self.merged),
         )
-        return server, cohort.inputs(stacked=True, **{name: fields[name] for name in names})
+        return server, cohort.inputs(**{name: fields[name] for name in names})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.aggregators.collect import by_client, collect
+from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, on_devices
 from tffcl.rounds import privacy_releases
@@ -71,9 +72,9 @@ def ask_all(
     asking: tff.Computation,
     context,
     population: Population,
-    examples: Callable[[int], object],
+    examples: Callable[[int], ClientExamples] | None = None,
     *,
-    told: privacy_releases.Release | None = None,
+    release: privacy_releases.Release | None = None,
 ):
     """Asks all clients of a population, a bounded number at a time; `Simulation.on_progress` has how many have answered.
 
@@ -81,19 +82,22 @@ def ask_all(
       asking: From `build_asking`.
       context: What the server broadcasts.
       population: The clients to ask.
-      examples: Client ID to the examples that it is asked about, of the type that the computation takes.
-      told: What the ledger of privacy is told; None for what no deployment asks, as an evaluation.
+      examples: Client ID to the examples that it is asked about; default its training examples.
+      release: What the ledger of privacy counts; None for what no deployment asks, as an evaluation.
 
     Returns:
       The value structure with NumPy rows `[N, ...]` in the order of the population's IDs.
     """
-    if told is not None:
-        current().release(told)
+    if release is not None:
+        current().release(release)
+    examples, taken = examples or population.train, asking.type_signature.parameter[1].member["examples"]
+    form = "dataset" if isinstance(taken, tff.SequenceType) else "stacked"
     parts, done, everyone, at_a_time = [], 0, len(population.client_ids), _FEW_CLIENTS
     while done < everyone:
         ids, begin = population.client_ids[done : done + at_a_time], time.monotonic()
         with on_devices():
-            clients = [collections.OrderedDict(examples=examples(int(client)), client_id=np.int32(client)) for client in ids]
+            held = [getattr(examples(client), form) for client in ids.tolist()]
+        clients = [collections.OrderedDict(examples=each, client_id=client) for each, client in zip(held, ids)]
         parts.append(by_client(asking(context, clients)[1], ids))
         done += len(ids)
         at_a_time = _FEW_CLIENTS if time.monotonic() - begin > _LONG else _CLIENTS
@@ -123,13 +127,11 @@ def build_signing(signature: Signature) -> Callable[[Population], object]:
 
     def sign(population: Population, again: bool = False):
         repeats = own_noise(signature.context) is not None
-        told = privacy_releases.of_all("the signatures", population, signature.noise_multiplier, once=not again, repeats=repeats)
-        held, imitated = population.examples if signature.stacked is None else population.stacked, population.signed_as
-
-        def examples(client: int):
-            return held(imitated.get(client, client))
-
-        return ask_all(collection, signature.context, population, examples, told=told)
+        release = privacy_releases.of_all("the signatures", population, signature.noise_multiplier, once=not again, repeats=repeats)
+        imitated = population.signed_as
+        return ask_all(
+            collection, signature.context, population, lambda client: population.train(imitated.get(client, client)), release=release
+        )
 
     return sign
 

@@ -23,7 +23,6 @@ from tffcl.aggregators.collect import CollectFactory, collect
 from tffcl.aggregators.contract import traits
 from tffcl.aggregators.secure_mean import simulated
 from tffcl.client_work.client_work import LOCAL_TEST, ClientWork, sequence_type, stacked_type
-from tffcl.rounds.plain_containers import plain_containers
 from tffcl.rounds.privacy_releases import check_hidden
 from tffcl.rounds.traffic import Transfer
 from tffcl.rounds.weightings import by_examples, uniform
@@ -420,3 +419,13 @@ def _fields(struct_type) -> list:
 def _zip(fields: Mapping):
     """Puts federated values by name together; of nothing, an empty value at the server."""
     return tff.federated_zip(collections.OrderedDict(fields)) if fields else tff.federated_value((), tff.SERVER)
+
+
+def plain_containers(value):
+    """Returns a value of TFF's with mappings for named tuples and attrs objects, as checkpoints hold them; TFF takes either."""
+    names = [each.name for each in getattr(type(value), "__attrs_attrs__", ())] or getattr(value, "_fields", None)
+    if names:
+        return collections.OrderedDict((name, plain_containers(getattr(value, name))) for name in names)
+    if isinstance(value, Mapping):
+        return collections.OrderedDict((name, plain_containers(each)) for name, each in value.items())
+    return type(value)(map(plain_containers, value)) if isinstance(value, (list, tuple)) else value

@@ -16,8 +16,7 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.simulation_context import on_devices
 from tffcl.errors import Diverged
 from tffcl.rounds import blocks, privacy_releases
-from tffcl.rounds.composer import Round
-from tffcl.rounds.plain_containers import plain_containers
+from tffcl.rounds.composer import Round, plain_containers
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 
 
@@ -115,7 +114,7 @@ def run_round(
 def _run_whole(composed: Round, cohort: Cohort, values, aggregators, fields, kept: KeptStates | None):
     state = collections.OrderedDict({**values, "aggregators": aggregators})
     names = [*composed.work.fields, *(["kept"] if composed.work.kept is not None else [])]
-    inputs = cohort.inputs(stacked=True, **{name: fields[name] for name in names})  # in the order of the client's type
+    inputs = cohort.inputs(**{name: fields[name] for name in names})  # in the order of the client's type
     if inputs:
         state, told, *held = composed.simulated(state, inputs)
     else:  # there is nothing that several workers could share
@@ -143,7 +142,7 @@ def check_finite(reports: Mapping[str, np.ndarray], cohort: Cohort):
     """Raises Diverged if a client's trained model is not finite; the reports' rows are in the order of the cohort."""
     if not np.all(reports["finite"]):
         bad = np.flatnonzero(~reports["finite"])[0]
-        largest = np.abs(cohort.population.stacked(cohort.client_ids[bad])["x"].astype(float)).max()
+        largest = np.abs(cohort.population.train(cohort.client_ids[bad]).x.astype(float)).max()
         raise Diverged(
             f"client {cohort.population.name_of(cohort.client_ids[bad])} trained a model that is not finite (loss {reports['loss'][bad]:g}) in round "
             f"{cohort.seed[1]}; a lower learning_rate or momentum helps, or scaling its features (the largest is {largest:g})"

@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from tffcl import runtime
 from tffcl.client_work.evaluation import FEW, build_predict
-from tffcl.clients.client_examples import PooledTests
+from tffcl.clients.client_examples import PooledExamples
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
@@ -79,7 +79,7 @@ def check_tokens(model: FlatModel, population: Population):
 
 def _held(population: Population):
     """Yields each client with its training examples, then with its test examples."""
-    yield from ((client, population.stacked(client)["x"]) for client in population.client_ids)
+    yield from ((client, population.train(client).x) for client in population.client_ids)
     tests = population.pooled_tests
     yield from ((client, tests.x[index]) for client, index in zip(population.client_ids, tests.indices, strict=True))
 
@@ -99,7 +99,7 @@ class Evaluator:
     The same numbers as every client evaluating on its own copy (tested so), at the cost of the distinct images.
     """
 
-    def __init__(self, model: FlatModel, population: Population, slots: int | None = None, *, tests: PooledTests | None = None):
+    def __init__(self, model: FlatModel, population: Population, slots: int | None = None, *, tests: PooledExamples | None = None):
         """Prepares the evaluation.
 
         Args:
@@ -118,7 +118,7 @@ class Evaluator:
         return _build_predict_here(self.model)
 
     @property
-    def _tests(self) -> PooledTests:
+    def _tests(self) -> PooledExamples:
         return self._population.pooled_tests if self._pool is None else self._pool
 
     @functools.cached_property

@@ -17,7 +17,6 @@ from tffcl.models.flat import FlatModel, FlatWeights
 from tffcl.validation import Parameters
 
 _MOST_BYTES = 2**28  # of an array that are hashed, some 0.3 s; of larger ones rows that are evenly spread
-_MOST_READ = 64  # clients whose examples are read where they are not at hand as arrays
 
 
 def of_array(*parts: np.ndarray) -> str:
@@ -49,14 +48,10 @@ def of_populations(populations: Mapping[int, Population]) -> dict[str, str]:
         when = f" from round {start} on" if start else ""
         found[f"clients{when}"] = of_array(np.asarray(population.shown_ids).astype(str))
         found[f"sizes of clients{when}"] = of_array(population.sizes)
-        held = population.client_ids
-        if population.arrays is None:  # to read them all could take long, and would keep them in memory
-            held = held[:: -(-len(held) // _MOST_READ)]
-        parts = [part for client in held for part in population.stacked(int(client)).values()]
+        parts = [part for client in population.read_before for part in population.train(client).stacked.values()]
         found[f"training images{when}"], found[f"training labels{when}"] = of_array(*parts[::2]), of_array(*parts[1::2])
-        tests = population.tests
-        if tests is not None:
-            found[f"test examples{when}"] = of_array(tests.x, tests.y, np.concatenate(tests.indices))
+        tests = population.pooled_tests
+        found[f"test examples{when}"] = of_array(tests.x, tests.y, np.concatenate(tests.indices))
     return found
 
 

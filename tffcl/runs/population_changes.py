@@ -89,7 +89,7 @@ class Stages:
 
     def _make_stage(self, place: int) -> Stage:
         population, nobody = self.populations[place], np.zeros(0, np.int32)
-        evaluator, held = Evaluator(self._model, population), population.validation
+        evaluator, held = Evaluator(self._model, population), population.pooled_validation
         more = self._model.initial, None if held is None else Evaluator(self._model, population, tests=held)
         if place == 0:
             return Stage(population, evaluator, None, nobody, *more)
@@ -125,10 +125,8 @@ def _with_versions(before: Population, after: Population) -> Population:
 
 def _differ(before: Population, after: Population, client: int) -> bool:
     """Whether a client has other training examples than before."""
-    if before.arrays is None and after.arrays is None and before.examples(client) is after.examples(client):
-        return False
-    old, new = before.stacked(client), after.stacked(client)
-    return any(old[name] is not new[name] and not np.array_equal(old[name], new[name]) for name in "xy")
+    old, new = before.train(client), after.train(client)
+    return old is not new and not (np.array_equal(old.x, new.x) and np.array_equal(old.y, new.y))
 
 
 def notes(stages: Stages, rounds: int, views: Views) -> list[str]:

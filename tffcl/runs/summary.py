@@ -140,7 +140,7 @@ def summarize(
     _, sizes = np.unique(views.clusters[views.known_or_all], return_counts=True)
     unknown = {} if views.known is None else {"unknown": int(np.sum(~views.known_or_all))}
     clustering, training, evaluation = (float(value) for value in progress["seconds"])
-    numbers, counts = cluster_numbers(population, views), test_counts(population)
+    numbers, counts = cluster_numbers(population, views), population.test_sizes
     cluster = {**spread(accuracy["cluster"]), "pooled": pooled(accuracy["cluster"], counts)}
     return {
         **about,
@@ -187,11 +187,6 @@ def _validation(accuracy: Mapping) -> dict:
     return {"cluster": spread(accuracy["cluster"]), "global": {"mean": accuracy["global"]}}
 
 
-def test_counts(population: Population) -> np.ndarray:
-    """How many test examples each client has, `int [N]`."""
-    return np.array([len(index) for index in population.pooled_tests.indices])
-
-
 def client_table(population: Population, views: Views, accuracy: dict, progress: dict) -> dict[str, np.ndarray]:
     """The columns of clients.csv, arrays by name: who a client is, its cluster, its data, its accuracies."""
     labels = population.label_counts
@@ -200,7 +195,7 @@ def client_table(population: Population, views: Views, accuracy: dict, progress:
         "true_cluster": population.groups,
         "cluster": np.asarray(views.clusters),
         "examples": population.sizes,
-        "test_examples": test_counts(population),
+        "test_examples": population.test_sizes,
         "rounds_trained": progress["rounds_trained"],
         "cluster_accuracy": accuracy["cluster"],
         "local_accuracy": local_accuracies(progress),

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from tffcl import runtime
 from tffcl.clients import sampling
 from tffcl.clients.client_state import KeptStore
-from tffcl.clients.example_types import fitted
+from tffcl.clients.example_types import check_examples, fitted
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, simulating
-from tffcl.clients.sources import check_examples
 from tffcl.errors import UserError, tell
 from tffcl.models.foreign import check_start
 from tffcl.runs import fingerprint, method_checks, resource_checks

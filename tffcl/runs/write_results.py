@@ -164,8 +164,8 @@ def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarra
       clusters: `int [N]`, of each client.
     """
     found, sizes = np.unique(clusters, return_counts=True)
-    first = population.stacked(int(population.client_ids[0]))
-    if len(found) == len(clusters) > 1 or _as_images(np.asarray(first["x"][:1])) is None or np.ndim(first["y"]) != 1:
+    first = population.train(population.client_ids[0])
+    if len(found) == len(clusters) > 1 or _as_images(first.x[:1]) is None or first.y.ndim != 1:
         return
     named = found[np.argsort(-sizes, kind="stable")][:_MOST_CLUSTERS]
     drawn = [_of_members(population, np.flatnonzero(clusters == each)) for each in named]
@@ -178,11 +178,11 @@ def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarra
 def _of_members(population: Population, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Examples of some clients `[m, ...]` and their labels `[m]`, evenly over these ascending."""
     some = rows[np.unique(np.linspace(0, len(rows) - 1, min(_MOST_MEMBERS, len(rows))).astype(int))]
-    held = [population.stacked(int(population.client_ids[row])) for row in some]
-    labels = np.concatenate([np.asarray(each["y"]) for each in held])
+    held = [population.train(population.client_ids[row]) for row in some]
+    labels = np.concatenate([each.y for each in held])
     order = np.argsort(labels, kind="stable")
     order = order[np.unique(np.linspace(0, len(order) - 1, min(_IMAGES, len(order))).astype(int))]
-    return np.concatenate([np.asarray(each["x"]) for each in held])[order], labels[order]
+    return np.concatenate([each.x for each in held])[order], labels[order]
 
 
 def _as_images(x: np.ndarray) -> np.ndarray | None:

@@ -128,11 +128,11 @@ def test_wrong_labels_are_trained_on_and_not_tested(task, tmp_path):
     plain = run(task, tmp_path / "plain", attack={"share": 0}, train={"rounds": 1}).trained.population
     assert len(bad) == 5
     for client in range(10):
-        held, own = population.stacked(client), plain.stacked(client)
+        held, own = population.train(client).stacked, plain.train(client).stacked
         np.testing.assert_array_equal(held["y"], 9 - own["y"] if client in bad else own["y"])
-        read = np.array([each["y"] for each in population.examples(client).as_numpy_iterator()])
+        read = np.array([each["y"] for each in population.train(client).dataset.as_numpy_iterator()])
         np.testing.assert_array_equal(read, held["y"])
-        np.testing.assert_array_equal(population.stacked_tests(client)["y"], plain.stacked_tests(client)["y"])
+        np.testing.assert_array_equal(population.test(client).y, plain.test(client).y)
     np.testing.assert_array_equal(population.label_counts[bad], plain.label_counts[bad][:, ::-1])
 
 
@@ -153,7 +153,7 @@ def test_imitators_end_in_the_cluster_of_the_group_that_they_imitate(task, tmp_p
         "who pretend to be of group 1," in note and "malicious members by cluster" in note for note in result.summary["notes"]
     )
     for client in range(10):  # what they train on is their own
-        assert len(result.trained.population.stacked(client)["y"]) == result.trained.population.sizes[client]
+        assert len(result.trained.population.train(client).y) == result.trained.population.sizes[client]
 
 
 def test_what_cannot_be_is_said(task, tmp_path):

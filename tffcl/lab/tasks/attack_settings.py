@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,23 +57,17 @@ def with_wrong_labels(population: "Population", malicious: np.ndarray, classes: 
       malicious: Their IDs; some may not be of the population.
       classes: C.
     """
-    from tffcl.clients.client_examples import as_examples
+    from tffcl.clients.client_examples import ClientExamples
 
-    bad = set(malicious.tolist())
-
-    def arrays(client):
-        found = population.stacked(client)
-        return found["x"], (np.asarray(classes - 1 - found["y"], found["y"].dtype) if int(client) in bad else found["y"])
-
-    @functools.cache
-    def examples(client):
-        return as_examples(*arrays(client)) if int(client) in bad else population.examples(client)
-
+    held = dict(population.train_examples)
+    for client in np.intersect1d(malicious, population.client_ids).tolist():
+        own = held[client]
+        held[client] = ClientExamples(own.x, np.asarray(classes - 1 - own.y, own.y.dtype))
     counts = population.label_counts
     if counts is not None:
         rows = np.isin(population.client_ids, malicious)[:, np.newaxis]
         counts = np.where(rows, counts[:, ::-1], counts)
-    return dataclasses.replace(population, arrays=arrays, examples=examples, label_counts=counts)
+    return dataclasses.replace(population, train_examples=held, label_counts=counts)
 
 
 def with_imitators(population: "Population", malicious: np.ndarray, group: int) -> "Population":

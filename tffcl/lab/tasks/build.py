@@ -1,8 +1,5 @@
 """From a configuration to the parts of a run: data, model, method."""
 
-import functools
-import json
-
 import numpy as np
 
 from tffcl.aggregators.clustered_mean import keyed_factory
@@ -12,6 +9,7 @@ from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.sampling import stream
 from tffcl.errors import UserError
+from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.tasks.attack_settings import OF_UPLOADS
 from tffcl.lab.tasks.resolve import RunConfig, TrainSettings
@@ -19,16 +17,16 @@ from tffcl.models.flat import FlatModel
 from tffcl.registry import aggregation, find_in_table, made_by
 from tffcl.runs import fingerprint
 
-
-@functools.lru_cache(maxsize=1)  # the runs of a comparison share it; two at a time could be too much memory
-def _load(dataset: str, partition: str, seed: int, data_dir: str | None):
-    return load_federated(json.loads(dataset), json.loads(partition), seed=seed, data_dir=data_dir)
+_loaded: list = []  # the last data and what they were loaded for: the runs of a comparison share them
 
 
-def load_data(config: RunConfig, data_dir: str | None = None):
-    """Loads a task's data, parted among clients by the run's seed (a `lab.datasets.core.FederatedDataset`)."""
-    dataset, partition = (json.dumps(dict(each), sort_keys=True) for each in (config.dataset, config.partition))
-    return _load(dataset, partition, stream(config.seed, "partition"), data_dir)
+def load_data(config: RunConfig, data_dir: str | None = None) -> FederatedDataset:
+    """Loads a task's data, parted among clients by the run's seed."""
+    wanted = (dict(config.dataset), dict(config.partition), stream(config.seed, "partition"), data_dir)
+    if wanted not in _loaded[:1]:
+        _loaded.clear()  # two data sets at a time could be too much memory
+        _loaded[:] = wanted, load_federated(wanted[0], wanted[1], seed=wanted[2], data_dir=data_dir)
+    return _loaded[1]
 
 
 def data_fingerprint(federated) -> dict[str, str]:

@@ -11,6 +11,7 @@ import tensorflow_federated as tff
 from tffcl import runtime
 from tffcl.algorithms.method import Method
 from tffcl.client_work.evaluation import build_probabilities
+from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.example_types import as_type
 from tffcl.errors import UserError
 from tffcl.export import deployment_forms
@@ -137,13 +138,10 @@ def _check_with_library(directory: pathlib.Path, manifest: dict, config: RunConf
 
 def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, state, federated):
     """Runs the files and the library's computations on the same real clients."""
-    sets = {}
 
-    def examples(client: int) -> tf.data.Dataset:
-        if client not in sets:
-            some = federated.train.take(federated.train_indices[client][:_MOST_EXAMPLES])
-            sets[client] = tf.data.Dataset.from_tensor_slices({"x": _as_taken(method.model, some.x), "y": some.y})
-        return sets[client]
+    def examples(client: int) -> ClientExamples:
+        some = federated.train.take(federated.train_indices[client][:_MOST_EXAMPLES])
+        return ClientExamples(_as_taken(method.model, some.x), some.y)
 
     context = tff.framework.get_context_stack().current
     computations = method.exports().computations(state)

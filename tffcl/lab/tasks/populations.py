@@ -1,14 +1,13 @@
 """From a federated data set to the clients that computations see, in every round of a run."""
 
-import functools
 from collections.abc import Mapping
 
 import numpy as np
 
 from tffcl.clients import sampling
-from tffcl.clients.client_examples import PooledTests, as_examples
+from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.population import Population
-from tffcl.lab.datasets.core import FederatedDataset
+from tffcl.lab.datasets.core import FederatedDataset, Images
 from tffcl.lab.datasets.drift import drifted, drifting_clients
 from tffcl.lab.tasks.resolve import RunConfig
 
@@ -16,50 +15,27 @@ from tffcl.lab.tasks.resolve import RunConfig
 def build_population(federated: FederatedDataset, clients=None, *, changed=()) -> Population:
     """Makes the population of a `lab.datasets.core.FederatedDataset`.
 
-    Each client's `tf.data.Dataset`s are made once, when first asked for, and kept.
-
     Args:
       federated: Who holds what.
       clients: Only these client IDs; default all.
       changed: Clients whose data are not what they were at first.
     """
     ids = np.arange(federated.num_clients) if clients is None else np.sort(np.asarray(clients))
-    sizes = np.array([len(federated.train_indices[client]) for client in ids], np.int32)
 
-    def arrays(client):
-        indices = federated.train_indices[client]
-        return federated.train.x[indices], federated.train.y[indices]
-
-    def test_arrays(client):
-        indices = federated.test_indices[client]
-        return federated.test.x[indices], federated.test.y[indices]
-
-    @functools.cache
-    def examples(client):
-        return as_examples(*arrays(client))
-
-    held = federated.validation_indices
-    shared = {}  # clients with the same test set hold the same array of indices: one data set serves them all
-
-    def test_examples(client):
-        indices = federated.test_indices[client]
-        if id(indices) not in shared:
-            shared[id(indices)] = as_examples(*test_arrays(client))
-        return shared[id(indices)]
+    def of_clients(images: Images, indices):
+        # Clients that hold the same array of indices share their examples, hence one data set.
+        examples = {id(rows): ClientExamples(images.x, images.y, rows) for rows in (indices[client] for client in ids)}
+        return {client: examples[id(indices[client])] for client in ids.tolist()}
 
     return Population(
         ids.astype(np.int32),
-        sizes,
-        examples,
-        test_examples,
+        of_clients(federated.train, federated.train_indices),
+        of_clients(federated.test, federated.test_indices),
+        federated.validation_indices and of_clients(federated.train, federated.validation_indices),
         versions=np.isin(ids, changed).astype(np.int32),
-        tests=PooledTests(federated.test.x, federated.test.y, tuple(federated.test_indices[client] for client in ids)),
         label_counts=federated.label_counts()[ids],
         groups=None if federated.true_groups is None else federated.true_groups[ids],
         note=federated.note,
-        arrays=arrays,
-        test_arrays=test_arrays,
-        validation=held and PooledTests(federated.train.x, federated.train.y, tuple(held[client] for client in ids)),
     )
 
 

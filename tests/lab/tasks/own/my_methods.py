@@ -28,7 +28,7 @@ class Histograms(EngineMethod):
         self.num_clusters, self.seed = num_clusters, seed
 
     def shares(self, population):
-        labels = [next(iter(population.examples(int(client)).batch(10**6)))["y"] for client in population.client_ids]
+        labels = [population.train(client).y for client in population.client_ids]
         counts = np.stack([np.bincount(each, minlength=self.model.num_classes) for each in labels])
         return counts / counts.sum(axis=1, keepdims=True)
 
