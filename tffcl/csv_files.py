@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tffcl import regular_files
-from tffcl.errors import UserError, printable
+from tffcl.errors import UserError
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # how a cell begins that a spreadsheet would compute, or this module has marked
 
@@ -36,18 +36,6 @@ def read_text(path: pathlib.Path, newline: str | None = None) -> str:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def aligned(lines: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Returns lines of cells as text of equal columns, the first `left` of them at the left, the others at the right."""
-    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-
-
 def text_cell(text: object) -> str:
     """Returns a text as a cell of a CSV file that no spreadsheet computes: with an apostrophe before =, +, -, @ and tab."""
     return f"'{text}" if _FORMULA.match(str(text)) else str(text)
@@ -56,13 +44,6 @@ def text_cell(text: object) -> str:
 def cell_text(cell: str) -> str:
     """The inverse of `text_cell`."""
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
-
-
-def markdown(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Returns lines of cells as a table of Markdown; the first line is its head, numbers stand at the right, a < is no tag."""
-    marks = str.maketrans({"|": "\\|", "<": "&lt;"})
-    text = [f"| {' | '.join(printable(cell).translate(marks) for cell in line)} |" for line in lines]
-    return [text[0], f"|---|{'---:|' * (len(lines[0]) - 1)}", *text[1:]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -136,7 +136,7 @@ def test_without_clustering_errors_the_clusters_are_drawn(tmp_path, make_run):
     assert agreement.get_ylabel() == "adjusted Rand index"
     assert not figure.legends
     assert not left.collections  # one seed has no deviation
-    assert "clustering error" not in sweeps.to_text(sweep)
+    assert "clustering error" not in sweeps.to_table(sweep).to_text()
     write_report(tmp_path)
     assert next(csv.DictReader(io.StringIO((tmp_path / "sweep.csv").read_text())))["clustering_error"] == ""
 

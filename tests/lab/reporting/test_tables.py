@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tffcl.lab.reporting import files, tables
-from tffcl.lab.reporting.number_format import Stat, human_bytes, show_bytes, show_number
+from tffcl.lab.reporting.number_format import Stat, human_bytes, show_bytes, show_number, show_stat
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_costs_and_clusters(rows):
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_text_is_aligned_and_fits(rows, width):
-    text = tables.to_text(rows, width)
+    text = tables.comparison_table(rows).to_text(width)
     for block in text.split("\n\n"):
         lines = block.split("\n")
         assert max(map(len, lines)) <= width
@@ -85,7 +85,7 @@ def test_text_is_aligned_and_fits(rows, width):
 
 
 def test_text_shows_each_number_once(rows):
-    text = tables.to_text(rows)
+    text = tables.comparison_table(rows).to_text()
     for row in rows:
         stat = row.stats["cluster_accuracy_percent"]
         assert text.count(f"{stat.mean:.2f} ± {stat.std:.2f}") == 1
@@ -98,7 +98,7 @@ def test_text_shows_each_number_once(rows):
 
 def test_one_seed_has_no_deviation(comparison_path):
     rows = tables.comparison_rows(files.find_runs(comparison_path / "pacfl" / "seed-0"))
-    text = tables.to_text(rows)
+    text = tables.comparison_table(rows).to_text()
     assert "±" not in text
     assert f"{100 * summaries(comparison_path, 'pacfl')[0]['accuracy']['cluster']['mean']:.2f}" in text
     assert math.isnan(rows[0].stats["cluster_accuracy_percent"].std)
@@ -120,28 +120,28 @@ def test_csv_has_plain_numbers(rows):
 def test_a_label_is_neither_a_formula_nor_a_tag_nor_a_line(rows):
     odd = [dataclasses.replace(rows[0], algorithm="=1+1|<svg onload=x>\n# a")]
     assert "\n'=1+1|<svg onload=x>" not in (csv_text := tables.to_csv(odd)) and '"\'=1+1|<svg onload=x>\n# a"' in csv_text
-    head, bar, line = tables.to_markdown(odd).strip().splitlines()
+    head, bar, line = tables.comparison_table(odd).to_markdown().strip().splitlines()
     assert line.startswith("| =1+1\\|&lt;svg onload=x>\\n# a |")
 
 
 def test_the_page_has_a_cell_for_each_column_that_has_a_number(rows):
     groups = (*tables.RESULT_GROUPS, *tables.FURTHER_GROUPS)
-    table = tables.to_page(rows, groups)
+    table = tables.page_table(rows, groups)
     columns = [each for group in groups for each in tables.COLUMNS if each.group == group]
-    columns = [each for each in columns if each.group == "accuracy %" or any(row.stats[each.key].count for row in rows)]
+    columns = [each for each in columns if each.group == "accuracy %" or any(row.stats[each.name].count for row in rows)]
     assert list(table.heads) == ["method", "seeds", *(each.header for each in columns)]
     assert sum(span for _, span in table.groups) == len(table.heads)
-    for row, cells in zip(rows, table.rows, strict=True):
+    for row, cells in zip(rows, table.cells, strict=True):
         assert [cells[0].text, cells[1].text] == [row.algorithm, "2"]
         for column, cell in zip(columns, cells[2:], strict=True):
-            stat = row.stats[column.key]
-            assert cell.text == column.show(stat)
+            stat = row.stats[column.name]
+            assert cell.text == show_stat(stat, column.metric.digits)
             # What it is sorted by is the mean alone; a dash has none, and comes last.
             assert cell.sorted_by == (str(stat.mean) if stat.count else "")
 
 
 def test_trained_is_no_accuracy(rows):
-    head, *_ = tables.to_markdown(rows).split("\n")
+    head, *_ = tables.comparison_table(rows).to_markdown().split("\n")
     assert "| clients %: trained |" in head and "accuracy %: trained" not in head
     groups = {column.header: column.group for column in tables.COLUMNS if column.group == "accuracy %"}
     assert set(groups) == {"cluster", "local", "global"}

@@ -19,6 +19,7 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
 from tffcl.lab.reporting.files import find_runs
 from tffcl.lab.reporting.newcomers_table import NEWCOMERS
+from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks import build
 from tffcl.lab.tasks.load_run import TrainedRun, load_run
 from tffcl.lab.tasks.populations import build_population, held_out
@@ -218,23 +219,19 @@ def _write(out: pathlib.Path, contents: dict):
 
 def describe(contents: dict) -> str:
     """Returns what `join_newcomers` found as a table of clients and a few lines, for a terminal."""
-    return "\n".join([*_table(contents["clients"]), "", *_lines(contents)])
+    return "\n".join([_table(contents["clients"]).to_text(left=0), "", *_lines(contents)])
 
 
-def _table(rows: list[dict]):
+def _table(rows: list[dict]) -> Table:
     heads = ["client", "true group", "cluster", "examples", "cluster %", "local %"]
     keys = ["client_id", "true_cluster", "cluster", "examples"]
-    cells = [heads]
+    cells = []
     for row in rows[:_MOST_ROWS]:
-        accuracies = (_percent(row[f"{kind}_accuracy"]) for kind in ("cluster", "local"))
         plain = ["-" if row[key] is None else str(row[key]) for key in keys]
         plain[2] += " new" if row["founded"] else ""
-        cells.append([*plain, *accuracies])
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        yield "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-    if len(rows) > _MOST_ROWS:
-        yield f"... and {len(rows) - _MOST_ROWS} more in newcomers.csv"
+        cells.append([*plain, *(_percent(row[f"{kind}_accuracy"]) for kind in ("cluster", "local"))])
+    left = len(rows) - _MOST_ROWS
+    return Table.of(heads, cells, notes=[f"... and {left} more in newcomers.csv"] if left > 0 else [])
 
 
 def _lines(contents: dict):

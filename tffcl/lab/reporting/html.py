@@ -28,9 +28,9 @@ from tffcl.lab.reporting import (  # fmt: skip
 from tffcl.lab.reporting.notes import notes_of
 from tffcl.lab.reporting.number_format import MISSING, human_bytes, show_value
 from tffcl.lab.reporting.page import cluster_tables, panels, round_panels
-from tffcl.lab.reporting.page.page_table import PageTable, plain
 from tffcl.lab.reporting.report_figures import CLUSTERS, Picture
 from tffcl.lab.reporting.sweeps import Sweep
+from tffcl.lab.reporting.table import Table
 from tffcl.regular_files import digest_of_file
 from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 
@@ -54,7 +54,7 @@ class _Group:
     title: str
     number: int | None
     pictures: Sequence[Picture]
-    table: PageTable | None = None
+    table: Table | None = None
     note: str = ""
 
 
@@ -108,31 +108,31 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[tables
     """What the page says of the runs."""
     comparison = runs[0].path != root
     methods, differing = settings.differing(runs)
-    further = tables.to_page(rows, tables.FURTHER_GROUPS)
+    further = tables.page_table(rows, tables.FURTHER_GROUPS)
     return {
         "title": _title(runs, comparison),
         "description": _texts(runs, "description"),
         "source": _texts(runs, "source"),
         "facts": _facts(runs),
-        "result": tables.to_page(rows, tables.RESULT_GROUPS),
+        "result": tables.page_table(rows, tables.RESULT_GROUPS),
         "further": further if len(further.heads) > 2 else None,
         "published": published_table.to_page(runs),
-        "traffic": tables.to_page(rows, tables.TRAFFIC_GROUPS),
-        "seconds": tables.to_page(rows, tables.TIME_GROUPS),
+        "traffic": tables.page_table(rows, tables.TRAFFIC_GROUPS),
+        "seconds": tables.page_table(rows, tables.TIME_GROUPS),
         "legend": tables.LEGEND,
         "caution": tables.CAUTION,
         **_targets(runs, root),
         "failures": [str(each) for row in rows for each in row.failures],
-        "shared": plain(("setting", "value"), settings.shared(runs)),
-        "differing": plain(("setting", *methods), differing),
-        "versions": plain(("software", "version"), settings.versions(runs)),
+        "shared": Table.of(("setting", "value"), settings.shared(runs), numbers=False),
+        "differing": Table.of(("setting", *methods), differing, numbers=False),
+        "versions": Table.of(("software", "version"), settings.versions(runs), numbers=False),
         "clients": cluster_tables.clients_compared(runs) if comparison else cluster_tables.clients_table(runs[0]),
         "clients_seed": runs[0].seed if comparison else None,
         "clients_left": max(0, len(runs[0].clients) - cluster_tables.MOST_CLIENTS),
         "newcomers": newcomers_table.to_page(runs),
         "newcomers_legend": newcomers_table.LEGEND,
         "newcomers_each": None if comparison else newcomers_table.clients_table(runs[0]),
-        "files": plain(("file", "size", "SHA-256 begins"), [row for run in runs for row in _provenance(run, root)]),
+        "files": Table.of(("file", "size", "SHA-256 begins"), [row for run in runs for row in _provenance(run, root)], numbers=False),
         "reports": [_link(run, root) for run in runs if comparison and (run.path / "report.html").is_file()],
     }
 
@@ -161,9 +161,9 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
     return {
         "title": f"{sweep.task}: {sweep.algorithm} over {' and '.join(sweep.labels)}",
         "facts": [facts[0], ("method", sweep.algorithm), *values, *facts[1:]],
-        "result": sweeps.to_page(sweep),
-        "traffic": tables.to_page(rows, tables.TRAFFIC_GROUPS, first=sweep.title),
-        "seconds": tables.to_page(rows, tables.TIME_GROUPS, first=sweep.title),
+        "result": sweeps.to_table(sweep).without_empty(("accuracy %",)),
+        "traffic": tables.page_table(rows, tables.TRAFFIC_GROUPS, first=sweep.title),
+        "seconds": tables.page_table(rows, tables.TIME_GROUPS, first=sweep.title),
         "legend": sweeps.legend(sweep),
         "failures": failures,
         # Columns or lines for each point are too many.
@@ -178,13 +178,9 @@ def _targets(runs: Sequence[RunFiles], root: pathlib.Path) -> dict:
     """The table of rounds and bytes to the targets that were asked for, or to one that is told apart."""
     asked = targets.read_targets(root)
     wanted = asked or targets.suggested(runs)
-    rows = [targets.cells(row) for row in targets.reached(runs, wanted)]
-    kept = [place for place in range(len(targets.HEADS)) if any(row[place] != MISSING for row in rows)]
     words = targets.LEGEND if asked else f"{targets.LEGEND} {targets.NONE_ASKED}"
     return {
-        "targets": plain([targets.HEADS[each] for each in kept], [[row[each] for each in kept] for row in rows], numbers=True)
-        if wanted
-        else None,
+        "targets": targets.to_table(targets.reached(runs, wanted)).without_empty() if wanted else None,
         "targets_legend": words,
     }
 

@@ -26,15 +26,14 @@ def league_page(study: StudyResults) -> str:
     environment.filters["as_html"] = _as_html
     source = importlib.resources.files("tffcl.lab.reporting").joinpath("league.html.j2").read_text(encoding="utf-8")
     tables = [
-        (league_table.heading(study, column), study.about(column), league_table.lines(study, column), study.notes(column))
+        (league_table.heading(study, column), study.about(column), league_table.to_table(study, column))
         for column in study.columns
     ]
     return environment.from_string(source).render(
         study=study,
         pictures=_pictures(study),
         findings=study.findings,
-        head=league_table.HEADS,
-        tables=[each for each in tables if each[2]],
+        tables=[each for each in tables if each[2].rows],
         legend=league_table.LEGEND,
     )
 

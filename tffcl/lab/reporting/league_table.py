@@ -17,6 +17,7 @@ from tffcl.lab.reporting.number_format import (
     show_value,
 )
 from tffcl.lab.reporting.study_results import KeptRun, Result, StudyResults
+from tffcl.lab.reporting.table import Table
 from tffcl.runs.metrics import BY_KEY, BY_MEASURE
 
 BASELINE = "fedavg"
@@ -185,6 +186,6 @@ def heading(study: StudyResults, column: str) -> str:
     return f"{column} ({', '.join(dict.fromkeys(each['task'] for each in own if each['task']))}{said})"
 
 
-def lines(study: StudyResults, column: str) -> list[list[str]]:
-    """Returns the lines of a column under `HEADS`."""
-    return [cells(row) for row in league_rows(study, column)]
+def to_table(study: StudyResults, column: str) -> Table:
+    """Makes the table of a column of the league, with what failed below it."""
+    return Table.of(HEADS, [cells(row) for row in league_rows(study, column)], notes=study.notes(column))

@@ -9,9 +9,9 @@ from tffcl import csv_files
 from tffcl.errors import UserError
 from tffcl.json_files import read_json, telling_damage
 from tffcl.lab.reporting import files, tables
-from tffcl.lab.reporting.number_format import MISSING, Stat
-from tffcl.lab.reporting.page.page_table import PageTable, percent, plain
-from tffcl.lab.reporting.tables import Column, Row
+from tffcl.lab.reporting.number_format import MISSING
+from tffcl.lab.reporting.table import Column, Table, percent
+from tffcl.lab.reporting.tables import Row
 from tffcl.regular_files import write_text
 from tffcl.runs.metrics import BY_KEY
 from tffcl.runs.run_files import RunFiles
@@ -20,10 +20,10 @@ NEWCOMERS = "newcomers.json"
 
 _KEYS = ("cluster_accuracy", "local_accuracy", "cluster_worst_decile", "local_worst_decile")
 COLUMNS = (
-    *(Column(BY_KEY[key], BY_KEY[key].group, BY_KEY[key].header) for key in _KEYS),
-    Column(BY_KEY["newcomers"], "newcomers", "joined"),
-    Column(BY_KEY["clusters_founded"], "clusters", "founded"),
-    Column(BY_KEY["ari"], "clusters", "ARI"),
+    *(Column.of(BY_KEY[key]) for key in _KEYS),
+    Column.of(BY_KEY["newcomers"], "newcomers", "joined"),
+    Column.of(BY_KEY["clusters_founded"], "clusters", "founded"),
+    Column.of(BY_KEY["ari"]),
 )
 _GROUPS = ("accuracy %", "worst 10 %", "newcomers", "clusters")
 LEGEND = (
@@ -49,7 +49,7 @@ def _rows(runs: Sequence[RunFiles]) -> list[Row]:
     methods: dict[str, list[RunFiles]] = {}
     for run in runs:
         methods.setdefault(run.method, []).append(run)
-    return [_row(name, own) for name, own in methods.items()]
+    return [Row.of(name, own, COLUMNS) for name, own in methods.items()]
 
 
 def _with_newcomers(run: RunFiles) -> RunFiles:
@@ -59,17 +59,13 @@ def _with_newcomers(run: RunFiles) -> RunFiles:
     return dataclasses.replace(run, summary=found)
 
 
-def _row(name: str, runs: Sequence[RunFiles]) -> Row:
-    return Row(name, tuple(run.seed for run in runs), {each.key: Stat.of(map(each.metric.of_run, runs)) for each in COLUMNS})
-
-
-def to_page(runs: Sequence[RunFiles]) -> PageTable | None:
+def to_page(runs: Sequence[RunFiles]) -> Table | None:
     """Returns the table for the page; None where no newcomers have joined."""
     rows = _rows(runs)
-    return tables.to_page(rows, _GROUPS, columns=COLUMNS) if rows else None
+    return tables.page_table(rows, _GROUPS, columns=COLUMNS) if rows else None
 
 
-def clients_table(run: RunFiles) -> PageTable | None:
+def clients_table(run: RunFiles) -> Table | None:
     """Returns the newcomers of one run, a row each, for the page; None where none have joined."""
     if not (run.path / NEWCOMERS).is_file():
         return None
@@ -89,11 +85,11 @@ def clients_table(run: RunFiles) -> PageTable | None:
             ]
             for each in _with_newcomers(run).summary["clients"]
         ]
-    return plain(heads, rows, numbers=True)
+    return Table.of(heads, rows)
 
 
 def write_table(path: str | pathlib.Path) -> str:
     """Writes `newcomers.csv` of a comparison; returns the table for a terminal."""
     rows = newcomer_rows(path)
     write_text(pathlib.Path(path) / "newcomers.csv", tables.to_csv(rows, columns=COLUMNS))
-    return f"{tables.to_text(rows, groups=_GROUPS, columns=COLUMNS)}\n\n{LEGEND}"
+    return f"{tables.comparison_table(rows, _GROUPS, columns=COLUMNS).to_text()}\n\n{LEGEND}"

@@ -1,13 +1,12 @@
 """What a paper prints for the settings of a run, beside what the run gave."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from tffcl import csv_files
 from tffcl.json_files import read_json, telling_damage
 from tffcl.lab.reporting import study_results, study_table
 from tffcl.lab.reporting.number_format import Stat
-from tffcl.lab.reporting.page.page_table import Cell, PageTable, plain
+from tffcl.lab.reporting.table import Cell, Table
 from tffcl.runs.run_files import RunFiles
 
 PUBLISHED = "published.json"
@@ -27,7 +26,7 @@ _KEYS = {
 }
 
 
-def to_page(runs: Sequence[RunFiles]) -> PageTable | None:
+def to_page(runs: Sequence[RunFiles]) -> Table | None:
     """Returns a row for each published number of a method; None where no run has one."""
     found: dict[tuple, list[tuple[RunFiles, Mapping]]] = {}
     for run in runs:
@@ -38,7 +37,7 @@ def to_page(runs: Sequence[RunFiles]) -> PageTable | None:
     for own in found.values():
         with telling_damage(own[0][0].path / PUBLISHED):
             rows.append(_row(own))
-    return dataclasses.replace(plain(HEADS, rows, numbers=True), stacked=True) if rows else None
+    return Table.of(HEADS, rows, stacked=True) if rows else None
 
 
 def read_published(run: RunFiles) -> list[dict]:

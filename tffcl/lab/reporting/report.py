@@ -1,11 +1,12 @@
 """The report of a run, a comparison or a sweep, made again from its files."""
 
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tffcl.errors import UserError
 from tffcl.lab.reporting import files, html, report_figures, style, sweeps, tables, targets
 from tffcl.lab.reporting.report_figures import Picture
+from tffcl.lab.reporting.table import Table
 from tffcl.regular_files import make_directory, write_bytes, write_text
 from tffcl.runs.run_directory import FIGURES, REPORT, SAMPLES, RunDirectory
 
@@ -69,17 +70,17 @@ def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture],
     pictures = report_figures.run_pictures(runs[0]) if alone else report_figures.comparison_pictures(runs)
     rows = tables.directory_rows(path)
     table = {} if alone else {"table.csv": tables.to_csv(rows)}
-    table |= _further("table", formats, lambda write: write(rows))
+    table |= _further("table", formats, tables.comparison_table(rows))
     wanted = [] if alone else targets.read_targets(path)
     if wanted:
         table["targets.csv"] = targets.to_csv(targets.reached(runs, wanted))
     return pictures, {**table, REPORT: html.render(runs, pictures, path)}
 
 
-def _further(name: str, formats: Sequence[str], make: Callable[[Callable], str]) -> dict[str, str]:
+def _further(name: str, formats: Sequence[str], table: Table) -> dict[str, str]:
     """A table in the formats that were asked for beside CSV."""
-    writers = {"md": ("md", tables.to_markdown), "latex": ("tex", tables.to_latex)}
-    return {f"{name}.{ending}": make(write) for key, (ending, write) in writers.items() if key in formats}
+    writers = {"md": ("md", table.to_markdown), "latex": ("tex", table.to_latex)}
+    return {f"{name}.{ending}": make() for key, (ending, make) in writers.items() if key in formats}
 
 
 def _of_sweep(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
@@ -87,6 +88,6 @@ def _of_sweep(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture]
     pictures = report_figures.sweep_pictures(sweep)
     return pictures, {
         "sweep.csv": sweeps.to_csv(sweep),
-        **_further("sweep", formats, lambda write: sweeps.to_other(sweep, write)),
+        **_further("sweep", formats, sweeps.to_table(sweep)),
         REPORT: html.render(sweep.runs, pictures, path, sweep),
     }

@@ -7,6 +7,7 @@ from tffcl.errors import UserError
 from tffcl.lab.reporting import study_table
 from tffcl.lab.reporting.number_format import human_time
 from tffcl.lab.reporting.study_results import StudyResults
+from tffcl.lab.reporting.table import Table
 from tffcl.regular_files import write_bytes, write_text
 
 NOTES = "NOTES.md"
@@ -50,13 +51,13 @@ def results_page(directory: str | pathlib.Path) -> str:
 
 def _contents(studies: list[StudyResults]) -> str:
     """A line a study: how much of it has been run, and how long that took."""
-    lines = [("study", "runs", "numbers, of those asked for", "seeds", "rounds", "took")]
+    heads, lines = ("study", "runs", "numbers, of those asked for", "seeds", "rounds", "took"), []
     for study in studies:
         filled = sum(result.here.count > 0 for result in study.results)
         name, cells = f"[`{study.path.name}`](#{study.path.name}): {study.heading}", f"{filled} of {study.available}"
         took = human_time(sum(study.seconds.values()))
-        lines.append((name, str(len(study.seconds)), cells, study.seeds, study.share, took))
-    return "\n".join(csv_files.markdown(lines)) + "\n"
+        lines.append((name, len(study.seconds), cells, study.seeds, study.share, took))
+    return Table.of(heads, lines).to_markdown()
 
 
 def _section(study: StudyResults, directory: pathlib.Path) -> str:

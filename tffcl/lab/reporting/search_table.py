@@ -4,9 +4,9 @@ import math
 import pathlib
 from collections.abc import Mapping
 
-from tffcl import csv_files
 from tffcl.json_files import read_json, telling_damage
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_number, show_value
+from tffcl.lab.reporting.table import Table
 
 CONTENTS = "search.json"
 
@@ -33,7 +33,7 @@ def to_text(found: Mapping) -> str:
     """Returns the points, each with the rounds that it was given, best first, and below them the picked one."""
     title = ", ".join(found["labels"])
     heads = [title, "rounds", f"validation {found['select']} %"]
-    lines, seen = [heads], set()
+    lines, seen = [], set()
     for rung in reversed(found["rungs"]):
         for point in rung["points"]:
             name = _name(point["values"])
@@ -41,7 +41,7 @@ def to_text(found: Mapping) -> str:
                 score = MISSING if point["score"] is None else f"{100 * point['score']:.2f}"
                 lines.append([name, str(rung["rounds"]), score])
                 seen.add(name)
-    text = csv_files.aligned(lines)
+    text = [Table.of(heads, lines).to_text()]
     picked = found["picked"]
     seeds = ", ".join(map(str, picked["seeds"]))
     text += ["", f"picked: {title} {_name(picked['values'])}, on test data over the fresh seeds {seeds}:"]

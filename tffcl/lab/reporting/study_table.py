@@ -1,14 +1,11 @@
-"""The table of a study: each published number beside the one here, their difference and the setting; or that of a league."""
+"""The table of a study: each published number beside the one here, and their difference; or that of a league."""
 
-import csv
-import io
-import math
 from collections.abc import Mapping
 
-from tffcl import csv_files
 from tffcl.lab.reporting import league_table
 from tffcl.lab.reporting.number_format import MISSING, Stat, decimals_of, show_number
 from tffcl.lab.reporting.study_results import CONTENTS, EPSILONS, Result, StudyResults, read_study
+from tffcl.lab.reporting.table import Column, Table
 from tffcl.runs.metrics import BY_MEASURE
 
 __all__ = ["CONTENTS", "EPSILONS", "compared_cells", "read_study", "to_csv", "to_markdown", "to_text"]
@@ -18,7 +15,8 @@ _COMPARED = {
 }  # fmt: skip
 PICTURE = "privacy.png"  # of a study with epsilons
 LEAGUE_PICTURE = "league.svg"
-HEADS = ("", "compared", "here", "paper", "difference", "cluster", "took part", "local", "global", "ARI", "seeds", "rounds")
+_KINDS = ("cluster", "took part", "local", "global")
+HEADS = ("", "compared", "here", "paper", "difference", *_KINDS, "ARI", "seeds", "rounds")
 
 
 def compared_cells(
@@ -31,7 +29,8 @@ def compared_cells(
       here: What the runs gave.
       missed: How many of them never reached the target.
       published: Mean and spread, each None where the paper has none.
-      cut: Whether the runs had fewer rounds, or other settings, than the published number is of: then there is no difference.
+      cut: Whether the runs had fewer rounds, or other settings, than the published number is of: then there is no
+        difference.
     """
     measure, (mean, spread) = noted["measure"], published
     metric = BY_MEASURE.get(measure)
@@ -56,25 +55,20 @@ def _row(result: Result) -> list[str]:
     compared, here, paper, difference = compared_cells(noted, result.here, result.missed, result.published, result.cut)
     seeds = str(max(each.count for each in result.accuracies.values()))
     rounds = MISSING if result.rounds is None else f"{result.rounds} of {noted['paper_rounds']}"
-    accuracies = [show_number(result.accuracies[kind], 2) for kind in HEADS[5:9]]
+    accuracies = [show_number(result.accuracies[kind], 2) for kind in _KINDS]
     return [noted["row"], compared, here, paper, difference, *accuracies, show_number(result.ari, 3), seeds, rounds]
 
 
 def _tables(study: StudyResults):
-    """For each column its heading, its head, its lines and its notes."""
+    """For each column its heading and its table."""
     for column in study.columns:
         if study.league:
-            yield (
-                league_table.heading(study, column),
-                league_table.HEADS,
-                league_table.lines(study, column),
-                study.notes(column),
-            )
+            yield league_table.heading(study, column), league_table.to_table(study, column)
             continue
         own = [result for result in study.results if result.noted["column"] == column]
         tasks = ", ".join(dict.fromkeys(result.noted["task"] for result in own if result.noted["task"]))
         lines = [_row(result) for result in own if not result.noted["missing"]]
-        yield (f"{column} ({tasks})" if tasks else column), HEADS, lines, study.notes(column)
+        yield (f"{column} ({tasks})" if tasks else column), Table.of(HEADS, lines, notes=study.notes(column))
 
 
 def _notes(study: StudyResults) -> list[str]:
@@ -87,16 +81,19 @@ def _notes(study: StudyResults) -> list[str]:
 def to_text(study: StudyResults) -> str:
     """Returns the tables for a terminal, one for each of the paper's columns."""
     parts = [study.heading, study.setting, *_notes(study)]
-    for heading, head, lines, notes in _tables(study):
-        parts += ["", heading]
-        if lines:
-            parts += csv_files.aligned([head, *lines])
-        parts += notes
+    for heading, table in _tables(study):
+        parts += ["", heading, *([table.to_text()] if table.rows else table.notes)]
     return "\n".join(parts)
 
 
 def to_markdown(study: StudyResults, level: int = 2, place: str = "") -> str:
-    """Returns the study as a section of a Markdown page, with a heading of this level; `place` leads from the page to its files."""
+    """Returns the study as a section of a Markdown page.
+
+    Args:
+      study: The study.
+      level: Of its heading.
+      place: Leads from the page to the study's files.
+    """
     parts = [f"{'#' * level} {study.heading}", "", f"`tffcl study {study.noted['study']}`. {study.setting}"]
     parts += [line for note in _notes(study) for line in ("", note)]
     if study.league:
@@ -106,39 +103,23 @@ def to_markdown(study: StudyResults, level: int = 2, place: str = "") -> str:
         parts += ["", league_table.LEGEND]
     if (study.path / PICTURE).is_file():
         parts += ["", f"![accuracy and clusters against epsilon]({place}{PICTURE})"]
-    for heading, head, lines, notes in _tables(study):
-        parts += ["", f"**{heading}**", ""]
-        if lines:
-            parts += csv_files.markdown([head, *lines])
-        parts += [f"\n{note}" for note in notes]
+    for heading, table in _tables(study):
+        parts += ["", f"**{heading}**", "", table.to_markdown().rstrip("\n")]
     return "\n".join(parts) + "\n"
 
 
 def to_csv(study: StudyResults) -> str:
     """Returns the study for programs: a line a cell, plain numbers, empty where there is none."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    plain = ("column", "row", "task", "method", "measure", "accuracy", "target")
-    ends = (
-        "cluster_percent",
-        "took_part_percent",
-        "local_percent",
-        "global_percent",
-        "ari",
-        "seeds",
-        "rounds",
-        "missing",
-        "failed",
-    )
-    writer.writerow([*plain, "here", "here_std", "paper", "paper_spread", "difference", *ends])
+    plain = ("column", "row", "task", "method", "measure")
+    kinds = [f"{kind.replace(' ', '_')}_percent" for kind in _KINDS]
+    heads = [*map(Column, (*plain, "accuracy", "target")), Column("here", digits=2)]
+    heads += map(Column, ("paper", "paper_spread", "difference", *kinds, "ari", "seeds", "rounds", "missing", "failed"))
+    lines = []
     for result in study.results:
-        numbers = [result.here.mean, result.here.std, *result.published, result.difference]
-        others = [*(result.accuracies[kind].mean for kind in HEADS[5:9]), result.ari.mean]
-        cells = ["" if value is None or math.isnan(value) else f"{value:.10g}" for value in (*numbers, *others)]
-        seeds = max(each.count for each in result.accuracies.values())
+        noted, seeds = result.noted, max(each.count for each in result.accuracies.values())
+        target = [noted["accuracy"], noted["target"]] if noted["measure"].endswith("_to") else ["", ""]
+        means = [*(result.accuracies[kind].mean for kind in _KINDS), result.ari.mean]
         failed = "; ".join(f"seed {each.seed}: {each.reason}" for each in result.failures)
-        values = [csv_files.text_cell(result.noted[key]) for key in plain[:-2]] + ["", ""]
-        if result.noted["measure"].endswith("_to"):
-            values[-2:] = [result.noted["accuracy"], result.noted["target"]]
-        writer.writerow([*values, *cells, seeds, result.rounds or "", csv_files.text_cell(result.noted["missing"]), failed])
-    return text.getvalue()
+        compared = [*(noted[key] for key in plain), *target, result.here, *result.published, result.difference]
+        lines.append([*compared, *means, seeds, result.rounds, noted["missing"], failed])
+    return Table(heads, lines).to_csv()

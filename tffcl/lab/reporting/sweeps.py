@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tffcl import csv_files
 from tffcl.errors import RESUME, UserError
@@ -10,8 +10,8 @@ from tffcl.json_files import inside, read_toml
 from tffcl.lab.reporting import tables
 from tffcl.lab.reporting.comparisons import Failure, read_failure
 from tffcl.lab.reporting.number_format import Stat, show_value
-from tffcl.lab.reporting.page.page_table import PageTable
-from tffcl.lab.reporting.tables import LEGEND, Column, Row
+from tffcl.lab.reporting.table import Column, Table
+from tffcl.lab.reporting.tables import LEGEND, Row
 from tffcl.runs import run_files
 from tffcl.runs.metrics import BY_KEY
 from tffcl.runs.run_directory import RunDirectory, State
@@ -22,9 +22,9 @@ _ERRORS = "clustering error"
 
 _OF_SUMMARY = ("cluster_accuracy", "local_accuracy", "global_accuracy", "clusters", "ari")
 SWEEP_COLUMNS = (
-    *(Column(BY_KEY[key], BY_KEY[key].group, BY_KEY[key].header) for key in _OF_SUMMARY),
-    Column(BY_KEY["clustering_error"], _ERRORS, "mean"),
-    Column(BY_KEY["clustering_error_over_rounds"], _ERRORS, "deviation"),
+    *(Column.of(BY_KEY[key]) for key in _OF_SUMMARY),
+    Column.of(BY_KEY["clustering_error"], _ERRORS, "mean"),
+    Column.of(BY_KEY["clustering_error_over_rounds"], _ERRORS, "deviation"),
 )
 _GROUPS = ("accuracy %", "clusters", _ERRORS)
 _SEEN = {"cluster", "local", "global", "clusters, ARI", "±"}
@@ -130,7 +130,7 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
         if RunDirectory(place).state is State.FINISHED
     ]
     failures = tuple(each for each in (read_failure(place, name) for place in places) if each)
-    return Point(values, runs, {each.key: Stat.of(map(each.metric.of_run, runs)) for each in SWEEP_COLUMNS}, failures)
+    return Point(values, runs, Row.of(name, runs, SWEEP_COLUMNS).stats, failures)
 
 
 def sweep_rows(sweep: Sweep) -> list[Row]:
@@ -150,23 +150,13 @@ def legend(sweep: Sweep) -> list[tuple[str, str]]:
     return [*shown[:-1], _ERROR_LEGEND, shown[-1]] if _ERRORS in measured_groups(sweep) else shown
 
 
-def to_text(sweep: Sweep) -> str:
-    """Returns the table for a terminal."""
-    return tables.to_text(sweep_rows(sweep), groups=measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title)
-
-
-def to_other(sweep: Sweep, write: Callable) -> str:
-    """Returns the table by a function such as `tables.to_markdown` or `tables.to_latex`."""
-    return write(sweep_rows(sweep), measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title)
+def to_table(sweep: Sweep) -> Table:
+    """Makes the table, a row a point."""
+    groups, rows = measured_groups(sweep), sweep_rows(sweep)
+    return tables.comparison_table(rows, groups, columns=SWEEP_COLUMNS, first=sweep.title)
 
 
 def to_csv(sweep: Sweep) -> str:
     """Returns the table for programs: a column for each setting, then means and `<column>_std` over seeds."""
-    shown = [[(value, show_value(value)) for value in point.values] for point in sweep.points]
-    names = [[tables.text_cell(text) if isinstance(value, str) else text for value, text in each] for each in shown]
+    names = [point.values for point in sweep.points]
     return tables.to_csv(sweep_rows(sweep), columns=SWEEP_COLUMNS, first=sweep.keys, names=names)
-
-
-def to_page(sweep: Sweep) -> PageTable:
-    """Returns the table for the page."""
-    return tables.to_page(sweep_rows(sweep), measured_groups(sweep), columns=SWEEP_COLUMNS, first=sweep.title)

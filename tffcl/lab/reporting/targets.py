@@ -1,8 +1,6 @@
 """Rounds and bytes to a target accuracy: a table beside that of a comparison."""
 
-import csv
 import dataclasses
-import io
 import math
 import pathlib
 from collections.abc import Sequence
@@ -15,6 +13,7 @@ from tffcl.json_files import read_toml
 from tffcl.lab.reporting.comparisons import COMPARISON
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_number
 from tffcl.lab.reporting.study_results import KeptRun
+from tffcl.lab.reporting.table import Column, Table
 from tffcl.runs.metrics import BY_MEASURE, ROUND, Metric, find, of_panel
 from tffcl.runs.run_files import RunFiles
 
@@ -171,20 +170,18 @@ def cells(row: Reached) -> list[str]:
     return [row.method, target, rounds, show_bytes(row.total_bytes), megabits, every, seeds]
 
 
-def to_text(rows: Sequence[Reached]) -> str:
-    """Returns the table for a terminal."""
-    return "\n".join(csv_files.aligned([list(HEADS), *map(cells, rows)], left=2))
+def to_table(rows: Sequence[Reached]) -> Table:
+    """Makes the table for people."""
+    return Table.of(HEADS, list(map(cells, rows)))
 
 
 def to_csv(rows: Sequence[Reached]) -> str:
     """Returns the table for programs; a cell is empty where the target is not reached."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    names = ("rounds", "bytes", "megabits_a_client", "rounds_of_all")
-    heads = [each for name in names for each in (name, f"{name}_std")]
-    writer.writerow(["algorithm", "accuracy", "target_percent", "seeds", "seeds_reached", *heads])
-    for row in rows:
-        stats = (row.rounds, row.total_bytes, row.megabits, row.rounds_of_all)
-        values = ["" if math.isnan(value) else f"{value:.10g}" for stat in stats for value in (stat.mean, stat.std)]
-        writer.writerow([csv_files.text_cell(row.method), row.target.accuracy, f"{row.target.percent:g}", row.seeds, row.rounds.count, *values])
-    return text.getvalue()
+    heads = [Column(name) for name in ("algorithm", "accuracy", "target_percent", "seeds", "seeds_reached")]
+    heads += [Column(name, digits=2) for name in ("rounds", "bytes", "megabits_a_client", "rounds_of_all")]
+    lines = [
+        [each.method, each.target.accuracy, each.target.percent, each.seeds, each.rounds.count, each.rounds, each.total_bytes,
+         each.megabits, each.rounds_of_all]
+        for each in rows
+    ]  # fmt: skip
+    return Table(heads, lines).to_csv()

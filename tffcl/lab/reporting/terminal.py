@@ -23,17 +23,17 @@ def print_report(out: str | pathlib.Path, formats: str = ""):
         return
     if sweeps.is_sweep(out):
         found = sweeps.read_sweep(out)
-        text, runs, notes = sweeps.to_text(found), len(found.runs), cost_together(found.runs)
+        text, runs, notes = sweeps.to_table(found).to_text(), len(found.runs), cost_together(found.runs)
     else:
         rows = tables.directory_rows(out)
-        text, runs = tables.to_text(rows), sum(len(row.seeds) for row in rows)
+        text, runs = tables.comparison_table(rows).to_text(), sum(len(row.seeds) for row in rows)
         notes = notes_of(find_runs(out)) if runs else []
     text += "".join(f"\n\nnote: {note}" for note in notes)
     page = report.write_report(out, asked) if runs else None  # of runs that all failed there are no pictures
     print(printable(text, keep="\n"))
     wanted = targets.read_targets(out)
     if wanted and runs:
-        print(f"\n{targets.to_text(targets.reached(find_runs(out), wanted))}")
+        print(f"\n{targets.to_table(targets.reached(find_runs(out), wanted)).to_text(left=2)}")
     for each in unfinished_runs(out):
         print(f"\nnot finished, and left out: {printable(str(each))}", file=sys.stderr)
     if page:

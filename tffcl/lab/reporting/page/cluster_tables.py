@@ -10,7 +10,7 @@ import numpy as np
 from tffcl.lab.reporting import ordering
 from tffcl.lab.reporting.number_format import MISSING
 from tffcl.lab.reporting.page import rasters
-from tffcl.lab.reporting.page.page_table import Cell, PageTable, percent, plain
+from tffcl.lab.reporting.table import Cell, Column, Table, percent
 from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 
 MOST_CLIENTS = 1000  # of whom the page has a row
@@ -21,7 +21,7 @@ _IMAGE = 36  # pixels of an image on the page
 _IMAGES = {True: 6, False: 10}  # of a cluster, on the page of a comparison and of a run
 
 
-def clusters_table(run: RunFiles, *, compared: bool) -> PageTable | None:
+def clusters_table(run: RunFiles, *, compared: bool) -> Table | None:
     """The clusters of a run; None where each client is one of its own, or none was measured.
 
     Args:
@@ -48,7 +48,7 @@ def clusters_table(run: RunFiles, *, compared: bool) -> PageTable | None:
         row += [_label_profile(clients.label_counts[own].sum(axis=0))] if labelled else []
         row += [_images(run, found[each].name, _IMAGES[compared])] if sampled else []
         rows.append(row)
-    return PageTable(heads, rows, numbers=True, stacked=True)
+    return Table.of(heads, rows, stacked=True)
 
 
 def same_clusters(one: RunFiles, other: RunFiles) -> bool:
@@ -102,7 +102,7 @@ def _images(run: RunFiles, cluster: int, most: int) -> Cell:
     )
 
 
-def clients_table(run: RunFiles) -> PageTable:
+def clients_table(run: RunFiles) -> Table:
     """The clients of one run."""
     who = run.clients
     heads = ("client", "true group", "cluster", "examples", "test examples", "rounds trained", "cluster %", "local %")
@@ -110,7 +110,7 @@ def clients_table(run: RunFiles) -> PageTable:
         who.client_id, [each or MISSING for each in who.true_cluster], _clusters_of(run), who.examples, who.test_examples,
         who.rounds_trained, map(percent, who.cluster_accuracy), map(percent, who.local_accuracy),
     )  # fmt: skip
-    return plain(heads, _first_rows(columns), numbers=True)
+    return Table.of(heads, _first_rows(columns))
 
 
 def _first_rows(columns: Sequence[Iterable]) -> list[tuple]:
@@ -118,7 +118,7 @@ def _first_rows(columns: Sequence[Iterable]) -> list[tuple]:
     return list(itertools.islice(zip(*columns, strict=True), MOST_CLIENTS))
 
 
-def clients_compared(runs: Sequence[RunFiles]) -> PageTable | None:
+def clients_compared(runs: Sequence[RunFiles]) -> Table | None:
     """The clusters and accuracies of the same clients under each method; only runs of one seed have the same clients."""
     same = [run for run in runs if run.seed == runs[0].seed]
     names = ("client_id", "examples")
@@ -126,13 +126,11 @@ def clients_compared(runs: Sequence[RunFiles]) -> PageTable | None:
         return None
     first = runs[0].clients
     columns = [first.client_id, [each or MISSING for each in first.true_cluster], first.examples]
-    heads, groups = ["client", "true group", "examples"], [("", 3)]
+    heads = [Column("client"), Column("true group"), Column("examples")]
     for run in same:
-        heads += ["cluster", "cluster %", "local %"]
-        groups.append((run.method, 3))
+        heads += [Column(name, run.method) for name in ("cluster", "cluster %", "local %")]
         columns += [_clusters_of(run), map(percent, run.clients.cluster_accuracy), map(percent, run.clients.local_accuracy)]
-    table = plain(heads, _first_rows(columns), numbers=True)
-    return PageTable(table.heads, table.rows, groups=groups, numbers=True)
+    return Table(heads, _first_rows(columns))
 
 
 def _clusters_of(run: RunFiles) -> list[object]:

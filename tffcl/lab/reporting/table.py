@@ -1,0 +1,221 @@
+"""A table: made once, it goes to text, CSV, Markdown and LaTeX, and onto the page."""
+
+import csv
+import dataclasses
+import io
+import itertools
+import math
+import textwrap
+from collections.abc import Collection, Sequence
+
+import tabulate
+
+from tffcl.csv_files import text_cell
+from tffcl.errors import printable
+from tffcl.lab.reporting.number_format import MISSING, Stat, show_stat, show_value
+from tffcl.runs.metrics import Metric
+
+WIDTH = 120  # of a terminal, in columns
+_LATEX = {"±": r"$\pm$", "–": "--", "²": "$^2$"}  # beside what tabulate escapes
+# A row of Markdown has no more spaces than it needs, so that a longer number changes one line of a file.
+_MARKDOWN = tabulate.TableFormat(
+    lineabove=None, linebelowheader=lambda widths, _: f"|---|{'---:|' * (len(widths) - 1)}", linebetweenrows=None,
+    linebelow=None, headerrow=tabulate.DataRow("|", "|", "|"), datarow=tabulate.DataRow("|", "|", "|"), padding=1,
+    with_header_hide=None,
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A cell that is more than a text or a number.
+
+    Attributes:
+      text: What it says.
+      value: What the page sorts its column by; default the text, as a number if it is one. NaN and None come last.
+      bars: Shares from 0 to 1 and what each says, drawn on the page as bars above the text.
+      picture: Address of a picture, drawn on the page above the text.
+      picture_width: How wide it is drawn where there is room, in pixels.
+      words: Whether it is a text of several words, which stands at the left and is broken into lines.
+    """
+
+    text: str
+    value: float | str | None = ""
+    bars: Sequence[tuple[float, str]] = ()
+    picture: str = ""
+    picture_width: int = 0
+    words: bool = False
+
+    @property
+    def sorted_by(self) -> str | None:
+        """What the page's script sorts by; None where the text is that."""
+        if self.value == "" or self.value == self.text:
+            return None
+        missing = self.value is None or isinstance(self.value, float) and math.isnan(self.value)
+        return "" if missing else str(self.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column.
+
+    Attributes:
+      header: Its title.
+      group: What it stands under with its neighbours; "" for nothing.
+      digits: How its statistics over seeds are shown, see `Metric.digits`; None where its cells are none.
+      key: Its name in CSV; default the title.
+      metric: What they are statistics of, where the table of metrics has it.
+    """
+
+    header: str
+    group: str = ""
+    digits: int | str | None = None
+    key: str = ""
+    metric: Metric | None = None
+
+    @classmethod
+    def of(cls, metric: Metric, group: str = "", header: str = "") -> "Column":
+        """Makes a column of a metric, with the titles that it has in the table of a comparison if no others are given."""
+        return cls(header or metric.header, group or metric.group, metric.digits, metric.name, metric)
+
+    @property
+    def name(self) -> str:
+        """Its name in CSV."""
+        return self.key or self.header
+
+    def cell(self, value: object) -> Cell:
+        """Returns a value as a cell."""
+        if isinstance(value, Cell):
+            return value
+        if isinstance(value, Stat):
+            return Cell(show_stat(value, self.digits), value.mean if value.count else None)
+        return Cell(str(value))
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+      columns: From the left; the first is of what the rows are called.
+      rows: A value a column: a `Cell`, a `Stat`, a text or a number.
+      notes: Lines below it.
+      numbers: Whether the cells of other columns than the first are numbers, which stand at the right on the page.
+      stacked: Whether each row is a block of its own on a narrow page.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[object]]
+    notes: Sequence[str] = ()
+    numbers: bool = True
+    stacked: bool = False
+
+    @classmethod
+    def of(cls, heads: Sequence[str], rows: Sequence[Sequence[object]], **others) -> "Table":
+        """Makes a table of columns without groups."""
+        return cls([Column(head) for head in heads], rows, **others)
+
+    @property
+    def heads(self) -> list[str]:
+        """The titles of the columns."""
+        return [each.header for each in self.columns]
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The rows as cells."""
+        return [[column.cell(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    @property
+    def groups(self) -> list[tuple[str, int]]:
+        """What stands over how many columns, from the left; nothing where there are no groups."""
+        found = [(name, len(list(own))) for name, own in itertools.groupby(self.columns, lambda each: each.group)]
+        return found if any(name for name, _ in found) else []
+
+    def without_empty(self, but: Collection[str] = ()) -> "Table":
+        """Returns the table without the columns that say nothing in any row, but for those of some groups."""
+        stays = [
+            column.group in but or not self.rows or any(row[place].text != MISSING for row in self.cells)
+            for place, column in enumerate(self.columns)
+        ]
+        rows = [list(itertools.compress(row, stays)) for row in self.rows]
+        return dataclasses.replace(self, columns=list(itertools.compress(self.columns, stays)), rows=rows)
+
+    def to_text(self, width: int = WIDTH, left: int = 1) -> str:
+        """Returns the table for a terminal.
+
+        Groups that do not fit beside each other are put below, with the columns that have no group again.
+
+        Args:
+          width: Columns of the terminal.
+          left: How many columns, from the first, stand at the left of their place; others stand at the right.
+        """
+        texts, place, parts = self._texts(), 0, []
+        for name, count in self.groups or [("", len(self.columns))]:
+            own = [line[place : place + count] for line in texts]
+            sides = ["left" if at < left else "right" for at in range(place, place + count)]
+            lines = tabulate.tabulate(own, tablefmt="plain", colalign=sides, disable_numparse=True).split("\n")
+            broad = max(map(len, lines))
+            # A line over a group shows how far it reaches, without any drawing characters that a terminal may lack.
+            over = f"{name} ".ljust(broad, "-") if name else ""
+            broad = max(broad, len(over))
+            parts.append([line.ljust(broad) for line in (*([over] if self.groups else []), *lines)])
+            place += count
+        names, *others = parts
+        blocks = [list(names)]
+        for lines in others:
+            if blocks[-1] != names and len(blocks[-1][0]) + 3 + len(lines[0]) > width:
+                blocks.append(list(names))
+            blocks[-1] = [f"{old}   {new}" for old, new in zip(blocks[-1], lines, strict=True)]
+        text = ["\n".join(line.rstrip() for line in block) for block in blocks]
+        notes = [textwrap.fill(each, width, subsequent_indent="  ") for each in self.notes]
+        return "\n\n".join([*text, *(["\n".join(notes)] if notes else [])])
+
+    def to_markdown(self) -> str:
+        """Returns the table in Markdown: numbers stand at the right, a < is no tag."""
+        marks = str.maketrans({"|": "\\|", "<": "&lt;"})
+        heads, *rows = [[cell.translate(marks) for cell in line] for line in self._texts(grouped=True)]
+        text = tabulate.tabulate(rows, heads, _MARKDOWN, stralign=None, disable_numparse=True)
+        notes = [f"\n{printable(each).replace('<', '&lt;')}" for each in self.notes]
+        return "\n".join([text, *notes]) + "\n"
+
+    def to_latex(self) -> str:
+        """Returns the table as a `tabular` of LaTeX with booktabs' rules; notes are comments."""
+        heads, *rows = self._texts(grouped=True)
+        sides = ["left"] + ["right"] * (len(heads) - 1)
+        text = tabulate.tabulate(rows, heads, "latex_booktabs", colalign=sides if rows else None, disable_numparse=True)
+        text = text.translate(str.maketrans(_LATEX))
+        return "\n".join([text, *(f"% {printable(each)}" for each in self.notes)]) + "\n"
+
+    def to_csv(self, spread: Sequence[str] = ("std",)) -> str:
+        """Returns the table for programs: plain numbers, empty where there is none; no spreadsheet computes a text.
+
+        Args:
+          spread: What follows the mean of statistics, as `<column>_std` and `<column>_stderr`.
+        """
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        more = [() if each.digits is None else spread for each in self.columns]
+        heads = [[each.name, *(f"{each.name}_{name}" for name in own)] for each, own in zip(self.columns, more)]
+        writer.writerow(itertools.chain(*heads))
+        for row in self.rows:
+            values = [
+                [each.mean if own else each, *(getattr(each, name) for name in own)] for each, own in zip(row, more)
+            ]  # fmt: skip
+            writer.writerow(map(_csv_cell, itertools.chain(*values)))
+        return text.getvalue()
+
+    def _texts(self, grouped: bool = False) -> list[list[str]]:
+        """The titles, with those of the groups before them if `grouped`, and what each row says."""
+        heads = [f"{each.group}: {each.header}" if grouped and each.group else each.header for each in self.columns]
+        lines = [heads, *([cell.text for cell in row] for row in self.cells)]
+        return [[printable(text) for text in line] for line in lines]
+
+
+def _csv_cell(value: object) -> str:
+    if value is None or isinstance(value, float) and math.isnan(value):
+        return ""
+    return text_cell(value) if isinstance(value, str) else show_value(value)
+
+
+def percent(fraction: float) -> Cell:
+    """Makes a cell of a fraction, in percent with two decimals."""
+    return Cell(MISSING, None) if math.isnan(fraction) else Cell(f"{100 * fraction:.2f}")
