@@ -115,9 +115,10 @@ def pictures_where_they_are_looked_at():
     """Every run draws its report: the figures are made in all tests, and turned into points, for most of a second, where a test looks."""
     from tffcl.lab.reporting import report_figures
 
-    draw = report_figures.to_png
+    draw, panels = report_figures.to_png, report_figures.panels_of
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_figures, "to_png", lambda figure: draw(figure) if _looking[0] else BLANK)
+        patch.setattr(report_figures, "panels_of", lambda name, figure: panels(name, figure) if _looking[0] else [])
         yield
 
 

@@ -18,13 +18,13 @@ from tffcl.lab.reporting.report import write_report
 WIDTHS = (390, 768, 1280)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; apt-get install chromium")]
 # Panels whose texts cover each other, and those that leave their picture; ticks of one axis are the likely ones.
-OVERLAPS = """[...document.querySelectorAll('.panel svg')].flatMap((svg) => {
+OVERLAPS = """[...document.querySelectorAll('svg.panel')].flatMap((svg) => {
   const boxes = [...svg.querySelectorAll('text')].map((text) => [text.textContent, text.getBoundingClientRect()]);
   return boxes.flatMap(([said, a], place) => boxes.slice(place + 1)
     .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1 && a.top + 3 < b.bottom - 3 && b.top + 3 < a.bottom - 3)
     .map(([other]) => `${said} | ${other}`));
 })"""
-SMALLEST_TEXT = """Math.min(...[...document.querySelectorAll('.panel svg text')].map((text) =>
+SMALLEST_TEXT = """Math.min(...[...document.querySelectorAll('svg.panel text')].map((text) =>
   parseFloat(getComputedStyle(text).fontSize) * text.closest('svg').getBoundingClientRect().width
     / text.closest('svg').viewBox.baseVal.width))"""
 # Contrast (WCAG 2) of the colour of every kind of text and of every line's colour with the page behind it.
@@ -145,8 +145,9 @@ def test_values_are_said_where_the_pointer_is(browser, pages):
     browser.run(f"{svg}.scrollIntoView({{ block: 'center' }})")
     box = browser.run(f"(({{ left, top, width, height }}) => [left, top, width, height])({svg}.getBoundingClientRect())")
     hover = json.loads(browser.run(f"{svg}.dataset.hover"))
-    scale = box[2] / 360
-    browser.move(box[0] + scale * (hover["box"][2] - 2), box[1] + scale * 100)
+    left, top, width, _ = map(float, browser.run(f"{svg}.getAttribute('viewBox')").split())
+    scale = box[2] / width
+    browser.move(box[0] + scale * (hover["box"][2] - 2 - left), box[1] + scale * (hover["box"][1] + 90 - top))
     said = browser.run("document.getElementById('tip').innerText")
     keep(browser, "hover-lines", whole=False)
     assert said.startswith("round 5")
@@ -159,7 +160,7 @@ def test_values_are_said_where_the_pointer_is(browser, pages):
     assert browser.run("document.getElementById('tip').innerText").startswith("round 3")
     # A run that is switched off is neither drawn nor said.
     browser.run("document.getElementById('run-0').click()")
-    assert browser.run("getComputedStyle(document.querySelector('path.line.run-0')).display") == "none"
+    assert browser.run("getComputedStyle(document.querySelector('.line.run-0')).display") == "none"
     browser.press("ArrowLeft", 37)
     said = browser.run("document.getElementById('tip').innerText")
     assert said.startswith("round 1") and hover["lines"][0]["name"] not in said and hover["lines"][1]["name"] in said
@@ -169,18 +170,22 @@ def test_values_are_said_where_the_pointer_is(browser, pages):
 
 def test_a_matrix_says_its_entries(browser, pages, population):
     browser.open(pages["run"], width=768)
-    svg = "document.querySelector('figure[data-name=proximity] svg')"
-    browser.run(f"{svg}.scrollIntoView({{ block: 'center' }})")
-    box = browser.run(f"(({{ left, top, width }}) => [left, top, width])({svg}.getBoundingClientRect())")
-    left, top, right, bottom = json.loads(browser.run(f"{svg}.dataset.hover"))["box"]
-    scale, count = box[2] / 360, len(population.labels)
+    image = "document.querySelector('figure[data-name=proximity] image[data-hover]')"
+    browser.run(f"{image}.scrollIntoView({{ block: 'center' }})")
+    left, top, width, height = browser.run(
+        f"(({{ left, top, width, height }}) => [left, top, width, height])({image}.getBoundingClientRect())"
+    )
+    count = len(population.labels)
     # The middle of the entry in the second row and the last column.
-    browser.move(box[0] + scale * (right - (right - left) / count / 2), box[1] + scale * (top + 1.5 * (bottom - top) / count))
+    browser.move(left + width - width / count / 2, top + 1.5 * height / count)
     said = browser.run("document.getElementById('tip').innerText")
     keep(browser, "hover-matrix", whole=False)
-    assert "client-" in said and said.endswith("degrees")
+    rows = json.loads(browser.run(f"{image}.dataset.hover"))["rows"]
+    assert said.startswith(f"{rows[1]} · {rows[-1]}: ") and said.endswith(" degrees")
+    one, other = (int(name.removeprefix("client-")) for name in (rows[1], rows[-1]))
     between = population.proximity[~np.eye(count, dtype=bool)]
-    assert between.min() <= float(said.split(": ")[1].split()[0]) <= between.max()
+    value = float(said.split(": ")[1].split()[0])
+    assert value == pytest.approx(population.proximity[one, other], abs=np.ptp(between) / 200)
 
 
 def test_without_scripts_the_page_is_there(browser, pages):
@@ -188,9 +193,9 @@ def test_without_scripts_the_page_is_there(browser, pages):
     keep(browser, "without-scripts")
     # The script takes the titles of marks for its own box, and makes buttons of heads; without it there are titles and no
     # buttons.
-    assert browser.run("document.querySelectorAll('.panel svg title').length") > 100
+    assert browser.run("document.querySelectorAll('svg.panel title').length") > 100
     assert browser.run("document.querySelectorAll('button, [aria-sort]').length") == 0
     assert browser.run("document.documentElement.scrollWidth") <= 768
     # Switches are the page's style alone.
     browser.run("document.getElementById('run-1').click()")
-    assert browser.run("getComputedStyle(document.querySelector('path.line.run-1')).display") == "none"
+    assert browser.run("getComputedStyle(document.querySelector('.line.run-1')).display") == "none"

@@ -1,23 +1,24 @@
-"""What the page draws, read back from its SVG: places by hand, bands, rasters, what is said when something is pointed at."""
+"""What the page draws, read back from its SVG: places, bands, matrices, colours, and what marks say."""
 
 import base64
 import dataclasses
 import io
 import json
 import re
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from markupsafe import Markup
 from PIL import Image
 from scipy.cluster import hierarchy
 
 from tests.lab.reporting.test_report import Page
-from tffcl.lab.reporting import files, tables
+from tffcl.lab.reporting import figures, files, report_figures, style, tables
 from tffcl.lab.reporting.html import render
-from tffcl.lab.reporting.page import cluster_tables, matrix_panels, panels, rasters, round_panels, tree_panels
-from tffcl.lab.reporting.page.panels import Axis, Panel
+from tffcl.lab.reporting.page import cluster_tables
+from tffcl.lab.reporting.page.panels import Panel, panels_of, pooled, scale_colors
 from tffcl.lab.reporting.report_figures import CLUSTERS, ROUNDS, Picture
-from tffcl.lab.reporting.rounds_figures import ACCURACIES, MERGING, PRIVACY, PROGRESS
 from tffcl.runs import run_files
 
 
@@ -26,53 +27,68 @@ def runs(comparison_path):
     return files.find_runs(comparison_path)
 
 
+def svg_of(panel: Panel) -> ElementTree.Element:
+    return ElementTree.fromstring(f"<svg>{panel.content}</svg>")
+
+
 def points_of(path: str) -> np.ndarray:
-    return np.array([[float(each) for each in point.split(",")] for point in path.strip("MZ").split(" ")])
+    return np.array(re.findall(r"-?[\d.]+", path), float).reshape(-1, 2)
 
 
 def drawn_lines(panel: Panel) -> list:
-    return [shape for shape in panel.shapes if shape.look.startswith("line ")]
+    return [group for group in svg_of(panel).iter("g") if "line" in group.get("class", "").split()]
+
+
+def pixels_of(image: ElementTree.Element) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(image.get("href").partition(",")[2]))).convert("RGBA"))
+
+
+def entries_of(image: ElementTree.Element) -> tuple[dict, np.ndarray]:
+    """What is said of a matrix, and its entries by their colours, as the page's script reads them; NaN without one."""
+    said, colors = json.loads(image.get("data-hover")), scale_colors()
+    steps = {colors[6 * step : 6 * step + 6]: step / 255 for step in range(256)}
+    low, high = said["ends"]
+    values = [
+        low + steps[bytes(pixel[:3]).hex()] * (high - low) if pixel[3] else np.nan
+        for pixel in pixels_of(image).reshape(-1, 4)
+    ]
+    return said, np.array(values).reshape(len(said["rows"]), -1)
 
 
 def test_a_line_is_where_its_values_are():
-    panel = Panel("", Axis("x", 0, 10), Axis("y", 100, 200), height=300, left=60)
-    panel.line([0, 5, 10], [100, 150, 200], "c0", name="a", stds=[0, 10, np.nan])
-    band, line, dots = panel.shapes
-    left, right, top, bottom = 60, 360 - 14, 26, 300 - 40
-    np.testing.assert_allclose(
-        points_of(line.attributes["d"]), [(left, bottom), ((left + right) / 2, (top + bottom) / 2), (right, top)]
-    )
-    above, below = points_of(band.attributes["d"])[[1, 4]]
-    np.testing.assert_allclose([above[1], below[1]], [(top + bottom) / 2 - 23.4, (top + bottom) / 2 + 23.4])
-    assert line.title == "a: 200 at x 10" and dots.attributes["d"].count("h0") == 3
+    figure = style.new_panels(1, 3.0)
+    (axes,) = figure.panels
+    style.draw_line(axes, [0, 5, 10], [100, 150, 200], np.array([0, 10, np.nan]), name="a", number=0)
+    axes.set(xlim=(0, 10), ylim=(100, 200), xlabel="x")
+    (panel,) = panels_of("one", figure)
+    (line,) = drawn_lines(panel)
+    left, top, right, bottom = panel.hover["box"]
+    middle = ((left + right) / 2, (top + bottom) / 2)
+    np.testing.assert_allclose(points_of(line.find("path").get("d")), [(left, bottom), middle, (right, top)], atol=0.11)
+    # The band's outline reaches 10 above and below the middle.
+    (band,) = [each.get("d") for each in svg_of(panel).iter("path") if "fill-opacity:0.15" in each.get("style", "")]
+    around = points_of(band)
+    at_middle = around[np.isclose(around[:, 0], middle[0], atol=0.11), 1]
+    np.testing.assert_allclose(np.ptp(at_middle), 0.2 * (bottom - top), atol=0.21)
+    assert line.findtext("title") == "a: 200 at 10"
+    dots = [path for path in line.iter("path") if "stroke-linecap:round" in path.get("style")]
+    assert len(dots) + len(list(line.iter("circle"))) in (1, 3)
+    assert panel.hover["places"] == [[0, left], [5, pytest.approx(middle[0], abs=0.1)], [10, right]]
     assert panel.hover["lines"][0]["points"] == [[0, 100], [5, 150, 10], [10, 200]]
 
 
-def test_equal_distances_are_equal_ratios_on_a_logarithmic_axis():
-    panel = Panel("", panels.ratio_axis("x", 1, 100), Axis("", 0, 1))
-    one, ten, hundred = panel.across([1, 10, 100])
-    assert ten - one == pytest.approx(hundred - ten)
-    assert [text for _, text in panel.x.ticks] == ["1", "2", "5", "10", "20", "50", "100"]
-
-
-@pytest.mark.parametrize("values", [[3.0], [], [np.nan], [0, 0], [-5, 5], [1e-9, 2e-9], [1, 1e6]])
-def test_an_axis_holds_its_values_and_has_ticks(values):
-    axis = panels.number_axis("", values)
-    finite = [each for each in values if np.isfinite(each)]
-    assert axis.low < axis.high and all(axis.low <= each <= axis.high for each in finite)
-    assert 2 <= len(axis.ticks) <= 8 and all(axis.low <= place <= axis.high for place, _ in axis.ticks)
-
-
 def test_bands_are_the_deviation_of_the_table(runs):
-    cluster, local, union = round_panels.accuracy_panels(runs, ACCURACIES, ["fedavg", "pacfl"])
+    cluster, local, union = panels_of("accuracy", figures.accuracy_figure(runs))
     assert [len(drawn_lines(panel)) for panel in (cluster, local, union)] == [2, 2, 1]
     rows = tables.comparison_rows(runs)
-    for line, row in zip(cluster.lines, rows, strict=True):
+    for line, row in zip(cluster.hover["lines"], rows, strict=True):
         stat = row.stats["cluster_accuracy_percent"]
         x, mean, std = line["points"][-1]
         assert (x, mean, std) == (5, pytest.approx(stat.mean, rel=1e-4), pytest.approx(stat.std, rel=1e-3))
-    looks = [shape.look for shape in drawn_lines(cluster)]
-    assert looks == ["line c0 dash0", "line c1 dash1"] and [line["run"] for line in cluster.lines] == [0, 1]
+    lines = drawn_lines(cluster)
+    assert [line.get("class") for line in lines] == ["line run-0", "line run-1"]
+    assert [f"var(--c{number})" in line.find("path").get("style") for number, line in enumerate(lines)] == [True, True]
+    assert [line["run"] for line in cluster.hover["lines"]] == [0, 1]
 
 
 def test_a_method_has_its_colour_and_switch_in_every_panel(runs):
@@ -82,70 +98,81 @@ def test_a_method_has_its_colour_and_switch_in_every_panel(runs):
         )
         for run in runs[2:]
     ]
-    for panel in round_panels.progress_panels(merging, MERGING, ["fedavg", "pacfl"]):
-        assert [line["run"] for line in panel.lines] == [1] and drawn_lines(panel)[0].look.startswith("line c1 ")
-
-
-def test_lines_of_many_methods_differ():
-    looks = {(panels.shade(each), round_panels.dash(each)) for each in range(32)}
-    assert len(looks) == 32
+    panels = panels_of("merging", figures.merging_figure(merging, ["fedavg", "pacfl"]))
+    assert len(panels) == 3
+    for panel in panels:
+        assert [(line["run"], line["color"]) for line in panel.hover["lines"]] == [(1, "c1")]
+        assert "var(--c1)" in drawn_lines(panel)[0].find("path").get("style")
 
 
 def test_infinite_privacy_is_no_point(runs):
-    spent = dataclasses.replace(runs[0], rounds={**runs[0].rounds, "epsilon": np.array([1.0, 2.0, np.inf, np.inf, np.inf])})
-    *_, panel = round_panels.progress_panels([spent], (*PROGRESS, *PRIVACY), ["fedavg"])
-    assert panel.title == "privacy spent" and [x for x, *_ in panel.lines[0]["points"]] == [1, 2]
-    assert round_panels.progress_panels([spent], PRIVACY, ["another"]) == []
+    spent = dataclasses.replace(
+        runs[0], rounds={**runs[0].rounds, "epsilon": np.array([1.0, 2.0, np.inf, np.inf, np.inf])}
+    )
+    *_, panel = panels_of("progress", figures.progress_figure([spent]))
+    assert panel.title == "privacy spent" and [x for x, *_ in panel.hover["lines"][0]["points"]] == [1, 2]
+    assert len(figures.progress_figure(runs[:1]).panels) == 3
 
 
-def test_a_raster_says_its_matrix():
-    matrix = np.array([[0.0, 30.0, np.nan], [60.0, 90.0, 45.0]])
-    raster = rasters.of_matrix(matrix, ["a", "b"], ["x", "y", "z"], low=0, high=90, unit="%", dark_is_low=True)
-    entries = np.frombuffer(base64.b64decode(raster.told["entries"]), np.uint8).reshape(2, 3).astype(float)
-    assert entries[0, 2] == 255
-    known = ~np.isnan(matrix)
-    np.testing.assert_allclose(90 * entries[known] / 254, matrix[known], atol=90 / 254)
-    image = Image.open(io.BytesIO(base64.b64decode(raster.address.partition(",")[2])))
-    pixels = np.asarray(image.convert("RGBA"))
-    assert pixels.shape == (2, 3, 4) and (pixels[..., 3] == np.where(known, 255, 0)).all()
-    assert pixels[0, 0, :3].sum() < 300 < pixels[1, 1, :3].sum()  # dark is low
+def test_one_method_of_many_clusters_does_not_hide_the_others(runs):
+    many = dataclasses.replace(runs[0], rounds={**runs[0].rounds, "clusters": np.full(5, 400.0)})
+    axes = figures.progress_figure([many, *runs[2:]]).panels[1]
+    assert axes.get_yscale() == "log" and axes.get_ylim()[0] < 1 < 400 < axes.get_ylim()[1]
+
+
+def test_labels_say_their_shares(runs):
+    run = runs[2]
+    (panel,) = panels_of("labels", figures.labels_figure(run))
+    image = next(each for each in svg_of(panel).iter("image") if "data-hover" in each.attrib)
+    said, entries = entries_of(image)
+    shares = 100 * run.clients.label_counts / run.clients.label_counts.sum(axis=1, keepdims=True)
+    place = {name: row for row, name in enumerate(run.clients.client_id)}
+    order = [place[name.partition(",")[0]] for name in said["rows"]]
+    np.testing.assert_allclose(np.nan_to_num(entries), shares[order], atol=np.max(shares) / 255)
+    assert np.array_equal(np.isnan(entries), shares[order] == 0) and said["columns"][3] == "label 3" and panel.inverted
+    titles = [title.text for title in svg_of(panel).iter("title")]
+    assert sorted(titles) == ["true group 0: 6 clients", "true group 1: 6 clients", "true group 2: 6 clients"]
 
 
 def test_many_rows_are_pooled_by_their_means():
     matrix = np.arange(20.0).reshape(10, 2)
     matrix[0, 0] = np.nan
-    pooled, starts = rasters.pooled(matrix, 4)
+    small, starts = pooled(matrix, 4)
     assert starts.tolist() == [0, 3, 6, 9]
-    np.testing.assert_allclose(pooled[:, 0], [np.mean([2, 4]), np.mean([6, 8, 10]), np.mean([12, 14, 16]), 18])
-    same, _ = rasters.pooled(matrix, 10)
-    assert same is matrix
+    np.testing.assert_allclose(small[:, 0], [np.mean([2, 4]), np.mean([6, 8, 10]), np.mean([12, 14, 16]), 18])
 
 
-def test_proximity_is_said_in_the_order_of_the_clusters(population, runs):
+def test_proximity_is_said_in_the_order_of_the_clusters(runs):
     found = runs[2].clustering
-    panel = matrix_panels.proximity_panel(found)
-    names, count = panel.raster.told["rows"], len(found.labels)
+    (panel,) = panels_of("proximity", report_figures._proximity(runs[2]))
+    image = next(each for each in svg_of(panel).iter("image") if "data-hover" in each.attrib)
+    said, entries = entries_of(image)
+    names, count = said["rows"], len(found.labels)
     cluster_of = dict(zip(found.client_ids, found.labels, strict=True))
-    assert [cluster_of[name] for name in names] == sorted(found.labels)
-    entries = np.frombuffer(base64.b64decode(panel.raster.told["entries"]), np.uint8).reshape(count, count)
-    low, high = panel.raster.told["low"], panel.raster.told["high"]
-    place = {name: row for row, name in enumerate(found.client_ids)}
-    order = [place[name] for name in names]
-    said, true = low + entries / 254 * (high - low), found.proximity[np.ix_(order, order)]
+    assert [cluster_of[name] for name in names] == sorted(found.labels) and "columns" not in said
+    order = [list(found.client_ids).index(name) for name in names]
+    true = found.proximity[np.ix_(order, order)]
     off = ~np.eye(count, dtype=bool)
-    np.testing.assert_allclose(said[off], true[off], atol=(high - low) / 254)
-    assert "(alike)" in panel.scale.low and len([shape for shape in panel.shapes if shape.look == "frame"]) == 3
+    np.testing.assert_allclose(entries[off], true[off], atol=np.ptp(said["ends"]) / 255)
+    assert said["unit"] == " degrees" and "dark is alike" in "".join(svg_of(panel).itertext())
+    assert pixels_of(image)[0, 0, :3].sum() < 300  # alike is dark
 
 
-def test_branches_end_at_the_heights_of_the_merges(population, runs):
+def test_branches_end_at_the_heights_of_the_merges(runs):
     found = runs[2].clustering
-    panel = tree_panels.dendrogram_panel(found)
-    branches = [shape for shape in panel.shapes if shape.look.startswith("branch")]
-    tops = sorted(points_of(shape.attributes["d"])[1][0] for shape in branches)
-    np.testing.assert_allclose(tops, panel.across(np.sort(found.merges[:, 2])), atol=0.06)
-    assert sum(shape.look == "branch grey" for shape in branches) == 2
-    (cut,) = [shape for shape in panel.shapes if shape.look == "rule strong"]
-    assert cut.title == f"cut at {found.threshold:.4g} degrees"
+    (panel,) = panels_of("dendrogram", report_figures._dendrogram(runs[2]))
+    groups = [group for group in svg_of(panel).iter("g") if group.findall("path/title")]
+    (tree,) = groups
+    said = [path.findtext("title") for path in tree.iter("path")]
+    assert sorted(said) == sorted(f"merge at {height:.4g} degrees" for height in found.merges[:, 2])
+    tops = np.array([points_of(path.get("d"))[1, 0] for path in tree.iter("path")])
+    heights = np.array([float(words.split()[2]) for words in said])
+    slope, start = np.polyfit(heights, tops, 1)
+    np.testing.assert_allclose(slope * heights + start, tops, atol=0.2)
+    grey = [path for path in tree.iter("path") if "var(--grey)" in path.get("style", "")]
+    assert len(grey) == 2
+    titles = [title.text for title in svg_of(panel).iter("title")]
+    assert f"cut at {found.threshold:.4g} degrees" in titles
 
 
 @pytest.mark.parametrize("count", [1, 2, 1200])
@@ -154,13 +181,68 @@ def test_few_and_many_clients(count):
     points = rng.normal(size=(count, 3))
     distances = np.sqrt(((points[:, None] - points) ** 2).sum(axis=2))
     merges = hierarchy.linkage(points, "average") if count > 1 else np.empty((0, 4))
-    ids = np.arange(count).astype(str)
-    found = run_files.Clustering(ids, distances, "", merges, 1.0, np.arange(count) % 40, "", "distance", "average")
-    panel = matrix_panels.proximity_panel(found)
-    assert len(panel.raster.told["rows"]) == min(count, 200)
-    tree = tree_panels.dendrogram_panel(found)
-    assert (tree is None) == (count == 1)
-    assert tree is None or len(tree.y.ticks) <= 150
+    (panel,) = panels_of("proximity", figures.proximity_figure(distances, np.arange(count) % 40, merges=merges))
+    image = next(each for each in svg_of(panel).iter("image") if "data-hover" in each.attrib)
+    rows = json.loads(image.get("data-hover"))["rows"]
+    assert len(rows) == min(count, 200) and pixels_of(image).shape[:2] == (len(rows), len(rows))
+    (tree,) = panels_of("dendrogram", figures.dendrogram_figure(merges, 1.0))
+    assert len(list(svg_of(tree).iter("text"))) < 170 and len(panel.content) + len(tree.content) < 150_000
+
+
+def test_relations_say_what_they_are():
+    groups = np.arange(12) % 3
+    related = groups[:, None] == groups
+    related[0, 1] = related[1, 0] = True
+    related[0, 3] = related[3, 0] = False
+    merges = hierarchy.linkage(related.astype(float), "ward")
+    raw, _, flat = panels_of("related", figures.relatedness_figure(related, groups, merges))
+    (image,) = svg_of(raw).iter("image")
+    assert np.array_equal(pixels_of(image)[..., 3] > 0, related)
+    (image,) = svg_of(flat).iter("image")
+    kinds = json.loads(image.get("data-hover"))["kinds"]
+    order = hierarchy.leaves_list(merges)
+    words = [kinds.get(bytes(pixel[:3]).hex(), "not related") for pixel in pixels_of(image).reshape(-1, 4)]
+    together = (groups[order][:, None] == groups[order]).ravel()
+    for said, has, own in zip(words, related[np.ix_(order, order)].ravel(), together, strict=True):
+        wanted = {(1, 1): "related, in one cluster", (1, 0): "related, but parted by the clusters",
+                  (0, 1): "in one cluster, but not related", (0, 0): "not related"}  # fmt: skip
+        assert said == wanted[int(has), int(own)]
+
+
+def test_dots_say_their_clients(runs):
+    _, local = panels_of("clients", figures.client_accuracy_figure(runs))
+    groups = [group for group in svg_of(local).iter("g") if group.get("class") == "run-1"]
+    titles = [title.text for group in groups for title in group.iter("title")]
+    for run in (run for run in runs if run.method == "pacfl"):
+        for client, accuracy in zip(run.clients.client_id, run.clients.local_accuracy, strict=True):
+            assert (f"{client}, seed {run.seed}: {100 * accuracy:.2f} %" in titles) == (not np.isnan(accuracy))
+
+
+def test_points_of_a_map_say_their_clients():
+    found = representations_of(6)
+    panels = panels_of(
+        "map", figures.representations_figure(found, {1: np.array([0, 0, 2, 2, 4, 5])}, 1, list("001122"))
+    )
+    assert [panel.title for panel in panels] == ["3 true groups", "after round 1: 2 clusters, 2 alone"]
+    titles = {title.text for title in svg_of(panels[1]).iter("title")}
+    assert {"client 0, cluster 0", "client 3, cluster 2"} <= titles
+    colors = {each for each in re.findall(r"var\(--(?:c\d|grey)\)", panels[1].content)}
+    assert colors == {"var(--c0)", "var(--c1)", "var(--grey)"}
+
+
+def representations_of(count: int):
+    return run_files.Representations(np.arange(count), np.random.default_rng(0).normal(size=[count, 2]))
+
+
+def test_nothing_of_a_figure_has_the_colours_of_paper_or_a_name_of_another(runs):
+    panels = [
+        *panels_of("accuracy", figures.accuracy_figure(runs)),
+        *panels_of("labels", figures.labels_figure(runs[2])),
+    ]
+    contents = "".join(panel.content for panel in panels)
+    assert not re.search(r"(?:fill|stroke): ?#(?:000|fff)", contents)  # what is black or white follows light and dark
+    names = re.findall(r" id='(.*?)'", contents)
+    assert len(names) == len(set(names)) and set(re.findall(r"url\(#(.*?)\)", contents)) <= set(names)
 
 
 def test_the_clusters_of_a_run(runs):
@@ -216,12 +298,13 @@ def test_labels_are_drawn_once_for_the_same_clusters(comparison_path):
     """Two methods without clusters would have the same picture twice."""
     fedavg, _, pacfl, _ = files.find_runs(comparison_path)
     same = dataclasses.replace(fedavg, method="fedprox")
-    pictures = [dataclasses.replace(each, number=number) for number, method in enumerate(("fedavg", "fedprox", "pacfl"))
-                for each in [Picture(f"labels-{method}", CLUSTERS, "Labels", "", b"", panels=[Panel("", Axis("", 0, 1), Axis("", 0, 1))])]]  # fmt: skip
+    panel = Panel("", "0 0 1 1", Markup())
+    pictures = [
+        Picture(f"labels-{method}", CLUSTERS, "Labels", "", {}, [panel], number)
+        for number, method in enumerate(("fedavg", "fedprox", "pacfl"))
+    ]
     page = render([fedavg, same, pacfl], pictures, comparison_path)
-    assert [name in page for name in ('data-name="labels-fedavg"', 'data-name="labels-fedprox"', 'data-name="labels-pacfl"')] == [
-        True, False, True,
-    ]  # fmt: skip
+    assert re.findall(r'data-name="labels-(.*?)"', page) == ["fedavg", "pacfl"]
     assert "The clusters are those of fedavg" in page
 
 
@@ -232,9 +315,8 @@ def test_a_page_of_ten_runs_and_a_hundred_rounds_is_no_burden(runs, comparison_p
     for method in range(10):
         columns = {name: rng.random(100) for name in runs[0].rounds} | {"round": numbers}
         many.append(dataclasses.replace(runs[2], method=f"method_{method}", rounds=columns))
-    methods = [run.method for run in many]
-    drawn = round_panels.accuracy_panels(many, ACCURACIES, methods) + round_panels.progress_panels(many, PROGRESS, methods)
-    pictures = [Picture("accuracy", ROUNDS, "Accuracy", "", b"", panels=drawn)]
+    drawn = panels_of("accuracy", figures.accuracy_figure(many)) + panels_of("progress", figures.progress_figure(many))
+    pictures = [Picture("accuracy", ROUNDS, "Accuracy", "", {}, drawn)]
     page = render(many, pictures, comparison_path)
     hovers = [json.loads(each["data-hover"]) for each in read(page, tmp_path).all("svg") if "data-hover" in each]
     assert [len(hover["lines"]) for hover in hovers] == [10] * 6

@@ -113,7 +113,7 @@ def test_a_run(run_page):
     assert_stands_alone(page)
     assert {each["data-name"] for each in page.all("figure")} == RUN_FIGURES
     panels = re.findall(r"<figure.*?</figure>", page.source, re.DOTALL)
-    assert all("<svg viewBox" in each and '<img class="picture"' not in each for each in panels)
+    assert all('<svg class="panel' in each and '<img class="picture"' not in each for each in panels)
     for file in (run_path / "figures").iterdir():
         picture = file.read_bytes()
         width, height = struct.unpack(">II", picture[16:24])
@@ -157,7 +157,7 @@ def test_a_comparison(comparison):
     assert names == shared | {"proximity-pacfl", "dendrogram-pacfl"}
     # Who holds which labels is shown for the clusters of each method, and these differ.
     assert {each["data-name"] for each in page.all("figure")} == names
-    assert all("<svg viewBox" in each for each in re.findall(r"<figure.*?</figure>", page.source, re.DOTALL))
+    assert all('<svg class="panel' in each for each in re.findall(r"<figure.*?</figure>", page.source, re.DOTALL))
     # Both methods are switched on and off, with the figures that are theirs alone.
     assert [each["id"] for each in page.all("input")] == ["run-0", "run-1"]
     assert [each["class"] for each in page.all("div") if each.get("class", "").startswith("run-")] == ["run-0", "run-1"]

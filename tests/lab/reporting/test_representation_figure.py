@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from tests.lab.reporting.test_figures import drawn
 from tffcl.errors import UserError
 from tffcl.lab.reporting import figures, files, style
-from tffcl.lab.reporting.representation_figure import clusters_at, shown_rounds
+from tffcl.lab.reporting.figures.maps import clusters_at, shown_rounds
 from tffcl.runs import run_files
 
 

@@ -20,14 +20,14 @@ from tffcl.lab.reporting import (  # fmt: skip
     report_figures,
     settings,
     style,
-    sweep_figure,
     sweeps,
     tables,
     targets,
 )
+from tffcl.lab.reporting.figures.values import line_names
 from tffcl.lab.reporting.notes import notes_of
 from tffcl.lab.reporting.number_format import MISSING, human_bytes, show_value
-from tffcl.lab.reporting.page import cluster_tables, panels, round_panels
+from tffcl.lab.reporting.page import cluster_tables, panels
 from tffcl.lab.reporting.report_figures import CLUSTERS, Picture
 from tffcl.lab.reporting.sweeps import Sweep
 from tffcl.lab.reporting.table import Table
@@ -79,10 +79,8 @@ def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.
         loader=jinja2.PackageLoader("tffcl.lab.reporting", "page"),
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {
-        "base64": lambda data: base64.b64encode(data).decode("ascii"), "coordinate": panels.place, "breakable": _breakable,
-    }  # fmt: skip
-    environment.globals |= {"colors": len(style.COLORS), "dash": round_panels.dash}
+    environment.filters |= {"coordinate": lambda value: f"{value:.1f}".removesuffix(".0"), "breakable": _breakable}
+    environment.globals |= {"colors": len(style.COLORS), "dash": style.dash, "scale": panels.scale_colors()}
     rows = tables.comparison_rows(runs) if sweep else tables.directory_rows(root)
     page = environment.get_template("report.html.j2").render(
         _of_runs(runs, root, rows) | _of_pictures(runs, pictures) | _of_sweep(sweep, pictures) | _parts()
@@ -169,7 +167,7 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
         # Columns or lines for each point are too many.
         "clients": None, "newcomers": None, "further": None, "published": None, "targets": None,
         "sections": _sections(pictures, []),
-        "switched": [line.name for line in sweep_figure.lines_of(sweep)] if len(sweep.labels) == 2 else [],
+        "switched": line_names(sweep) if len(sweep.labels) == 2 else [],
         "switches_title": sweep.labels[-1],
     }  # fmt: skip
 

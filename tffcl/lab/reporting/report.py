@@ -4,13 +4,11 @@ import pathlib
 from collections.abc import Sequence
 
 from tffcl.errors import UserError
-from tffcl.lab.reporting import files, html, report_figures, style, sweeps, tables, targets
+from tffcl.lab.reporting import files, html, report_figures, sweeps, tables, targets
 from tffcl.lab.reporting.report_figures import Picture
 from tffcl.lab.reporting.table import Table
 from tffcl.regular_files import make_directory, write_bytes, write_text
 from tffcl.runs.run_directory import FIGURES, REPORT, SAMPLES, RunDirectory
-
-_FIGURES = ("svg", "pdf")
 
 
 def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathlib.Path:
@@ -35,8 +33,7 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
     try:
         drawn = {}
         for picture in pictures:
-            others = {ending: style.to_bytes(picture.figure, ending) for ending in _FIGURES if ending in formats}
-            for ending, data in ({"png": picture.png} | others).items():
+            for ending, data in picture.files.items():
                 drawn[f"{FIGURES}/{picture.name}.{ending}"] = data
         RunDirectory(path).list_files([*drawn, *texts])
         make_directory(path / FIGURES)
@@ -67,7 +64,7 @@ def write_table(path: str | pathlib.Path):
 def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
     runs = files.find_runs(path)
     alone = RunDirectory(path).is_run
-    pictures = report_figures.run_pictures(runs[0]) if alone else report_figures.comparison_pictures(runs)
+    pictures = report_figures.run_pictures(runs[0], formats) if alone else report_figures.comparison_pictures(runs, formats)
     rows = tables.directory_rows(path)
     table = {} if alone else {"table.csv": tables.to_csv(rows)}
     table |= _further("table", formats, tables.comparison_table(rows))
@@ -85,7 +82,7 @@ def _further(name: str, formats: Sequence[str], table: Table) -> dict[str, str]:
 
 def _of_sweep(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
     sweep = sweeps.read_sweep(path)
-    pictures = report_figures.sweep_pictures(sweep)
+    pictures = report_figures.sweep_pictures(sweep, formats)
     return pictures, {
         "sweep.csv": sweeps.to_csv(sweep),
         **_further("sweep", formats, sweeps.to_table(sweep)),

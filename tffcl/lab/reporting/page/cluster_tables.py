@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from PIL import Image
 
 from tffcl.lab.reporting import ordering
 from tffcl.lab.reporting.number_format import MISSING
-from tffcl.lab.reporting.page import rasters
+from tffcl.lab.reporting.page.panels import png_address
 from tffcl.lab.reporting.table import Cell, Column, Table, percent
 from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 
@@ -98,8 +99,19 @@ def _images(run: RunFiles, cluster: int, most: int) -> Cell:
     places = places[np.unique(np.linspace(0, len(places) - 1, min(most, len(places))).astype(int))]
     labels = ", ".join(map(str, run.samples.labels[places]))
     return Cell(
-        f"labels {labels}", labels, picture=rasters.picture(run.samples.images[places]), picture_width=_IMAGE * len(places)
+        f"labels {labels}", labels, picture=_beside(run.samples.images[places]), picture_width=_IMAGE * len(places)
     )
+
+
+def _beside(images: np.ndarray) -> str:
+    """Puts images uint8 [n, h, w, c] side by side, a see-through line between them; returns a data URL."""
+    count, height, width, channels = images.shape
+    canvas = np.zeros([height, count * (width + 1) - 1, 4], np.uint8)
+    for number in range(count):
+        left = number * (width + 1)
+        canvas[:, left : left + width, :3] = images[number] if channels == 3 else images[number][..., :1]
+        canvas[:, left : left + width, 3] = 255
+    return png_address(Image.fromarray(canvas))
 
 
 def clients_table(run: RunFiles) -> Table:

@@ -1,267 +1,369 @@
-"""A panel of the page: axes and marks, from the units of the data to the coordinates of an SVG picture.
+"""A figure as panels of the page: matplotlib's SVG, made small, with the page's colours and what its marks say.
 
-A panel has no colours: each mark has classes, and the page's style says what they look like by light and by dark.
+Colours become variables of the page, which are others where it is dark. What `style.Mark`, `style.Line` and
+`style.Matrix` say stands beside what it is said of. Each panel is cut out, so that the page may place it anew.
 """
 
+import base64
 import dataclasses
-import math
-from collections.abc import Sequence
+import io
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+from xml.sax.saxutils import escape
 
+import matplotlib
 import numpy as np
-from matplotlib.ticker import LogLocator, MaxNLocator
+from markupsafe import Markup
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.image import AxesImage
+from PIL import Image
 
-from tffcl.lab.reporting.page.rasters import Raster
-from tffcl.lab.reporting.style import COLORS
+from tffcl.lab.reporting import style
+from tffcl.lab.reporting.style import Mark, ReportFigure
 
-WIDTH = 360  # in units of the picture, which are pixels on a phone
-_LETTER = 6.4  # width of a letter of an axis, about
-_MOST_TITLED = 600  # marks of a panel that say what they are; more are drawn as one
-
-
-def shade(index: int | None) -> str:
-    """Returns the class of the colour of the cluster, group or method with this number; grey for a negative one."""
-    return "grey" if index is None or index < 0 else f"c{index % len(COLORS)}"
-
-
-def show(value: float) -> str:
-    """Returns a number as axes and titles have it."""
-    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"
-
-
-def client_name(client: object) -> str:
-    """Returns what titles call a client: its name, or "client 17" for a number."""
-    return f"client {client}" if str(client).isdigit() else str(client)
-
-
-@dataclasses.dataclass(frozen=True)
-class Axis:
-    """An axis.
-
-    Attributes:
-      label: What it measures, unit included.
-      low: Its beginning.
-      high: Its end.
-      ticks: Places and what is written there.
-      logarithmic: Whether equal distances are equal ratios.
-    """
-
-    label: str
-    low: float
-    high: float
-    ticks: Sequence[tuple[float, str]] = ()
-    logarithmic: bool = False
-
-    def share(self, values) -> np.ndarray:
-        """Returns where values are on the axis, 0 at its beginning and 1 at its end."""
-        values, low, high = np.asarray(values, float), self.low, self.high
-        if self.logarithmic:
-            values, low, high = np.log(values), math.log(low), math.log(high)
-        return (values - low) / ((high - low) or 1.0)
-
-
-def number_axis(
-    label: str, values, *, low: float | None = None, high: float | None = None, whole: bool = False, tight: bool = False
-) -> Axis:
-    """Makes an axis for numbers, with round ones at its ticks.
-
-    Args:
-      label: What it measures.
-      values: What must be on it; NaN is left out.
-      low: Where it begins; default a round number below the values.
-      high: Where it ends; default a round number above them.
-      whole: Whether ticks are whole numbers.
-      tight: Whether it begins and ends with the values instead.
-    """
-    values = np.asarray(values, float)
-    values = values[np.isfinite(values)]
-    least, most = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
-    least, most = least if low is None else low, most if high is None else high
-    if most <= least:
-        least, most = (least - 0.5, least + 0.5) if low is None else (least, least + 1)
-    places = MaxNLocator(5, integer=whole, steps=[1, 2, 2.5, 5, 10]).tick_values(least, most)
-    if not tight:
-        least, most = (places[0] if low is None else low), (places[-1] if high is None else high)
-    margin = 1e-9 * (most - least)
-    return Axis(label, least, most, [(each, show(each)) for each in places if least - margin <= each <= most + margin])
-
-
-def ratio_axis(label: str, low: float, high: float) -> Axis:
-    """Makes a logarithmic axis between two positive numbers."""
-    places = LogLocator(10, subs=(1, 2, 5) if high < 1000 * low else (1,)).tick_values(low, high)
-    kept = [each for each in places if low <= each <= high] or [low, high]
-    return Axis(label, low, high, [(each, show(each)) for each in kept], logarithmic=True)
+_POINTS, _IMAGE_DPI = 72, 144  # an inch: of the picture, and of images whose pixels are not those of a matrix
+_GAP = 4  # points around a panel
+_MOST_ROWS, _MOST_PAIRS = (
+    400,
+    200,
+)  # rows of a matrix that the page tells apart, and clients where these are its columns, too
+_FEW = 4  # elements that are worth no group
+_PAINTS = {color.lower(): f"var(--c{number})" for number, color in enumerate(style.COLORS)} | {
+    "#000000": "var(--ink)", "#ffffff": "var(--paper)", style.GRID: "var(--line)", style.GREY: "var(--grey)",
+}  # fmt: skip
+_SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
+# What the page's own style says, or what is no matter of it.
+_LEFT_OUT = ("font-family", "stroke-dashoffset", "stroke-linejoin", "image-rendering")
+_USUAL = ("font-size:10px", "stroke-linecap:square", "stroke-width:1", "text-anchor:start")
+_RECT = ("x", "y", "width", "height")
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
-    """An element of SVG.
+class Panel:
+    """A panel.
 
     Attributes:
-      tag: Its name.
-      look: Its classes.
-      attributes: Its geometry.
-      title: What it says when it is pointed at; "" for nothing.
-      text: What a text says.
-      run: Which run it belongs to, where runs are switched on and off.
+      title: What it shows; "" where that is what the figure shows.
+      box: The view box of its `svg`.
+      content: What is in its `svg`.
+      hover: What the page's script needs to say the values of lines; None without lines.
+      inverted: Whether light and dark are exchanged in its images where the page is dark, so that nothing is near its
+        background.
     """
 
-    tag: str
-    look: str
-    attributes: dict
-    title: str = ""
-    text: str = ""
-    run: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """What the colours of a raster mean.
-
-    Attributes:
-      low: The words at its beginning.
-      high: The words at its end.
-      address: Its picture.
-      inverted: Whether light and dark are exchanged where the page is dark, so that nothing is near its background.
-    """
-
-    low: str
-    high: str
-    address: str
+    title: str
+    box: str
+    content: Markup
+    hover: Mapping | None = None
     inverted: bool = False
 
 
-class Panel:
-    """A panel. Marks are added in the order in which they are drawn; their places are in the units of the axes."""
+def scale_colors() -> str:
+    """Returns the colours of the scale of numbers from dark to light, "rrggbb" each: the page reads images by them."""
+    return "".join(bytes(color[:3]).hex() for color in colormaps["viridis"](range(256), bytes=True))
 
-    def __init__(self, title: str, x: Axis, y: Axis, *, height: int = 230, grid: str = "y", left: int | None = None):
-        """Makes a panel without marks.
 
-        Args:
-          title: What it shows.
-          x: The axis below.
-          y: The axis at the left; its low end is at the bottom, or at the top if `low` is larger than `high`.
-          height: Of the picture.
-          grid: Along which axes there are faint lines: "x", "y" or "".
-          left: Width of what is at the left of the marks; default by the ticks.
-        """
-        self.title, self.x, self.y, self.grid = title, x, y, grid
-        self.width, self.height = WIDTH, height
-        widest = max((len(text) for _, text in y.ticks), default=0)
-        self.left = left if left is not None else 12 + math.ceil(_LETTER * widest)
-        self.right, self.top = WIDTH - 14, 26 if y.label else 8
-        self.bottom = height - (40 if x.label else 22 if x.ticks else 8)
-        self.shapes: list[Shape] = []
-        self.lines: list[dict] = []
-        self.raster: Raster | None = None
-        self.scale: Scale | None = None
-        self.titled = 0
+def panels_of(name: str, figure: ReportFigure) -> list[Panel]:
+    """Returns the panels of a figure, which is changed: other pictures of it are to be made before.
 
-    def across(self, values) -> np.ndarray:
-        """From units of the x axis to coordinates."""
-        return self.left + (self.right - self.left) * self.x.share(values)
+    Args:
+      name: Of the figure; no other on the page has it.
+      figure: As the functions of `lab.reporting.figures` return it.
+    """
+    inverted = any(np.ma.is_masked(image.get_array()) for image in figure.matrices)
+    _prepare(figure)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # parts stay where they are now
+    drawn = _Drawn(name, figure)
+    if not figure.panels:
+        left, top, width, height = _box(figure, figure.get_tightbbox().padded(_GAP / _POINTS), _POINTS)
+        left, width = min(left, 0.0), max(width, figure.bbox.width)
+        return [Panel("", _view(left, top, width, height), drawn.content(), inverted=inverted)]
+    boxes = [_box(figure, axes.get_tightbbox().padded(_GAP)) for axes in figure.panels]
+    width = max(box[2] for box in boxes)  # of all, so that they have one scale
+    return [
+        Panel(axes.get_title(), _view(*box[:2], width, box[3]), drawn.content(number), _hover(axes, figure))
+        for number, (axes, box) in enumerate(zip(figure.panels, boxes, strict=True))
+    ]
 
-    def down(self, values) -> np.ndarray:
-        """From units of the y axis to coordinates."""
-        return self.bottom - (self.bottom - self.top) * self.y.share(values)
 
-    @property
-    def hover(self) -> dict | None:
-        """What the page's script needs to say the values under the pointer: of lines, or of a raster."""
-        if self.raster is not None:
-            return {"raster": self.raster.told, "box": self._box}
-        if not self.lines:
-            return None
-        ends = [math.log(self.x.low), math.log(self.x.high)] if self.x.logarithmic else [self.x.low, self.x.high]
-        return {
-            "lines": self.lines,
-            "box": self._box,
-            "x": [*map(brief, ends), int(self.x.logarithmic)],
-            "label": self.x.label,
-            "unit": self.y.label,
-            "decimals": 2 if "%" in self.y.label else None,
+def _box(figure: ReportFigure, box, scale: float = 1.0) -> tuple[float, float, float, float]:
+    """Left end, top, width and height in the picture's units, from the top down."""
+    return scale * box.x0, figure.bbox.height - scale * box.y1, scale * box.width, scale * box.height
+
+
+def _view(*numbers: float) -> str:
+    return " ".join(f"{number:.0f}" for number in numbers)
+
+
+def _prepare(figure: ReportFigure) -> None:
+    """Takes backgrounds off, names what is spoken of, and makes the pixels of images those of their matrices."""
+    style.take_literally(figure)
+    figure.set_dpi(_POINTS)
+    figure.patch.set_visible(False)
+    for axes in figure.findobj(Axes):
+        axes.patch.set_visible(False)
+    for kind, artists in (("panel", figure.panels), ("mark", figure.marks), ("matrix", figure.matrices)):
+        for number, artist in enumerate(artists):
+            artist.set_gid(f"{kind}-{number}")
+    for image, matrix in list(figure.matrices.items()):
+        entries = image.get_array()
+        most = _MOST_PAIRS if len(matrix.rows) == len(matrix.columns) else _MOST_ROWS
+        if entries.ndim == 3 and len(entries) > most:
+            continue  # too fine to be pointed at
+        image.set_interpolation("none")
+        if entries.ndim == 2 and len(entries) > most:
+            extent, entries = image.get_extent(), np.ma.filled(entries.astype(float), np.nan)
+            entries, rows = pooled(entries, most)
+            columns = range(len(matrix.columns))
+            if most == _MOST_PAIRS:
+                entries, columns = pooled(entries.T, most)[0].T, rows
+            image.set_data(entries)
+            image.set_extent(extent)
+            names = {
+                "rows": [matrix.rows[each] for each in rows],
+                "columns": [matrix.columns[each] for each in columns],
+            }
+            figure.matrices[image] = dataclasses.replace(matrix, **names)
+
+
+def pooled(matrix: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Makes a matrix of at most `most` rows, by the means of rows that are neighbours; NaN is left out of them.
+
+    Returns:
+      The matrix, and for each of its rows the first that it stands for.
+    """
+    starts = np.arange(0, len(matrix), -(-len(matrix) // most))
+    known = ~np.isnan(matrix)
+    counts = np.add.reduceat(known, starts, axis=0)
+    sums = np.add.reduceat(np.where(known, matrix, 0), starts, axis=0)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan), starts
+
+
+def _hover(axes: Axes, figure: ReportFigure) -> dict | None:
+    """What the page says of the lines of a panel: the values of all at the place that is pointed at."""
+    lines = figure.lines.get(axes)
+    if not lines:
+        return None
+    values = np.unique(np.concatenate([line.points[:, 0] for line in lines]))
+    places = axes.transData.transform(np.stack([values, np.full(len(values), axes.get_ylim()[1])], axis=1))[:, 0]
+    left, top, width, height = _box(figure, axes.get_window_extent())
+    return {
+        "label": axes.get_xlabel(), "unit": axes.get_ylabel(), "decimals": 2 if "%" in axes.get_ylabel() else None,
+        "box": [round(each, 1) for each in (left, top, left + width, top + height)],
+        "places": [[_brief(value), round(place, 1)] for value, place in zip(values, places, strict=True)],
+        "lines": [
+            {
+                "name": line.name, "run": line.run, "color": f"c{line.color % len(style.COLORS)}",
+                "points": [[_brief(each) for each in (x, y, *([std] if std > 0 else []))] for x, y, std in line.points],
+            }
+            for line in lines
+        ],
+    }  # fmt: skip
+
+
+def _brief(number: float) -> float:
+    return float(f"{number:.5g}")
+
+
+class _Drawn:
+    """A figure as matplotlib writes it, and what the page has of it."""
+
+    def __init__(self, name: str, figure: ReportFigure):
+        data = io.BytesIO()
+        with matplotlib.rc_context({"svg.hashsalt": "tffcl", "svg.fonttype": "none"}):
+            figure.savefig(data, format="svg", dpi=_IMAGE_DPI, metadata={"Date": None})
+        root = ElementTree.fromstring(data.getvalue())
+        self._all = root.find(f"{_SVG}g")
+        self._clips = {each.get("id"): each[0].attrib for each in root.iter(f"{_SVG}clipPath")}
+        self._markers = {each.get("id"): each for defs in root.iter(f"{_SVG}defs") for each in defs}
+        self._marks = dict(enumerate(figure.marks.values()))
+        self._matrices = dict(enumerate(figure.matrices.items()))
+        self._prefix = f"{zlib.crc32(name.encode()) % 2**20:x}-"
+        self._used: dict[str, str] = {}
+
+    def content(self, panel: int | None = None) -> Markup:
+        """Returns what a panel's `svg` contains; default all of the figure."""
+        self._used = {}
+        found = self._all if panel is None else next(each for each in self._all if each.get("id") == f"panel-{panel}")
+        parts = [part for each in found for part in self._small(each, titled=False)]
+        clips = []
+        for clip, ours in self._used.items():
+            clips.append(Element("clipPath", {"id": ours}))
+            clips[-1].append(Element("rect", {key: _rounded(value) for key, value in self._clips[clip].items()}))
+        return Markup("\n".join(map(_written, [*clips, *parts])))
+
+    def _small(self, source: Element, titled: bool) -> list[Element]:
+        """One element for one of matplotlib's, or the parts of a group that says nothing; `titled` ones say their own."""
+        tag, (kind, _, number) = source.tag.removeprefix(_SVG), source.get("id", "").partition("-")
+        if tag == "defs":
+            return []
+        element = Element(tag, self._attributes(source))
+        element.text = source.text if tag == "text" else None
+        if tag == "use":
+            return [self._marker(source)]
+        if tag == "image":
+            element.set("href", _recolored(source.get(_LINK)))
+            element.set("preserveAspectRatio", "none")
+            if kind == "matrix":
+                element.set("data-hover", _said_of(*self._matrices[int(number)]))
+            return [element]
+        if tag != "g":
+            return [element]
+        mark = self._marks[int(number)] if kind == "mark" else None
+        titled = titled or mark is not None and len(mark.words) > 1
+        parts = [part for each in source for part in self._small(each, titled)]
+        parts = parts if titled else _as_one(parts)
+        _share(element, parts)
+        element.extend(parts)
+        if mark:
+            _say(element, mark)
+        return [element] if element.attrib or mark else parts
+
+    def _attributes(self, source: Element) -> dict[str, str]:
+        found = {key: _rounded(source.get(key)) for key in ("d", "x", "y", "width", "height") if key in source.attrib}
+        style_of = _style(source.get("style", ""))
+        if style_of:
+            found["style"] = style_of
+        if "clip-path" in source.attrib and not self._is_within(source, source.get("clip-path")[5:-1]):
+            found["clip-path"] = self._clip(source)
+        moved = source.get("transform", "")
+        if moved and not moved.startswith(("rotate(-0 ", "rotate(0 ")):
+            found["transform"] = moved if moved.startswith("matrix") else _rounded(moved)
+        return found
+
+    def _clip(self, source: Element) -> str:
+        clip = source.get("clip-path")[5:-1]
+        return f"url(#{self._used.setdefault(clip, self._prefix + clip[1:5])})"
+
+    def _is_within(self, source: Element, clip: str) -> bool:
+        """Whether all of a path lies where it may be seen, so that nothing is to be clipped."""
+        if "d" not in source.attrib or "transform" in source.attrib:
+            return False
+        (x, y, width, height), points = (float(self._clips[clip][key]) for key in _RECT), _points(source.get("d"))
+        corner = np.array([x, y])
+        return bool(np.all(points >= corner - 1) and np.all(points <= corner + [width + 1, height + 1]))
+
+    def _marker(self, source: Element) -> Element:
+        """What `use` refers to, in its place: other figures of the page have marks of the same names."""
+        marker = self._markers[source.get(_LINK)[1:]]
+        found = {"style": _style(f"{marker.get('style', '')};{source.get('style', '')}")}
+        x, y = (float(source.get(key)) for key in ("x", "y"))
+        path = marker.get("d")
+        if path.count("C") == 8 and path.startswith("M 0 "):  # a circle
+            found |= {"cx": f"{x:.1f}", "cy": f"{y:.1f}", "r": _rounded(path.split()[2])}
+            return Element("circle", found)
+        pair = r"(-?[\d.]+) (-?[\d.]+)"
+        moved = re.sub(pair, lambda each: f"{float(each[1]) + x:.2f} {float(each[2]) + y:.2f}", path)
+        return Element("path", {"d": _rounded(moved), **found})
+
+
+def _points(path: str) -> np.ndarray:
+    """The corners of a path, [n, 2]; all of matplotlib's are absolute."""
+    return np.array(re.findall(r"-?\d+(?:\.\d+)?", path), float).reshape(-1, 2)
+
+
+def _style(text: str) -> str:
+    """A style with the page's colours, without what is usual."""
+    looks = dict(each.strip().split(":", 1) for each in text.split(";") if each.strip())
+    looks = {
+        key: value.strip()
+        for key, value in looks.items()
+        if key not in _LEFT_OUT and f"{key}:{value.strip()}" not in _USUAL
+    }
+    return ";".join(f"{key}:{_PAINTS.get(value, _rounded(value, 2))}" for key, value in looks.items())
+
+
+def _rounded(text: str, digits: int = 1) -> str:
+    """Numbers in tenths, which are enough for geometry, and paths without needless blanks."""
+    text = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.{digits}f}".rstrip("0").rstrip("."), text)
+    return re.sub(r"\s*([A-Za-z])\s*", r"\1", text).strip() if text[:1] == "M" else text
+
+
+def _share(group: Element, parts: Sequence[Element]) -> None:
+    """Takes what all parts of a group look like to the group."""
+    for key in ("style", "clip-path") if len(parts) >= _FEW else ():
+        values = {part.get(key) for part in parts}
+        if len(values) == 1 and None not in values and key not in group.attrib:
+            group.set(key, values.pop())
+            for part in parts:
+                del part.attrib[key]
+
+
+def _as_one(parts: list[Element]) -> list[Element]:
+    """Several equal circles as one path of dots, which are lines of no length with round ends."""
+    looks = {(part.tag, part.get("r"), part.get("style")) for part in parts}
+    if len(parts) < _FEW or len(looks) > 1 or parts[0].tag != "circle":
+        return parts
+    look = dict(each.split(":") for each in parts[0].get("style").split(";"))
+    width, opacity = 2 * float(parts[0].get("r")), look.get("fill-opacity", look.get("opacity", "1"))
+    style_of = f"fill:none;stroke:{look['fill']};stroke-opacity:{opacity};stroke-width:{width:.1f};stroke-linecap:round"
+    return [
+        Element("path", {"d": "".join(f"M{each.get('cx')} {each.get('cy')}h0" for each in parts), "style": style_of})
+    ]
+
+
+def _say(group: Element, mark: Mark) -> None:
+    """Puts what a mark says into its group, or into each of its parts."""
+    names = ["line"] * mark.line + ([] if mark.run is None else [f"run-{mark.run}"])
+    if names:
+        group.set("class", " ".join(names))
+    leaves = [each for each in group.iter() if each.tag != "g"]
+    if len(mark.words) == len(leaves) > 1:
+        for leaf, words in zip(leaves, mark.words, strict=True):
+            leaf.append(_title(words))
+    elif mark.words:
+        group.append(_title(mark.words[0]))
+
+
+def _title(words: str) -> Element:
+    title = Element("title")
+    title.text = words
+    return title
+
+
+def _said_of(image: AxesImage, matrix: style.Matrix) -> str:
+    """What the page says of the entries of a matrix: it reads them from the colours of the image."""
+    said = {"rows": list(matrix.rows), "nothing": matrix.nothing}
+    if matrix.columns != matrix.rows:
+        said["columns"] = list(matrix.columns)
+    if matrix.kinds:
+        said["kinds"] = {color[1:].lower(): words for color, words in matrix.kinds.items()}
+    else:
+        low, high = image.get_clim()
+        said |= {
+            "ends": [float(f"{end:.6g}") for end in ((high, low) if image.cmap.name.endswith("_r") else (low, high))]
         }
-
-    @property
-    def _box(self) -> list[int]:
-        return [self.left, self.top, self.right, self.bottom]
-
-    def add(self, tag: str, look: str, attributes: dict, *, title: str = "", text: str = "", run: int | None = None) -> None:
-        """Adds an element; its coordinates are written briefly."""
-        written = {name: place(value) if isinstance(value, int | float) else value for name, value in attributes.items()}
-        self.shapes.append(Shape(tag, look, written, title, text, run))
-
-    def line(self, xs, ys, color: str, *, name: str, stds=None, run: int | None = None, dashed: int = 0) -> None:
-        """Draws a line through points, with dots where there are few, and a band of `stds` around it."""
-        xs, ys = np.asarray(xs, float), np.asarray(ys, float)
-        stds = np.full(len(ys), np.nan) if stds is None else np.asarray(stds, float)
-        across, mean = self.across(xs), self.down(ys)
-        if np.any(stds > 0):
-            reach = np.nan_to_num(stds)
-            edges = [self.down(np.clip(ys + sign * reach, *sorted((self.y.low, self.y.high)))) for sign in (1, -1)]
-            outline = path([*zip(across, edges[0], strict=True), *zip(across[::-1], edges[1][::-1], strict=True)])
-            self.add("path", f"band {color}", {"d": f"{outline}Z"}, run=run)
-        last = f"{name}: {show(ys[-1])}{f' ± {show(stds[-1])}' if stds[-1] > 0 else ''} at {self.x.label} {show(xs[-1])}"
-        points = list(zip(across, mean, strict=True))
-        self.add("path", f"line {color} dash{dashed}", {"d": path(points)}, title=last, run=run)
-        if len(points) <= 16:
-            self.add("path", f"dots {color}", {"d": dots(points), "stroke-width": 6}, run=run)
-        told = [[brief(x), brief(y), *([brief(std)] if std > 0 else [])] for x, y, std in zip(xs, ys, stds, strict=True)]
-        self.lines.append({"name": name, "run": run, "color": color, "points": told})
-
-    def scatter(
-        self, xs, ys, color: str, *, radius: float, titles: Sequence[str] = (), title: str = "", run: int | None = None
-    ) -> None:
-        """Draws dots; each says its own title where there are not too many in the panel, else all of them say `title`."""
-        points = list(zip(self.across(xs), self.down(ys), strict=True))
-        if titles and self.titled + len(points) <= _MOST_TITLED:
-            self.titled += len(points)
-            for (x, y), own in zip(points, titles, strict=True):
-                self.add("circle", f"dot {color}", {"cx": x, "cy": y, "r": radius}, title=own, run=run)
-        elif points:
-            look = {"d": dots(points), "stroke-width": 2 * radius}
-            self.add("path", f"dots faint {color}", look, title=title, run=run)
-
-    def box(self, x0: float, x1: float, y0: float, y1: float, look: str, *, title: str = "", run: int | None = None) -> None:
-        """Draws a rectangle between two places of each axis."""
-        (left, right), (top, bottom) = sorted(self.across([x0, x1])), sorted(self.down([y0, y1]))
-        self.add("rect", look, {"x": left, "y": top, "width": right - left, "height": bottom - top}, title=title, run=run)
-
-    def segments(self, xs, ys, look: str, *, title: str = "", run: int | None = None) -> None:
-        """Draws an open line without values of its own, such as a branch of a tree."""
-        points = zip(self.across(xs), self.down(ys), strict=True)
-        self.add("path", look, {"d": path(list(points))}, title=title, run=run)
-
-    def text(self, x: float, y: float, words: str, *, look: str = "", move: tuple[float, float] = (0, 0), run=None) -> None:
-        """Writes words at a place, moved by some units of the picture."""
-        at = {"x": float(self.across(x)) + move[0], "y": float(self.down(y)) + move[1]}
-        self.add("text", look, at, text=words, run=run)
-
-    def draw_raster(self, raster: Raster, scale: "Scale | None" = None) -> None:
-        """Fills the panel with a raster, and says below it what its colours mean."""
-        self.raster, self.scale = raster, scale
-        at = {"x": self.left, "y": self.top, "width": self.right - self.left, "height": self.bottom - self.top}
-        self.add(
-            "image",
-            f"raster{' inverted' if scale and scale.inverted else ''}",
-            {**at, "href": raster.address, "preserveAspectRatio": "none"},
-        )
+        said["unit"] = matrix.unit
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
 
 
-def place(value: float) -> str:
-    """Returns a coordinate, to a tenth."""
-    return f"{value:.1f}".removesuffix(".0")
+def _recolored(address: str) -> str:
+    """An image as a small one: with a palette, if it has no more colours than one holds."""
+    image = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGBA")
+    pixels = np.asarray(image)
+    colors, places = np.unique(pixels.reshape(-1, 4), axis=0, return_inverse=True)
+    if len(colors) > 256:
+        return png_address(image.quantize(256, Image.Quantize.FASTOCTREE))
+    small = Image.fromarray(places.reshape(pixels.shape[:2]).astype(np.uint8), "L").copy()
+    small.putpalette(colors[:, :3].ravel().tolist())
+    return png_address(small, transparency=bytes(colors[:, 3].tolist()))
 
 
-def brief(value: float) -> float:
-    """Returns a number with five digits, as hovering says it."""
-    return float(f"{value:.5g}")
+def png_address(image: Image.Image, **options) -> str:
+    """Returns a picture as a data URL."""
+    data = io.BytesIO()
+    image.save(data, "PNG", **options)
+    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode('ascii')}"
 
 
-def path(points: Sequence[tuple[float, float]]) -> str:
-    """Returns the path through points."""
-    return "M" + " ".join(f"{place(x)},{place(y)}" for x, y in points)
-
-
-def dots(points: Sequence[tuple[float, float]]) -> str:
-    """Returns a path of dots: lines of no length, which round ends make visible."""
-    return "".join(f"M{place(x)},{place(y)}h0" for x, y in points)
+def _written(element: Element) -> str:
+    """An element as text; what is in quotes needs fewer characters between single ones."""
+    attributes = "".join(f" {key}='{escape(value, {chr(39): '&#39;'})}'" for key, value in element.attrib.items())
+    inner = escape(element.text or "") + "".join(map(_written, element))
+    return f"<{element.tag}{attributes}>{inner}</{element.tag}>" if inner else f"<{element.tag}{attributes}/>"

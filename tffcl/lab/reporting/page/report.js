@@ -71,14 +71,7 @@ for (const title of document.querySelectorAll("svg title")) {
   mark.addEventListener("pointerleave", silence);
 }
 
-// Panels: the values of all lines at the nearest place, or the entry of a raster.
-function entry(hover, column, row) {
-  const { rows, columns, values, low, high, unit, says } = hover.raster;
-  const step = values.charCodeAt(row * columns.length + column);
-  const value = says ? says[step] : step === 255 ? "none" : `${Number((low + (step / 254) * (high - low)).toPrecision(3))}${unit}`;
-  return [`${rows[row]}${columns[column] ? ` · ${columns[column]}` : ""}: ${value}`];
-}
-
+// Panels: the values of all lines at the nearest place.
 function shown(line) {
   const box = line.run === null ? null : document.getElementById(`run-${line.run}`);
   return !box || box.checked;
@@ -108,54 +101,74 @@ function linesAt(hover, x) {
 for (const svg of document.querySelectorAll("svg[data-hover]")) {
   const hover = JSON.parse(svg.dataset.hover);
   const [left, top, right, bottom] = hover.box;
-  if (hover.raster) hover.raster.values = atob(hover.raster.entries);
-  const toPage = (x, y) => {
-    const box = svg.getBoundingClientRect();
-    const scale = box.width / svg.viewBox.baseVal.width;
-    return [box.left + x * scale, box.top + y * scale];
-  };
-  const across = (x) => left + (right - left) * (((hover.x[2] ? Math.log(x) : x) - hover.x[0]) / (hover.x[1] - hover.x[0]));
-  let places = [];
+  const across = new Map(hover.places);
+  let values = [];
   let at = -1;
 
-  const showLines = (x) => {
+  const showLines = (value) => {
     silence();
     const cross = svg.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
     cross.setAttribute("class", "cross");
-    cross.setAttribute("d", `M${across(x)},${top}V${bottom}`);
-    say(linesAt(hover, x), ...toPage(across(x), top));
+    cross.setAttribute("d", `M${across.get(value)},${top}V${bottom}`);
+    const place = new DOMPoint(across.get(value), top).matrixTransform(svg.getScreenCTM());
+    say(linesAt(hover, value), place.x, place.y);
   };
-  const point = (x, y) => {
+  const point = ({ x, y }) => {
     if (x < left - 4 || x > right + 4 || y < top || y > bottom) return silence();
-    if (hover.raster) {
-      const column = Math.min(hover.raster.columns.length - 1, Math.max(0, Math.floor(((x - left) / (right - left)) * hover.raster.columns.length)));
-      const row = Math.min(hover.raster.rows.length - 1, Math.max(0, Math.floor(((y - top) / (bottom - top)) * hover.raster.rows.length)));
-      return say(entry(hover, column, row), ...toPage(x, y));
-    }
-    places = [...new Set(hover.lines.filter(shown).flatMap((line) => line.points.map((each) => each[0])))].sort((a, b) => a - b);
-    if (!places.length) return silence();
-    at = places.reduce((best, each, index) => (Math.abs(across(each) - x) < Math.abs(across(places[best]) - x) ? index : best), 0);
-    showLines(places[at]);
+    const seen = new Set(hover.lines.filter(shown).flatMap((line) => line.points.map((each) => each[0])));
+    values = [...across.keys()].filter((each) => seen.has(each));
+    if (!values.length) return silence();
+    const far = (value) => Math.abs(across.get(value) - x);
+    at = values.reduce((best, each, index) => (far(each) < far(values[best]) ? index : best), 0);
+    showLines(values[at]);
   };
   const pointed = (event) => {
-    if (event.target !== svg && event.target.hasAttribute("aria-label") && !event.target.classList.contains("line")) return; // a mark that says its own
-    const box = svg.getBoundingClientRect();
-    const scale = svg.viewBox.baseVal.width / box.width;
-    point((event.clientX - box.left) * scale, (event.clientY - box.top) * scale);
+    const own = event.target.closest("[aria-label]");
+    if (own !== svg && !own.classList.contains("line")) return; // a mark that says its own
+    point(new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse()));
   };
   svg.addEventListener("pointermove", pointed);
   svg.addEventListener("pointerdown", pointed);
   svg.addEventListener("pointerleave", silence);
   svg.addEventListener("blur", silence);
-  if (hover.lines) {
-    svg.addEventListener("keydown", (event) => {
-      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (event.key === "Escape") silence();
-      if (!step) return;
-      event.preventDefault();
-      if (!places.length || at < 0) return point(step > 0 ? left : right, (top + bottom) / 2);
-      at = Math.min(places.length - 1, Math.max(0, at + step));
-      showLines(places[at]);
-    });
-  }
+  svg.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.key === "Escape") silence();
+    if (!step) return;
+    event.preventDefault();
+    if (!values.length || at < 0) return point({ x: step > 0 ? left : right, y: (top + bottom) / 2 });
+    at = Math.min(values.length - 1, Math.max(0, at + step));
+    showLines(values[at]);
+  });
+}
+
+// Matrices: an entry is read from the colour of its pixel, which is a step of the scale or one of a few kinds.
+const scale = document.querySelector("[data-scale]")?.dataset.scale.match(/.{6}/g) ?? [];
+const steps = new Map(scale.map((color, step) => [color, step / (scale.length - 1)]));
+
+for (const image of document.querySelectorAll("image[data-hover]")) {
+  const { rows, columns = rows, kinds, ends, unit, nothing } = JSON.parse(image.dataset.hover);
+  const source = new Image();
+  const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  source.onload = () => {
+    [paint.canvas.width, paint.canvas.height] = [source.width, source.height];
+    paint.drawImage(source, 0, 0);
+  };
+  source.src = image.getAttribute("href");
+  const entry = (column, row) => {
+    const [red, green, blue, opacity] = paint.getImageData(column, row, 1, 1).data;
+    const color = [red, green, blue].map((part) => part.toString(16).padStart(2, "0")).join("");
+    if (!opacity) return nothing;
+    return kinds ? kinds[color] : `${Number((ends[0] + steps.get(color) * (ends[1] - ends[0])).toPrecision(3))}${unit}`;
+  };
+  const pointed = (event) => {
+    const box = image.getBoundingClientRect();
+    const place = (share, names) => Math.min(names.length - 1, Math.max(0, Math.floor(share * names.length)));
+    const column = place((event.clientX - box.left) / box.width, columns);
+    const row = place((event.clientY - box.top) / box.height, rows);
+    say([`${rows[row]} · ${columns[column]}: ${entry(column, row)}`], event.clientX, event.clientY);
+  };
+  image.addEventListener("pointermove", pointed);
+  image.addEventListener("pointerdown", pointed);
+  image.addEventListener("pointerleave", silence);
 }

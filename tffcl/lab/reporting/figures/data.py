@@ -1,11 +1,10 @@
-"""Pictures of who holds what: the labels of each client, and examples of its data."""
+"""Figures of data: which labels clients hold, examples of them, and what a model answered to these."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
@@ -19,7 +18,7 @@ def labels_figure(run: RunFiles) -> ReportFigure:
     """Draws which labels the clients hold, ordered by the clusters found, with the true groups at the side."""
     clients = run.clients
     truth = clients.true_cluster if np.any(clients.true_cluster != "") else None
-    return label_map(clients.label_counts, clients.cluster, true_groups=truth)
+    return label_map(clients.label_counts, clients.cluster, true_groups=truth, client_ids=clients.client_id)
 
 
 def label_histograms(label_counts: np.ndarray, groups: Sequence | None = None) -> ReportFigure:
@@ -37,6 +36,7 @@ def label_map(
     groups: Sequence | None = None,
     *,
     true_groups: Sequence | None = None,
+    client_ids: Sequence | None = None,
     group_title: str = "cluster",
     margins: bool = False,
 ) -> ReportFigure:
@@ -46,15 +46,22 @@ def label_map(
       label_counts: [N, C], examples of client and class.
       groups: [N], what the clients are ordered by first.
       true_groups: [N], drawn beside it in colours.
+      client_ids: [N], names; default numbers.
       group_title: What `groups` are.
       margins: Whether to draw the totals above and at the right.
     """
     counts = np.asarray(label_counts, float)
-    order = label_order(counts, groups, true_groups)
+    order = _label_order(counts, groups, true_groups)
     figure, panels = _lay_out(counts.shape, true_groups is not None, margins)
     main, right = panels["main"], panels.get("right")
     image = _draw_shares(main, counts[order])
-    figure.colorbar(image, ax=right or main, format=PercentFormatter(decimals=0), label="share of the client's examples")
+    figure.matrices[image] = style.Matrix(
+        _row_names(order, client_ids, groups, group_title), [f"label {each}" for each in range(counts.shape[1])], " %"
+    )
+    figure.colorbar(
+        image, ax=list(panels.values()), location="bottom", shrink=0.7, aspect=30, format=PercentFormatter(decimals=0),
+        label="share of the client's examples",
+    )  # fmt: skip
     if right is not None:
         _draw_totals(panels["above"], right, counts[order])
     left = main
@@ -93,19 +100,84 @@ def sample_pictures(
     return figure
 
 
-def label_order(counts: np.ndarray, groups, true_groups) -> np.ndarray:
-    """Returns the order of clients by group, by true group, and by their most frequent label; groups may be None."""
+def titled_pictures(
+    images: np.ndarray, titles: Sequence[str], *, colors: Sequence[str] | None = None, columns: int = 12
+) -> ReportFigure:
+    """Draws pictures in rows, each with its title above it.
+
+    Args:
+      images: uint8 [n, h, w, c] with c = 1 or 3.
+      titles: One a picture.
+      colors: Of the titles; default black.
+      columns: How many pictures stand in a row.
+    """
+    images = np.asarray(images)
+    columns = max(1, min(columns, len(images)))
+    rows = max(1, -(-len(images) // columns))
+    figure = style.new_figure(0.85 * columns, 1.15 * rows)
+    all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in all_axes:
+        axes.set_axis_off()
+    shades = colors if colors is not None else ["black"] * len(images)
+    for axes, image, title, shade in zip(all_axes, images, titles, shades):
+        axes.imshow(image.squeeze(-1) if image.shape[-1] == 1 else image, cmap="gray", vmin=0, vmax=255)
+        axes.set_title(title, fontsize=10, color=shade, pad=3)
+    return figure
+
+
+def answers_figure(
+    images: np.ndarray,
+    answers: Sequence[int],
+    labels: Sequence[int],
+    class_names: Sequence[str] | None = None,
+    *,
+    columns: int = 12,
+) -> ReportFigure:
+    """Draws pictures with what a model takes them for, and in another colour what they are where it is wrong.
+
+    Args:
+      images: uint8 [n, h, w, c].
+      answers: [n], the model's labels.
+      labels: [n], the true labels.
+      class_names: Name of each label; default its number.
+      columns: How many pictures stand in a row.
+    """
+    answers, labels = np.asarray(answers), np.asarray(labels)
+
+    def name(label):
+        return str(label) if class_names is None else class_names[label]
+
+    titles = [
+        name(answer) if answer == label else f"{name(answer)} (is {name(label)})"
+        for answer, label in zip(answers, labels, strict=True)
+    ]
+    colors = [style.color(2) if right else style.color(1) for right in answers == labels]
+    return titled_pictures(images, titles, colors=colors, columns=columns)
+
+
+def _label_order(counts: np.ndarray, groups, true_groups) -> np.ndarray:
+    """The order of clients by group, by true group, and by their most frequent label; groups may be None."""
     given = [ordering.ranks(each) for each in (groups, true_groups) if each is not None]
     main = counts.argmax(axis=1)
     share = counts.max(axis=1) / np.maximum(counts.sum(axis=1), 1)
     return np.lexsort((-share, main, *reversed(given)))
 
 
+def _row_names(order: np.ndarray, client_ids: Sequence | None, groups: Sequence | None, group_title: str) -> list[str]:
+    names = [style.client_name(each if client_ids is None else client_ids[each]) for each in order]
+    if groups is None:
+        return names
+    return [
+        f"{name}, {group_title} {ordering.cluster_name(groups[each])}" for name, each in zip(names, order, strict=True)
+    ]
+
+
 def _lay_out(shape: tuple[int, int], strip: bool, margins: bool) -> tuple[ReportFigure, dict[str, Axes]]:
     """Returns a figure with the axes "main" and, as asked for, "strip" at its left, "above" and "right"."""
     clients, classes = shape
-    height = float(np.clip(2.2 + 0.12 * clients, 3.6, 8.5)) + (0.9 if margins else 0)
-    figure = style.new_figure(float(np.clip(5.5 + 0.09 * classes, 6.5, 10.5)) + (1.2 if margins else 0), height)
+    height = float(np.clip(2.6 + 0.09 * clients, 3.6, 7)) + (0.9 if margins else 0)
+    width = float(np.clip(5.5 + 0.09 * classes, 6.5, 10.5)) + 1.2 if margins else style.WIDTH
+    figure = style.new_figure(width, height)
     widths = {"strip": 0.3} if strip else {}
     widths |= {"main": 8} | ({"right": 1.8} if margins else {})
     grid = figure.add_gridspec(
@@ -123,31 +195,33 @@ def _lay_out(shape: tuple[int, int], strip: bool, margins: bool) -> tuple[Report
 def _draw_shares(axes: Axes, counts: np.ndarray) -> AxesImage:
     totals = counts.sum(axis=1, keepdims=True)
     shares = np.ma.masked_equal(100 * counts / np.maximum(totals, 1), 0)
-    # A label that a client does not hold is white, so that even the smallest share can be told from none.
-    shades = colormaps["viridis_r"].with_extremes(bad="white")
+    # A label that a client does not hold is see-through, so that even the smallest share can be told from none.
+    shades = colormaps["viridis_r"].with_extremes(bad=(1, 1, 1, 0))
     greatest = float(shares.max()) if shares.count() else 100.0
     image = axes.imshow(shares, cmap=shades, aspect="auto", vmin=0, vmax=greatest, interpolation="nearest")
     axes.set(xlabel="label", yticks=[])
     classes = counts.shape[1]
-    axes.set_xticks(range(0, classes, max(1, -(-classes // 20))))
+    axes.set_xticks(range(0, classes, max(1, -(-classes // 12))))
     return image
 
 
 def _draw_strip(axes: Axes, names: np.ndarray) -> None:
     """Draws the true groups as colours; with a legend where there are not more groups than colours."""
     places = ordering.ranks(names)
-    distinct = [names[index] for index in np.unique(places, return_index=True)[1]]
-    titles = [style.shorten(ordering.cluster_name(name)) for name in distinct]
-    shades = [style.GREY if title == "none" else style.color(place) for place, title in enumerate(titles)]
-    axes.imshow(places[:, None], cmap=ListedColormap(shades), aspect="auto", interpolation="nearest",
-                vmin=-0.5, vmax=len(shades) - 0.5)  # fmt: skip
-    axes.set(xticks=[], yticks=[])
-    if len(distinct) <= len(style.COLORS):
-        patches = [Patch(color=shade, label=title) for shade, title in zip(shades, titles, strict=True)]
+    shades = {}
+    for block in ordering.blocks(places):
+        name = ordering.cluster_name(names[block.start])
+        shades[block.name] = name, style.GREY if name == "none" else style.color(block.name)
+        (bar,) = axes.barh(block.middle, 1, block.size, color=shades[block.name][1])
+        style.say(bar, f"true group {name}: {np.sum(places == block.name)} clients")
+    axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(len(names) - 0.5, -0.5))
+    axes.spines[:].set_visible(False)
+    if len(shades) <= len(style.COLORS):
+        patches = [Patch(color=shade, label=style.shorten(name)) for _, (name, shade) in sorted(shades.items())]
         title = "true group (colours at the left)"
         style.legend_below(axes.figure, min(len(patches), 6), handles=patches, title=title)
     else:
-        axes.set_xticks([0], ["true group"], rotation=90)
+        axes.set_xticks([0.5], ["true group"], rotation=90)
         axes.tick_params(length=0)
 
 

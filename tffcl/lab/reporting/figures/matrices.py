@@ -1,0 +1,295 @@
+"""Figures of matrices between clients: how far apart they are, who is related to whom (FLT Fig. 2, 3), and pairs."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Rectangle
+from scipy.cluster import hierarchy
+
+from tffcl.lab.reporting import ordering, style
+from tffcl.lab.reporting.style import ReportFigure
+
+_RELATED, _LOST = "#4678b4", "#a0a0a0"
+_MOST_NAMED_CLIENTS = 32
+_NOTHING = (255, 255, 255, 0)  # see-through
+_BINS = 80
+
+
+def proximity_figure(
+    proximity: np.ndarray,
+    labels: Sequence | None = None,
+    *,
+    client_ids: Sequence | None = None,
+    unit: str = "",
+    measure: str = "proximity",
+    merges: np.ndarray | None = None,
+) -> ReportFigure:
+    """Draws the matrix between clients, ordered by cluster, with the borders of the clusters.
+
+    Dark stands for alike, whether the matrix holds distances or similarities.
+
+    Args:
+      proximity: [N, N].
+      labels: [N], the cluster of each client; None before there are clusters.
+      client_ids: [N], names, written when there are few.
+      unit: Of the values.
+      measure: What the values are.
+      merges: SciPy linkage matrix; orders the clients within a cluster.
+    """
+    proximity = np.asarray(proximity, float)
+    count = len(proximity)
+    groups = np.zeros(count, int) if labels is None else np.asarray(labels)
+    order = ordering.by_cluster(groups, merges)
+    figure = style.new_figure(style.WIDTH, 4.6)
+    axes = figure.subplots()
+    low, high = _value_range(proximity)
+    shades = colormaps["viridis" if not _is_similarity(proximity) else "viridis_r"]
+    image = axes.imshow(
+        proximity[np.ix_(order, order)], cmap=shades.with_extremes(bad=(1, 1, 1, 0)), vmin=low, vmax=high
+    )
+    names = [style.client_name(each if client_ids is None else client_ids[each]) for each in order]
+    figure.matrices[image] = style.Matrix(names, names, f" {unit}" if unit else "")
+    label = textwrap.fill(f"{measure.replace('_', ' ')}{f' ({unit})' if unit else ''}; dark is alike", 48)
+    figure.colorbar(image, ax=axes, location="bottom", shrink=0.7, aspect=30, label=label)
+    stretches = ordering.blocks(groups[order])
+    if labels is not None:
+        _frame_clusters(axes, stretches, count)
+    _name_axes(axes, stretches if labels is not None else [], client_ids, order)
+    axes.set_title(_proximity_title(measure, count, len(stretches) if labels is not None else None), fontsize=10.5)
+    return figure
+
+
+def relatedness_figure(
+    relatedness: np.ndarray,
+    labels: Sequence[int],
+    merges: np.ndarray,
+    *,
+    client_ids: Sequence | None = None,
+) -> ReportFigure:
+    """Draws the relatedness matrix as it came, ordered by the tree, and flattened to clusters (FLT Fig. 3).
+
+    The third panel shows what the clusters make of the relations: those kept have the full colour of their cluster,
+    those between members that were not related a pale one, and those lost, between clusters, are grey.
+
+    Args:
+      relatedness: [N, N], 0 and 1; see `clustering.taskonomy.relate`.
+      labels: [N], the cluster of each client.
+      merges: SciPy linkage matrix [N-1, 4], see `clustering.taskonomy.flatten`.
+      client_ids: [N], names, written when there are few.
+    """
+    related = np.asarray(relatedness) != 0
+    labels, merges = np.asarray(labels), np.asarray(merges, float).reshape(-1, 4)
+    count = len(related)
+    order = hierarchy.leaves_list(merges) if len(merges) else np.arange(count)
+    figure = style.new_panels(3, 5.4)
+    raw, ordered, flat = figure.panels
+    sorted_related = related[np.ix_(order, order)]
+    stretches = ordering.blocks(labels[order])
+    places = ordering.ranks(labels)
+    shades = [style.color(places[order[block.start]]) for block in stretches]
+    together = labels[order][:, None] == labels[order]
+    names = [style.client_name(each if client_ids is None else client_ids[each]) for each in range(count)]
+    kinds = {_RELATED: "related"}
+    _draw_matrix(raw, np.where(related[..., None], _bytes(_RELATED), _NOTHING), kinds, names)
+    names = [names[each] for each in order]
+    _draw_matrix(ordered, np.where(sorted_related[..., None], _bytes(_RELATED), _NOTHING), kinds, names)
+    _draw_matrix(flat, *_flattened(sorted_related, together, places[order]), names)
+    for axes in (ordered, flat):
+        _draw_borders(axes, stretches, shades)
+    _draw_tree(ordered.inset_axes((0, 1.02, 1, 0.3)), merges, order, places)
+    _name_clients(raw, np.arange(count), client_ids)
+    _name_clients(ordered, order, client_ids)
+    _name_clusters(flat, stretches, count)
+    off = ~np.eye(count, dtype=bool)
+    clusters = len(np.unique(labels))
+    raw.set_xlabel(f"(a) as they came: {count:,} clients,\n{_share(related, off)} of all pairs related")
+    ordered.set_xlabel("(b) ordered by the tree of Ward's method\non the rows")
+    flat.set_xlabel(
+        f"(c) flattened to {clusters:,} cluster{'s' * (clusters != 1)}: {_share(~sorted_related, together & off)} of "
+        f"the pairs\nwithin are new, {_share(~together, sorted_related & off)} of the relations are lost"
+    )
+    return figure
+
+
+def pairs_figure(
+    proximity: np.ndarray,
+    truth: Sequence | None = None,
+    *,
+    threshold: float | None = None,
+    unit: str = "",
+    measure: str = "",
+) -> ReportFigure:
+    """Draws the histogram of the proximities of all pairs of clients.
+
+    Where the two colours do not overlap, a threshold between them finds the true groups.
+
+    Args:
+      proximity: [N, N].
+      truth: [N], the true groups; None where they are not known.
+      threshold: Drawn as a line.
+      unit: Of the proximity; "1 - cosine" has a second axis with the cosines.
+      measure: Name of the proximity measure.
+    """
+    above = np.triu_indices(len(proximity), 1)
+    pairs = np.asarray(proximity)[above]
+    parts = [("all pairs", np.ones(len(pairs), bool), style.GREY)]
+    if truth is not None:
+        same = np.equal.outer(np.asarray(truth), np.asarray(truth))[above]
+        parts = [("within true groups", same, style.color(0)), ("across true groups", ~same, style.color(1))]
+    figure = style.new_figure(7.0, 4.0)
+    axes = figure.subplots()
+    edges = np.histogram_bin_edges(pairs, _BINS) if len(pairs) else np.linspace(0, 1, _BINS)
+    for name, chosen, shade in parts:
+        # Shares, since across groups there are more pairs than within.
+        shares = np.full(np.count_nonzero(chosen), 100 / max(1, np.count_nonzero(chosen)))
+        axes.hist(pairs[chosen], edges, weights=shares, color=shade, alpha=0.6, label=f"{name} ({len(shares):,})")
+    if threshold is not None:
+        axes.axvline(threshold, color="black", linestyle="--", linewidth=1.2, label=f"threshold {threshold:.4g}")
+    axes.set(xlabel=f"{measure} ({unit})" if unit else measure, ylabel="% of the pairs of a kind")
+    if unit == "1 - cosine":
+        axes.secondary_xaxis("top", functions=(_complement, _complement)).set_xlabel("cosine")
+    style.legend_below(figure, 3)
+    style.tidy(axes)
+    return figure
+
+
+def _value_range(proximity: np.ndarray) -> tuple[float, float]:
+    """The range of the values between different clients: the diagonal would take all contrast away."""
+    different = ~np.eye(len(proximity), dtype=bool)
+    for values in (proximity[different], proximity):
+        values = values[np.isfinite(values)]
+        if values.size and values.min() < values.max():
+            return float(values.min()), float(values.max())
+    return 0.0, 1.0
+
+
+def _is_similarity(proximity: np.ndarray) -> bool:
+    """Whether a matrix between clients holds similarities, and not distances."""
+    between = proximity[~np.eye(len(proximity), dtype=bool)]
+    return bool(between.size) and np.nanmean(np.diag(proximity)) > np.nanmean(between)
+
+
+def _flattened(related: np.ndarray, together: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, dict]:
+    """The third panel, uint8 [N, N, 4], and what its colours are; `numbers` [N] are those of the clients' colours."""
+    image = np.where(related[..., None], _bytes(_LOST), _NOTHING)
+    kinds = {_LOST: "related, but parted by the clusters"}
+    for number in np.unique(numbers):
+        own = together & (numbers == number)[:, None]
+        full = _bytes(style.color(number))
+        pale = (*((part + 2 * 255) // 3 for part in full[:3]), 255)
+        image[own & related], image[own & ~related] = full, pale
+        kinds |= {
+            style.color(number): "related, in one cluster",
+            f"#{bytes(pale[:3]).hex()}": "in one cluster, but not related",
+        }
+    return image, kinds
+
+
+def _bytes(color: str) -> tuple[int, int, int, int]:
+    return tuple(round(255 * part) for part in to_rgba(color))
+
+
+def _draw_matrix(axes: Axes, image: np.ndarray, kinds: Mapping[str, str], names: Sequence[str]) -> None:
+    # Colours are mixed where clients are finer than pixels; without this, single relations come and go with the size.
+    drawn = axes.imshow(image.astype(np.uint8), interpolation="antialiased", interpolation_stage="rgba")
+    axes.figure.matrices[drawn] = style.Matrix(names, names, kinds=kinds, nothing="not related")
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_color(style.GREY)
+
+
+def _draw_borders(axes: Axes, stretches: Sequence[ordering.Block], shades: Sequence[str]) -> None:
+    width = 1.6 if len(stretches) <= 30 else 0.8
+    for block, shade in zip(stretches, shades, strict=True):
+        corner = (block.start - 0.5, block.start - 0.5)
+        frame = Rectangle(corner, block.size, block.size, fill=False, color=shade, linewidth=width, clip_on=False)
+        axes.add_patch(frame)
+
+
+def _draw_tree(axes: Axes, merges: np.ndarray, order: np.ndarray, places: np.ndarray) -> None:
+    """Draws the merges above the columns of the matrix below; branches within a cluster have its colour.
+
+    Not by SciPy's `dendrogram`, which recurses as deep as the tree: 1,000 alike clients can be a tree 1,000 deep.
+    """
+    count = len(order)
+    across, height, cluster = np.empty(2 * count - 1), np.zeros(2 * count - 1), np.full(2 * count - 1, -1)
+    across[order] = np.arange(count)
+    cluster[:count] = places
+    lines, shades = [], []
+    for node, (left, right, top, _) in enumerate(merges, start=count):
+        left, right = int(left), int(right)
+        start, stop = across[left], across[right]
+        lines.append([(start, height[left]), (start, top), (stop, top), (stop, height[right])])
+        across[node], height[node] = (start + stop) / 2, top
+        cluster[node] = cluster[left] if cluster[left] == cluster[right] else -1
+        shades.append(style.color(cluster[node]))
+    axes.add_collection(LineCollection(lines, colors=shades, linewidths=1.3 if count <= 100 else 0.9))
+    axes.set(xlim=(-0.5, count - 0.5), ylim=(0, 1.05 * height.max() or 1), xticks=[])
+    axes.set_ylabel("height", fontsize=9)
+    axes.tick_params(labelsize=9)
+    axes.locator_params(axis="y", nbins=4)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
+
+
+def _name_clients(axes: Axes, order: np.ndarray, client_ids: Sequence | None) -> None:
+    if len(order) > _MOST_NAMED_CLIENTS:
+        return
+    names = [style.shorten(each if client_ids is None else client_ids[each], 10) for each in order]
+    axes.set_yticks(range(len(order)), names, fontsize=9)
+    axes.tick_params(length=0)
+
+
+def _name_clusters(axes: Axes, stretches: Sequence[ordering.Block], count: int) -> None:
+    kept = _named(stretches, count)
+    names = [f"{ordering.cluster_name(stretches[each].name)} ({stretches[each].size})" for each in kept]
+    axes.yaxis.tick_right()
+    axes.set_yticks([stretches[each].middle for each in kept], names, fontsize=9)
+    axes.tick_params(length=0)
+    axes.set_title("clusters (clients)", loc="right", fontsize=9)
+
+
+def _share(what: np.ndarray, among: np.ndarray) -> str:
+    """Which percentage of the entries `among` has the property."""
+    total = np.count_nonzero(among)
+    return f"{100 * np.count_nonzero(what & among) / total:.3g}%" if total else "0%"
+
+
+def _frame_clusters(axes: Axes, stretches: Sequence[ordering.Block], count: int) -> None:
+    width = 1.8 if len(stretches) <= 30 else 0.8
+    for block in stretches if 1 < len(stretches) < count else []:
+        corner = (block.start - 0.5, block.start - 0.5)
+        axes.add_patch(Rectangle(corner, block.size, block.size, fill=False, color="#D55E00", linewidth=width))
+
+
+def _name_axes(axes: Axes, stretches: Sequence[ordering.Block], client_ids, order: np.ndarray) -> None:
+    count = len(order)
+    kept = [stretches[each] for each in _named(stretches, count)]
+    places, names = [block.middle for block in kept], [ordering.cluster_name(block.name) for block in kept]
+    axes.set_xticks(places, names, rotation=90 if max(map(len, names), default=0) > 3 else 0)
+    axes.set_xlabel("cluster" if stretches else "clients")
+    if client_ids is not None and count <= _MOST_NAMED_CLIENTS:
+        axes.set_yticks(range(count), [style.shorten(client_ids[each]) for each in order], fontsize=9)
+        axes.set_ylabel("client")
+    else:
+        axes.set_yticks(places, names)
+        axes.set_ylabel("cluster" if stretches else "clients")
+    axes.tick_params(length=0)
+
+
+def _named(stretches: Sequence[ordering.Block], count: int) -> list[int]:
+    """Which stretches of an axis of `count` clients have room for a name."""
+    return style.spread([each.middle for each in stretches], [each.size for each in stretches], count / 20)
+
+
+def _proximity_title(measure: str, clients: int, clusters: int | None) -> str:
+    between = f"{measure[:1].upper()}{measure[1:]} between {clients:,} clients".replace("_", " ")
+    found = "" if clusters is None else f", {clusters} cluster{'s' * (clusters != 1)}"
+    return textwrap.fill(between + found, 48)
+
+
+def _complement(values):
+    return 1 - np.asarray(values)

@@ -1,0 +1,141 @@
+"""Figures of how runs went over the rounds: accuracies, what lies behind them, and what they cost."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+from tffcl.lab.reporting import style
+from tffcl.lab.reporting.number_format import Stat
+from tffcl.lab.reporting.style import ReportFigure
+from tffcl.runs.metrics import Metric, of_panel
+from tffcl.runs.run_files import RunFiles
+
+_MOST_MARKED = 16
+_HEIGHT = 3.1  # of a panel, inches
+
+
+def accuracy_figure(runs: Sequence[RunFiles]) -> ReportFigure:
+    """Draws the three accuracies over the rounds, a panel for each that is known.
+
+    A line is the mean over the seeds of a method, its band is their sample standard deviation, as in the table.
+    """
+    return _panels(runs, of_panel("accuracy"), sharey=True)
+
+
+def progress_figure(runs: Sequence[RunFiles]) -> ReportFigure:
+    """Draws training loss, clusters, agreement with the true groups and privacy spent, as far as they are known.
+
+    Dotted lines stand where clusters were formed anew.
+    """
+    return _panels(runs, (*of_panel("progress"), *of_panel("privacy")))
+
+
+def merging_figure(runs: Sequence[RunFiles], methods: Sequence[str] | None = None) -> ReportFigure:
+    """Draws how clusters merge over the rounds, and the clustering objective (StoCFL Fig. 6b, Eq. 2).
+
+    Args:
+      runs: Of methods that merge clusters.
+      methods: All of a comparison, so that these have the colours that they have in its other figures; default those
+        of the runs.
+    """
+    return _panels(runs, of_panel("merging"), methods)
+
+
+def formed_anew(run: RunFiles) -> set[int]:
+    """Rounds after which the clusters were formed anew, the rare ones that a line can mark."""
+    anew = run.rounds.get("formed_anew")
+    numbers = set() if anew is None else {int(number) for number in run.rounds["round"][anew > 0]}
+    return numbers if len(numbers) <= _MOST_MARKED else set()
+
+
+def over_seeds(runs: Sequence[RunFiles], column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns rounds, means and sample standard deviations (ddof=1, NaN of one) over the runs of one method.
+
+    Only rounds that all seeds have are used: a mean over fewer of them would jump. Where there is no such round,
+    those that any seed has.
+    """
+    series = []
+    for run in runs:
+        present = ~np.isnan(run.rounds[column])
+        values = dict(zip(run.rounds["round"][present].tolist(), run.rounds[column][present].tolist(), strict=True))
+        series += [values] if values else []
+    if not series:
+        return tuple(np.empty(0) for _ in range(3))
+    rounds = sorted(set.intersection(*map(set, series))) or sorted(set.union(*map(set, series)))
+    stats = [Stat.of(each[number] for each in series if number in each) for number in rounds]
+    return np.array(rounds), np.array([stat.mean for stat in stats]), np.array([stat.std for stat in stats])
+
+
+def draw_methods(axes: Axes, metric: Metric, series: Mapping[int, tuple], methods: Sequence[str]) -> None:
+    """Draws a panel of a metric: a line for each method by its number, from places, means and deviations, float[n] each."""
+    for number, (places, mean, std) in series.items():
+        run = number if len(methods) > 1 else None
+        style.draw_line(axes, places, mean, std, name=methods[number], number=number, run=run)
+    axes.set_title(metric.title, fontsize=11)
+    axes.set_ylabel(metric.axis)
+    style.tidy(axes)
+    values, (low, high), most = (
+        np.concatenate([mean for _, mean, _ in series.values()]),
+        axes.get_ylim(),
+        metric.limits[1],
+    )
+    if metric.unit == "%":
+        axes.set_ylim(max(low, 0), min(high, most + 0.5))
+    elif most is not None:
+        axes.set_ylim(min(-0.05, low), most + 0.05)
+    elif metric.digits == "count" and values.max() >= 20 and values.min() >= 1:
+        # A method of a cluster a client would hide all others on an axis of equal distances.
+        axes.set(yscale="log", ylim=(0.9, 1.1 * values.max()))
+        axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif metric.digits == "count":
+        axes.set_ylim(0, np.ceil(high) + 0.5)
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    elif values.min() >= 0:
+        axes.set_ylim(0, high)
+
+
+def name_methods(figure: ReportFigure, methods: Sequence[str], drawn: Sequence[str], title: str = "") -> None:
+    """Writes the legend of the methods that are drawn."""
+    lines = [Line2D([], [], linewidth=2, **style.line_style(methods.index(name))) for name in drawn]
+    style.legend_below(figure, min(len(drawn), 5), handles=lines, labels=list(drawn), title=title or None)
+
+
+def _panels(
+    runs: Sequence[RunFiles], metrics: Sequence[Metric], methods: Sequence[str] | None = None, *, sharey: bool = False
+) -> ReportFigure:
+    """Draws a panel for each of the metrics that a run has, a line a method; `methods` are those of all of the page."""
+    drawn = list(dict.fromkeys(run.method for run in runs))
+    methods = methods or drawn
+    series = {each.key: _series(runs, each, methods) for each in metrics}
+    known = [each for each in metrics if series[each.key]]
+    below = 0.35 + 0.25 * ((len(drawn) - 1) // 5)
+    figure = style.new_panels(max(1, len(known)), _HEIGHT, below=below, sharey=sharey)
+    if not known:
+        style.say_empty(figure.panels[0], "not measured")
+    for axes, metric in zip(figure.panels, known):
+        draw_methods(axes, metric, series[metric.key], methods)
+        axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))  # also of a single round
+        axes.tick_params(labelleft=True)
+        for number in sorted(set().union(*map(formed_anew, runs))) if metric.key in ("clusters", "ari") else []:
+            rule = axes.axvline(number, color=style.GREY, linestyle=":", linewidth=1, zorder=0)
+            style.say(rule, f"clusters formed anew after round {number}")
+    name_methods(figure, methods, drawn)
+    return figure
+
+
+def _series(runs: Sequence[RunFiles], metric: Metric, methods: Sequence[str]) -> dict[int, tuple]:
+    """Rounds, means and deviations of each method that has a metric, by its number; what is infinite is left out."""
+    found = {}
+    for number, name in enumerate(methods):
+        own = [run for run in runs if run.method == name and metric.column in run.rounds]
+        rounds, mean, std = over_seeds(own, metric.column)
+        finite = np.isfinite(mean)
+        if finite.any():
+            found[number] = rounds[finite], metric.scale * mean[finite], metric.scale * std[finite]
+    return found

@@ -1,0 +1,201 @@
+"""Figures of results against values: a sweep over those of a setting, and what privacy costs over those of epsilon."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, LogFormatter, NullFormatter
+
+from tffcl.lab.reporting import style
+from tffcl.lab.reporting.figures.rounds import draw_methods, name_methods
+from tffcl.lab.reporting.number_format import show_value
+from tffcl.lab.reporting.study_results import EPSILONS, Result, StudyResults
+from tffcl.lab.reporting.style import ReportFigure
+from tffcl.lab.reporting.sweeps import Point, Sweep
+from tffcl.runs.metrics import BY_KEY, Metric
+
+_ACCURACIES = [BY_KEY[f"{kind}_accuracy"] for kind in ("cluster", "local", "global")]
+_ERROR, _CLUSTERS = [BY_KEY["clustering_error"]], [BY_KEY["clusters"], BY_KEY["ari"]]
+_BANDS = {"clustering_error": "clustering_error_over_rounds"}  # where it is not over seeds
+_LOGARITHMIC = 50  # from this ratio of the greatest to the least value on
+_LONGEST = 14  # letters at a tick
+_OPEN = 4.0  # how many times the largest epsilon lie to the left of "no noise"
+
+
+def sweep_figure(sweep: Sweep) -> ReportFigure:
+    """Draws accuracies and clusters of a sweep against the values of its first setting, a panel for each that is known.
+
+    Each value of the second setting has a line in its own colour. With several seeds a line goes through their means
+    and its band is their standard deviation. Of the clusters the clustering error is drawn, with its deviation over the
+    rounds as band; where no run knows it, the number of clusters and the adjusted Rand index.
+    """
+    values, names = _in_order([point.values[0] for point in sweep.points]), line_names(sweep)
+    lines = _lines(sweep, values)
+    several = len(sweep.labels) == 2
+    known = []
+    for metric in (*_ACCURACIES, *(_ERROR if has_errors(sweep) else _CLUSTERS)):
+        series = {number: _series(*line, metric) for number, line in enumerate(lines)}
+        series = {number: each for number, each in series.items() if len(each[0])}
+        # A method may have a global model at one end only, where its clusters are one: that is no line.
+        least = 2 if metric.key == "global_accuracy" and len(values) > 1 else 1
+        if any(len(places) >= least for places, _, _ in series.values()):
+            known.append((metric, series))
+    figure = style.new_panels(max(1, len(known)), 3.2, below=0.5 + 0.25 * ((len(lines) - 1) // 5) if several else 0)
+    for axes, (metric, series) in zip(figure.panels, known):
+        draw_methods(axes, metric, series, names if several else [metric.title])
+        _set_scale(axes, values, sweep.labels[0])
+    if several:
+        name_methods(figure, names, names, title=sweep.labels[1])
+    return figure
+
+
+def has_errors(sweep: Sweep) -> bool:
+    """Whether a run of the sweep knows its clustering error."""
+    return any(point.stats["clustering_error"].count for point in sweep.points)
+
+
+def line_names(sweep: Sweep) -> list[str]:
+    """Returns what the lines of a sweep are called: the values of its second setting, or "" without one."""
+    return [" ".join(map(show_value, second)) for second in _seconds(sweep)]
+
+
+def privacy_figure(study: StudyResults) -> ReportFigure:
+    """Draws the results of a study whose cells measure epsilon: a line for each of its columns, with means over seeds.
+
+    Where the whole run is private, the accuracy of the clusters' models stands beside the adjusted Rand index of the
+    clusters; of releases that have noise beside others without, the index alone. What has no noise at all stands at the
+    right edge.
+    """
+    cells = [each for each in study.results if each.noted["measure"] in EPSILONS and each.here.count]
+    whole = any(each.noted["measure"] == "epsilon" for each in cells)
+    largest = max((each.here.mean for each in cells if math.isfinite(each.here.mean)), default=1.0)
+    panels = [("adjusted Rand index", lambda each: each.ari)]
+    if whole:
+        panels.insert(0, ("cluster accuracy (%)", lambda each: each.accuracies["cluster"]))
+    figure = style.new_figure(5.4 * len(panels), 4.3)
+    columns = [name for name in study.columns if any(each.noted["column"] == name for each in cells)]
+    for axes, (unit, value) in zip(np.atleast_1d(figure.subplots(1, len(panels))), panels):
+        for index, column in enumerate(columns):
+            own = sorted((each for each in cells if each.noted["column"] == column), key=lambda each: each.here.mean)
+            _draw_epsilons(axes, own, value, largest, {"color": style.color(index), "label": column})
+        axes.set_ylabel(unit)
+        _set_epsilons(axes, cells, largest)
+        style.tidy(axes)
+    handles, _ = axes.get_legend_handles_labels()
+    style.legend_below(figure, min(len(columns), 4), handles=handles)
+    return figure
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value has a place on an axis of numbers."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _in_order(values: Sequence) -> list:
+    """The different values as they stand on the axis: numbers ascending, all else as they were given."""
+    different = [value for place, value in enumerate(values) if value not in values[:place]]
+    return sorted(different) if all(map(_is_number, different)) else different
+
+
+def _seconds(sweep: Sweep) -> list[tuple]:
+    """The values of the second setting, one of nothing without it."""
+    return (
+        [()]
+        if len(sweep.labels) == 1
+        else [(value,) for value in _in_order([point.values[1] for point in sweep.points])]
+    )
+
+
+def _lines(sweep: Sweep, values: Sequence) -> list[tuple[np.ndarray, list[Point]]]:
+    """For each value of the second setting its points from left to right, and where they stand."""
+    numbers, lines = all(map(_is_number, values)), []
+    for second in _seconds(sweep):
+        own = [point for value in values for point in sweep.points if point.values == (value, *second)]
+        places = [values.index(point.values[0]) for point in own]
+        lines.append((np.array([values[place] for place in places] if numbers else places, float), own))
+    return lines
+
+
+def _series(places: np.ndarray, points: Sequence[Point], metric: Metric) -> tuple[np.ndarray, ...]:
+    """Where the points of a line are that know a metric: places, means and deviations."""
+    known = [(x, point.stats) for x, point in zip(places, points, strict=True) if point.stats[metric.name].count]
+    band = _BANDS.get(metric.key)
+    rows = [(x, own[metric.name].mean, own[band].mean if band else own[metric.name].std) for x, own in known]
+    return tuple(np.array(rows, float).reshape(-1, 3).T)
+
+
+def _set_scale(axes: Axes, values: Sequence, label: str) -> None:
+    """Makes the x axis: of numbers with a tick at each value that has room, or of names."""
+    axes.set_xlabel(label)
+    texts = [style.shorten(show_value(value), _LONGEST) for value in values]
+    if not all(map(_is_number, values)):
+        turned = sum(map(len, texts)) > 40
+        axes.set_xticks(range(len(values)), texts, rotation=30 if turned else 0, ha="right" if turned else "center")
+        axes.set_xlim(-0.5, len(values) - 0.5)
+        return
+    _set_spacing(axes, values)
+    scale = axes.xaxis.get_transform()
+    places = scale.transform(np.array(values, float))
+    margin = 0.05 * (places[-1] - places[0])
+    axes.set_xlim(*scale.inverted().transform([places[0] - margin, places[-1] + margin]))
+    places = (places - places[0]) / (places[-1] - places[0])
+    kept = _with_room(places, texts)
+    axes.set_xticks([values[place] for place in kept], [texts[place] for place in kept])
+    # Where a number has no room, its tick stays.
+    axes.xaxis.set_minor_locator(FixedLocator(values))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="x", which="both", length=3.5, width=0.8)
+
+
+def _with_room(places: np.ndarray, texts: Sequence[str]) -> list[int]:
+    """Which texts fit on an axis from 0 to 1: the ends, then from the left what overlaps no other."""
+    widths = [0.027 * len(text) + 0.03 for text in texts]
+    kept: list[int] = []
+    for index in dict.fromkeys([0, len(texts) - 1, *range(len(texts))]):
+        if all(abs(places[index] - places[other]) >= (widths[index] + widths[other]) / 2 for other in kept):
+            kept.append(index)
+    return sorted(kept)
+
+
+def _set_spacing(axes: Axes, values: Sequence[float]) -> None:
+    """Values that span decades stand on a logarithmic axis; 0 is at its end, about a decade lower."""
+    positive = [value for value in values if value > 0]
+    if values[0] < 0 or len(positive) < 2 or positive[-1] / positive[0] < _LOGARITHMIC:
+        return
+    if len(positive) == len(values):
+        axes.set_xscale("log")
+    else:
+        axes.set_xscale("symlog", linthresh=positive[0], linscale=0.9)
+
+
+def _place(each: Result, largest: float) -> float:
+    return each.here.mean if math.isfinite(each.here.mean) else _OPEN * largest
+
+
+def _draw_epsilons(axes: Axes, cells: list[Result], value, largest: float, look: dict):
+    known = [each for each in cells if value(each).count]
+    if not known:
+        return  # a method without clusters has no index
+    x, y = [_place(each, largest) for each in known], [value(each).mean for each in known]
+    spread = np.nan_to_num([value(each).std for each in known])
+    axes.errorbar(
+        x, y, yerr=spread if spread.any() else None, marker="o", markersize=5, linewidth=1.8, capsize=2.5, **look
+    )
+
+
+def _set_epsilons(axes: Axes, cells: list[Result], largest: float):
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(LogFormatter())  # the usual one makes formulas, which figures do not show
+    axes.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
+    axes.set_xlabel("epsilon")
+    if any(not math.isfinite(each.here.mean) for each in cells):
+        axes.axvline(2 * largest, color=style.GREY, linewidth=0.8, linestyle=":")
+        axes.annotate(
+            "no noise",
+            (_OPEN * largest, 0.02),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            fontsize=8,
+            color=style.GREY,
+        )
