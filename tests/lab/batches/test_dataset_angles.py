@@ -17,7 +17,8 @@ from tffcl.lab.batches.gaussian_table import (
     kl_divergence,
     maximum_mean_discrepancy,
 )
-from tffcl.lab.datasets.core import Dataset, Images
+from tffcl.lab.datasets.core import Dataset
+from tffcl.lab.datasets.images import Images
 
 
 def _has(name: str) -> bool:

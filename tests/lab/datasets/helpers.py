@@ -1,5 +1,6 @@
 """Data sets for these tests: labels without pictures, and the real ones where they are laid out."""
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -7,8 +8,9 @@ import pathlib
 import numpy as np
 import pytest
 
-from tffcl.lab.datasets.core import Dataset, Images
+from tffcl.lab.datasets.core import Dataset
 from tffcl.lab.datasets.federated import load_dataset
+from tffcl.lab.datasets.images import Images
 
 # What shows that a set is laid out, so that a test never starts a download.
 _MARKS = {
@@ -53,10 +55,17 @@ def blank(y, shape=(1, 1, 1)) -> Images:
 
 
 def labelled(train, test=None, num_classes=None, shape=(1, 1, 1), **more) -> Dataset:
-    """Returns a data set of black images; its test labels are the training ones if not given."""
+    """Returns a data set of black images; its test labels are the training ones if not given.
+
+    Columns of `Images` are given as `train_owner` and the like, the rest as of `Dataset`.
+    """
     test = train if test is None else test
     classes = num_classes or int(max(np.max(train), np.max(test, initial=0))) + 1
-    return Dataset("toy", blank(train, shape), blank(test, shape), classes, (0.0,), (1.0,), **more)
+    columns = {split: {key.split("_")[1]: more.pop(key) for key in list(more) if key.startswith(split)} for split in ("train", "test")}
+    splits = (
+        dataclasses.replace(blank(y, shape), **columns[split]) for split, y in (("train", train), ("test", test))
+    )
+    return Dataset("toy", *splits, classes, (0.0,), (1.0,), **more)
 
 
 def numbered(n: int, num_classes: int = 10, side: int = 4) -> Dataset:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tests.lab.datasets.helpers import blank, labelled, numbered
 from tffcl.errors import UserError
-from tffcl.lab.datasets.core import Dataset, FederatedDataset, Images, Partition, Transform
-from tffcl.lab.datasets.distinct_images import pool
-from tffcl.lab.datasets.federated import federated
+from tffcl.lab.datasets.core import Dataset, FederatedDataset, Partition
+from tffcl.lab.datasets.federated import federated, pool
+from tffcl.lab.datasets.images import Images, Transform
 
 
 @pytest.mark.parametrize(

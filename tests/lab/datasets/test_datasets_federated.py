@@ -13,7 +13,7 @@ from tests.lab.datasets.helpers import real
 from tffcl.errors import UserError
 from tffcl.lab.datasets import catalog
 from tffcl.lab.datasets.federated import load_dataset, load_federated
-from tffcl.lab.datasets.normalization import PAPER_CONSTANTS
+from tffcl.lab.datasets.preparation import PAPER_CONSTANTS
 from tffcl.validation import keys_of
 
 DIGITS = {"name": "digits"}

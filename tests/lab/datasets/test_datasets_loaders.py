@@ -8,9 +8,9 @@ import pytest
 
 from tffcl.errors import UserError
 from tffcl.lab.datasets import storage
-from tffcl.lab.datasets.arrays import measured
 from tffcl.lab.datasets.federated import load_dataset, load_federated
-from tffcl.lab.datasets.loaders.usps import from_openml
+from tffcl.lab.datasets.images import measured
+from tffcl.lab.datasets.loaders.digits import from_openml
 
 
 def write(path, **changes):
@@ -256,7 +256,7 @@ def test_celeba_by_attribute(tmp_path, tfds):
     assert data.train.x.shape == (24, 16, 16, 3) and data.attribute_names == tuple(names)
     assert (data.train.x[:, 8:] == 0).all()
     assert sorted(data.train.x[:, 0, 0, 0]) == [10 * number for number in range(24)]
-    for image, y, marks in zip(data.train.x, data.train.y, data.train_attributes, strict=True):
+    for image, y, marks in zip(data.train.x, data.train.y, data.train.attributes, strict=True):
         row = rows[image[0, 0, 0] // 10]["attributes"]
         assert marks.tolist() == [row[name] for name in names] and y == row["Male"]
     split = load_federated(dataset, {"name": "by_attribute", "clients": 6}, seed=0, data_dir=str(tmp_path))

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tests.lab.datasets.helpers import balanced, labelled
 from tffcl.errors import UserError
-from tffcl.lab.datasets.core import Dataset, Images
-from tffcl.lab.datasets.joined_datasets import framed, mixture
-from tffcl.lab.datasets.partitions.mixed import MIX4_COUNTS, hybrid, mix4
+from tffcl.lab.datasets.core import Dataset
+from tffcl.lab.datasets.images import Images
+from tffcl.lab.datasets.partitions.mixed import MIX4_COUNTS, framed, hybrid, mix4, mixture
 
 SEEDS = st.integers(0, 2**31)
 RUN = settings(deadline=None, max_examples=15)
@@ -46,7 +46,7 @@ def test_labels_apart_gives_mix4s_shapes_and_labels():
     both = mixture([grey, colour], labels="apart")
     assert both.train.x.shape == (40, 32, 32, 3) and both.num_classes == 20
     np.testing.assert_array_equal(both.train.y, np.concatenate([balanced(20), balanced(20) + 10]))
-    np.testing.assert_array_equal(both.train_source, np.repeat([0, 1], 20))
+    np.testing.assert_array_equal(both.train.source, np.repeat([0, 1], 20))
     assert (both.train.x[0, 8:24, 8:24] == 51).all() and both.train.x[0].sum() == 51 * 16 * 16 * 3
     np.testing.assert_allclose(both.mean, [0.3] * 3)  # of 0.2 and 0.4
     assert both.name == "small+large" and both.source_names == ("small", "large")
@@ -66,7 +66,7 @@ def test_hybrid_clients_hold_one_set_each(seed):
     both = mixture([a, b], labels="common")
     split = hybrid(both, seed=seed, clients=10)
     assert split.groups.tolist() == [0] * 5 + [1] * 5
-    for parts, source in ((split.train, both.train_source), (split.test, both.test_source)):
+    for parts, source in ((split.train, both.train.source), (split.test, both.test.source)):
         np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(160))
         assert all(set(source[index]) == {group} for index, group in zip(parts, split.groups, strict=True))
 

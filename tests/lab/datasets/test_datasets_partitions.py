@@ -9,14 +9,18 @@ from hypothesis import strategies as st
 
 from tests.lab.datasets.helpers import balanced, labelled
 from tffcl.errors import UserError
-from tffcl.lab.datasets import image_transforms
-from tffcl.lab.datasets.core import Images, Transform
-from tffcl.lab.datasets.partitions.dirichlet import dirichlet
-from tffcl.lab.datasets.partitions.label_groups import label_groups, scheme_groups
-from tffcl.lab.datasets.partitions.label_skew import label_skew
+from tffcl.lab.datasets.images import Images, Transform, turned
+from tffcl.lab.datasets.partitions.by_label import (
+    dirichlet,
+    growing_sizes,
+    iid,
+    label_groups,
+    label_skew,
+    quantity_skew,
+    scheme_groups,
+    structured,
+)
 from tffcl.lab.datasets.partitions.natural import by_attribute, by_owner
-from tffcl.lab.datasets.partitions.plain import iid, quantity_skew
-from tffcl.lab.datasets.partitions.structured import growing_sizes, structured
 from tffcl.lab.datasets.partitions.transformed import rotated, shifted
 
 SEEDS = st.integers(0, 2**31)
@@ -263,8 +267,8 @@ def test_by_owner_gives_everyone_their_own():
     split = by_owner(data, seed=0)
     assert len(split.train) == 5  # not owner 5
     for owner, (train, test) in enumerate(zip(split.train, split.test, strict=True)):
-        np.testing.assert_array_equal(train, np.flatnonzero(data.train_owner == owner))
-        np.testing.assert_array_equal(test, np.flatnonzero(data.test_owner == owner))
+        np.testing.assert_array_equal(train, np.flatnonzero(data.train.owner == owner))
+        np.testing.assert_array_equal(test, np.flatnonzero(data.test.owner == owner))
     assert len(by_owner(data, seed=0, min_test=0).train) == 6
     assert split.groups is None
 
@@ -273,7 +277,7 @@ def test_by_owner_takes_some_at_random_and_drops_small_ones():
     data = owners()
     taken = {tuple(index[0] for index in by_owner(data, seed=seed, clients=2).train) for seed in range(12)}
     assert len(taken) > 2
-    sizes = np.bincount(data.train_owner)[:5]
+    sizes = np.bincount(data.train.owner)[:5]
     least = int(np.sort(sizes)[2])
     assert len(by_owner(data, seed=0, min_train=least).train) == (sizes >= least).sum()
     with pytest.raises(UserError, match="clients is 6; toy has 5 owners with 1 or more training and 1 or more"):
@@ -350,7 +354,7 @@ def test_any_number_of_rotations_and_any_angles(rotations, degrees):
     found = [90 * each.quarter_turns + each.degrees for each in split.transforms]
     assert found == np.repeat(list(degrees), 30 // len(degrees)).tolist()
     images = Images(np.arange(72, dtype=np.uint8).reshape(2, 6, 6, 1), np.zeros(2, np.int32))
-    np.testing.assert_array_equal(split.transforms[-1].apply(images, 4).x, image_transforms.turned(images.x, degrees[-1]))
+    np.testing.assert_array_equal(split.transforms[-1].apply(images, 4).x, turned(images.x, degrees[-1]))
     parted = label_groups(data, seed=0, clients=30, groups=[[0], [1]], rotations=[45, 200, 300], test="share")
     assert [90 * each.quarter_turns + each.degrees for each in parted.transforms] == 10 * [45] + 10 * [200] + 10 * [300]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.lab.datasets.helpers import need, real
-from tffcl.lab.datasets.arrays import measured
 from tffcl.lab.datasets.federated import load_dataset, load_federated
+from tffcl.lab.datasets.images import measured
 
 # name: complete sizes, shape, classes
 SETS = {
@@ -107,15 +107,15 @@ def test_usps_and_mnist_show_the_same_digits():
 
 def test_femnist_by_writer():
     data = real("femnist")
-    writers = 1 + data.train_owner.max()
+    writers = 1 + data.train.owner.max()
     split = load_federated({"name": "femnist"}, {"name": "by_owner", "clients": 20, "min_train": 20}, seed=1)
     assert split.num_clients == 20 < writers
     assert split.label_counts().sum(axis=1).min() >= 20
     assert min(len(index) for index in split.test_indices) >= 1
     assert split.true_groups is None and split.num_classes == 62
-    first = np.flatnonzero(np.bincount(data.train_owner, minlength=writers) >= 20)
+    first = np.flatnonzero(np.bincount(data.train.owner, minlength=writers) >= 20)
     held = {len(index) for index in split.train_indices}
-    assert held <= set(np.bincount(data.train_owner)[first])
+    assert held <= set(np.bincount(data.train.owner)[first])
     digits = load_dataset({"name": "femnist", "only_digits": True}, seed=0)
     assert digits.num_classes == 10 and digits.train.y.max() == 9
     assert len(digits.train) == (data.train.y < 10).sum()

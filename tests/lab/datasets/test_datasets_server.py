@@ -11,8 +11,8 @@ from tests.lab.datasets.helpers import labelled, need, numbered, real
 from tffcl.errors import UserError
 from tffcl.lab.datasets import catalog
 from tffcl.lab.datasets.federated import federated, load_dataset, load_federated
-from tffcl.lab.datasets.partitions.plain import iid
-from tffcl.lab.datasets.server_data import hold_out_server
+from tffcl.lab.datasets.partitions.by_label import iid
+from tffcl.lab.datasets.preparation import hold_out_server
 
 RUN = settings(deadline=None, max_examples=25)
 SEEDS = st.integers(0, 2**31)
@@ -101,12 +101,14 @@ def test_the_seed_decides(seed, split):
 
 def test_owners_sources_and_attributes_stay_with_their_images():
     order = np.arange(100, dtype=np.int32)
-    kinds = {f"{split}_{kind}": order for split in ("train", "test") for kind in ("owner", "source")}
-    rest, _ = held_out(dataclasses.replace(numbered(100), **kinds, train_attributes=order[:, None] > 50), 30)
-    np.testing.assert_array_equal(rest.train_owner, numbers(rest.train))
-    np.testing.assert_array_equal(rest.train_source, numbers(rest.train))
-    np.testing.assert_array_equal(rest.train_attributes[:, 0], numbers(rest.train) > 50)
-    np.testing.assert_array_equal(rest.test_owner, order)
+    data = numbered(100)
+    train, test = (dataclasses.replace(each, owner=order, source=order) for each in (data.train, data.test))
+    train = dataclasses.replace(train, attributes=order[:, None] > 50)
+    rest, _ = held_out(dataclasses.replace(data, train=train, test=test), 30)
+    np.testing.assert_array_equal(rest.train.owner, numbers(rest.train))
+    np.testing.assert_array_equal(rest.train.source, numbers(rest.train))
+    np.testing.assert_array_equal(rest.train.attributes[:, 0], numbers(rest.train) > 50)
+    np.testing.assert_array_equal(rest.test.owner, order)
 
 
 def test_without_examples_nothing_changes():

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tests.lab.datasets.helpers import balanced, labelled, need, numbered, real
 from tffcl.errors import UserError
 from tffcl.lab.cli.main import main
-from tffcl.lab.datasets import catalog, image_transforms
-from tffcl.lab.datasets.core import Dataset, Images, Transform
+from tffcl.lab.datasets import catalog, images
+from tffcl.lab.datasets.core import Dataset
 from tffcl.lab.datasets.federated import federated
+from tffcl.lab.datasets.images import Images, Transform
 from tffcl.lab.datasets.partitions.shifts import shift_class_features, shift_concept, shift_features, shift_labels
 
 SHIFTS = {
@@ -212,13 +213,13 @@ def test_a_lower_and_a_higher_level_give_clients_the_same_examples():
 @settings(deadline=None, max_examples=60)
 def test_turned_pictures(degrees, side):
     x = np.random.default_rng(0).integers(1, 255, (3, side, side, 2), dtype=np.uint8)
-    turned = image_transforms.turned(x, degrees)
+    turned = images.turned(x, degrees)
     assert turned.shape == x.shape and turned.dtype == np.uint8
     assert set(turned.ravel().tolist()) <= set(x.ravel().tolist()) | {0}
     if degrees % 90 == 0:
         np.testing.assert_array_equal(turned, np.rot90(x, degrees // 90, axes=(1, 2)))
     np.testing.assert_array_equal(
-        image_transforms._sources(side, side, 90)[0], np.rot90(np.arange(side**2).reshape(side, side)).ravel()
+        images._sources(side, side, 90)[0], np.rot90(np.arange(side**2).reshape(side, side)).ravel()
     )
 
 
@@ -229,7 +230,7 @@ def test_turned_is_as_pillow_turns():
     for degrees in (72, 120, 216):
         other = np.asarray(Image.fromarray(x).rotate(degrees))
         # Pillow rounds pixels in between two the other way.
-        assert (image_transforms.turned(x[None, :, :, None], degrees)[0, :, :, 0] == other).mean() > 0.98
+        assert (images.turned(x[None, :, :, None], degrees)[0, :, :, 0] == other).mean() > 0.98
 
 
 def test_a_transform_in_words():
@@ -253,13 +254,13 @@ def test_show_says_what_happens_to_each_group(tmp_path, capsys):
 
 def test_tones():
     grey, colour = np.array([[[[0], [255]]]], np.uint8), np.array([[[[1, 2, 3]]]], np.uint8)
-    assert image_transforms.toned(grey, "negative").ravel().tolist() == [255, 0]
-    assert image_transforms.toned(grey, "faint").ravel().tolist() == [64, 191]
-    assert image_transforms.toned(colour, "green").ravel().tolist() == [1, 255, 3] and colour.ravel().tolist() == [1, 2, 3]
-    assert image_transforms.toned(grey, "") is grey
+    assert images.toned(grey, "negative").ravel().tolist() == [255, 0]
+    assert images.toned(grey, "faint").ravel().tolist() == [64, 191]
+    assert images.toned(colour, "green").ravel().tolist() == [1, 255, 3] and colour.ravel().tolist() == [1, 2, 3]
+    assert images.toned(grey, "") is grey
     for x, tone in ((grey, "red"), (colour, "pink")):
         with pytest.raises(ValueError, match="have no tone"):
-            image_transforms.toned(x, tone)
+            images.toned(x, tone)
 
 
 WRONG = [

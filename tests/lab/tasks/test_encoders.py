@@ -86,7 +86,8 @@ def test_colour_images(tmp_path):
 
 def test_several_sets_become_one(tmp_path, monkeypatch, digits):
     """Which sets, and that they are put together with labels apart; the mixture itself has tests of its own."""
-    from tffcl.lab.datasets.core import Dataset, Images
+    from tffcl.lab.datasets.core import Dataset
+    from tffcl.lab.datasets.images import Images
     from tffcl.lab.tasks import encoders
 
     asked = {}

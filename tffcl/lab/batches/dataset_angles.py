@@ -7,8 +7,9 @@ import numpy as np
 
 from tffcl.clustering.proximity import principal_angles
 from tffcl.errors import UserError, unknown
-from tffcl.lab.datasets.core import Dataset, Images
+from tffcl.lab.datasets.core import Dataset
 from tffcl.lab.datasets.federated import load_dataset
+from tffcl.lab.datasets.images import Images
 
 PACFL_SETS = ("cifar10", "svhn_cropped", "fashion_mnist", "usps")
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tffcl.clients.sampling import stream
-from tffcl.lab.datasets.core import FederatedDataset, Transform
+from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
+from tffcl.lab.datasets.images import Transform
 from tffcl.lab.tasks.resolve import RunConfig
 
 _MOST_CLIENTS = 10

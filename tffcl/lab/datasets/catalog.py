@@ -12,26 +12,26 @@ DATASETS: Mapping[str, Row] = {
         "8x8 grey digits that come with scikit-learn: 1,347 + 450, 10 classes; no network",
         f"{_LOADERS}.digits:load_digits",
     ),
-    "mnist": Row("28x28 grey digits: 60,000 + 10,000, 10 classes", f"{_LOADERS}.tfds_sets:load_mnist"),
-    "fashion_mnist": Row("28x28 grey clothes: 60,000 + 10,000, 10 classes", f"{_LOADERS}.tfds_sets:load_fashion_mnist"),
-    "cifar10": Row("32x32 colour photos: 50,000 + 10,000, 10 classes", f"{_LOADERS}.tfds_sets:load_cifar10"),
-    "cifar100": Row("32x32 colour photos: 50,000 + 10,000, 100 classes", f"{_LOADERS}.tfds_sets:load_cifar100"),
+    "mnist": Row("28x28 grey digits: 60,000 + 10,000, 10 classes", f"{_LOADERS}.tfds:load_mnist"),
+    "fashion_mnist": Row("28x28 grey clothes: 60,000 + 10,000, 10 classes", f"{_LOADERS}.tfds:load_fashion_mnist"),
+    "cifar10": Row("32x32 colour photos: 50,000 + 10,000, 10 classes", f"{_LOADERS}.tfds:load_cifar10"),
+    "cifar100": Row("32x32 colour photos: 50,000 + 10,000, 100 classes", f"{_LOADERS}.tfds:load_cifar100"),
     "svhn_cropped": Row(
-        "32x32 colour house numbers: 73,257 + 26,032, 10 classes", f"{_LOADERS}.tfds_sets:load_svhn_cropped"
+        "32x32 colour house numbers: 73,257 + 26,032, 10 classes", f"{_LOADERS}.tfds:load_svhn_cropped"
     ),
     "emnist_balanced": Row(
         "28x28 grey digits and letters: 112,800 + 18,800, 47 classes",
-        f"{_LOADERS}.tfds_sets:load_emnist_balanced",
+        f"{_LOADERS}.tfds:load_emnist_balanced",
     ),
     "emnist_letters": Row(
         "28x28 grey letters, upper and lower case as one: 88,800 + 14,800, 26 classes",
-        f"{_LOADERS}.tfds_sets:load_emnist_letters",
+        f"{_LOADERS}.tfds:load_emnist_letters",
     ),
     "femnist": Row(
         "LEAF FEMNIST, 28x28 grey, with its 3,400 writers as clients; 62 classes, or 10 with only_digits",
         f"{_LOADERS}.femnist:load_femnist",
     ),
-    "usps": Row("16x16 grey digits of the US postal service: 7,291 + 2,007, 10 classes", f"{_LOADERS}.usps:load_usps"),
+    "usps": Row("16x16 grey digits of the US postal service: 7,291 + 2,007, 10 classes", f"{_LOADERS}.digits:load_usps"),
     "celeba": Row(
         "faces with 40 yes-or-no attributes, scaled down: 162,770 + 19,962, 2 classes",
         f"{_LOADERS}.celeba:load_celeba",
@@ -43,23 +43,23 @@ DATASETS: Mapping[str, Row] = {
 }
 
 PARTITIONS: Mapping[str, Row] = {
-    "iid": Row("equal parts of a shuffled set", f"{_RULES}.plain:iid"),
+    "iid": Row("equal parts of a shuffled set", f"{_RULES}.by_label:iid"),
     "label_skew": Row(
         "each client holds a few classes (NIID-Bench; PACFL's and FLIS's 20 % and 30 %)",
-        f"{_RULES}.label_skew:label_skew",
+        f"{_RULES}.by_label:label_skew",
     ),
     "dirichlet": Row(
         "each class is shared out by Dirichlet(alpha) proportions (NIID-Bench)",
-        f"{_RULES}.dirichlet:dirichlet",
+        f"{_RULES}.by_label:dirichlet",
     ),
-    "quantity_skew": Row("same labels, sizes by a power law", f"{_RULES}.plain:quantity_skew"),
+    "quantity_skew": Row("same labels, sizes by a power law", f"{_RULES}.by_label:quantity_skew"),
     "label_groups": Row(
         "groups of clients hold groups of classes (StoCFL's pathological; FLT's scenarios 1 and 2)",
-        f"{_RULES}.label_groups:label_groups",
+        f"{_RULES}.by_label:label_groups",
     ),
     "structured": Row(
         "groups of 5 classes, half in equal and half in growing parts (FLT's scenario 4)",
-        f"{_RULES}.structured:structured",
+        f"{_RULES}.by_label:structured",
     ),
     "rotated": Row(
         "groups of clients whose images are turned by quarter turns (IFCA, StoCFL)",

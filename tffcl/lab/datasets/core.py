@@ -1,138 +1,15 @@
-"""The types of this room: labelled images, a data set, a partition of it, and the two put together."""
+"""The types of this room: a data set, a partition of it, and the two put together; and what arrays of a data set may hold."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
+from tffcl import arrays
 from tffcl.display import Shown, sizes_of
 from tffcl.errors import UserError
-from tffcl.lab.datasets import arrays, image_transforms
-
-_TOLD = 10  # changes of labels that are told of a transform
+from tffcl.lab.datasets.images import Images, Transform, measured
 
 _MOST_CLASSES = 100_000  # counts of labels by client and a model's last layer have an entry for each
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Images(Shown):
-    """Labelled images, or other examples.
-
-    Attributes:
-      x: Images uint8 [n, height, width, channels], 0 to 255; other examples uint8, int32 or float32 [n, ...].
-      y: int32 [n], labels from 0.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-
-    def __post_init__(self):
-        """Raises UserError if an array has another type, rank or length, or is not finite."""
-        if np.issubdtype(self.x.dtype, np.floating) and not np.isfinite(self.x).all():
-            raise UserError(f"image {first_not_finite(self.x)} has a pixel that is not finite")
-        if self.x.dtype not in (np.uint8, np.int32, np.float32) or not self.x.ndim:
-            raise UserError(f"examples are {self.x.dtype} of rank {self.x.ndim}; they must be uint8, int32 or float32 [n, ...]")
-        if self.y.dtype != np.int32 or self.y.ndim != 1:
-            raise UserError(f"labels are {self.y.dtype} of rank {self.y.ndim}; they must be int32 of rank 1")
-        if len(self.x) != len(self.y):
-            raise UserError(f"{len(self.x)} images have {len(self.y)} labels; there must be as many of both")
-        if len(self.y) and self.y.min() < 0:
-            raise UserError(f"label {self.y.min()} of image {int(self.y.argmin())} is negative; labels count from 0")
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def facts(self):
-        """How many of what."""
-        return {"examples": f"{len(self):,}", "of": f"{self.x.dtype} {list(self.x.shape[1:])}"}
-
-    @property
-    def are_images(self) -> bool:
-        """Whether these are images, which can be drawn, turned and normalised by channel."""
-        return self.x.dtype == np.uint8 and self.x.ndim == 4
-
-    def take(self, index: np.ndarray) -> "Images":
-        """Returns the images at `index`, in its order."""
-        return Images(self.x[index], self.y[index])
-
-
-def first_not_finite(x: np.ndarray) -> int:
-    """Returns the index along the first axis of the first value of `x` that is NaN or infinite."""
-    return int(np.argmin(np.isfinite(x).reshape(len(x), -1).all(axis=1)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Transform:
-    """What happens to a client's images and labels when they are handed out.
-
-    Attributes:
-      quarter_turns: How often the image is turned by 90 degrees counter-clockwise (`np.rot90`).
-      label_shift: Added to the label, modulo the number of classes, before `labels`.
-      degrees: The image is turned further by this angle, counter-clockwise, see `image_transforms.turned`.
-      tone: What becomes of the image's colours or grey values, see `image_transforms.toned`.
-      labels: Label y becomes `labels[y]`, one entry per class; empty for no change.
-      classes: The classes, before labels change, of which the images are changed; None for all.
-    """
-
-    quarter_turns: int = 0
-    label_shift: int = 0
-    degrees: int = 0
-    tone: str = ""
-    labels: tuple[int, ...] = ()
-    classes: tuple[int, ...] | None = None
-
-    def apply(self, images: Images, num_classes: int) -> Images:
-        """Returns the images after the transform (the same object if it changes nothing).
-
-        Args:
-          images: Any number of them.
-          num_classes: How many labels there are.
-
-        Raises:
-          UserError: If examples that are no images are to be turned or toned.
-        """
-        if self == Transform():
-            return images
-        if self.classes is None:
-            return Images(self._changed(images), self._relabelled(images.y, num_classes))
-        x, which = images.x.copy(), np.flatnonzero(np.isin(images.y, self.classes))
-        x[which] = self._changed(images.take(which))
-        return Images(x, self._relabelled(images.y, num_classes))
-
-    def of_class(self, label: int, num_classes: int) -> "Transform":
-        """Returns what happens to the examples of one class, as a transform without `labels` and `classes`.
-
-        Transforms that do the same to a class give equal results here, whatever they do to others.
-        """
-        to = int(self._relabelled(np.array([label], np.int32), num_classes)[0])
-        if self.classes is not None and label not in self.classes:
-            return Transform(label_shift=(to - label) % num_classes)
-        return Transform(self.quarter_turns, (to - label) % num_classes, self.degrees, self.tone)
-
-    def in_words(self) -> str:
-        """Says what changes, e.g. "images of classes 2, 7 turned by 90 degrees"; "" for nothing."""
-        degrees = (90 * self.quarter_turns + self.degrees) % 360
-        done = [f"turned by {degrees} degrees"] if degrees else []
-        done += [f"made {self.tone}"] if self.tone else []
-        which = "images" if self.classes is None else f"images of classes {', '.join(map(str, self.classes))}"
-        words = [f"{which} {' and '.join(done)}"] if done else []
-        words += [f"labels shifted by {self.label_shift}"] if self.label_shift else []
-        moved = [f"{label} to {to}" for label, to in enumerate(self.labels) if label != to]
-        words += [f"labels changed: {', '.join(moved[:_TOLD])}{' ...' if len(moved) > _TOLD else ''}"] if moved else []
-        return "; ".join(words)
-
-    def _changed(self, images: Images) -> np.ndarray:
-        x, degrees = images.x, 90 * self.quarter_turns + self.degrees
-        if not images.are_images and (degrees % 360 or self.tone):
-            raise UserError(f"examples of {x.dtype} {list(x.shape[1:])} are no images, which could be turned or tinted")
-        if degrees % 360:
-            x = image_transforms.turned(x, degrees)
-        return image_transforms.toned(x, self.tone)
-
-    def _relabelled(self, y: np.ndarray, num_classes: int) -> np.ndarray:
-        if self.label_shift:
-            y = ((y + self.label_shift) % num_classes).astype(np.int32)
-        return np.asarray(self.labels, np.int32)[y] if self.labels else y
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -148,14 +25,8 @@ class Dataset(Shown):
       std: What pixels are divided by after that; one value a channel.
       class_names: Name of each label, or None.
       note: What a reader of results should know, e.g. that this is a part of the set; else "".
-      train_owner: int32 [n], the natural client of each training image (e.g. FEMNIST's writer), or None.
-      test_owner: The same for the test images.
-      source_names: Where several sets are put together, their names; else empty.
-      train_source: int32 [n], index into `source_names` for each training image, or None.
-      test_source: The same for the test images.
-      attribute_names: Names of yes-or-no attributes (CelebA); else empty.
-      train_attributes: bool [n, attributes], or None.
-      test_attributes: The same for the test images.
+      source_names: Where several sets are put together, their names, to which `Images.source` are indices; else empty.
+      attribute_names: Names of the columns of `Images.attributes`; else empty.
     """
 
     name: str
@@ -166,14 +37,8 @@ class Dataset(Shown):
     std: tuple[float, ...] | float
     class_names: tuple[str, ...] | None = None
     note: str = ""
-    train_owner: np.ndarray | None = None
-    test_owner: np.ndarray | None = None
     source_names: tuple[str, ...] = ()
-    train_source: np.ndarray | None = None
-    test_source: np.ndarray | None = None
     attribute_names: tuple[str, ...] = ()
-    train_attributes: np.ndarray | None = None
-    test_attributes: np.ndarray | None = None
 
     def facts(self):
         """How much of what."""
@@ -201,7 +66,7 @@ class Dataset(Shown):
                 wrong, last = images.y.max(), self.num_classes - 1
                 raise UserError(f"{self.name}: a {split} label is {wrong}; labels are 0 to {last}")
             for kind in ("owner", "source", "attributes"):
-                array = getattr(self, f"{split}_{kind}")
+                array = getattr(images, kind)
                 if array is not None and len(array) != len(images):
                     raise UserError(f"{self.name}: {len(images)} {split} images have {len(array)} entries of {kind}")
 
@@ -222,37 +87,20 @@ class Dataset(Shown):
           UserError: For arrays of other types or lengths, values that are not finite, labels out of range.
         """
         train, test = (
-            Images(arrays.numbers_of(x, f"{name}: x of {split}"), arrays.labels_of(y, f"{name}: y of {split}"))
+            Images(numbers_of(x, f"{name}: x of {split}"), labels_of(y, f"{name}: y of {split}"))
             for split, (x, y) in (("train", train), ("test", test))
         )
-        largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))
-        mean: tuple[float, ...] | float = 0.0
-        std: tuple[float, ...] | float = 1.0
-        if train.are_images and len(train):
-            mean, std = arrays.measured(train.x)
-        owners: tuple[np.ndarray | None, np.ndarray | None] = (None, None)
         if clients is not None:
             of_train, of_test = map(np.asarray, clients)
-            owners = arrays.owners_of(of_train, of_test, (f"{name}: clients of train", f"{name}: clients of test"))
-        return cls(
-            name,
-            train,
-            test,
-            largest if num_classes is None else num_classes,
-            mean,
-            std,
-            train_owner=owners[0],
-            test_owner=owners[1],
-        )
+            owners = owners_of(of_train, of_test, (f"{name}: clients of train", f"{name}: clients of test"))
+            train, test = (dataclasses.replace(each, owner=own) for each, own in zip((train, test), owners, strict=True))
+        largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))
+        normalization = measured(train.x) if train.are_images and len(train) else (0.0, 1.0)
+        return cls(name, train, test, largest if num_classes is None else num_classes, *normalization)
 
     def take(self, train: np.ndarray, test: np.ndarray) -> "Dataset":
         """Returns the data set of the training images at `train` and the test images at `test` only."""
-        changes: dict[str, Any] = {"train": self.train.take(train), "test": self.test.take(test)}
-        for kind in ("owner", "source", "attributes"):
-            for split, index in (("train", train), ("test", test)):
-                array = getattr(self, f"{split}_{kind}")
-                changes[f"{split}_{kind}"] = None if array is None else array[index]
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, train=self.train.take(train), test=self.test.take(test))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -284,22 +132,14 @@ class Partition(Shown):
             raise ValueError(f"the parts of a partition are of {sorted(lengths)} clients")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class FederatedDataset(Shown):
-    """A data set as N clients hold it. Each distinct image after transforms is stored once, in a pool.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class FederatedDataset(Dataset):
+    """A data set as N clients hold it: `train` and `test` are pools in which each distinct image after transforms is once.
 
     Attributes:
-      name: Data set and partition, e.g. "digits/rotated".
-      train: Pool of training images, after transforms.
-      test: Pool of test images, after transforms: the union of all clients' test sets.
-      num_classes: How many labels there are.
-      mean: Per channel, on the scale 0 to 1.
-      std: Per channel, on the scale 0 to 1.
       train_indices: One int64 array of indices into `train` per client.
       test_indices: One int64 array of indices into `test` per client; clients may share an array.
       true_groups: int32 [N], or None where there are no true groups.
-      class_names: Name of each label, or None.
-      note: What a reader of results should know; else "".
       server: The server's own images, as they are before any client's transform, or None. Methods may look at
         the pictures only; the labels are for those who check the balance.
       transforms: What has been done to each client's examples, to be told to readers; None for nothing.
@@ -307,17 +147,9 @@ class FederatedDataset(Shown):
         choose hyper-parameters by. None where none are held out.
     """
 
-    name: str
-    train: Images
-    test: Images
-    num_classes: int
-    mean: tuple[float, ...] | float
-    std: tuple[float, ...] | float
     train_indices: tuple[np.ndarray, ...]
     test_indices: tuple[np.ndarray, ...]
     true_groups: np.ndarray | None
-    class_names: tuple[str, ...] | None = None
-    note: str = ""
     server: Images | None = None
     transforms: tuple[Transform, ...] | None = None
     validation_indices: tuple[np.ndarray, ...] | None = None
@@ -342,3 +174,46 @@ class FederatedDataset(Shown):
         """Returns int64 [N, num_classes]: how many training examples of each label each client holds."""
         rows = [np.bincount(self.train.y[index], minlength=self.num_classes) for index in self.train_indices]
         return np.stack(rows).astype(np.int64)
+
+
+def numbers_of(x, where: str) -> np.ndarray:
+    """Returns examples as uint8, int32 or float32; `where` names them in errors."""
+    given, x = x, arrays.numbers_of(x, where)
+    if x.dtype == np.uint8:
+        return x
+    if x.dtype.kind == "f":
+        arrays.check_finite(x, where, given)
+        return x.astype(np.float32)
+    if x.size and not -(2**31) <= x.min() <= x.max() < 2**31:
+        raise UserError(f"{where} is {x.dtype} of shape {x.shape}; it must be numbers of shape [n, ...], whole ones of 32 bits")
+    return x.astype(np.int32)
+
+
+def labels_of(y, where: str) -> np.ndarray:
+    """Returns labels as int32 [n]; `where` names them in errors."""
+    y = arrays.labels_of(y, where)
+    if y.ndim != 1:
+        raise UserError(f"{where} is {y.dtype} of shape {y.shape}; it must be integers of shape [n]")
+    if len(y) and not 0 <= y.min() <= y.max() < 2**31:
+        raise UserError(f"{where} has labels {y.min()} to {y.max()}; they count from 0")
+    return y.astype(np.int32)
+
+
+def owners_of(train: np.ndarray, test: np.ndarray, places: tuple[str, str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns who holds each example as int32 numbers; `places` name the two arrays in errors."""
+    # Text in pandas is of objects.
+    train, test = (
+        each.astype(str) if each.dtype == object and all(isinstance(name, str) for name in each.flat) else each
+        for each in (train, test)
+    )
+    for array, where in zip((train, test), places, strict=True):
+        if array.ndim != 1 or array.dtype.kind not in "iuUS":
+            raise UserError(f"{where} is {array.dtype} of shape {array.shape}; it must be names or integers, [n]")
+    if train.dtype.kind in "US" and test.dtype.kind in "US":
+        names = np.concatenate([train, test])
+    elif train.dtype.kind in "iu" and test.dtype.kind in "iu":
+        names = np.concatenate([train.astype(np.int64), test.astype(np.int64)])
+    else:
+        raise UserError(f"{places[0]} and {places[1]} must both be names or both integers")
+    numbers = np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int32)
+    return numbers[: len(train)], numbers[len(train) :]

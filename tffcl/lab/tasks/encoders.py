@@ -15,7 +15,7 @@ from tffcl.client_work.autoencoding import build_steps, start_steps
 from tffcl.clients.sampling import stream
 from tffcl.errors import UserError
 from tffcl.lab.datasets.federated import load_dataset
-from tffcl.lab.datasets.joined_datasets import mixture
+from tffcl.lab.datasets.partitions.mixed import mixture
 from tffcl.lab.datasets.storage import expanded, write_npz
 from tffcl.lab.tasks.encoder_data import file_name, training_sets
 from tffcl.models.autoencoder import FlatAutoencoder, build_autoencoder

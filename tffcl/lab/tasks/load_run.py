@@ -9,9 +9,8 @@ from tffcl.clients.client_state import KeptStore
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import RESUME, UserError
 from tffcl.lab.datasets.core import FederatedDataset
-from tffcl.lab.datasets.drift import drifted
 from tffcl.lab.tasks import build
-from tffcl.lab.tasks.populations import drifting, population_in
+from tffcl.lab.tasks.populations import drifted, drifting, population_in
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import ANEW, Checkpoints

@@ -99,7 +99,7 @@ class NewcomerSettings(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class DriftSettings(Parameters):
-    """Whose data change in the middle of a run, and when (see `lab.datasets.drift`).
+    """Whose data change in the middle of a run, and when (see `lab.tasks.populations`).
 
     Attributes:
       clients: How many clients exchange their data, with those of other groups where there are groups; 0 is none.

@@ -7,9 +7,9 @@ import numpy as np
 
 from tffcl.errors import unknown
 from tffcl.lab.datasets import storage
-from tffcl.lab.datasets.arrays import measured
-from tffcl.lab.datasets.core import Dataset, Images
-from tffcl.lab.datasets.loaders.tfds_files import read_arrays, read_split
+from tffcl.lab.datasets.core import Dataset
+from tffcl.lab.datasets.images import Images, measured
+from tffcl.lab.datasets.loaders.tfds import read_arrays, read_split
 from tffcl.validation import validated
 
 _URL = "https://drive.google.com"
@@ -45,8 +45,9 @@ def load_celeba(*, size: Annotated[int, msgspec.Meta(ge=8, le=178)] = 32, target
     if target not in names:
         raise unknown("attribute of celeba", target, names)
     column = names.index(target)
+    marks = {split: arrays[f"attributes_{split}"] for split in ("train", "test")}
     train, test = (
-        Images(arrays[f"x_{split}"], arrays[f"attributes_{split}"][:, column].astype(np.int32)) for split in ("train", "test")
+        Images(arrays[f"x_{split}"], own[:, column].astype(np.int32), attributes=own) for split, own in marks.items()
     )
     found = len(train), len(test)
     note = f"a part: {found[0]:,} + {found[1]:,} of {_COMPLETE[0]:,} + {_COMPLETE[1]:,} images"
@@ -54,8 +55,6 @@ def load_celeba(*, size: Annotated[int, msgspec.Meta(ge=8, le=178)] = 32, target
         "celeba", train, test, 2, *measured(train.x), (f"not {target}", target),
         note="" if found == _COMPLETE else note,
         attribute_names=names,
-        train_attributes=arrays["attributes_train"],
-        test_attributes=arrays["attributes_test"],
     )  # fmt: skip
 
 

@@ -1,9 +1,16 @@
-"""The embedded default: scikit-learn's copy of the UCI optical digits. Needs no network, no directory."""
+"""Handwritten digits beside MNIST: scikit-learn's small ones, the embedded default, and USPS (Hull 1994)."""
+
+import contextlib
+import pathlib
 
 import numpy as np
 
-from tffcl.lab.datasets.core import Dataset, Images
-from tffcl.lab.datasets.normalization import constants
+from tffcl.errors import UserError
+from tffcl.lab.datasets import storage
+from tffcl.lab.datasets.core import Dataset
+from tffcl.lab.datasets.images import Images
+from tffcl.lab.datasets.loaders.npz import images_of, read_npz
+from tffcl.lab.datasets.preparation import constants
 
 _TEST_SIZE = 0.25
 
@@ -26,3 +33,69 @@ def load_digits(*, data_dir=None) -> Dataset:
     mean, std = constants("digits", x_train)
     names = tuple(str(digit) for digit in range(10))
     return Dataset("digits", Images(x_train, y_train), Images(x_test, y_test), 10, mean, std, names)
+
+
+_TRAIN, _TEST = 7291, 2007
+_OPENML = "https://www.openml.org"
+_OPENML_ID = 41082  # "USPS": training images first, then test images; pixels -1 to 1, labels 1 to 10
+
+
+def load_usps(*, data_dir=None) -> Dataset:
+    """Returns USPS, 16x16x1 with bright ink, 7,291 to train and 2,007 to test.
+
+    Args:
+      data_dir: As in `storage.resolve`; the set is its file `usps.npz` with x_train, y_train, x_test, y_test.
+        If there is none, OpenML's copy is fetched and kept there.
+
+    Raises:
+      UserError: If it is neither there nor can be downloaded, or is damaged.
+    """
+    directory = storage.resolve(data_dir)
+    path = directory / "usps.npz"
+    arrays = read_npz(path) if path.exists() else _fetch(directory, path)
+    train, test = images_of(arrays, str(path))
+    found = len(train), len(test)
+    note = "" if found == (_TRAIN, _TEST) else f"not the usual split: {found[0]:,} + {found[1]:,} images"
+    return Dataset("usps", train, test, 10, *constants("usps", train.x), tuple("0123456789"), note)
+
+
+def from_openml(pixels: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Converts OpenML's table.
+
+    Args:
+      pixels: float [9298, 256], -1 (background) to 1 (ink).
+      labels: [9298], "1" for digit 0 to "10" for digit 9.
+
+    Returns:
+      x_train, y_train, x_test, y_test as `load_npz` describes them.
+
+    Raises:
+      UserError: If it is not the table that is expected.
+    """
+    labels = np.asarray(labels).astype(float).astype(np.int64) - 1
+    pixels = np.asarray(pixels, float)
+    # `not <=` refuses NaN too.
+    if pixels.shape != (_TRAIN + _TEST, 256) or labels.min() != 0 or labels.max() != 9 or not abs(pixels).max() <= 1.001:
+        raise UserError(f"OpenML's data set {_OPENML_ID} is not USPS as it was; put usps.npz in the data directory")
+    x = np.round(np.clip((pixels + 1) / 2, 0, 1) * 255).astype(np.uint8).reshape(-1, 16, 16)
+    return {
+        "x_train": x[:_TRAIN],
+        "y_train": labels[:_TRAIN],
+        "x_test": x[_TRAIN:],
+        "y_test": labels[_TRAIN:],
+    }
+
+
+def _fetch(directory: pathlib.Path, path: pathlib.Path) -> dict[str, np.ndarray]:
+    if not storage.reachable(_OPENML):
+        raise storage.missing("usps", directory, f"no answer from {_OPENML}")
+    from sklearn.datasets import fetch_openml
+
+    try:
+        table = fetch_openml(data_id=_OPENML_ID, as_frame=False, parser="liac-arff", cache=False, n_retries=1)
+    except Exception as error:  # OpenML and the network fail in many ways; the user gets the reason
+        raise storage.missing("usps", directory, storage.first_line(error)) from error
+    arrays = from_openml(table.data, table.target)
+    with contextlib.suppress(OSError):
+        storage.write_npz(path, arrays)
+    return arrays

@@ -10,9 +10,10 @@ import numpy as np
 
 from tffcl.errors import UserError
 from tffcl.lab.datasets import storage
-from tffcl.lab.datasets.core import Dataset, Images
+from tffcl.lab.datasets.core import Dataset
+from tffcl.lab.datasets.images import Images
 from tffcl.lab.datasets.loaders.npz import to_uint8
-from tffcl.lab.datasets.normalization import constants
+from tffcl.lab.datasets.preparation import constants
 from tffcl.validation import validated
 
 _FILE = "emnist_all.sqlite"
@@ -42,7 +43,7 @@ def load_femnist(*, only_digits: bool = False, data_dir=None) -> Dataset:
         _download(directory)
     key = "femnist_digits" if only_digits else "femnist"
     arrays = storage.cached(directory, key, [path], lambda: _read(directory, only_digits))
-    train, test = (Images(arrays[f"x_{split}"], arrays[f"y_{split}"]) for split in ("train", "test"))
+    train, test = (Images(*(arrays[f"{name}_{split}"] for name in ("x", "y", "owner"))) for split in ("train", "test"))
     found, complete = (len(train), len(test)), _COMPLETE[only_digits]
     writers = 1 + int(arrays["owner_train"].max())
     sizes = f"{found[0]:,} + {found[1]:,} of {complete[0]:,} + {complete[1]:,} images"
@@ -51,8 +52,6 @@ def load_femnist(*, only_digits: bool = False, data_dir=None) -> Dataset:
     return Dataset(
         "femnist", train, test, len(names), *constants("femnist", train.x), names,
         note="" if found == complete else note,
-        train_owner=arrays["owner_train"],
-        test_owner=arrays["owner_test"],
     )  # fmt: skip
 
 

@@ -1,12 +1,13 @@
 """A user's own data: one .npz file."""
 
+import dataclasses
 import pathlib
 
 import numpy as np
 
 from tffcl.errors import UserError
-from tffcl.lab.datasets.arrays import labels_of, measured, owners_of
-from tffcl.lab.datasets.core import Dataset, Images
+from tffcl.lab.datasets.core import Dataset, labels_of, owners_of
+from tffcl.lab.datasets.images import Images, measured
 from tffcl.lab.datasets.storage import expanded
 from tffcl.validation import Count, validated
 
@@ -38,8 +39,8 @@ def load_npz(*, path: str, num_classes: Count | None = None, data_dir=None) -> D
     train, test = images_of(arrays, str(path))
     largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))
     classes = largest if num_classes is None else num_classes
-    owners = dict(zip(("train_owner", "test_owner"), _owners(arrays, path), strict=True))
-    return Dataset(path.stem, train, test, classes, *measured(train.x), **owners)
+    train, test = (dataclasses.replace(each, owner=own) for each, own in zip((train, test), _owners(arrays, path), strict=True))
+    return Dataset(path.stem, train, test, classes, *measured(train.x))
 
 
 def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tffcl.errors import UserError
-from tffcl.lab.datasets.core import Dataset, Partition, Transform
+from tffcl.lab.datasets.core import Dataset, Partition
+from tffcl.lab.datasets.images import Transform
 from tffcl.lab.datasets.partitions.splitting import by_class, joined
 from tffcl.validation import check_value, one_of
 

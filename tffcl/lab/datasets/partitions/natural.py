@@ -39,10 +39,10 @@ def by_owner(
     Raises:
       UserError: If the data set has no owners, or fewer than `clients` that are large enough.
     """
-    if dataset.train_owner is None or dataset.test_owner is None:
+    if dataset.train.owner is None or dataset.test.owner is None:
         raise UserError(f"by_owner needs a data set with owners (femnist, or npz with client_train); not {dataset.name}")
-    owners = 1 + max(int(dataset.train_owner.max()), int(dataset.test_owner.max(initial=0)))
-    train, own = by_class(dataset.train_owner, owners), by_class(dataset.test_owner, owners)
+    owners = 1 + max(int(dataset.train.owner.max()), int(dataset.test.owner.max(initial=0)))
+    train, own = by_class(dataset.train.owner, owners), by_class(dataset.test.owner, owners)
     chosen = np.array([o for o in range(owners) if len(train[o]) >= min_train and len(own[o]) >= min_test], int)
     limits = f"owners with {min_train} or more training and {min_test} or more test images"
     if not len(chosen):
@@ -84,7 +84,7 @@ def by_attribute(
       UserError: If the data set has no attributes or not these, the clients do not divide, or there are too
         few images.
     """
-    if dataset.train_attributes is None or dataset.test_attributes is None:
+    if dataset.train.attributes is None or dataset.test.attributes is None:
         raise UserError(f"by_attribute needs a data set with attributes (celeba); not {dataset.name}")
     if len(set(attributes)) < 2:
         raise UserError(f"attributes is {attributes!r}; it must be two or more names")
@@ -96,10 +96,10 @@ def by_attribute(
     rng = np.random.default_rng(seed)
     train, tests = [], []
     for column in columns:
-        held = _only(dataset.train_attributes[:, columns], columns.index(column))
+        held = _only(dataset.train.attributes[:, columns], columns.index(column))
         enough(clients // len(attributes), len(held), f"images with only {dataset.attribute_names[column]}")
         train += [joined([part]) for part in equal_parts(held, clients // len(attributes), rng)]
-        tests.append(_only(dataset.test_attributes[:, columns], columns.index(column)))
+        tests.append(_only(dataset.test.attributes[:, columns], columns.index(column)))
     return with_tests(dataset, train, test=test, seed=seed, groups=groups, domains=Domains(groups, tests))
 
 

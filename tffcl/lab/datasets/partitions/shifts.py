@@ -33,8 +33,8 @@ import msgspec
 import numpy as np
 
 from tffcl.errors import UserError
-from tffcl.lab.datasets.core import Dataset, Partition, Transform
-from tffcl.lab.datasets.image_transforms import COLOUR_TONES, GREY_TONES
+from tffcl.lab.datasets.core import Dataset, Partition
+from tffcl.lab.datasets.images import COLOUR_TONES, GREY_TONES, Transform
 from tffcl.lab.datasets.partitions.local_tests import Domains, Rule, with_tests
 from tffcl.lab.datasets.partitions.splitting import by_class, enough, equal_parts, joined, near_blocks, share_classes
 from tffcl.validation import Count, Whole, validated, wrong

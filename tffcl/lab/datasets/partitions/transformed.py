@@ -7,7 +7,8 @@ import msgspec
 import numpy as np
 
 from tffcl.errors import UserError
-from tffcl.lab.datasets.core import Dataset, Partition, Transform
+from tffcl.lab.datasets.core import Dataset, Partition
+from tffcl.lab.datasets.images import Transform
 from tffcl.lab.datasets.partitions.local_tests import Domains, Rule, with_tests
 from tffcl.lab.datasets.partitions.splitting import block_groups, enough, equal_parts, joined
 from tffcl.validation import Count, Whole, check_value, validated, wrong

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tffcl.errors import UserError
-from tffcl.lab.datasets.drift import drifted, drifting_clients
 from tffcl.lab.datasets.federated import load_federated
+from tffcl.lab.tasks.populations import drifted, drifting_clients
 
 
 @pytest.fixture(scope="module")
