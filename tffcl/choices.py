@@ -88,7 +88,7 @@ MIXES = {
     "everyone": "clients that are related to someone who takes part get a mix too",
     "stored": "everyone gets a mix of all relatives' models, of those who do not take part the model that they have",
 }
-WEIGHTINGS = ("examples", "uniform")  # how much a client counts in a mean, see `rounds.weightings`
+WEIGHTINGS = ("examples", "uniform")  # how much a client counts in a mean, see `rounds.composer`
 
 # How initial weights are drawn, see `models.layer_weights`.
 INITIALIZATIONS = ("torch_default", "glorot", "ifca_reference")

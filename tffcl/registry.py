@@ -178,7 +178,7 @@ SIGNATURES: Mapping[str, Row] = {
         parameters=f"{_OF_SIGNATURES}:PartialWeightsParameters",
         method="fedclust",
     ),
-    "label_histogram": Row("the shares of the labels"),
+    "label_histogram": Row("the shares of the labels", parameters=f"{_OF_SIGNATURES}:LabelHistogramParameters"),
 }
 
 # What a cluster's members do with its model; each builds an engine of `(model, training, [parameters,] *,

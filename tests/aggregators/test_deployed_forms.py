@@ -12,8 +12,8 @@ from tests.short_runs import TRAINING, cohort_of, deployed_inputs
 from tffcl.aggregators.upload_attacks import AttackedFactory
 from tffcl.algorithms.clustered_training import build_clustered_training
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.export import deployment_forms
+from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.lab.tasks import build, resolve
 from tffcl.registry import ALGORITHMS
 from tffcl.rounds import blocks

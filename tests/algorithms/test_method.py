@@ -11,7 +11,7 @@ from tffcl import algorithms, choices
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models import layer_weights
-from tffcl.rounds import weightings
+from tffcl.rounds import composer
 
 
 def test_the_method_in_the_docstring_runs(model, digits, tmp_path):
@@ -34,5 +34,5 @@ def test_the_method_in_the_docstring_runs(model, digits, tmp_path):
 
 
 def test_the_choices_are_those_that_there_are():
-    assert tuple(weightings.WEIGHTINGS) == choices.WEIGHTINGS
+    assert tuple(composer.WEIGHTINGS) == choices.WEIGHTINGS
     assert tuple(layer_weights.INITIALIZATIONS) == choices.INITIALIZATIONS

@@ -8,8 +8,8 @@ import tensorflow_federated as tff
 from tffcl.algorithms.parameters import PACFLParameters
 from tffcl.algorithms.presets import build_pacfl
 from tffcl.client_work.client_work import visiting_order
-from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.models.classifiers import build_mlp
 
 

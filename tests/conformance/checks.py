@@ -18,10 +18,10 @@ import tensorflow_federated as tff
 
 import tffcl
 from tests.conformance.subject import SEED, DoesNotApply, Subject, assert_same
-from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.export import deployment_forms, phases
+from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.export.dry_run import difference, recorded
 from tffcl.export.writer import first_value
 from tffcl.rounds import blocks

@@ -6,8 +6,7 @@ import tensorflow_federated as tff
 
 from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.errors import UserError
-from tffcl.learning.cluster_choice import build_choose
-from tffcl.learning.clustered_fed_avg import build_clustered_fed_avg
+from tffcl.learning.clustered_fed_avg import build_choose, build_clustered_fed_avg
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,8 @@ from tffcl.clients.cohort import Cohort
 from tffcl.export import deployment_forms
 from tffcl.models.classifiers import build_mlp
 from tffcl.models.flat import mean_cross_entropy
-from tffcl.rounds.composer import Server, compose
+from tffcl.rounds.composer import Server, compose, uniform
 from tffcl.rounds.server import models_type, move_rows
-from tffcl.rounds.weightings import uniform
 from tffcl.runs import state_arrays
 
 RATE, STEPS = 0.5, 3

@@ -14,10 +14,9 @@ from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
 from tffcl.client_work.training import build_update_work
 from tffcl.errors import UserError
-from tffcl.rounds.composer import Server, compose
+from tffcl.rounds.composer import Server, by_examples, compose, uniform
 from tffcl.rounds.server import keyed_server
 from tffcl.rounds.simulation import run_round
-from tffcl.rounds.weightings import by_examples, uniform
 
 WEIGHTS = {by_examples: [31, 40, 25], uniform: [1, 1, 1]}
 

@@ -20,8 +20,8 @@ from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.client_work.training import CHOOSE
 from tffcl.clients.population import Population
 from tffcl.errors import UserError
+from tffcl.export.writer import save_models
 from tffcl.models.autoencoder import build_autoencoder
-from tffcl.models.saved_model import save_models
 
 TRAINING = tffcl.LocalTraining(epochs=2, batch_size=10, learning_rate=0.1)
 METHODS = {

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tffcl import runtime
-from tffcl.runtime import compiling
+from tffcl.runtime import local_worker
 
 
 def compiled_by_tff():
@@ -42,8 +42,8 @@ def test_a_computation_is_compiled_once_for_all_contexts(tff_worker):
 
 def test_what_was_compiled_goes_with_its_computation():
     double = multiplying(2)
-    kept = weakref.ref(compiling.compile_once(double))
-    assert compiling.compile_once(double) is kept()
+    kept = weakref.ref(local_worker.compile_once(double))
+    assert local_worker.compile_once(double) is kept()
     del double
     gc.collect()
     assert kept() is None

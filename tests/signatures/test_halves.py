@@ -11,10 +11,9 @@ from tests.short_runs import TRAINING
 from tffcl.aggregators.collect import by_client
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.signatures.anchor_gradient import build_anchor_gradient
-from tffcl.signatures.halves import with_halves
 from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.partial_weights import build_partial_weights
-from tffcl.signatures.signature import Signature
+from tffcl.signatures.signature import Signature, with_halves
 from tffcl.signatures.subspace import build_subspace
 
 PARTS = ("whole", "first", "second")

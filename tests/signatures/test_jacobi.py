@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tffcl.signatures.jacobi import symmetric_eigenpairs
+from tffcl.signatures.subspace import symmetric_eigenpairs
 
 
 @pytest.mark.parametrize("size", [2, 4, 12, 20])

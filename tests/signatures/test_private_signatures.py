@@ -36,8 +36,7 @@ from tffcl.signatures.anchor_gradient import build_anchor_gradient
 from tffcl.signatures.embedding import CentreNoise, Centres, FineTuning, build_embedding
 from tffcl.signatures.label_histogram import build_label_histogram
 from tffcl.signatures.pca_centres import build_pca_centres
-from tffcl.signatures.private_noise import noised_centres
-from tffcl.signatures.signature import OWN_NOISE
+from tffcl.signatures.signature import OWN_NOISE, noised_centres
 from tffcl.signatures.subspace import build_subspace
 
 Z = 0.3

@@ -20,13 +20,12 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
 from tffcl.errors import OVERWRITE, UserError
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.composer import Round, compose
+from tffcl.rounds.composer import WEIGHTINGS, Round, compose
 from tffcl.rounds.privacy_releases import all_noised
 from tffcl.rounds.server import initial_optimizer_state, keyed_server
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.sum_only_form import summed_form
 from tffcl.rounds.traffic import RoundMetrics
-from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.runtime import memory
 from tffcl.trace_cache import built_once
 from tffcl.validation import tell_once

@@ -108,6 +108,10 @@ def _partial_weights(model: FlatModel, how, *, training: LocalTraining, seed: in
     return build_partial_weights(model, training=warm_up, layers=how.layers, seed=seed)
 
 
+def _label_histogram(model: FlatModel, how, *, noise_seed: int | None = None) -> Signature:
+    return build_label_histogram(model, noise_multiplier=how.noise_multiplier, noise_seed=noise_seed)
+
+
 def _descriptors(model: FlatModel) -> Signature:
     return build_descriptors(model)
 
@@ -122,7 +126,7 @@ SIGNATURES = {
     "anchor_gradient": SignatureKind(_anchor_gradient, unit="1 - cosine"),
     "partial_weights": SignatureKind(_partial_weights),
     "descriptors": SignatureKind(_descriptors),
-    "label_histogram": SignatureKind(build_label_histogram),
+    "label_histogram": SignatureKind(_label_histogram),
 }
 
 

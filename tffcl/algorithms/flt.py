@@ -7,11 +7,11 @@ relatedness is cut into disjoint clusters, which train one model each.
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 
 import numpy as np
 
 from tffcl.algorithms.clustered_training import build_clustered_training
-from tffcl.algorithms.dynamic_clustering import ChangeFlags, DynamicClustering, Triggers, changed_since_signed  # fmt: skip
 from tffcl.algorithms.method import CentreMap, ClusteredState, Exports, Method, MetricView, Moves, Views, method_builder
 from tffcl.algorithms.one_shot import THRESHOLD, OneShotClustering
 from tffcl.algorithms.parameters import FLTParameters
@@ -25,14 +25,65 @@ from tffcl.clients.population import Population
 from tffcl.clustering import hierarchical
 from tffcl.clustering import taskonomy as fcr
 from tffcl.clustering.model_mixing import only_used
-from tffcl.clustering.reclustering import mean_of_members
+from tffcl.clustering.reclustering import ChangeFlags, Triggers, mean_of_members, renumbered
 from tffcl.clustering.relatedness_graph import GAP, ClientRelatedness, starting_models, suggested_gamma
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
-from tffcl.rounds.traffic import Traffic
+from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.signatures.embedding import CentreNoise, Centres, FineTuning, build_embedding
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DynamicClustering:
+    """Rounds after which clusters may be formed anew, on a state with `flags`, a `ChangeFlags`.
+
+    Attributes:
+      rounds: `ClusteredTraining` or `RelatedTraining` that asks for flags.
+      form: `(Population, state, round) -> (labels int32 [N], fields of the state)`, signatures and all.
+      carry: `(state, labels, Population) -> fields of the state`: the models of the new clusters, from those of their members.
+      triggers: When.
+      signing: What a client exchanges for a signature.
+    """
+
+    rounds: object
+    form: Callable
+    carry: Callable
+    triggers: Triggers
+    signing: Traffic
+
+    def next(self, state, cohort: Cohort) -> tuple[object, RoundMetrics]:
+        """Runs one round; its scalars are the flags that stood and whether clusters were formed anew."""
+        state, metrics = self.rounds.next(state, cohort)
+        if metrics.changed is not None:
+            where = state.index(metrics.client_ids)[metrics.changed]
+            state = dataclasses.replace(state, flags=state.flags.with_changed(where, cohort.seed[1]))
+        standing = int(state.flags.raised.sum())
+        due = self.triggers.due(standing, cohort.seed[1], state.flags.formed_in)
+        if due:
+            state = self._formed(state, cohort.population, cohort.seed[1])
+            metrics = metrics.with_signatures(self.signing * len(state.client_ids))
+        return state, dataclasses.replace(metrics, scalars={"change_flags": standing, "formed_anew": int(due)})
+
+    def _formed(self, state, population: Population, round_number: int):
+        """Lines 24 to 26."""
+        if not np.array_equal(population.client_ids, state.client_ids):
+            raise UserError("clusters are formed anew by all clients: a round's population must be all that were admitted")
+        labels, formed = self.form(population, state, round_number)
+        labels, moved = renumbered(labels, state.assignment)
+        moved_in = np.where(moved, np.int32(round_number), state.flags.moved_in)
+        none = ChangeFlags.none(population.versions, round_number)
+        flags = dataclasses.replace(none, flagged_in=state.flags.flagged_in, moved_in=moved_in)
+        carried = self.carry(state, labels, population)
+        return dataclasses.replace(state, assignment=labels, flags=flags, **formed, **carried)
+
+
+def changed_since_signed(state, cohort: Cohort) -> np.ndarray:
+    """δ of line 13, `int32 [m]`: 1 for a client whose data are not those that it signed; each knows that of itself."""
+    versions = cohort.population.versions[cohort.population.index(cohort.client_ids)]
+    return (versions > state.flags.signed_version[state.index(cohort.client_ids)]).astype(np.int32)
+
 
 _UNIT, _TREE_UNIT = "distance in the UMAP map", "Ward distance"
 

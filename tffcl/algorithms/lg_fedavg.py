@@ -20,10 +20,9 @@ from tffcl.clients.population import Population
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.models.model_rows import ModelRows, rows_with_own
-from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
 from tffcl.rounds.server import keyed_server, models_type, own_row
 from tffcl.rounds.traffic import RoundMetrics, Traffic
-from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.trace_cache import built_once
 
 

@@ -18,7 +18,7 @@ from tffcl.clients.population import Population, index_of
 from tffcl.display import Shown
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.models.foreign import check_start
+from tffcl.models.from_keras import check_start
 from tffcl.rounds.traffic import RoundMetrics, Traffic
 from tffcl.validation import Parameters, check_kind
 

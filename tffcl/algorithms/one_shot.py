@@ -28,8 +28,7 @@ from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.client_queries import build_collection, build_signing, signature_transfer
 from tffcl.rounds.traffic import RoundMetrics, Traffic
-from tffcl.signatures.halves import EXAMPLES, FIRST, SECOND, WHOLE, by_name, with_halves
-from tffcl.signatures.signature import Signature
+from tffcl.signatures.signature import EXAMPLES, FIRST, SECOND, WHOLE, Signature, by_name, with_halves
 from tffcl.validation import tell_once
 
 THRESHOLD = {"threshold": lambda threshold: threshold}  # a task's key for a threshold, and its value there

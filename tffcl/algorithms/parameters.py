@@ -130,7 +130,7 @@ class PCAKMHCParameters(_NoisedSignature, CutParameters, PCACentresParameters):
       metric: A name in `choices.DISTANCES` (authors: "matching").
       linkage: A name in `choices.WITH_WARD` (paper: "ward").
       signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see
-        `private_noise.noised_centres`; 0 is none, and no clip.
+        `signature.noised_centres`; 0 is none, and no clip.
       signature_clip: The largest norm of a centre with it.
     """
 
@@ -347,7 +347,7 @@ class FLTParameters(Parameters):
         send centres again and are related anew; default: flags are not asked for.
       period: τ: the same in every round that is a multiple of it, or the next in which someone takes part; default never.
       signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see
-        `private_noise.noised_centres`; 0 is none, and no clip.
+        `signature.noised_centres`; 0 is none, and no clip.
       signature_clip: The largest norm of a centre with it.
     """
 

@@ -13,9 +13,8 @@ from tffcl.client_work.meta_sgd import MetaSteps, build_adapt, build_meta_sgd
 from tffcl.client_work.training import build_update_work
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.composer import Round, compose
+from tffcl.rounds.composer import WEIGHTINGS, Round, compose
 from tffcl.rounds.server import keyed_server
-from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.trace_cache import built_once
 
 

@@ -15,11 +15,10 @@ from tffcl.clients.cohort import Cohort
 from tffcl.clients.large_rows import let_go
 from tffcl.clustering.model_mixing import only_used, with_stored
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
 from tffcl.rounds.server import Replacing, models_type
 from tffcl.rounds.simulation import run_round
 from tffcl.rounds.traffic import RoundMetrics
-from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.trace_cache import built_once
 
 

@@ -11,12 +11,11 @@ from tffcl.aggregators.contract import traits
 from tffcl.algorithms.clustered_training import ClusteredTraining, build_engine
 from tffcl.algorithms.fedavg import one_model
 from tffcl.algorithms.training_parameters import ScaffoldParameters
-from tffcl.client_work.control_variates import build_controlled_work
 from tffcl.client_work.local_sgd import LocalTraining
+from tffcl.client_work.training import build_controlled_work
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.composer import Round, Server, compose
+from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
 from tffcl.rounds.server import models_type
-from tffcl.rounds.weightings import WEIGHTINGS
 from tffcl.trace_cache import built_once
 
 

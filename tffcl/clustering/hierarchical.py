@@ -13,6 +13,8 @@ from scipy.sparse import csgraph
 from scipy.spatial import distance
 
 from tffcl.choices import GAP, WITH_WARD
+from tffcl.clustering import hierarchical
+from tffcl.clustering.stochastic import cosine_distances
 from tffcl.errors import UserError, unknown
 
 # Asymmetry and diagonal up to this, relative to the largest entry, is float32 rounding.
@@ -386,3 +388,28 @@ def threshold_of(dendrogram: Dendrogram, num_clusters: int) -> float:
     except UserError:  # merges of equal height: no threshold gives this number; the last merge that was made is the limit
         made = dendrogram.num_leaves - num_clusters
         return float(dendrogram.heights[made - 1]) if made else 0.0
+
+
+def bipartition(updates: np.ndarray, linkage: str = "single", gate: float | None = None) -> np.ndarray | None:
+    """Splits clients into two halves by the cosines of their updates (Sattler et al. 2021, Alg. 1).
+
+    Args:
+      updates: `float32 [m, P]`, m from 2.
+      linkage: "single" makes the largest cosine across the halves as small as it can be: single linkage cut at two is that
+        min-max bipartition. "complete" is what the authors' notebook does.
+      gate: γ; split only if sqrt((1 - α) / 2) is above it, α the largest cosine across the halves. None: always.
+
+    Returns:
+      `bool [m]`, who is in the second half; None where the gate is closed.
+    """
+    apart = cosine_distances(updates)
+    second = hierarchical.cut(hierarchical.build_dendrogram(apart, linkage), num_clusters=2) == 1
+    if gate is not None and np.sqrt(apart[second][:, ~second].min() / 2) <= gate:
+        return None
+    return second
+
+
+def nearer_second(updates: np.ndarray, halves: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Returns `bool [n]`: which of the updates `[n, P]` are most like one of the second half's, of halves `[m1, P]` and `[m2, P]`."""
+    first, second = (cosine_distances(updates, half).min(axis=1) for half in halves)
+    return second < first

@@ -14,17 +14,18 @@ import tomli_w
 
 from tffcl import runtime
 from tffcl.algorithms.method import Exports, Method
-from tffcl.client_work.device_operations import missing_on_devices, operations_of
 from tffcl.clients.client_state import KeptStore
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import simulating
 from tffcl.csv_files import text_cell
 from tffcl.errors import UserError
 from tffcl.export import deployment_forms
+from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.export.dry_run import rehearse, synthetic_examples
 from tffcl.export.manifest import read_manifest, write_manifest
 from tffcl.export.phases import SUMMED, TRAININGS, Releases, describe_fields, describe_phases, describe_privacy
-from tffcl.models.saved_model import save_models
+from tffcl.models.flat import FlatModel
+from tffcl.models.graph_function import graph_function
 from tffcl.runs import state_arrays
 from tffcl.runs.result import Result, Trained
 from tffcl.runs.run_directory import CONFIG, KEPT, RunDirectory
@@ -298,3 +299,38 @@ def describe(manifest: dict, to: str | pathlib.Path) -> str:
     if "run_one_round.py" in manifest["files"]:
         lines.append(f"a round with TFF alone: python {to}/run_one_round.py")
     return "\n".join(lines)
+
+
+def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndarray):
+    """Writes models of one architecture as a TensorFlow SavedModel.
+
+    Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them, and `cluster int32`, the
+    row of `models`, and gives `probabilities float32[n, classes]` and `labels int32[n]`; for a row that is not there TensorFlow
+    raises InvalidArgumentError and says which there are. The loaded object has the parameters as the variable `models`.
+
+    Args:
+      directory: Of the SavedModel.
+      model: The architecture.
+      models: `float32 [K, P]`.
+    """
+    served = tf.Module()
+    served.models = tf.Variable(models, trainable=False, name="models")
+
+    spec = model.example_spec["x"]
+    images_spec = tf.TensorSpec([None, *spec.shape], spec.dtype, "images")
+
+    def answer(vector, images):
+        outputs = model.logits(model.unravel(vector), model.preprocess(images), None)
+        return {"probabilities": model.probabilities(outputs), "labels": tf.argmax(outputs, axis=-1, output_type=tf.int32)}
+
+    run = graph_function(answer, tf.TensorSpec([model.size]), images_spec)
+
+    @tf.function(autograph=False, input_signature=[images_spec, tf.TensorSpec([], tf.int32, "cluster")])
+    def predict(images, cluster):
+        there = tf.logical_and(cluster >= 0, cluster < len(models))  # -1 would be the last
+        told = tf.debugging.Assert(there, [f"cluster must be from 0 to {len(models) - 1}, but is", cluster])
+        with tf.control_dependencies([told]):
+            return run(served.models[cluster], images)
+
+    served.predict = predict
+    tf.saved_model.save(served, str(directory), signatures={"serving_default": predict})

@@ -7,7 +7,7 @@ from tffcl.public_names import lazily
 
 _PLACES = {
     "build_clustered_fed_avg": "tffcl.learning.clustered_fed_avg",
-    "build_choose": "tffcl.learning.cluster_choice",
+    "build_choose": "tffcl.learning.clustered_fed_avg",
     "ClusteredMeanFactory": "tffcl.aggregators.clustered_mean",
 }
 

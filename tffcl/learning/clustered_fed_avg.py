@@ -15,17 +15,16 @@ from tffcl.aggregators.clustered_mean import ClusteredMeanFactory
 from tffcl.algorithms.ifca import draw_models
 from tffcl.algorithms.method import check_declared
 from tffcl.algorithms.parameters import IFCAParameters
-from tffcl.client_work.client_work import ClientResult, ClientWork, keyed
+from tffcl.client_work import model_choice
+from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE, build_choose_and_train
 from tffcl.errors import UserError
 from tffcl.learning.client_data import as_examples, check_element_spec, own_seed
-from tffcl.learning.model_weights import to_vector, to_weights, weights_type
 from tffcl.models.flat import FlatModel
-from tffcl.rounds.composer import Round, compose
+from tffcl.rounds.composer import Round, by_examples, compose, uniform
 from tffcl.rounds.server import all_models, initial_optimizer_state, keyed_server
-from tffcl.rounds.weightings import by_examples, uniform
-from tffcl.validation import Whole, check_value
+from tffcl.validation import Count, Whole, check_value
 
 LearningAlgorithmState = tff.learning.templates.LearningAlgorithmState
 Optimizer = tff.learning.optimizers.Optimizer
@@ -297,3 +296,71 @@ def _nothing():
 
 def _whole(number, dtype):
     return tf.cast(tf.round(number), dtype)
+
+
+ModelWeights = tff.learning.models.ModelWeights
+
+
+def to_weights(model: FlatModel, vector) -> ModelWeights:
+    """Returns a model `float32[P]` as TFF's weights; those that are not trained are the model's own."""
+    fixed = model.functional.initial_weights[1]
+    return ModelWeights(tuple(model.unravel(vector)), tuple(tf.convert_to_tensor(each) for each in fixed))
+
+
+def to_vector(weights: ModelWeights) -> tf.Tensor:
+    """Returns the trained ones of TFF's weights as a vector `float32[P]`."""
+    return tf.concat([tf.reshape(each, [-1]) for each in weights.trainable], 0)
+
+
+def weights_type(model: FlatModel, num_clusters: int) -> tff.Type:
+    """Returns W, the type of so many models: a tuple of `ModelWeights`."""
+
+    @tff.tensorflow.computation
+    def initial():
+        return (to_weights(model, tf.constant(model.initial)),) * num_clusters
+
+    return initial.type_signature.result
+
+
+def build_choose(model: FlatModel, num_clusters: int, *, element_spec=None) -> tff.Computation:
+    """Builds the choice of a client among the models of `build_clustered_fed_avg`: the one of least loss on its data.
+
+    Let clients choose on training or validation data: a model that is chosen on the examples it is then tested on looks better
+    than it is.
+
+    ```
+    choose = tffcl.learning.build_choose(model, num_clusters=3)
+    weights = process.get_model_weights(state)
+    chosen = choose(weights, dataset)  # of one client
+    chosen["model_weights"].assign_weights_to(keras_model)
+    ```
+
+    In a `tff.federated_computation`, `tff.federated_map(choose, (tff.federated_broadcast(weights), client_data))` gives every
+    client its model.
+
+    Args:
+      model: What was trained.
+      num_clusters: K.
+      element_spec: Of the clients' data sets, see `build_clustered_fed_avg`.
+
+    Returns:
+      `(<W, D*> -> <cluster=int32,losses=float32[K],model_weights=<trainable,non_trainable>>)`: W as `get_model_weights` of the
+      process returns it, the number of the model from 0, the mean loss of each model on the data (with K = 1 no model is tried:
+      0), and the weights of the chosen one.
+
+    Raises:
+      UserError: If `element_spec` is not of examples for the model, or K is below 1.
+    """
+    num_clusters = check_value("num_clusters", num_clusters, Count)
+    examples_type = tff.SequenceType(tff.types.tensorflow_to_type(check_element_spec(model, element_spec)))
+    choose_row = model_choice.build_choose(model)
+
+    @tff.tensorflow.computation(weights_type(model, num_clusters), examples_type)
+    def choose(weights, data):
+        models = tf.stack([to_vector(each) for each in weights])
+        tried = stack(as_examples(model, data))
+        row, losses = choose_row(models, tried["x"], tried["y"])
+        losses = tf.ensure_shape(losses, [num_clusters])
+        return collections.OrderedDict(cluster=row, losses=losses, model_weights=to_weights(model, models[row]))
+
+    return choose

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tffcl.display import Shown
 from tffcl.errors import UserError
-from tffcl.models import foreign
+from tffcl.models import from_keras
 from tffcl.models.graph_function import converted
 from tffcl.models.layer_weights import Weight, initialize
 
@@ -179,7 +179,7 @@ class FlatModel(FlatWeights, Shown):
         Raises:
           UserError: If the input is no such batch, or the output is not floats for two or more classes.
         """
-        return cls(**foreign.from_functional(functional, name, weight_names=weight_names, probabilities=probabilities))
+        return cls(**from_keras.from_functional(functional, name, weight_names=weight_names, probabilities=probabilities))
 
     @classmethod
     def from_keras(cls, keras_model, loss, input_spec, name: str | None = None) -> "FlatModel":
@@ -198,7 +198,7 @@ class FlatModel(FlatWeights, Shown):
           UserError: If the model is not built, TFF cannot make a function of it, or the loss takes logits where the outputs are
             probabilities, or the other way round.
         """
-        return cls(**foreign.from_keras(keras_model, loss, input_spec, name))
+        return cls(**from_keras.from_keras(keras_model, loss, input_spec, name))
 
 
 def mean_cross_entropy(logits, labels, sample_weight=None):

@@ -25,9 +25,21 @@ from tffcl.aggregators.secure_mean import simulated
 from tffcl.client_work.client_work import LOCAL_TEST, ClientWork, sequence_type, stacked_type
 from tffcl.rounds.privacy_releases import check_hidden
 from tffcl.rounds.traffic import Transfer
-from tffcl.rounds.weightings import by_examples, uniform
 
 Weighted = tff.aggregators.WeightedAggregationFactory
+
+
+def by_examples(report) -> tf.Tensor:
+    """The weight of a client in means: its number of training examples, as in FedAvg."""
+    return tf.cast(report["examples"], tf.float32)
+
+
+def uniform(report) -> tf.Tensor:
+    """The weight of a client in means: the same for all."""
+    return tf.ones_like(report["examples"], tf.float32)
+
+
+WEIGHTINGS = {"examples": by_examples, "uniform": uniform}  # as a task names them
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from tffcl.clients.population import Population, index_of
 from tffcl.display import Shown, percent
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel
-from tffcl.models.foreign import keras_with
+from tffcl.models.from_keras import keras_with
 from tffcl.models.graph_function import graph_function
 from tffcl.runs.evaluator import not_taken
 from tffcl.trace_cache import built_once

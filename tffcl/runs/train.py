@@ -14,7 +14,7 @@ from tffcl.clients.example_types import check_examples, fitted
 from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import UserError, tell
-from tffcl.models.foreign import check_start
+from tffcl.models.from_keras import check_start
 from tffcl.runs import fingerprint, method_checks, resource_checks
 from tffcl.runs.checkpoints import Checkpoints, unwritten
 from tffcl.runs.evaluator import check_tokens

@@ -3,11 +3,11 @@
 import atexit
 import os
 import sys
+import threading
+import weakref
 
 from tffcl.errors import UserError
-from tffcl.runtime.compiling import compile_once
-from tffcl.runtime.connecting import ENDED
-from tffcl.runtime.forking import check_process
+from tffcl.runtime.addresses import ENDED
 from tffcl.runtime.worker_process import Worker, WorkerSettings
 
 _LEAVING_SECONDS = 10.0
@@ -154,3 +154,54 @@ def _drop_tffs_own_context():
     if tff is not None and _context is None:
         nothing = tff.framework.ResourceManagingExecutorFactory(lambda cardinalities: None)
         tff.framework.set_default_context(tff.framework.SyncExecutionContext(nothing))
+
+
+_compiled = {}  # by the computation's id: (a weak reference to it, what was compiled)
+_lock = threading.Lock()
+
+
+def compile_once(computation):
+    """Compiles a computation as TFF's native runtime does, and keeps the result for as long as the computation lives.
+
+    A TFF context keeps what it has compiled for itself: a worker that takes another's place, and each of several workers,
+    would compile the same rounds again, for seconds each.
+
+    Args:
+      computation: A `tff.framework.ConcreteComputation`.
+
+    Returns:
+      What `tff.backends.native.desugar_and_transform_to_native` makes of it.
+    """
+    import tensorflow_federated as tff
+
+    key = id(computation)  # TFF's hash of a computation serializes all of it
+    with _lock:
+        if key in _compiled:
+            return _compiled[key][1]
+        made = tff.backends.native.desugar_and_transform_to_native(computation)
+        if made is not computation:  # TFF returns what it cannot compile; kept, it would live for ever
+            # The callback must not take the lock: it may run while this thread holds it.
+            _compiled[key] = weakref.ref(computation, lambda _: _compiled.pop(key, None)), made
+        return made
+
+
+_without_threads = False
+
+
+def check_process():
+    """Raises UserError if TensorFlow cannot compute in this process."""
+    if _without_threads:
+        raise UserError(
+            "this process was forked from one in which TensorFlow has computed, whose threads it lacks; start processes by "
+            'multiprocessing.get_context("spawn")'
+        )
+
+
+def _in_child():
+    global _without_threads
+    module = sys.modules.get("tensorflow.python.eager.context")
+    context = module and module.context_safe()
+    _without_threads = _without_threads or (context is not None and context._context_handle is not None)
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -11,8 +11,7 @@ from tffcl.client_work.client_work import stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.private_noise import clipped, noised
-from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_noise, own_seed, own_seed_type
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, clipped, noised, own_noise, own_seed, own_seed_type
 
 _BATCH = 100  # bounds the activations; the mean over all examples is exact
 _SKETCH_STREAM = 2  # folded into the seed, so that the projection does not draw the shuffling's numbers

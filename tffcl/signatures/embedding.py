@@ -13,8 +13,7 @@ from tffcl.client_work.client_work import stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
-from tffcl.signatures.private_noise import noised_centres
-from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, own_noise, own_seed, own_seed_type
+from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, noised_centres, own_noise, own_seed, own_seed_type
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of, validated
 
 FINE_TUNE_RATES = {"sgd": 0.01, "adam": 1e-3}  # FLT's η, of which the paper names one for all SGD; its code's
@@ -23,7 +22,7 @@ _KMEANS_STREAM = 1  # folded into the seed, so that k-means does not draw the nu
 
 @dataclasses.dataclass(frozen=True)
 class CentreNoise(Parameters):
-    """What makes the centres that a client sends private, see `private_noise.noised_centres`.
+    """What makes the centres that a client sends private, see `signature.noised_centres`.
 
     Attributes:
       noise_multiplier: z; 0 is no noise, and no clip.
@@ -176,7 +175,7 @@ def build_embedding(
       learning_rate: Of fine-tuning; default `FINE_TUNE_RATES` of the optimizer.
       batch_size: Examples a step of fine-tuning.
       seed: Decides, with a client's ID, the order of examples in fine-tuning, and where k-means starts.
-      noise_multiplier: z of the noise on the centres, see `private_noise.noised_centres`; 0 is none, and no clip.
+      noise_multiplier: z of the noise on the centres, see `signature.noised_centres`; 0 is none, and no clip.
       clip: See there.
       noise_seed: See `build_signature`.
 

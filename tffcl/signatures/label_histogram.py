@@ -4,8 +4,7 @@ import tensorflow as tf
 
 from tffcl.client_work.client_work import stack
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.private_noise import noised
-from tffcl.signatures.signature import Signature, build_signature, own_noise
+from tffcl.signatures.signature import Signature, build_signature, noised, own_noise
 from tffcl.validation import NonNegative
 
 

@@ -140,3 +140,15 @@ class PartialWeightsParameters(Parameters):
 
     warm_up_epochs: Count = 5
     layers: Sequence[str] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelHistogramParameters(Parameters):
+    """The shares of the labels.
+
+    Attributes:
+      noise_multiplier: z: every share gets Gaussian noise of this standard deviation. A client's shares have norm 1 at most, so that
+        this is the noise multiplier of leaving the client out. 0 is none.
+    """
+
+    noise_multiplier: NonNegative = 0.0

@@ -8,8 +8,7 @@ import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import as_features, stack
 from tffcl.client_work.kmeans import build_kmeans
-from tffcl.signatures.private_noise import noised_centres
-from tffcl.signatures.signature import Signature, build_signature, own_noise
+from tffcl.signatures.signature import Signature, build_signature, noised_centres, own_noise
 from tffcl.signatures.subspace import left_singular_vectors
 from tffcl.validation import Count, NonNegative, Positive, validated
 
@@ -55,7 +54,7 @@ def build_pca_centres(
       num_centres: k.
       preprocess: Raw images to features; default raw pixels divided by 255, other numbers as they are, as in the authors' code.
       seed: Decides where k-means starts.
-      noise_multiplier: z of the noise on the centres, see `private_noise.noised_centres`; 0 is none, and no clip.
+      noise_multiplier: z of the noise on the centres, see `signature.noised_centres`; 0 is none, and no clip.
       clip: See there.
       noise_seed: See `build_signature`.
 

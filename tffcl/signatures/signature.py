@@ -6,11 +6,12 @@ import functools
 from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
-from tffcl.client_work.client_work import sequence_type, stacked_type
+from tffcl.client_work.client_work import sequence_type, stack, stacked_type, visiting_order
 from tffcl.errors import UserError
-from tffcl.trace_cache import KeptBuilds
+from tffcl.trace_cache import KeptBuilds, built_once
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -158,3 +159,130 @@ def _is_fixed(kind: tff.Type) -> bool:
     return isinstance(kind, tff.StructType) or (
         isinstance(kind, tff.TensorType) and tff.types.is_shape_fully_defined(kind.shape)
     )
+
+
+def noised(value: tf.Tensor, noise_multiplier: float, seed: tf.Tensor | None) -> tf.Tensor:
+    """Adds Gaussian noise of standard deviation z to every coordinate of a value of L2 norm 1 at most.
+
+    Leaving the client out stands for a value of zero, which is 1 away at most: z is the noise multiplier of the release.
+
+    Args:
+      value: `float [...]`.
+      noise_multiplier: z.
+      seed: `int32 [2]`, of the client, in simulations that are to be repeated: the noise then follows from it and the value,
+        and hides nothing from who knows it. None draws anew.
+    """
+    if seed is None:
+        return value + noise_multiplier * tf.random.normal(tf.shape(value), dtype=value.dtype)
+    weights = tf.range(1, tf.size(value) + 1)
+    told = tf.reduce_sum(tf.reshape(tf.cast(value, tf.float32), [-1]) * tf.sin(tf.cast(weights, tf.float32)))
+    # Of the value, too: the same client noises other data by other numbers, or their difference would be seen as it is.
+    seed = tf.random.experimental.stateless_fold_in(seed, tf.bitcast(told, tf.int32))
+    return value + noise_multiplier * tf.random.stateless_normal(tf.shape(value), seed, dtype=value.dtype)
+
+
+def clipped(value: tf.Tensor, bound: float) -> tf.Tensor:
+    """Scales a vector to an L2 norm of `bound` at most, in units of it: the result has norm 1 at most."""
+    return value / tf.maximum(tf.norm(value), tf.cast(bound, value.dtype))
+
+
+def noised_centres(centres: tf.Tensor, mask: tf.Tensor, noise_multiplier: float, clip: float, seed: tf.Tensor | None):
+    """Makes the centres of a client private: each is scaled to a norm of `clip` at most, and all of them together get noise.
+
+    The k centres, divided by clip √k, have norm 1 at most; a centre that is not there counts as zero, and is sent as the noise
+    that it gets, since how many different examples a client has is no less its own.
+
+    Args:
+      centres: `float32 [k, e]`.
+      mask: `bool [k]`, which there are.
+      noise_multiplier: z; a coordinate of a centre gets noise of the standard deviation z · clip · √k.
+      clip: The largest norm of a centre.
+      seed: See `noised`.
+
+    Returns:
+      `<centres=float32[k,e],mask=bool[k]>` in the unit of the given ones, all of them there.
+    """
+    count = centres.shape[0]
+    bound = tf.cast(clip, centres.dtype)
+    norms = tf.norm(centres, axis=1, keepdims=True)
+    kept = tf.where(mask[:, tf.newaxis], centres / tf.maximum(norms, bound), tf.zeros_like(centres))
+    told = noised(kept / count**0.5, noise_multiplier, seed) * count**0.5 * bound
+    return collections.OrderedDict(centres=told, mask=tf.ones_like(mask))
+
+
+WHOLE, FIRST, SECOND, EXAMPLES = "whole", "first", "second", "examples"
+_STREAM = 3  # folded into the seed, so that the split does not draw the numbers of the signature's own shuffling
+_OF = "of"  # of a context that is no structure
+
+
+def with_halves(signature: Signature) -> Signature:
+    """Makes the signature `V' = <whole=V,first=V,second=V,examples=int32>` of a signature V.
+
+    The client computes V three times: of n examples, and of two disjoint halves of n // 2, drawn at random; one that has a
+    single example tells it twice. A signature that trains a model trains twice as much for it, and all is sent three times.
+
+    Args:
+      signature: Any, without noise: halves of a private one would be two releases more.
+
+    Returns:
+      The signature; its context is that of V with each client's own seed, `own_seed=int32[2]`.
+    """
+    context_type, context = _with_seed(signature)
+    stacked = None
+    if signature.stacked is not None:
+        examples = stacked_type(signature.computation.type_signature.parameter[1])
+
+        def stacked():
+            return _told_thrice(signature.stacked(), context_type, examples)
+
+    computation = _told_thrice(signature.computation, context_type, signature.computation.type_signature.parameter[1])
+    value_type = computation.type_signature.result
+    return Signature(signature.name, context_type, value_type, computation, context, stacked)
+
+
+def _with_seed(signature: Signature) -> tuple[tff.Type, Mapping]:
+    """The signature's context and its type with the field of each client's own seed."""
+    kind = signature.context_type
+    if kind == NO_CONTEXT_TYPE:
+        fields, values = [], {}
+    elif isinstance(kind, tff.StructType):
+        fields, values = list(tff.structure.iter_elements(kind)), dict(signature.context)
+    else:
+        fields, values = [(_OF, kind)], {_OF: signature.context}
+    if OWN_SEED not in values:
+        fields, values = [*fields, own_seed_type()], {**values, **own_seed(0)}
+    return tff.to_type(collections.OrderedDict(fields)), collections.OrderedDict(values)
+
+
+@built_once
+def _told_thrice(computation: tff.Computation, context_type: tff.Type, examples_type: tff.Type) -> tff.Computation:
+    inner = computation.type_signature.parameter[0]
+
+    @tff.tensorflow.computation(context_type, examples_type)
+    def told(context, examples):
+        local = stack(examples)
+        count = tf.shape(tf.nest.flatten(local)[0])[0]
+        order = visiting_order(count, tf.random.experimental.stateless_fold_in(context[OWN_SEED], _STREAM))
+        half = tf.maximum(count // 2, 1)
+        own = _own_context(context, inner)
+
+        def of(rows):
+            part = tf.nest.map_structure(lambda values: tf.gather(values, rows), local)
+            return computation(own, tf.data.Dataset.from_tensor_slices(part) if isinstance(examples, tf.data.Dataset) else part)
+
+        values = {WHOLE: computation(own, examples), FIRST: of(order[:half]), SECOND: of(order[count - half :])}
+        return collections.OrderedDict(**values, **{EXAMPLES: count})
+
+    return told
+
+
+def _own_context(context: Mapping, kind: tff.Type):
+    """What the signature itself takes of the context."""
+    if isinstance(kind, tff.StructType):
+        return collections.OrderedDict((name, context[name]) for name in tff.structure.name_list(kind))
+    return context[_OF] if _OF in context else NO_CONTEXT
+
+
+def by_name(value) -> dict[str, np.ndarray]:
+    """Returns the arrays of signatures by name; those that are one array are called `value`."""
+    return dict(value) if isinstance(value, Mapping) else {"value": value}

@@ -17,9 +17,9 @@ from tffcl.client_work.evaluation import build_count_correct, build_mean_loss, b
 from tffcl.client_work.model_choice import build_choose
 from tffcl.client_work.training import build_train_and_report
 from tffcl.errors import UserError
-from tffcl.models.foreign import keras_with
+from tffcl.export.writer import save_models
+from tffcl.models.from_keras import keras_with
 from tffcl.models.graph_function import graph_function
-from tffcl.models.saved_model import save_models
 
 SparseCE = tf.keras.losses.SparseCategoricalCrossentropy
 FEATURES = spec([30], tf.float32)
