@@ -1,6 +1,7 @@
 """The files of a run, read into NumPy columns and arrays."""
 
 import dataclasses
+import functools
 import math
 import pathlib
 import re
@@ -145,8 +146,36 @@ class Samples(Shown):
         return {"images": len(self.images), "clusters": len(np.unique(self.clusters))}
 
 
+class _Numbers:
+    """What has a summary of a run, and where that is, `path`."""
+
+    def number(self, *keys: str) -> float:
+        """Returns a number of the summary, e.g. `number("accuracy", "cluster", "mean")`; NaN for null.
+
+        Raises:
+          UserError: If there is something else than a number.
+        """
+        value = self.summary
+        for key in keys:
+            if value is None:
+                break
+            if not isinstance(value, Mapping):
+                raise self._damaged(keys, value)
+            value = value.get(key)
+        if value is None:
+            return math.nan
+        most = 1 if keys[0] == "accuracy" else _LARGEST
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= most:
+            raise self._damaged(keys, value)
+        return float(value)
+
+    def _damaged(self, keys, value) -> UserError:
+        what = "a fraction" if keys[0] == "accuracy" else "a number"
+        return UserError(f"{self.path / SUMMARY} is damaged: {'.'.join(keys)} is {value!r:.100}, not {what}")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class RunFiles(Shown):
+class RunFiles(_Numbers, Shown):
     """What a run has written.
 
     Attributes:
@@ -197,29 +226,26 @@ class RunFiles(Shown):
     def seed(self) -> int:
         return self.summary["seed"]
 
-    def number(self, *keys: str) -> float:
-        """Returns a number of the summary, e.g. `number("accuracy", "cluster", "mean")`; NaN for null.
 
-        Raises:
-          UserError: If there is something else than a number.
-        """
-        value = self.summary
-        for key in keys:
-            if value is None:
-                break
-            if not isinstance(value, Mapping):
-                raise self._damaged(keys, value)
-            value = value.get(key)
-        if value is None:
-            return math.nan
-        most = 1 if keys[0] == "accuracy" else _LARGEST
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= most:
-            raise self._damaged(keys, value)
-        return float(value)
+class RunNumbers(_Numbers):
+    """The two small files of a finished run that all its tables are made of, each read when it is asked for.
 
-    def _damaged(self, keys, value) -> UserError:
-        what = "a fraction" if keys[0] == "accuracy" else "a number"
-        return UserError(f"{self.path / SUMMARY} is damaged: {'.'.join(keys)} is {value!r:.100}, not {what}")
+    Attributes:
+      path: The directory of the run.
+    """
+
+    def __init__(self, path: pathlib.Path):
+        self.path = path
+
+    @functools.cached_property
+    def summary(self) -> dict:
+        """`summary.json`."""
+        return _read_summary(RunDirectory(self.path))
+
+    @functools.cached_property
+    def rounds(self) -> Mapping[str, np.ndarray]:
+        """The columns of `rounds.csv` that the table of metrics knows."""
+        return known_rounds(RunDirectory(self.path).rounds())
 
 
 def read_run(path: str | pathlib.Path, method: str | None = None) -> RunFiles:

@@ -8,6 +8,7 @@ import pytest
 from tffcl.lab.cli.study_command import write_tables
 from tffcl.lab.reporting import figures, study_results, study_table
 from tffcl.lab.reporting.results_page import results_page
+from tffcl.runs.run_files import RunNumbers
 
 COSTS = {"none": None, "little": {"epsilon": 20.0}, "beside": {"epsilon": None, "noised_epsilon": 3.0}}
 
@@ -24,7 +25,7 @@ def study(tmp_path):
         for column, measure in (("whole", "epsilon"), ("signatures", "noised_epsilon")):
             for seed in (0, 1):
                 summary = {
-                    "rounds": 2, "clusters": {"ari": 0.5 + seed / 10},
+                    "task": "digits", "algorithm": "fedavg", "seed": seed, "rounds": 2, "clusters": {"ari": 0.5 + seed / 10},
                     "accuracy": {kind: accuracy(0.8 + seed / 10) for kind in ("cluster", "local", "global")},
                     **({} if cost is None else {"privacy": cost}),
                 }  # fmt: skip
@@ -78,7 +79,7 @@ def test_tables_and_page_show_the_picture(study, capsys):
 
 
 def test_benign_clients_are_those_of_the_attack(study):
-    run, told = study_results.KeptRun(study), {"mean": 0.7, "clusters": {"0": 0.9, "1": 0.4, "2": None}}
+    run, told = RunNumbers(study), {"mean": 0.7, "clusters": {"0": 0.9, "1": 0.4, "2": None}}
     run.summary = {"attack": {"benign_accuracy": told}}
     assert study_results.measured(run, {"measure": "benign"}) == 70
     assert study_results.measured(run, {"measure": "benign_worst"}) == 40

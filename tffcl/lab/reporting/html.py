@@ -32,10 +32,11 @@ from tffcl.lab.reporting.report_figures import CLUSTERS, Picture
 from tffcl.lab.reporting.sweeps import Sweep
 from tffcl.lab.reporting.table import Table
 from tffcl.regular_files import digest_of_file
+from tffcl.runs.run_directory import CLIENTS, CLUSTERING, CONFIG, REPORT, ROUNDS, SAMPLES, SUMMARY
 from tffcl.runs.run_files import NO_CLUSTER, RunFiles
 
 _FILES = (
-    "config.toml", "summary.json", "rounds.csv", "clients.csv", "clustering.npz", "samples.npz", "newcomers.json", "published.json",
+    CONFIG, SUMMARY, ROUNDS, CLIENTS, CLUSTERING, SAMPLES, newcomers_table.NEWCOMERS, published_table.PUBLISHED,
 )  # fmt: skip
 
 
@@ -131,7 +132,7 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[tables
         "newcomers_legend": newcomers_table.LEGEND,
         "newcomers_each": None if comparison else newcomers_table.clients_table(runs[0]),
         "files": Table.of(("file", "size", "SHA-256 begins"), [row for run in runs for row in _provenance(run, root)], numbers=False),
-        "reports": [_link(run, root) for run in runs if comparison and (run.path / "report.html").is_file()],
+        "reports": [_link(run, root) for run in runs if comparison and (run.path / REPORT).is_file()],
     }
 
 
@@ -271,5 +272,5 @@ def _provenance(run: RunFiles, root: pathlib.Path) -> list[tuple[str, str, str]]
 
 
 def _link(run: RunFiles, root: pathlib.Path) -> tuple[str, str]:
-    path = (run.path / "report.html").relative_to(root).as_posix()
+    path = (run.path / REPORT).relative_to(root).as_posix()
     return urllib.parse.quote(path), path

@@ -16,9 +16,11 @@ from tffcl.lab.reporting.number_format import (
     show_seconds,
     show_value,
 )
-from tffcl.lab.reporting.study_results import KeptRun, Result, StudyResults
+from tffcl.lab.reporting.study_results import Result, StudyResults
 from tffcl.lab.reporting.table import Table
 from tffcl.runs.metrics import BY_KEY, BY_MEASURE
+from tffcl.runs.run_directory import RunDirectory, State
+from tffcl.runs.run_files import RunNumbers
 
 BASELINE = "fedavg"
 _CHANCE = 0.05  # of a difference that is marked
@@ -89,12 +91,12 @@ def league_rows(study: StudyResults, column: str) -> list[LeagueRow]:
     return sorted((row for row in rows if row.seeds), key=lambda row: -row.result.accuracies["cluster"].mean)
 
 
-def _runs(study: StudyResults, result: Result) -> dict[int, KeptRun]:
+def _runs(study: StudyResults, result: Result) -> dict[int, RunNumbers]:
     """The finished runs of a cell, by seed."""
     if not result.noted["directory"]:
         return {}
     places = {seed: study.path / result.noted["directory"] / f"seed-{seed}" for seed in study.noted["seeds"]}
-    return {seed: KeptRun(place) for seed, place in places.items() if (place / "summary.json").is_file()}
+    return {seed: RunNumbers(place) for seed, place in places.items() if RunDirectory(place).state is State.FINISHED}
 
 
 def _accuracies(study: StudyResults, result: Result) -> dict[int, float]:
@@ -121,7 +123,7 @@ def _chosen(noted: Mapping) -> str:
     )
 
 
-def _numbers(run: KeptRun, target: float | None) -> dict[str, float]:
+def _numbers(run: RunNumbers, target: float | None) -> dict[str, float]:
     """What one run gives, by the names of `LeagueRow`."""
     names = {"cluster": "cluster_accuracy", "decile": "cluster_worst_decile", "gap": "participation_gap"}
     found = {name: BY_KEY[key].of_run(run) for name, key in {**names, "clusters": "clusters", "seconds": "seconds"}.items()}

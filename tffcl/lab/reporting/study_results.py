@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import functools
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,8 @@ from tffcl.json_files import inside, read_json, telling_damage
 from tffcl.lab.reporting.comparisons import Failure, read_failure
 from tffcl.lab.reporting.number_format import Stat, human_time
 from tffcl.runs.metrics import BY_MEASURE, ROUND, find, of_panel
-from tffcl.runs.run_directory import RunDirectory
-from tffcl.runs.run_files import RunFiles, known_rounds
+from tffcl.runs.run_directory import SUMMARY, RunDirectory, State
+from tffcl.runs.run_files import RunFiles, RunNumbers
 
 CONTENTS = "study.json"
 FINDINGS = "FINDINGS.md"
@@ -187,7 +186,7 @@ def read_study(
 def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Result:
     places = [path / inside(cell["directory"]) / f"seed-{seed}" for seed in seeds] if cell["directory"] else []
     failures = tuple(each for each in (read_failure(place, cell["row"]) for place in places) if each)
-    places = [place for place in places if (place / "summary.json").is_file()]
+    places = [place for place in places if RunDirectory(place).state is State.FINISHED]
     told = [_read_run(place, cell) for place in places]
     values = [each["here"] for each in told]
     return Result(
@@ -203,38 +202,10 @@ def _read_cell(path: pathlib.Path, cell: Mapping, seeds: Sequence[int]) -> Resul
     )
 
 
-class KeptRun:
-    """The two small files of a run that a study keeps, each read when it is asked for.
-
-    Attributes:
-      path: The directory of the run.
-    """
-
-    def __init__(self, path: pathlib.Path):
-        self.path = path
-
-    @functools.cached_property
-    def summary(self) -> dict:
-        """`summary.json`."""
-        return read_json(self.path / "summary.json")
-
-    @functools.cached_property
-    def rounds(self) -> Mapping[str, np.ndarray]:
-        """The columns of `rounds.csv` that the table of metrics knows."""
-        return known_rounds(RunDirectory(self.path).rounds())
-
-    def number(self, *keys: str) -> float:
-        """Returns a number of the summary; NaN where there is none."""
-        value = self.summary
-        for key in keys:
-            value = None if value is None else value.get(key)
-        return math.nan if value is None else float(value)
-
-
 def _read_run(place: pathlib.Path, cell: Mapping) -> dict:
     """What one run gives, by name: "here" is what the cell compares."""
-    run = KeptRun(place)
-    with telling_damage(place / "summary.json"):
+    run = RunNumbers(place)
+    with telling_damage(place / SUMMARY):
         return {
             **{kind: BY_MEASURE[kind].of_run(run) for kind in _KINDS},
             "took part": BY_MEASURE["participants"].of_run(run),
@@ -245,7 +216,7 @@ def _read_run(place: pathlib.Path, cell: Mapping) -> dict:
         }
 
 
-def measured(run: KeptRun | RunFiles, cell: Mapping) -> float:
+def measured(run: RunNumbers | RunFiles, cell: Mapping) -> float:
     """Returns the number of one run that a cell compares; NaN if it has none."""
     measure = cell["measure"]
     if measure in EPSILONS:

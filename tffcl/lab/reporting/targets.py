@@ -12,10 +12,9 @@ from tffcl.errors import UserError
 from tffcl.json_files import read_toml
 from tffcl.lab.reporting.comparisons import COMPARISON
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_number
-from tffcl.lab.reporting.study_results import KeptRun
 from tffcl.lab.reporting.table import Column, Table
 from tffcl.runs.metrics import BY_MEASURE, ROUND, Metric, find, of_panel
-from tffcl.runs.run_files import RunFiles
+from tffcl.runs.run_files import RunFiles, RunNumbers
 
 NONE_ASKED = (
     "No target was asked for; this is the greatest multiple of 5 % that half of the methods reach. “tffcl compare --target local=75” asks for "
@@ -143,7 +142,7 @@ def _needed(run: RunFiles, target: Target) -> tuple[float, float, float, float]:
     return number, in_rounds + beside, 8e-6 * in_rounds / len(run.clients), everyone
 
 
-def needed(run: RunFiles | KeptRun, metric: Metric, target: float) -> tuple[float, float, float]:
+def needed(run: RunFiles | RunNumbers, metric: Metric, target: float) -> tuple[float, float, float]:
     """Returns the first evaluated round that reaches a target, the bytes of the rounds up to it, and those beside rounds.
 
     All are NaN where no round reaches it.
