@@ -15,8 +15,7 @@ from tffcl.algorithms.method import ClusteredState, Exports, Method, Views, meth
 from tffcl.algorithms.parameters import CLoVEParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.newcomers import check_newcomers, extended
-from tffcl.clients.population import Population
+from tffcl.clients.population import Population, check_newcomers, extended
 from tffcl.clustering.model_kmeans import group_by_losses
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases

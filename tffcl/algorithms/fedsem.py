@@ -13,8 +13,7 @@ from tffcl.algorithms.method import ClusteredState, Method, Views, method_builde
 from tffcl.algorithms.parameters import FedSEMParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.newcomers import check_newcomers, extended, joined_order
-from tffcl.clients.population import Population
+from tffcl.clients.population import Population, check_newcomers, extended, joined_order
 from tffcl.clustering.model_kmeans import first_groups, nearest_centres, weighted_means
 from tffcl.errors import UserError
 from tffcl.models.flat import FlatModel

@@ -20,8 +20,7 @@ from tffcl.client_work.client_work import ClientResult, ClientWork
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import CHOOSE
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.newcomers import joined_order
-from tffcl.clients.population import Population
+from tffcl.clients.population import Population, joined_order
 from tffcl.clustering import inference_similarity as inference
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import Round, Server, compose

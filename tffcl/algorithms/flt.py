@@ -20,8 +20,7 @@ from tffcl.algorithms.related_training import build_related_training
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.newcomers import check_newcomers, extended, joined_order
-from tffcl.clients.population import Population
+from tffcl.clients.population import Population, check_newcomers, extended, joined_order
 from tffcl.clustering import hierarchical
 from tffcl.clustering import taskonomy as fcr
 from tffcl.clustering.model_mixing import only_used

@@ -16,8 +16,7 @@ from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView,
 from tffcl.algorithms.parameters import FLUXParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.newcomers import check_newcomers, extended, joined_order
-from tffcl.clients.population import Population
+from tffcl.clients.population import Population, check_newcomers, extended, joined_order
 from tffcl.clustering import density, hierarchical
 from tffcl.models.flat import FlatModel
 from tffcl.rounds import privacy_releases

@@ -18,8 +18,7 @@ from tffcl.algorithms.method import ClusteredState, Exports, Method, MetricView,
 from tffcl.choices import GAP, SELF
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.newcomers import check_newcomers, extended, joined_order
-from tffcl.clients.population import Population, index_of
+from tffcl.clients.population import Population, check_newcomers, extended, index_of, joined_order
 from tffcl.clustering import hierarchical, self_distance
 from tffcl.clustering import newcomers as joining
 from tffcl.clustering.self_distance import Chance

@@ -16,8 +16,7 @@ from tffcl.algorithms.one_shot import OneShotClustering
 from tffcl.algorithms.parameters import StoCFLParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.clients.cohort import Cohort
-from tffcl.clients.newcomers import check_newcomers, extended, joined_order
-from tffcl.clients.population import Population
+from tffcl.clients.population import Population, check_newcomers, extended, joined_order
 from tffcl.clustering import stochastic
 from tffcl.clustering.stochastic import KnownClients
 from tffcl.errors import UserError

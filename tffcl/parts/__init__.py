@@ -20,7 +20,7 @@ _SHOWN = {
     "client_work.local_sgd": ("LocalTraining",),
     "client_work.training": ("build_update_work",),
     "clients.cohort": ("Cohort",),
-    "clients.newcomers": ("check_newcomers", "extended", "joined_order"),
+    "clients.population": ("check_newcomers", "extended", "joined_order"),
     "clients.simulation_context": ("simulating",),
     "clustering.proximity": ("principal_angles",),
     "clustering.vector_distances": ("vector_distances",),

@@ -11,9 +11,9 @@ from tffcl.client_work.client_work import stack as stack
 from tffcl.client_work.local_sgd import LocalTraining as LocalTraining
 from tffcl.client_work.training import build_update_work as build_update_work
 from tffcl.clients.cohort import Cohort as Cohort
-from tffcl.clients.newcomers import check_newcomers as check_newcomers
-from tffcl.clients.newcomers import extended as extended
-from tffcl.clients.newcomers import joined_order as joined_order
+from tffcl.clients.population import check_newcomers as check_newcomers
+from tffcl.clients.population import extended as extended
+from tffcl.clients.population import joined_order as joined_order
 from tffcl.clients.simulation_context import simulating as simulating
 from tffcl.clustering.proximity import principal_angles as principal_angles
 from tffcl.clustering.vector_distances import vector_distances as vector_distances

@@ -7,7 +7,7 @@ from sklearn.cluster import KMeans
 
 from tffcl.algorithms.clustered_training import EngineMethod, build_clustered_training
 from tffcl.algorithms.method import ClusteredState, Views
-from tffcl.clients.newcomers import check_newcomers, extended, joined_order
+from tffcl.clients.population import check_newcomers, extended, joined_order
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
