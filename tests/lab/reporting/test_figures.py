@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy.cluster import hierarchy
 
-from tffcl.lab.reporting import figures, files, ordering, style, tables
+from tffcl.lab.reporting import comparison_table, figures, files, ordering, style
 from tffcl.lab.reporting.figures.rounds import over_seeds
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -154,7 +154,7 @@ def test_accuracies_are_means_with_a_band_of_the_deviation_in_the_table(runs):
     mean, std = values.mean(axis=0), values.std(axis=0, ddof=1)
     assert (band.min(), band.max()) == pytest.approx(((mean - std).min(), (mean + std).max()))
     # At the last round it is the ± of the table.
-    stat = tables.comparison_rows(runs)[1].stats["cluster_accuracy_percent"]
+    stat = comparison_table.comparison_rows(runs)[1].stats["cluster_accuracy_percent"]
     assert std[-1] == pytest.approx(stat.std)
     assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg", "pacfl"]
     drawn(figure)
@@ -309,7 +309,7 @@ def test_figures_are_saved(tmp_path, population):
 
 def test_neither_tensorflow_nor_pyplot_is_imported(comparison_path):
     script = (
-        "import sys; from tffcl.lab.reporting import figures, files, report, tables;"
+        "import sys; from tffcl.lab.reporting import figures, files, report, comparison_table;"
         f"runs = files.find_runs({str(comparison_path)!r});"
         "figures.accuracy_figure(runs)._repr_png_(); figures.labels_figure(runs[0])._repr_png_();"
         "assert 'matplotlib' in sys.modules;"

@@ -6,18 +6,18 @@ import shutil
 import pytest
 
 from tests.lab.cli.test_cli import fails
-from tffcl.lab.reporting import files, tables
+from tffcl.lab.reporting import comparison_table, files
 from tffcl.lab.reporting.comparisons import Failure
 from tffcl.lab.reporting.report import write_report
 
 
 @pytest.fixture(scope="module")
 def rows(comparison_path):
-    return tables.comparison_rows(files.find_runs(comparison_path))
+    return comparison_table.comparison_rows(files.find_runs(comparison_path))
 
 
 def test_markdown_has_the_cells_of_the_text(rows):
-    head, rule, *lines = tables.comparison_table(rows).to_markdown().strip().split("\n")
+    head, rule, *lines = comparison_table.to_table(rows).to_markdown().strip().split("\n")
     assert head.startswith("| method | seeds | accuracy %: cluster |")
     columns = head.count("|")
     assert {line.count("|") for line in (rule, *lines)} == {columns}
@@ -27,8 +27,8 @@ def test_markdown_has_the_cells_of_the_text(rows):
 
 
 def test_latex_escapes_and_has_as_many_cells_in_every_line(rows):
-    odd = tables.Row("my_method & 50 %", (), rows[0].stats, (Failure("my_method", 0, "diverged"),))
-    text = tables.comparison_table([*rows, odd]).to_latex()
+    odd = comparison_table.Row("my_method & 50 %", (), rows[0].stats, (Failure("my_method", 0, "diverged"),))
+    text = comparison_table.to_table([*rows, odd]).to_latex()
     assert r"my\_method \& 50 \%" in text and r"$\pm$" in text and "% my_method seed 0 failed: diverged" in text
     lines = [line for line in text.split("\n") if line.endswith(r"\\")]
     wanted = len(re.search(r"\\begin\{tabular\}\{(\w+)\}", text)[1])

@@ -14,7 +14,7 @@ from PIL import Image
 from scipy.cluster import hierarchy
 
 from tests.lab.reporting.test_report import Page
-from tffcl.lab.reporting import figures, files, report_figures, style, tables
+from tffcl.lab.reporting import comparison_table, figures, files, report_figures, style
 from tffcl.lab.reporting.html import render
 from tffcl.lab.reporting.page import cluster_tables
 from tffcl.lab.reporting.page.panels import Panel, panels_of, pooled, scale_colors
@@ -80,7 +80,7 @@ def test_a_line_is_where_its_values_are():
 def test_bands_are_the_deviation_of_the_table(runs):
     cluster, local, union = panels_of("accuracy", figures.accuracy_figure(runs))
     assert [len(drawn_lines(panel)) for panel in (cluster, local, union)] == [2, 2, 1]
-    rows = tables.comparison_rows(runs)
+    rows = comparison_table.comparison_rows(runs)
     for line, row in zip(cluster.hover["lines"], rows, strict=True):
         stat = row.stats["cluster_accuracy_percent"]
         x, mean, std = line["points"][-1]

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from tffcl.errors import UserError
-from tffcl.lab.reporting import files, settings, tables
+from tffcl.lab.reporting import comparison_table, files, settings
+from tffcl.lab.reporting.comparison_table import notes_of
 from tffcl.lab.reporting.html import render
-from tffcl.lab.reporting.notes import notes_of
 from tffcl.lab.reporting.report import write_report
 from tffcl.runs import run_files
 
@@ -161,7 +161,7 @@ def test_a_comparison(comparison):
     # Both methods are switched on and off, with the figures that are theirs alone.
     assert [each["id"] for each in page.all("input")] == ["run-0", "run-1"]
     assert [each["class"] for each in page.all("div") if each.get("class", "").startswith("run-")] == ["run-0", "run-1"]
-    rows = tables.comparison_rows(files.find_runs(comparison))
+    rows = comparison_table.comparison_rows(files.find_runs(comparison))
     for row in rows:
         stat = row.stats["cluster_accuracy_percent"]
         assert f"{stat.mean:.2f} ± {stat.std:.2f}" in page.text

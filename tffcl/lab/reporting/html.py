@@ -15,17 +15,17 @@ from markupsafe import Markup, escape
 
 from tffcl.errors import printable
 from tffcl.lab.reporting import (  # fmt: skip
+    comparison_table,
     newcomers_table,
     published_table,
     report_figures,
     settings,
     style,
     sweeps,
-    tables,
     targets,
 )
+from tffcl.lab.reporting.comparison_table import notes_of
 from tffcl.lab.reporting.figures.values import line_names
-from tffcl.lab.reporting.notes import notes_of
 from tffcl.lab.reporting.number_format import MISSING, human_bytes, show_value
 from tffcl.lab.reporting.page import cluster_tables, panels
 from tffcl.lab.reporting.report_figures import CLUSTERS, Picture
@@ -82,7 +82,7 @@ def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.
     )  # fmt: skip
     environment.filters |= {"coordinate": lambda value: f"{value:.1f}".removesuffix(".0"), "breakable": _breakable}
     environment.globals |= {"colors": len(style.COLORS), "dash": style.dash, "scale": panels.scale_colors()}
-    rows = tables.comparison_rows(runs) if sweep else tables.directory_rows(root)
+    rows = comparison_table.comparison_rows(runs) if sweep else comparison_table.directory_rows(root)
     page = environment.get_template("report.html.j2").render(
         _of_runs(runs, root, rows) | _of_pictures(runs, pictures) | _of_sweep(sweep, pictures) | _parts()
     )
@@ -103,23 +103,23 @@ def _parts() -> dict:
     return {"style": Markup(look), "script": Markup(script), "script_hash": f"sha256-{digest}"}
 
 
-def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[tables.Row]) -> dict:
+def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[comparison_table.Row]) -> dict:
     """What the page says of the runs."""
     comparison = runs[0].path != root
     methods, differing = settings.differing(runs)
-    further = tables.page_table(rows, tables.FURTHER_GROUPS)
+    further = comparison_table.page_table(rows, comparison_table.FURTHER_GROUPS)
     return {
         "title": _title(runs, comparison),
         "description": _texts(runs, "description"),
         "source": _texts(runs, "source"),
         "facts": _facts(runs),
-        "result": tables.page_table(rows, tables.RESULT_GROUPS),
+        "result": comparison_table.page_table(rows, comparison_table.RESULT_GROUPS),
         "further": further if len(further.heads) > 2 else None,
         "published": published_table.to_page(runs),
-        "traffic": tables.page_table(rows, tables.TRAFFIC_GROUPS),
-        "seconds": tables.page_table(rows, tables.TIME_GROUPS),
-        "legend": tables.LEGEND,
-        "caution": tables.CAUTION,
+        "traffic": comparison_table.page_table(rows, comparison_table.TRAFFIC_GROUPS),
+        "seconds": comparison_table.page_table(rows, comparison_table.TIME_GROUPS),
+        "legend": comparison_table.LEGEND,
+        "caution": comparison_table.CAUTION,
         **_targets(runs, root),
         "failures": [str(each) for row in rows for each in row.failures],
         "shared": Table.of(("setting", "value"), settings.shared(runs), numbers=False),
@@ -150,7 +150,7 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
     """What it says otherwise where the runs are those of a sweep."""
     if sweep is None:
         return {}
-    rows = tables.comparison_rows(sweep.runs)
+    rows = comparison_table.comparison_rows(sweep.runs)
     failures = [str(each) for point in sweep.points for each in point.failures]
     facts = [fact for fact in _facts(sweep.runs) if not fact[0].startswith("method")]
     values = [
@@ -161,8 +161,8 @@ def _of_sweep(sweep: Sweep | None, pictures: Sequence[Picture]) -> dict:
         "title": f"{sweep.task}: {sweep.algorithm} over {' and '.join(sweep.labels)}",
         "facts": [facts[0], ("method", sweep.algorithm), *values, *facts[1:]],
         "result": sweeps.to_table(sweep).without_empty(("accuracy %",)),
-        "traffic": tables.page_table(rows, tables.TRAFFIC_GROUPS, first=sweep.title),
-        "seconds": tables.page_table(rows, tables.TIME_GROUPS, first=sweep.title),
+        "traffic": comparison_table.page_table(rows, comparison_table.TRAFFIC_GROUPS, first=sweep.title),
+        "seconds": comparison_table.page_table(rows, comparison_table.TIME_GROUPS, first=sweep.title),
         "legend": sweeps.legend(sweep),
         "failures": failures,
         # Columns or lines for each point are too many.

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from tffcl import csv_files
 from tffcl.errors import UserError
 from tffcl.json_files import read_json, telling_damage
-from tffcl.lab.reporting import files, tables
+from tffcl.lab.reporting import comparison_table, files
+from tffcl.lab.reporting.comparison_table import Row
 from tffcl.lab.reporting.number_format import MISSING
 from tffcl.lab.reporting.table import Column, Table, percent
-from tffcl.lab.reporting.tables import Row
 from tffcl.regular_files import write_text
 from tffcl.runs.metrics import BY_KEY
 from tffcl.runs.run_files import RunFiles
@@ -62,7 +62,7 @@ def _with_newcomers(run: RunFiles) -> RunFiles:
 def to_page(runs: Sequence[RunFiles]) -> Table | None:
     """Returns the table for the page; None where no newcomers have joined."""
     rows = _rows(runs)
-    return tables.page_table(rows, _GROUPS, columns=COLUMNS) if rows else None
+    return comparison_table.page_table(rows, _GROUPS, columns=COLUMNS) if rows else None
 
 
 def clients_table(run: RunFiles) -> Table | None:
@@ -91,5 +91,5 @@ def clients_table(run: RunFiles) -> Table | None:
 def write_table(path: str | pathlib.Path) -> str:
     """Writes `newcomers.csv` of a comparison; returns the table for a terminal."""
     rows = newcomer_rows(path)
-    write_text(pathlib.Path(path) / "newcomers.csv", tables.to_csv(rows, columns=COLUMNS))
-    return f"{tables.comparison_table(rows, _GROUPS, columns=COLUMNS).to_text()}\n\n{LEGEND}"
+    write_text(pathlib.Path(path) / "newcomers.csv", comparison_table.to_csv(rows, columns=COLUMNS))
+    return f"{comparison_table.to_table(rows, _GROUPS, columns=COLUMNS).to_text()}\n\n{LEGEND}"

@@ -4,7 +4,7 @@ import pathlib
 from collections.abc import Sequence
 
 from tffcl.errors import UserError
-from tffcl.lab.reporting import files, html, report_figures, sweeps, tables, targets
+from tffcl.lab.reporting import comparison_table, files, html, report_figures, sweeps, targets
 from tffcl.lab.reporting.report_figures import Picture
 from tffcl.lab.reporting.table import Table
 from tffcl.regular_files import make_directory, write_bytes, write_text
@@ -58,16 +58,16 @@ def write_table(path: str | pathlib.Path):
     if sweeps.is_sweep(path):
         write_text(path / "sweep.csv", sweeps.to_csv(sweeps.read_sweep(path)))
     else:
-        write_text(path / "table.csv", tables.to_csv(tables.directory_rows(path)))
+        write_text(path / "table.csv", comparison_table.to_csv(comparison_table.directory_rows(path)))
 
 
 def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
     runs = files.find_runs(path)
     alone = RunDirectory(path).is_run
     pictures = report_figures.run_pictures(runs[0], formats) if alone else report_figures.comparison_pictures(runs, formats)
-    rows = tables.directory_rows(path)
-    table = {} if alone else {"table.csv": tables.to_csv(rows)}
-    table |= _further("table", formats, tables.comparison_table(rows))
+    rows = comparison_table.directory_rows(path)
+    table = {} if alone else {"table.csv": comparison_table.to_csv(rows)}
+    table |= _further("table", formats, comparison_table.to_table(rows))
     wanted = [] if alone else targets.read_targets(path)
     if wanted:
         table["targets.csv"] = targets.to_csv(targets.reached(runs, wanted))

@@ -1,10 +1,16 @@
-"""RESULTS.md: the tables of all studies that have been kept, and the notes beside them."""
+"""What readers see of the studies that have been kept: RESULTS.md, their tables and notes, and a page for each league."""
 
+import base64
+import html
+import importlib.resources
 import pathlib
+import re
+
+import jinja2
 
 from tffcl import csv_files
 from tffcl.errors import UserError
-from tffcl.lab.reporting import study_table
+from tffcl.lab.reporting import league_figure, league_table, study_table, style
 from tffcl.lab.reporting.number_format import human_time
 from tffcl.lab.reporting.study_results import StudyResults
 from tffcl.lab.reporting.table import Table
@@ -74,14 +80,52 @@ def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
     Returns:
       What has been written.
     """
-    from tffcl.lab.reporting import league_page  # draws, which the page of tables does not
-
     written = []
     for file in sorted(pathlib.Path(directory).glob(f"*/{study_table.CONTENTS}")):
         study = study_table.read_study(file.parent)
         if study.league:
             page, picture = pathlib.Path(directory, f"{file.parent.name}.html"), file.parent / study_table.LEAGUE_PICTURE
-            write_text(page, league_page.league_page(study))
-            write_bytes(picture, league_page.league_picture(study))
+            write_text(page, league_page(study))
+            write_bytes(picture, league_picture(study))
             written += [page, picture]
     return written
+
+
+def league_picture(study: StudyResults) -> bytes:
+    """Returns the picture of a league as SVG."""
+    return style.to_bytes(league_figure.league_figure(study), "svg")
+
+
+def league_page(study: StudyResults) -> str:
+    """Returns the page.
+
+    Args:
+      study: A league, as far as its runs have ended.
+    """
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["as_html"] = _as_html
+    source = importlib.resources.files("tffcl.lab.reporting").joinpath("league.html.j2").read_text(encoding="utf-8")
+    tables = [
+        (league_table.heading(study, column), study.about(column), league_table.to_table(study, column))
+        for column in study.columns
+    ]
+    return environment.from_string(source).render(
+        study=study,
+        pictures=_pictures(study),
+        findings=study.findings,
+        tables=[each for each in tables if each[2].rows],
+        legend=league_table.LEGEND,
+    )
+
+
+def _pictures(study: StudyResults) -> dict[str, str]:
+    """A picture for each panel of the league's, as base64 of its SVG, by title: each as wide as a page."""
+    figures = {title: league_figure.league_figure(study, [panel]) for panel, title in league_figure.PANELS.items()}
+    drawn = {title: style.to_bytes(figure, "svg") for title, figure in figures.items() if figure.axes}
+    return {title: base64.b64encode(picture).decode("ascii") for title, picture in drawn.items()}
+
+
+def _as_html(text: str) -> str:
+    """Text as HTML; what Markdown has between backticks is code, between two asterisks each strong."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from tffcl import csv_files
 from tffcl.errors import RESUME, UserError
 from tffcl.json_files import inside, read_toml
-from tffcl.lab.reporting import tables
+from tffcl.lab.reporting import comparison_table
+from tffcl.lab.reporting.comparison_table import LEGEND, Row
 from tffcl.lab.reporting.comparisons import Failure, read_failure
 from tffcl.lab.reporting.number_format import Stat, show_value
 from tffcl.lab.reporting.table import Column, Table
-from tffcl.lab.reporting.tables import LEGEND, Row
 from tffcl.runs import run_files
 from tffcl.runs.metrics import BY_KEY
 from tffcl.runs.run_directory import RunDirectory, State
@@ -153,10 +153,10 @@ def legend(sweep: Sweep) -> list[tuple[str, str]]:
 def to_table(sweep: Sweep) -> Table:
     """Makes the table, a row a point."""
     groups, rows = measured_groups(sweep), sweep_rows(sweep)
-    return tables.comparison_table(rows, groups, columns=SWEEP_COLUMNS, first=sweep.title)
+    return comparison_table.to_table(rows, groups, columns=SWEEP_COLUMNS, first=sweep.title)
 
 
 def to_csv(sweep: Sweep) -> str:
     """Returns the table for programs: a column for each setting, then means and `<column>_std` over seeds."""
     names = [point.values for point in sweep.points]
-    return tables.to_csv(sweep_rows(sweep), columns=SWEEP_COLUMNS, first=sweep.keys, names=names)
+    return comparison_table.to_csv(sweep_rows(sweep), columns=SWEEP_COLUMNS, first=sweep.keys, names=names)

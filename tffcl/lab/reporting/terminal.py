@@ -4,10 +4,10 @@ import pathlib
 import sys
 
 from tffcl.errors import printable
-from tffcl.lab.reporting import report, search_table, sweeps, tables, targets
+from tffcl.lab.reporting import comparison_table, report, search_table, sweeps, targets
+from tffcl.lab.reporting.comparison_table import cost_together, notes_of
 from tffcl.lab.reporting.files import find_runs, unfinished_runs
 from tffcl.lab.reporting.formats import parse_formats
-from tffcl.lab.reporting.notes import cost_together, notes_of
 
 
 def print_report(out: str | pathlib.Path, formats: str = ""):
@@ -25,8 +25,8 @@ def print_report(out: str | pathlib.Path, formats: str = ""):
         found = sweeps.read_sweep(out)
         text, runs, notes = sweeps.to_table(found).to_text(), len(found.runs), cost_together(found.runs)
     else:
-        rows = tables.directory_rows(out)
-        text, runs = tables.comparison_table(rows).to_text(), sum(len(row.seeds) for row in rows)
+        rows = comparison_table.directory_rows(out)
+        text, runs = comparison_table.to_table(rows).to_text(), sum(len(row.seeds) for row in rows)
         notes = notes_of(find_runs(out)) if runs else []
     text += "".join(f"\n\nnote: {note}" for note in notes)
     page = report.write_report(out, asked) if runs else None  # of runs that all failed there are no pictures

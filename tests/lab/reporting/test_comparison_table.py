@@ -9,13 +9,13 @@ import math
 import numpy as np
 import pytest
 
-from tffcl.lab.reporting import files, tables
+from tffcl.lab.reporting import comparison_table, files
 from tffcl.lab.reporting.number_format import Stat, human_bytes, show_bytes, show_number, show_stat
 
 
 @pytest.fixture(scope="module")
 def rows(comparison_path):
-    return tables.comparison_rows(files.find_runs(comparison_path))
+    return comparison_table.comparison_rows(files.find_runs(comparison_path))
 
 
 def summaries(path, method) -> list[dict]:
@@ -72,7 +72,7 @@ def test_costs_and_clusters(rows):
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_text_is_aligned_and_fits(rows, width):
-    text = tables.comparison_table(rows).to_text(width)
+    text = comparison_table.to_table(rows).to_text(width)
     for block in text.split("\n\n"):
         lines = block.split("\n")
         assert max(map(len, lines)) <= width
@@ -85,7 +85,7 @@ def test_text_is_aligned_and_fits(rows, width):
 
 
 def test_text_shows_each_number_once(rows):
-    text = tables.comparison_table(rows).to_text()
+    text = comparison_table.to_table(rows).to_text()
     for row in rows:
         stat = row.stats["cluster_accuracy_percent"]
         assert text.count(f"{stat.mean:.2f} ± {stat.std:.2f}") == 1
@@ -97,15 +97,15 @@ def test_text_shows_each_number_once(rows):
 
 
 def test_one_seed_has_no_deviation(comparison_path):
-    rows = tables.comparison_rows(files.find_runs(comparison_path / "pacfl" / "seed-0"))
-    text = tables.comparison_table(rows).to_text()
+    rows = comparison_table.comparison_rows(files.find_runs(comparison_path / "pacfl" / "seed-0"))
+    text = comparison_table.to_table(rows).to_text()
     assert "±" not in text
     assert f"{100 * summaries(comparison_path, 'pacfl')[0]['accuracy']['cluster']['mean']:.2f}" in text
     assert math.isnan(rows[0].stats["cluster_accuracy_percent"].std)
 
 
 def test_csv_has_plain_numbers(rows):
-    lines = list(csv.DictReader(io.StringIO(tables.to_csv(rows))))
+    lines = list(csv.DictReader(io.StringIO(comparison_table.to_csv(rows))))
     assert [(line["algorithm"], line["seeds"]) for line in lines] == [("fedavg", "2"), ("pacfl", "2")]
     for line, row in zip(lines, rows, strict=True):
         for key, stat in row.stats.items():
@@ -119,15 +119,15 @@ def test_csv_has_plain_numbers(rows):
 
 def test_a_label_is_neither_a_formula_nor_a_tag_nor_a_line(rows):
     odd = [dataclasses.replace(rows[0], algorithm="=1+1|<svg onload=x>\n# a")]
-    assert "\n'=1+1|<svg onload=x>" not in (csv_text := tables.to_csv(odd)) and '"\'=1+1|<svg onload=x>\n# a"' in csv_text
-    head, bar, line = tables.comparison_table(odd).to_markdown().strip().splitlines()
+    assert "\n'=1+1|<svg onload=x>" not in (csv_text := comparison_table.to_csv(odd)) and '"\'=1+1|<svg onload=x>\n# a"' in csv_text
+    head, bar, line = comparison_table.to_table(odd).to_markdown().strip().splitlines()
     assert line.startswith("| =1+1\\|&lt;svg onload=x>\\n# a |")
 
 
 def test_the_page_has_a_cell_for_each_column_that_has_a_number(rows):
-    groups = (*tables.RESULT_GROUPS, *tables.FURTHER_GROUPS)
-    table = tables.page_table(rows, groups)
-    columns = [each for group in groups for each in tables.COLUMNS if each.group == group]
+    groups = (*comparison_table.RESULT_GROUPS, *comparison_table.FURTHER_GROUPS)
+    table = comparison_table.page_table(rows, groups)
+    columns = [each for group in groups for each in comparison_table.COLUMNS if each.group == group]
     columns = [each for each in columns if each.group == "accuracy %" or any(row.stats[each.name].count for row in rows)]
     assert list(table.heads) == ["method", "seeds", *(each.header for each in columns)]
     assert sum(span for _, span in table.groups) == len(table.heads)
@@ -141,14 +141,14 @@ def test_the_page_has_a_cell_for_each_column_that_has_a_number(rows):
 
 
 def test_trained_is_no_accuracy(rows):
-    head, *_ = tables.comparison_table(rows).to_markdown().split("\n")
+    head, *_ = comparison_table.to_table(rows).to_markdown().split("\n")
     assert "| clients %: trained |" in head and "accuracy %: trained" not in head
-    groups = {column.header: column.group for column in tables.COLUMNS if column.group == "accuracy %"}
+    groups = {column.header: column.group for column in comparison_table.COLUMNS if column.group == "accuracy %"}
     assert set(groups) == {"cluster", "local", "global"}
 
 
 def test_the_legend_explains_the_three_accuracies():
-    text = "\n".join(f"{name}: {words}" for name, words in tables.LEGEND)
+    text = "\n".join(f"{name}: {words}" for name, words in comparison_table.LEGEND)
     for start in (
         "cluster: The model that the method assigns",
         "local: A client's own model after its last local",
