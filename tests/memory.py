@@ -23,7 +23,8 @@ def give_back():
         return
     from tffcl import runtime, trace_cache
 
-    trace_cache.forget_all()
+    for builds in trace_cache._ALL:
+        builds.forget()
     runtime.renew_local_worker()
     for kept in gc.get_objects():
         # TFF keeps the last 128 computations that contexts have compiled, those of contexts that are gone among them.

@@ -7,7 +7,7 @@ import numpy as np
 
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.models.classifiers import build_mlp
-from tffcl.trace_cache import built_once, forget_all
+from tffcl.trace_cache import built_once
 
 
 def counted():
@@ -54,10 +54,3 @@ def test_the_least_recently_used_are_dropped(monkeypatch):
     assert build(2) is not second
     build.forget()
     assert build(1) is not first
-
-
-def test_what_is_forgotten_is_built_anew():
-    build, calls = counted()
-    first = build(LocalTraining())
-    forget_all()
-    assert build(LocalTraining()) is not first and calls["all"] == 2

@@ -33,12 +33,6 @@ class KeptBuilds:
         self._kept.clear()
 
 
-def forget_all():
-    """Lets go of the builds of all builders, as a program that goes on with other models can."""
-    for each in _ALL:
-        each.forget()
-
-
 def built_once(build: Callable) -> Callable:
     """Makes a builder return the same object for the same arguments.
 

@@ -15,6 +15,9 @@ from tffcl.clients.population import check_newcomers as check_newcomers
 from tffcl.clients.population import extended as extended
 from tffcl.clients.population import joined_order as joined_order
 from tffcl.clients.simulation_context import simulating as simulating
+from tffcl.clustering.hierarchical import Dendrogram as Dendrogram
+from tffcl.clustering.hierarchical import build_dendrogram as build_dendrogram
+from tffcl.clustering.hierarchical import cut as cut
 from tffcl.clustering.proximity import principal_angles as principal_angles
 from tffcl.clustering.vector_distances import vector_distances as vector_distances
 from tffcl.registry import aggregation as aggregation

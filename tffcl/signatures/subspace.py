@@ -9,7 +9,7 @@ from tffcl.client_work.client_work import as_features, stack, visiting_order
 from tffcl.errors import UserError, unknown
 from tffcl.signatures.signature import Signature, build_signature, noised, own_noise
 
-METHODS = ("gram", "svd", "power")
+METHODS = ("gram", "power")
 
 # Singular values below this share of the largest are noise: such a direction is not the data's.
 _RANK_TOLERANCE = 1e-6
@@ -18,11 +18,6 @@ _RANK_TOLERANCE = 1e-6
 _RESIDUAL = 1e-10
 _LOOKS = 60
 _DEPTH, _RESTARTS = 10, 6  # blocks in a Krylov space, and how many such spaces
-
-
-def _by_svd(data, num_vectors):
-    values, left, _ = tf.linalg.svd(data)
-    return values[:num_vectors], left[:, :num_vectors]
 
 
 def _by_gram(data, num_vectors):
@@ -191,8 +186,8 @@ def _largest_by_power(gram, count):
     return tf.sqrt(tf.maximum(squares, 0)), vectors[: tf.shape(gram)[0]]
 
 
-_PAIRS = {"gram": _largest, "svd": _largest, "power": _largest_by_power}
-_BY = {"gram": _by_gram, "svd": _by_svd, "power": _by_power}
+_PAIRS = {"gram": _largest, "power": _largest_by_power}
+_BY = {"gram": _by_gram, "power": _by_power}
 
 
 @tf.function(autograph=False)
@@ -204,8 +199,8 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: 
     Args:
       data: `float [d, n]`, samples in columns; n may be 0 or smaller than `num_vectors`.
       num_vectors: p.
-      method: "gram" (leading eigenvectors of D D', whole or by Krylov spaces, whichever is faster), "svd", or "power" (by
-        operations that a device's runtime has).
+      method: "gram" (leading eigenvectors of D D', whole or by Krylov spaces, whichever is faster) or "power" (by operations
+        that a device's runtime has).
       energy: Only as many vectors as are needed for this share of the sum of the data's squares; 1: all p.
 
     Returns:

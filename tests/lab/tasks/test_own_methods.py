@@ -1,7 +1,9 @@
 """A stranger's method, signature and labels in a task file, through everything that our own go through."""
 
+import inspect
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +12,9 @@ import numpy as np
 import pytest
 
 import tffcl
+import tffcl.parts
 from tests.runs.test_run import rows_of, wait_for
+from tffcl import algorithms
 from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers, sweep
 from tffcl.lab.batches.run import run
@@ -208,3 +212,21 @@ def test_a_signature_of_unknown_size_is_told_how_to_be_known(tmp_path):
     path = own_task(tmp_path, 'method = "composed"\nsignature = "unsized:build_histogram"', unsized=unsized)
     with pytest.raises(UserError, match=r"signature histogram gives float32\[\?\]; every dimension must be known"):
         run(resolve.resolve(path, "own"), tmp_path / "out", show_progress=False)
+
+
+PAGE = pathlib.Path(tffcl.__file__).parent / "docs" / "own_parts.md"
+
+
+def test_an_extension_needs_no_deep_path():
+    for path in (PAGE, *sorted(OWN.glob("*.py"))):
+        text = path.read_text(encoding="utf-8")
+        named = re.findall(r"\btffcl\.([a-z_]+)\.\w+", text) + re.findall(r"from tffcl\.(\S+) import", text)
+        assert set(named) <= {"parts", "algorithms", "learning"}, path
+    for package, name in re.findall(r"\btffcl\.(parts|algorithms|learning)\.(\w+)", PAGE.read_text(encoding="utf-8")):
+        assert hasattr(getattr(tffcl, package), name), name
+
+
+def test_a_method_takes_less_than_400_lines_of_reading():
+    read = [PAGE.read_text(encoding="utf-8"), (OWN / "my_methods.py").read_text(encoding="utf-8")]
+    read += [inspect.getsource(each) for each in (algorithms.Method, algorithms.ClusteredState, algorithms.EngineMethod)]
+    assert sum(len(text.splitlines()) for text in read) < 400

@@ -5,9 +5,8 @@ import dataclasses
 import numpy as np
 from sklearn.cluster import KMeans
 
-from tffcl.algorithms.clustered_training import EngineMethod, build_clustered_training
-from tffcl.algorithms.method import ClusteredState, Views
-from tffcl.clients.population import check_newcomers, extended, joined_order
+from tffcl.algorithms import ClusteredState, EngineMethod, build_clustered_training
+from tffcl.parts import check_newcomers, extended, joined_order
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,9 +43,6 @@ class Histograms(EngineMethod):
         nearest = ((shares[:, None] - state.centres[None]) ** 2).sum(axis=2).argmin(axis=1)
         together = np.concatenate([state.shares, shares])[order]
         return dataclasses.replace(state, shares=together, **extended(state, newcomers, nearest))
-
-    def views(self, state):
-        return Views(state.client_ids, state.assignment)
 
 
 def build_mine(model, training, *, num_clusters: int = 4, seed: int = 0):

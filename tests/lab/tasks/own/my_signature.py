@@ -1,7 +1,8 @@
+"""A signature of one's own: how many examples of each label a client has."""
+
 import tensorflow as tf
 
-from tffcl.client_work.client_work import stack
-from tffcl.signatures.signature import build_signature
+from tffcl.parts import build_signature, stack
 
 
 def build_histogram(model):
