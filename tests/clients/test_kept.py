@@ -10,7 +10,8 @@ from tffcl.algorithms.method import ClusteredState
 from tffcl.clients.client_state import MEMORY_BYTES, KeptStates, KeptStore
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError
-from tffcl.runs.checkpoints import PROGRESS_KEYS, Checkpoints
+from tffcl.runs.checkpoints import Checkpoints
+from tffcl.runs.run import Totals
 
 SIZE = 4 * 5  # bytes of a value
 
@@ -36,7 +37,7 @@ class Run:
     """The directory of a run; `process()` is what a new process finds in it."""
 
     def __init__(self, out):
-        self.out, self.progress = out, {key: np.zeros(6) for key in PROGRESS_KEYS}
+        self.out = out
 
     @contextlib.contextmanager
     def process(self, memory_bytes=MEMORY_BYTES):
@@ -44,7 +45,7 @@ class Run:
             yield simulation.client_states
 
     def save(self, number, kept, store, keep=2):
-        Checkpoints(self.out / "checkpoints", keep, store).save(number, state_of(kept), self.progress)
+        Checkpoints(self.out / "checkpoints", keep, store).save(number, state_of(kept), Totals.of_nobody(6))
 
     def load(self, number):
         state, _ = Checkpoints(self.out / "checkpoints").load(number, ClusteredState)

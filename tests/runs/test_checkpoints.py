@@ -20,9 +20,10 @@ from tffcl.errors import OVERWRITE, UserError
 from tffcl.registry import ALGORITHMS
 from tffcl.runs import checkpoints as checkpoints_module
 from tffcl.runs import state_arrays
-from tffcl.runs.checkpoints import PROGRESS_KEYS, Checkpoints
+from tffcl.runs.checkpoints import Checkpoints
+from tffcl.runs.run import Totals
 
-PROGRESS = {key: np.arange(3) for key in PROGRESS_KEYS}
+TOTALS = Totals(*np.arange(9).reshape(3, 3), 10, 11, 12, np.arange(3.0), np.zeros([0, 8]), '{"mine": [1]}')
 
 
 def subclasses(cls):
@@ -98,10 +99,10 @@ def test_a_state_comes_back_as_it_was(kind, tmp_path):
     with simulating(client_states=store):
         state = sample(kind, np.random.default_rng(0))
         checkpoints = Checkpoints(tmp_path / "checkpoints", kept_store=store)
-        checkpoints.save(7, state, PROGRESS)
-        found, progress = checkpoints.load(7, kind)
+        checkpoints.save(7, state, TOTALS)
+        found, totals = checkpoints.load(7, kind)
     assert_same(found, state)
-    assert_same(progress, PROGRESS)
+    assert_same(totals, TOTALS)
 
 
 @pytest.mark.parametrize("kind", STATES, ids=lambda kind: kind.__name__)
@@ -117,12 +118,12 @@ def test_what_may_be_missing_may_be(kind):
 
 def test_numpy_alone_reads_the_arrays(tmp_path):
     state = ClusteredState(np.arange(4, dtype=np.int32), np.zeros(4, np.int32), np.ones([2, 5], np.float32), ())
-    Checkpoints(tmp_path).save(10, state, PROGRESS)
+    Checkpoints(tmp_path).save(10, state, TOTALS)
     assert [path.name for path in tmp_path.iterdir()] == ["round_000010.npz"]
     with np.load(tmp_path / "round_000010.npz", allow_pickle=False) as saved:
         np.testing.assert_array_equal(saved["state.models"], state.models)
         np.testing.assert_array_equal(saved["state.client_ids"], state.client_ids)
-        assert set(json.loads(str(saved["structure"]))) == {"state", "progress"}
+        assert set(json.loads(str(saved["structure"]))) == {"state", "totals"}
         assert all(not saved[name].dtype.hasobject for name in saved.files)
 
 
@@ -131,7 +132,7 @@ def test_the_newest_are_kept(tmp_path):
     checkpoints = Checkpoints(tmp_path / "new", keep=2)
     assert checkpoints.latest() is None
     for number in (0, 5, 100, 1_000_000):
-        checkpoints.save(number, dataclasses.replace(state, assignment=np.full(2, number)), PROGRESS)
+        checkpoints.save(number, dataclasses.replace(state, assignment=np.full(2, number)), TOTALS)
     assert checkpoints.rounds() == [100, 1_000_000] and checkpoints.latest() == 1_000_000
     (tmp_path / "new" / "round_x.npz").touch()
     (tmp_path / "new" / "round_000200.partial").touch()
@@ -142,7 +143,7 @@ def test_the_newest_are_kept(tmp_path):
 def test_one_too_many_of_a_process_that_ended_between_writing_and_removing_is_removed(tmp_path):
     state = ClusteredState(np.arange(2, dtype=np.int32), np.zeros(2, np.int32), np.ones([1, 5], np.float32), ())
     for number in (2, 3, 4):
-        Checkpoints(tmp_path, keep=3).save(number, state, PROGRESS)
+        Checkpoints(tmp_path, keep=3).save(number, state, TOTALS)
     checkpoints = Checkpoints(tmp_path, keep=2)
     assert checkpoints.load_newest(ClusteredState, last_round=4)[0] == 4
     assert checkpoints.rounds() == [3, 4]
@@ -163,16 +164,16 @@ def test_a_large_array_is_written_once_and_kept_as_long_as_a_checkpoint_names_it
         return {path.name: path.stat().st_ino for path in tmp_path.glob("*.npy")}
 
     checkpoints = Checkpoints(tmp_path, keep=2)
-    checkpoints.save(0, state([0, 0]), PROGRESS)
+    checkpoints.save(0, state([0, 0]), TOTALS)
     first = large()
     assert len(first) == 1
-    checkpoints.save(1, state(np.arange(20)), PROGRESS)
+    checkpoints.save(1, state(np.arange(20)), TOTALS)
     both = large()
     assert len(both) == 2 and first.items() <= both.items()
     (tmp_path / f"{'0' * 32}.npy").touch()  # of a process that was killed before its checkpoint named it
     (tmp_path / "mine.npy").touch()
     for number in (2, 3):
-        checkpoints.save(number, state([1, number]), PROGRESS)
+        checkpoints.save(number, state([1, number]), TOTALS)
         assert_same(checkpoints.load(number, ClusteredState)[0], state([1, number]))
     assert large().keys() == {*first, "mine.npy"} and first.items() <= large().items()
     (path,) = (tmp_path / name for name in first)
@@ -189,14 +190,14 @@ def test_nothing_is_removed_while_a_checkpoint_cannot_be_read(tmp_path, small_fi
         return ClusteredState(np.arange(3, dtype=np.int32), np.zeros(3, np.int32), np.full([3, 5], number, np.float32), ())
 
     checkpoints = Checkpoints(tmp_path, keep=2)
-    checkpoints.save(0, state(0), PROGRESS)
+    checkpoints.save(0, state(0), TOTALS)
     file = tmp_path / "round_000000.npz"
     whole = file.read_bytes()
     file.write_bytes(b"")  # for a moment
-    checkpoints.save(1, state(1), PROGRESS)
+    checkpoints.save(1, state(1), TOTALS)
     file.write_bytes(whole)
     assert_same(checkpoints.load(0, ClusteredState)[0], state(0))
-    checkpoints.save(2, state(2), PROGRESS)
+    checkpoints.save(2, state(2), TOTALS)
     assert checkpoints.rounds() == [1, 2] and len(list(tmp_path.glob("*.npy"))) == 2
 
 
@@ -227,7 +228,7 @@ def saved(tmp_path):
     models = np.random.default_rng(0).random([4, 5000], np.float32)
     state = ClusteredState(np.arange(6, dtype=np.int32), np.zeros(6, np.int32), models, {"update": np.float32(1)})
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(3, state, PROGRESS)
+    checkpoints.save(3, state, TOTALS)
     return checkpoints, tmp_path / "round_000003.npz", state
 
 
@@ -259,13 +260,13 @@ def test_a_flipped_bit_is_told_or_harmless(saved):
         content[place] ^= 1 << rng.integers(8)
         file.write_bytes(content)
         try:
-            found, progress = checkpoints.load(3, ClusteredState)
+            found, totals = checkpoints.load(3, ClusteredState)
         except UserError as error:
             told += 1
             assert "\n" not in str(error) and "the checkpoint of round 3 cannot be read" in str(error)
         else:
             assert_same(found, state)
-            assert_same(progress, PROGRESS)
+            assert_same(totals, TOTALS)
     assert told > 500
 
 

@@ -7,6 +7,7 @@ Every case has its own copy of one run that was stopped after three of its four 
 import json
 import os
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tffcl.errors import UserError
 from tffcl.lab.batches.run import run
 from tffcl.lab.batches.run_time_estimate import ended
 from tffcl.lab.tasks.export_run import export_run
-from tffcl.runs.round_metrics import Metrics
+from tffcl.runs.round_files import RoundsTable
 from tffcl.runs.run_directory import RunDirectory
 from tffcl.runs.run_files import read_run
 
@@ -90,7 +91,7 @@ def test_a_row_that_was_half_written(stopped, runs, capsys):
 def test_rows_in_the_middle_are_told_and_no_row_is_there_twice(tmp_path, capsys):
     file = tmp_path / "rounds.csv"
     file.write_text("round,a\r\n1,5\r\n1,6\r\n3\r\n5,7\r\n6,8\r\n")
-    Metrics(tmp_path, 5)
+    RoundsTable().begin(types.SimpleNamespace(directory=RunDirectory(tmp_path), round_number=5))
     assert "no rows of rounds 2 to 4;" in capsys.readouterr().err
     assert file.read_text().split() == ["round,a", "1,5", "5,7"]
 
@@ -109,7 +110,7 @@ def test_a_longer_run_that_is_interrupted_has_no_result_of_the_shorter_one(finis
 
 
 def test_leftovers_are_cleared(stopped, runs):
-    left = ["rounds.csv_temp1234", "summary.json.partial", "checkpoints/round_000004.npz.partial", "run.lock"]
+    left = ["rounds.csv.partial", "summary.json.partial", "checkpoints/round_000004.npz.partial", "run.lock"]
     for name in left:
         (stopped / name).write_bytes(b"half")
     assert_same_result(go(stopped, resume=True).summary, runs[1])

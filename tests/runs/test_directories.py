@@ -19,9 +19,8 @@ from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import build
 from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import Checkpoints
-from tffcl.runs.history import ClusterHistory
 from tffcl.runs.lock import locked
-from tffcl.runs.round_metrics import Metrics
+from tffcl.runs.round_files import ClusterHistory, RoundsTable, TensorBoard
 from tffcl.runs.run_directory import RunDirectory
 
 # --- Whose the directory is ---
@@ -265,7 +264,7 @@ def full(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
 
 
-@pytest.mark.parametrize("place, name", [(Checkpoints, "save"), (Metrics, "release"), (ClusterHistory, "save")])
+@pytest.mark.parametrize("place, name", [(Checkpoints, "save"), *((each, "after_round") for each in (RoundsTable, TensorBoard, ClusterHistory))])
 def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(stopped, runs, monkeypatch, place, name):
     with monkeypatch.context() as patched:
         patched.setattr(place, name, full)
@@ -303,14 +302,14 @@ def test_a_disk_that_is_full(tmp_path, runs, room):
 
 
 def test_a_directory_that_is_deleted_in_the_middle(tmp_path, monkeypatch):
-    save = ClusterHistory.save
+    save = ClusterHistory.after_round
 
-    def delete(self, number, *more):
-        save(self, number, *more)
-        if number == 2:
+    def delete(self, run):
+        save(self, run)
+        if run.round_number == 2:
             shutil.rmtree(tmp_path / "run")
 
-    monkeypatch.setattr(ClusterHistory, "save", delete)
+    monkeypatch.setattr(ClusterHistory, "after_round", delete)
     with pytest.raises(UserError, match=r"cannot be written: .* \(nothing of the run is saved\)"):
         go(tmp_path / "run")
 

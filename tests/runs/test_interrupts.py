@@ -13,8 +13,7 @@ import tffcl
 from tests import own_data
 from tffcl.algorithms.fedavg import build_fedavg
 from tffcl.lab.cli.main import main
-from tffcl.runs import interrupts
-from tffcl.runs import loop as rounds
+from tffcl.runs import interrupts, loop, train
 
 
 @pytest.fixture
@@ -133,36 +132,36 @@ def test_outside_the_main_thread_nothing_is_set(pythons_own_handler):
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_run_stops_after_the_round_in_which_it_was_lost(pythons_own_handler, monkeypatch, capsys, tmp_path):
     """SIGINT comes while the garbage collector calls a library back, as TensorFlow's and pytest's own do."""
-    real = rounds._next_round
+    real = loop.next_round
 
     def lose(phase, info):
         gc.callbacks.remove(lose)
         send()
 
-    def second_round(job, state, number):
-        if number == 2:
+    def second_round(run):
+        if run.round_number == 1:
             gc.callbacks.append(lose)
             gc.collect()
-        return real(job, state, number)
+        real(run)
 
-    monkeypatch.setattr(rounds, "_next_round", second_round)
+    monkeypatch.setattr(loop, "next_round", second_round)
     assert main(["run", "demo_digits", "--algorithm", "fedavg", "--rounds", "50", "--out", str(tmp_path / "run")]) == 130
     assert "stopped after round 2; the same command with --resume (in Python resume=True) goes on" in capsys.readouterr().err
     assert (tmp_path / "run" / "checkpoints" / "round_000002.npz").is_file()
 
 
-@pytest.mark.parametrize("when", ["initialize", "next", "views"])
+@pytest.mark.parametrize("when", ["initialize", "next", "finish"])
 def test_in_python_it_is_one_error_wherever_the_run_is(pythons_own_handler, tmp_path, monkeypatch, when):
     """While the method initialises, in a round, and where the result is written."""
     method, clients = build_fedavg(own_data.regression(), tffcl.LocalTraining()), tffcl.Population.from_arrays(*own_data.clinics())
-    real, place = getattr(method, when), "before the first round" if when != "views" else "after round 1"
+    where, place = (train, "after round 1") if when == "finish" else (method, "before the first round")
+    real = getattr(where, when)
 
     def interrupted(*given):
-        if when != "views" or (tmp_path / "run" / "checkpoints" / "round_000001.npz").exists():
-            send()
+        send()
         return real(*given)
 
-    monkeypatch.setattr(method, when, interrupted)
+    monkeypatch.setattr(where, when, interrupted)
     with pytest.raises(interrupts.Interrupted, match=rf"stopped {place}.* \(in Python resume=True\) goes on"):
         tffcl.train(method, clients, rounds=1, clients_per_round=2, out=tmp_path / "run", show_progress=False)
     monkeypatch.undo()

@@ -64,8 +64,8 @@ def watch(event, arguments):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 sys.addaudithook(watch)
-from tffcl.clients import kept
-kept.MEMORY_BYTES = 0
+from tffcl.clients import client_state
+client_state.MEMORY_BYTES = 0
 from tffcl.lab.cli.main import main
 code = main(command)
 print("touched", touched)

@@ -15,8 +15,8 @@ from tffcl.algorithms.solo import build_solo
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.errors import UserError
 from tffcl.runs import resource_checks
-from tffcl.runs.loop import Protocol
 from tffcl.runs.population_changes import Stages
+from tffcl.runs.run import Protocol
 from tffcl.runtime import memory
 
 TRAINING = LocalTraining()

@@ -159,7 +159,7 @@ def test_a_round_is_one_release_whatever_the_number_of_clusters(model, populatio
     """Of Poisson cohorts and of those of a fixed size, by the files that a run writes."""
     rate, method = 3 / len(population), private(model, clusters)
     result = tffcl.train(
-        method, population, rounds=2, clients_per_round=3, out=tmp_path / "run", sample="poisson", privacy=SETTINGS,
+        method, population, rounds=2, clients_per_round=3, out=tmp_path / "run", sampling="poisson", privacy=SETTINGS,
         show_progress=False,
     )  # fmt: skip
     event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(1.0))
@@ -304,7 +304,7 @@ def test_a_raised_budget_is_the_same_run_and_another_delta_is_not(tmp_path):
 def test_a_private_round_that_draws_nobody_is_as_any_other(model, population, tmp_path):
     """One of five clients on average: a third of the rounds has none. Models move by noise, or who watches would know."""
     result = tffcl.train(
-        private(model, 1, min_cluster_size=0.01), population, rounds=6, clients_per_round=1, out=tmp_path / "run", sample="poisson", privacy=SETTINGS,
+        private(model, 1, min_cluster_size=0.01), population, rounds=6, clients_per_round=1, out=tmp_path / "run", sampling="poisson", privacy=SETTINGS,
         seed=1, show_progress=False,
     )  # fmt: skip
     ids = population.client_ids
@@ -329,7 +329,7 @@ def test_an_open_round_that_draws_nobody_moves_nothing_and_costs_nothing(model, 
     method = build_composed(model, TRAINING, ComposedParameters(signature=signature, num_clusters=1), noise_seed=1)
     seed = next(seed for seed in range(50) if not len(sampling.sample_cohort(population.client_ids, 1, seed, 1, "poisson")))
     result = tffcl.train(
-        method, population, rounds=1, clients_per_round=1, out=tmp_path / "run", sample="poisson", privacy=SETTINGS, seed=seed,
+        method, population, rounds=1, clients_per_round=1, out=tmp_path / "run", sampling="poisson", privacy=SETTINGS, seed=seed,
         show_progress=False,
     )  # fmt: skip
     assert result.summary["privacy"]["releases"] == 1
@@ -384,7 +384,7 @@ def test_what_newcomers_tell_in_a_round_of_nobody_is_in_its_checkpoint(model, po
         noisy = tffcl.aggregation("dp", noise_multiplier=4.0, seed=1)
         return tffcl.train(
             build_clove(model, TRAINING, CLoVEParameters(num_clusters=2), aggregation=noisy), known, later={2: population}, rounds=3,
-            clients_per_round=1, seed=seed, sample="poisson", privacy=SETTINGS, out=tmp_path / out, show_progress=False, **more,
+            clients_per_round=1, seed=seed, sampling="poisson", privacy=SETTINGS, out=tmp_path / out, show_progress=False, **more,
         )  # fmt: skip
 
     run("run", until=2)
@@ -452,7 +452,7 @@ def test_what_a_method_reads_itself_is_no_private_release(tff_worker, model, pop
     noisy = tffcl.aggregation("dp", noise_multiplier=1.0, clip=1.0, min_cluster_size=1)
     method = Histograms(build_clustered_training(model, TRAINING, aggregation=noisy), 2, seed=0)
     plain = build_fedavg(model, TRAINING, aggregation=noisy)
-    options = {"rounds": 2, "clients_per_round": 3, "sample": "poisson", "show_progress": False}
+    options = {"rounds": 2, "clients_per_round": 3, "sampling": "poisson", "show_progress": False}
     told = tffcl.train(method, population, out=tmp_path / "read", **options).summary["privacy"]
     assert told["epsilon"] is None and told["open_releases"] == 1 and told["noised_epsilon"] > 0
     (note, *_) = privacy_notes(told)

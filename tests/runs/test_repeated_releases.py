@@ -68,11 +68,11 @@ def go(averaging, population, tmp_path):
                 raise Killed
             return ran(composed, cohort, *rest)
 
-        with mock.patch("tffcl.rounds.simulation._run_whole", killed):
-            if kill is None:
-                return tffcl.train(method, population, **how, **more)
-            with pytest.raises(Killed):
-                tffcl.train(method, population, **how, **more)
+        if kill is None:
+            return tffcl.train(method, population, **how, **more)
+        killing = mock.patch("tffcl.rounds.simulation._run_whole", killed), mock.patch("tffcl.runs.loop.SaveCheckpoints.end")
+        with killing[0], killing[1], pytest.raises(Killed):
+            tffcl.train(method, population, **how, **more)
 
     return run
 

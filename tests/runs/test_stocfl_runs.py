@@ -65,17 +65,16 @@ def test_a_resumed_run_ends_as_the_whole_one(finished, tmp_path):
 KILLED = """
 import os, signal, sys
 from tffcl.lab.cli.main import main
-from tffcl.clients import kept
-from tffcl.runs import job as rounds
+from tffcl.clients import client_state
+from tffcl.runs import loop
 
-kept.MEMORY_BYTES = 0
-real = rounds._next_round
-def killed_in_round_4(job, state, number):
-    made = real(job, state, number)
-    if number == 4:
+client_state.MEMORY_BYTES = 0
+real = loop.next_round
+def killed_in_round_4(run):
+    real(run)
+    if run.round_number == 4:
         os.kill(os.getpid(), signal.SIGKILL)
-    return made
-rounds._next_round = killed_in_round_4
+loop.next_round = killed_in_round_4
 main(sys.argv[1:])
 """
 

@@ -418,6 +418,6 @@ def test_a_model_that_is_not_finite_later_is_told_at_the_evaluation(model, popul
         rows = np.asarray(ids) % 2
         return diverged(state.models, rows) if state.rounds == 2 else (state.models, rows)
 
-    with pytest.raises(UserError, match=r"means: model 1 is not finite; .* \(rounds 1 to 2 are saved\)") as raised:
+    with pytest.raises(UserError, match=r"means: model 1 is not finite; .* \(rounds 1 to 1 are saved\)") as raised:
         train(changed(models_for=models_for)(model), population, tmp_path / "run")
     assert "\n" not in str(raised.value)

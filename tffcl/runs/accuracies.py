@@ -7,6 +7,7 @@ import numpy as np
 from tffcl.algorithms.method import Method
 from tffcl.runs import method_checks, summary
 from tffcl.runs.population_changes import Stage
+from tffcl.runs.run import Totals
 
 NAMES = ("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy")
 PARTICIPATION = ("cluster_accuracy_participants", "local_accuracy_all")
@@ -48,17 +49,17 @@ def names(stage: Stage) -> tuple[str, ...]:
     return (*NAMES, *PARTICIPATION, *(VALIDATION if stage.validator else ()))
 
 
-def row(accuracy: Mapping, progress: Mapping) -> dict:
+def row(accuracy: Mapping, totals: Totals) -> dict:
     """The cells of a round with an evaluation."""
-    local = summary.local_accuracies(progress)
+    local = totals.local_accuracies
     known = np.isfinite(local)
     cells = {
         "cluster_accuracy": summary.spread(accuracy["cluster"])["mean"],
         "local_accuracy": float(local[known].mean()) if known.any() else None,
-        "local_share": summary.share_trained(progress),
+        "local_share": totals.share_trained,
         "global_accuracy": accuracy["global"],
-        "cluster_accuracy_participants": summary.spread(accuracy["cluster"][progress["rounds_trained"] > 0])["mean"],
-        "local_accuracy_all": summary.spread(summary.local_of_all(accuracy, progress))["mean"],
+        "cluster_accuracy_participants": summary.spread(accuracy["cluster"][totals.rounds_trained > 0])["mean"],
+        "local_accuracy_all": summary.spread(summary.local_of_all(accuracy, totals))["mean"],
     }
     if "validation" in accuracy:
         found = accuracy["validation"]

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the method's state and the run's progress, as arrays in one file a round.
+"""Checkpoints of a run: the method's state and what it has counted, as arrays in one file a round.
 
 A file is written whole or not at all. It holds arrays and a description of how they are nested (`state_arrays`), nothing that
 is executed when it is read. What clients keep between rounds has files of its own, see `clients.client_state`; a checkpoint names the
@@ -11,7 +11,6 @@ import hashlib
 import json
 import pathlib
 import re
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -19,12 +18,9 @@ from tffcl.clients.client_state import KeptStore, write_arrays
 from tffcl.errors import OVERWRITE, RESUME, UserError, tell
 from tffcl.regular_files import make_directory, opened, replacing
 from tffcl.runs import state_arrays
+from tffcl.runs.run import Totals
 from tffcl.runs.run_directory import short_path
 
-# What a run keeps beside the method's state: for each client, and totals.
-PROGRESS_KEYS = (
-    "rounds_trained", "local_correct", "local_total", "down_bytes", "up_bytes", "signature_bytes", "seconds", "releases",
-)  # fmt: skip
 _KEPT = "kept versions"  # `int64 [n, 2]`: client and version
 _RUN = "run"  # which run it is of
 _LARGE = "large arrays"  # the name of each, and of its file, in JSON
@@ -61,11 +57,10 @@ class Checkpoints:
         """Returns the newest saved round, or None."""
         return max(self.rounds(), default=None)
 
-    def save(self, round_number: int, state, progress: Mapping):
+    def save(self, round_number: int, state, totals: Totals):
         """Saves everything that a resumed run needs, and removes the oldest checkpoints."""
         make_directory(self._directory)
-        progress = {key: np.asarray(progress[key]) for key in PROGRESS_KEYS}
-        arrays, named = state_arrays.pack({"state": state, "progress": progress})
+        arrays, named = state_arrays.pack({"state": state, "totals": totals})
         described = arrays.pop(state_arrays.STRUCTURE)
         large = {name: self._write_large(array) for name, array in arrays.items() if array.nbytes >= LARGE_BYTES}
         others = {name: array for name, array in arrays.items() if name not in large}
@@ -127,7 +122,7 @@ class Checkpoints:
           state_class: The dataclass of the method's state.
 
         Returns:
-          The method's state and the run's progress.
+          The method's state and what the run had counted.
 
         Raises:
           UserError: If the file is damaged, or of another method or another version.
@@ -140,8 +135,8 @@ class Checkpoints:
                 if self._run and str(saved[_RUN]) != self._run:
                     raise _Foreign(f"{self._path(round_number)} is of another run; move it, or give another directory")
                 self._check_kept(saved[_KEPT].tolist())
-                loaded = state_arrays.unpack(collections.ChainMap(self._read_large(saved), saved), {"state": state_class})
-            return loaded["state"], dict(loaded["progress"])
+                loaded = state_arrays.unpack(collections.ChainMap(self._read_large(saved), saved), {"state": state_class, "totals": Totals})
+            return loaded["state"], loaded["totals"]
         except _Foreign:
             raise
         except Exception as error:  # NumPy's, zipfile's and json's errors for damaged files are of a dozen types
@@ -157,7 +152,7 @@ class Checkpoints:
           last_round: Of the run.
 
         Returns:
-          Its round, the method's state and the run's progress.
+          Its round, the method's state and what the run had counted.
 
         Raises:
           UserError: If none can be read, or one is of another run or of a round after the last; then all stay.

@@ -311,7 +311,7 @@ def privacy_notes(summary: dict | None) -> list[str]:
         ]
     told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
     budget = "" if summary["budget"] is None else f", of a budget of {summary['budget']:g}"
-    return [f"{told}{budget}", *([summary["stopped"]] if "stopped" in summary else [])]
+    return [f"{told}{budget}"]
 
 
 def _neighbours(summary: dict) -> str:

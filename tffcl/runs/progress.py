@@ -1,12 +1,20 @@
 """Progress bars, for a terminal, a log file and a notebook."""
 
+import contextlib
 import sys
 import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tffcl.runs.callbacks import Callback
 
 with warnings.catch_warnings():
     # In a notebook without ipywidgets tqdm says so at length; its bar of text does as well.
     warnings.simplefilter("ignore")
     from tqdm.auto import tqdm
+
+if TYPE_CHECKING:
+    from tffcl.runs.run import Run
 
 
 def progress_bar(total: int, title: str, unit: str, *, show: bool = True) -> tqdm:
@@ -41,34 +49,60 @@ def _in_notebook() -> bool:
     return type(sys.stderr).__module__.startswith("ipykernel")
 
 
-def go_on_from(bar, done: int):
-    """Says that so many units were done before: they are no part of the rate and of the time that is left."""
-    bar.initial = bar.n = bar.last_print_n = done
-    bar.unpause()
-    bar.refresh()
+class Progress(Callback):
+    """The bar of a run, inside a `with` block, and the lines above it.
 
+    Attributes:
+      bar: The bar.
+    """
 
-def say_once(bar, line: str, told: set):
-    """Writes a line above the bar, unless it was told before."""
-    if line not in told and not bar.disable:
-        bar.write(line, file=sys.stderr)
-    told.add(line)
+    def __init__(self, rounds: int, title: str, *, show: bool = True):
+        self._rounds, self._title, self._show = rounds, title, show
+        self._shown, self._said = {}, set()
 
+    def __enter__(self) -> "Progress":
+        self.bar = progress_bar(self._rounds, self._title, "round", show=self._show)
+        return self
 
-def show_clients(bar, done: int, clients: int):
-    """Says how far a long round has come."""
-    if bar.disable:
-        return
-    title = bar.desc.split(" (")[0].removesuffix(": ")
-    bar.set_description(title if done == clients else f"{title} ({done}/{clients} clients)")
+    def __exit__(self, *_):
+        self.bar.close()
 
+    def begin(self, run: "Run"):
+        """Says that rounds were done before: they are no part of the rate and of the time that is left."""
+        self.bar.initial = self.bar.n = self.bar.last_print_n = run.round_number
+        self.bar.unpause()
+        self.bar.refresh()
 
-def show(bar, row: dict, shown: dict):
-    """Moves the bar on; `shown` keeps the last accuracies until the next evaluation."""
-    if row["train_loss"] is not None:
-        shown["loss"] = f"{row['train_loss']:.3f}"
-    for key in ("cluster", "local", "global"):
-        if row[f"{key}_accuracy"] is not None:
-            shown[key] = f"{100 * row[f'{key}_accuracy']:.2f}%"
-    bar.set_postfix(shown, refresh=False)
-    bar.update(1)
+    def after_round(self, run: "Run"):
+        """Moves the bar on; the last accuracies stay until the next evaluation."""
+        if run.metrics["train_loss"] is not None:
+            self._shown["loss"] = f"{run.metrics['train_loss']:.3f}"
+        for key in ("cluster", "local", "global"):
+            if run.metrics[f"{key}_accuracy"] is not None:
+                self._shown[key] = f"{100 * run.metrics[f'{key}_accuracy']:.2f}%"
+        self.bar.set_postfix(self._shown, refresh=False)
+        self.bar.update(1)
+
+    @contextlib.contextmanager
+    def titled(self, more: str) -> Iterator[None]:
+        """Says more before the bar while its block runs."""
+        self.bar.set_description(f"{self._title}{more}")
+        yield
+        self.bar.set_description(self._title)
+
+    def say(self, line: str):
+        """Writes a line above the bar, or where it would be."""
+        self.bar.write(line, file=sys.stderr)
+
+    def say_once(self, line: str):
+        """Writes a line above the bar, unless there is none or the line stands there."""
+        if line not in self._said and not self.bar.disable:
+            self.say(line)
+        self._said.add(line)
+
+    def show_clients(self, done: int, clients: int):
+        """Says how far a long round has come."""
+        if self.bar.disable:
+            return
+        title = self.bar.desc.split(" (")[0].removesuffix(": ")
+        self.bar.set_description(title if done == clients else f"{title} ({done}/{clients} clients)")

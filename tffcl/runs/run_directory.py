@@ -240,7 +240,7 @@ class RunDirectory(os.PathLike):
         if not path.is_file():
             return False
         if path.parent == self.path:
-            return name in (*_FILES, MARKER, *listed) or re.fullmatch(r"rounds\.csv_temp\d+", name) is not None
+            return name in (*_FILES, MARKER, *listed)
         return f"{path.parent.name}/{name}" in listed or re.fullmatch(_DIRECTORIES[path.parent.name], name) is not None
 
     def check_same(self, settings: Mapping, *, longer: bool = False):
@@ -292,7 +292,7 @@ class RunDirectory(os.PathLike):
         marker = {"tffcl run": uuid.uuid4().hex, "begun": begun, "data": dict(data), "files": [], **before}
         self._write_marker(marker)
         for path in self._inside():
-            if (path.suffix == ".partial" or "_temp" in path.name) and self._is_ours(path, marker["files"]):
+            if path.suffix == ".partial" and self._is_ours(path, marker["files"]):
                 path.unlink()  # of a process that was killed while it wrote
         packages = ("tffcl", "tensorflow-federated", "tensorflow", "numpy", "scipy", "scikit-learn")
         versions = {name: importlib.metadata.version(name) for name in packages}

@@ -9,6 +9,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from tffcl.algorithms.method import Views, nowhere_note
 from tffcl.clients.population import Population
 from tffcl.rounds.traffic import RoundMetrics
+from tffcl.runs.run import Totals
 
 
 def spread(values: np.ndarray) -> dict[str, float | None]:
@@ -43,43 +44,30 @@ def pooled(values: np.ndarray, counts: np.ndarray) -> float | None:
     return float(np.average(values[known], weights=counts[known])) if known.any() else None
 
 
-def local_accuracies(progress: dict) -> np.ndarray:
-    """Accuracy of each client's own model after its last local training, `float64 [N]`.
-
-    NaN for clients that never trained, that have not trained since their data changed, or that have no test examples.
-    """
-    total = progress["local_total"]
-    return np.divide(progress["local_correct"], total, out=np.full(len(total), np.nan), where=total > 0)
+def local_of_all(accuracy: Mapping, totals: Totals) -> np.ndarray:
+    """The accuracies of the clients' own models, `float64 [N]`, with the untrained model for a client that never trained, as the
+    authors of PACFL and FLIS count."""
+    local = totals.local_accuracies
+    return np.where((totals.rounds_trained > 0) | np.isfinite(local), local, accuracy["untrained"])
 
 
-def share_trained(progress: Mapping) -> float:
-    """The share of the clients that have trained in some round, whatever is known of their accuracy."""
-    return float((progress["rounds_trained"] > 0).mean())
-
-
-def local_of_all(accuracy: Mapping, progress: dict) -> np.ndarray:
-    """The same, `float64 [N]`, where who never trained counts with the untrained model, as the authors of PACFL and FLIS count."""
-    local = local_accuracies(progress)
-    return np.where((progress["rounds_trained"] > 0) | np.isfinite(local), local, accuracy["untrained"])
-
-
-def participation(accuracy: Mapping, progress: dict, counts: np.ndarray) -> dict:
+def participation(accuracy: Mapping, totals: Totals, counts: np.ndarray) -> dict:
     """The cluster accuracy of those that took part in a round, of the others, and by how much these are behind.
 
     Args:
       accuracy: `cluster float [N]`.
-      progress: The run's totals.
+      totals: What the run has counted.
       counts: `int [N]`, test examples.
 
     Returns:
       Statistics of the former as `spread` and `pooled`, with their `share` of all clients, the `others` mean and the `gap`
       between the means.
     """
-    took_part = progress["rounds_trained"] > 0
+    took_part = totals.rounds_trained > 0
     found, others = spread(accuracy["cluster"][took_part]), spread(accuracy["cluster"][~took_part])["mean"]
     gap = None if found["mean"] is None or others is None else found["mean"] - others
     together = pooled(accuracy["cluster"][took_part], counts[took_part])
-    return {**found, "pooled": together, "share": share_trained(progress), "others": others, "gap": gap}
+    return {**found, "pooled": together, "share": totals.share_trained, "others": others, "gap": gap}
 
 
 def rand_index(true_groups, assignment) -> float | None:
@@ -123,7 +111,7 @@ def cluster_numbers(population: Population, views: Views) -> dict:
 
 
 def summarize(
-    about: Mapping, population: Population, views: Views, accuracy: dict, progress: dict, told: Sequence[str]
+    about: Mapping, population: Population, views: Views, accuracy: dict, totals: Totals, told: Sequence[str]
 ) -> dict:
     """Makes the contents of summary.json.
 
@@ -132,25 +120,25 @@ def summarize(
       population: The clients after the last round.
       views: Of the method's last state.
       accuracy: `cluster float [N]`, `global float | None` of the last evaluation.
-      progress: The run's totals, see `checkpoints.PROGRESS_KEYS`.
+      totals: What the run has counted.
       told: Notes on what happened in the run.
     """
-    local = local_accuracies(progress)
+    local = totals.local_accuracies
     whole = dict.fromkeys(("std", "variance", "worst_decile"))
     _, sizes = np.unique(views.clusters[views.known_or_all], return_counts=True)
     unknown = {} if views.known is None else {"unknown": int(np.sum(~views.known_or_all))}
-    clustering, training, evaluation = (float(value) for value in progress["seconds"])
+    clustering, training, evaluation = (float(value) for value in totals.seconds)
     numbers, counts = cluster_numbers(population, views), population.test_sizes
     cluster = {**spread(accuracy["cluster"]), "pooled": pooled(accuracy["cluster"], counts)}
     return {
         **about,
         "notes": [*([population.note] if population.note else []), *_notes(population, views), *told],
         "accuracy": {
-            "cluster": {**cluster, "participants": participation(accuracy, progress, counts)},
+            "cluster": {**cluster, "participants": participation(accuracy, totals, counts)},
             "local": {
                 **spread(local),
-                "share": share_trained(progress),
-                "all": spread(local_of_all(accuracy, progress)),
+                "share": totals.share_trained,
+                "all": spread(local_of_all(accuracy, totals)),
             },
             "global": {"mean": accuracy["global"], **whole},
         },
@@ -162,7 +150,7 @@ def summarize(
             **numbers,
             **_information(population, views),
         },
-        "traffic": {key: int(progress[key]) for key in ("down_bytes", "up_bytes", "signature_bytes")},
+        "traffic": {key: int(getattr(totals, key)) for key in ("down_bytes", "up_bytes", "signature_bytes")},
         "seconds": {
             "total": clustering + training + evaluation,
             "clustering": clustering,
@@ -187,7 +175,7 @@ def _validation(accuracy: Mapping) -> dict:
     return {"cluster": spread(accuracy["cluster"]), "global": {"mean": accuracy["global"]}}
 
 
-def client_table(population: Population, views: Views, accuracy: dict, progress: dict) -> dict[str, np.ndarray]:
+def client_table(population: Population, views: Views, accuracy: dict, totals: Totals) -> dict[str, np.ndarray]:
     """The columns of clients.csv, arrays by name: who a client is, its cluster, its data, its accuracies."""
     labels = population.label_counts
     columns = {
@@ -196,9 +184,9 @@ def client_table(population: Population, views: Views, accuracy: dict, progress:
         "cluster": np.asarray(views.clusters),
         "examples": population.sizes,
         "test_examples": population.test_sizes,
-        "rounds_trained": progress["rounds_trained"],
+        "rounds_trained": totals.rounds_trained,
         "cluster_accuracy": accuracy["cluster"],
-        "local_accuracy": local_accuracies(progress),
+        "local_accuracy": totals.local_accuracies,
     }
     if labels is not None:
         columns |= {f"label_{label}": labels[:, label] for label in range(labels.shape[1])}

@@ -2,31 +2,32 @@
 
 import contextlib
 import dataclasses
-import functools
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from tffcl import runtime
-from tffcl.clients import sampling
+from tffcl.algorithms.method import Method
 from tffcl.clients.client_state import KeptStore
 from tffcl.clients.example_types import check_examples, fitted
 from tffcl.clients.population import Population
+from tffcl.clients.sampling import sample_cohort
 from tffcl.clients.simulation_context import current, simulating
 from tffcl.errors import UserError, tell
 from tffcl.models.from_keras import check_start
 from tffcl.runs import fingerprint, method_checks, resource_checks
+from tffcl.runs.callbacks import Callback, UsersCallback
 from tffcl.runs.checkpoints import Checkpoints, unwritten
 from tffcl.runs.evaluator import check_tokens
-from tffcl.runs.history import ClusterHistory
-from tffcl.runs.interrupts import Interrupts, stopped, watch_for_interrupts
+from tffcl.runs.interrupts import stopped, watch_for_interrupts
 from tffcl.runs.lock import locked
-from tffcl.runs.loop import Job, Protocol, first_state, no_progress, run_rounds
+from tffcl.runs.loop import SaveCheckpoints, restore_or_initialize, run_rounds
 from tffcl.runs.population_changes import Stages
 from tffcl.runs.privacy import Ledger, PrivacySettings, warn_of_delta
-from tffcl.runs.progress import go_on_from, progress_bar, say_once, show_clients
+from tffcl.runs.progress import Progress
 from tffcl.runs.result import Result
-from tffcl.runs.round_metrics import Metrics
+from tffcl.runs.round_files import ClusterHistory, RoundsTable, TensorBoard
+from tffcl.runs.run import Protocol, Run
 from tffcl.runs.run_directory import BUILT_FROM, CHECKPOINTS, KEPT, LEDGER, RunDirectory
 from tffcl.runs.write_results import finish
 from tffcl.runtime import RemoteWorkers, remote_workers
@@ -35,28 +36,28 @@ from tffcl.validation import Count, check_kind, check_value
 
 
 def train(
-    method,
+    method: Method,
     population: Population,
     *,
     rounds: int,
     clients_per_round: int,
     seed: int = 0,
-    out: str | pathlib.Path = "runs/train",
+    sampling: str = "fixed",
     evaluate_every: int = 10,
+    place_unseen: bool = False,
     checkpoint_every: int = 10,
     keep_checkpoints: int = 2,
+    privacy: PrivacySettings = PrivacySettings(),
     later: Mapping[int, Population] | None = None,
-    settings: Mapping | None = None,
+    callbacks: Sequence[Callback] = (),
+    out: str | pathlib.Path = "runs/train",
     resume: bool = False,
     overwrite: bool = False,
-    show_progress: bool = True,
+    until: int | None = None,
     workers: RemoteWorkers | None = None,
     memory: str | int | None = None,
-    sample: str = "fixed",
-    privacy: PrivacySettings = PrivacySettings(),
-    place_unseen: bool = False,
-    until: int | None = None,
-    data: Mapping[str, str] | None = None,
+    show_progress: bool = True,
+    settings: Mapping | None = None,
 ) -> Result | None:
     """Trains a method on clients and writes the files of a run but for report and figures.
 
@@ -67,27 +68,26 @@ def train(
       rounds: Communication rounds.
       clients_per_round: Cohort size, sampled uniformly without replacement.
       seed: Decides sampling and shuffling.
-      out: Directory of the run's files.
+      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in a round
+        that nobody is drawn for nothing moves, but where rounds are private: then there is noise as always.
       evaluate_every: Rounds between evaluations; the last round always has one.
+      place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
       checkpoint_every: Rounds between checkpoints; the last round always has one.
       keep_checkpoints: How many of the newest checkpoints are kept.
+      privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
       later: Round to the population from then on, where newcomers join or data change in the middle, see `population_changes.Stages`.
-      settings: What was set, nested tables for config.toml; `task` and `algorithm` name the run in tables. A run is resumed
-        with the same settings only. Default: what is given here, and what a builder of `tffcl.algorithms` was given.
+      callbacks: Are called after each round and may end the run, see `tffcl.Callback`; `tffcl.EarlyStopping` is one.
+      out: Directory of the run's files.
       resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run that was asked for fewer rounds,
         finished or not, goes on to `rounds`.
       overwrite: Delete the run that is in `out`.
-      show_progress: A progress bar with an ETA on standard error.
+      until: Stop after this round with a checkpoint, to go on later with `resume`.
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
       memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A larger
         cohort computes in blocks: the same numbers up to the order of sums.
-      sample: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in a round
-        that nobody is drawn for nothing moves, but where rounds are private: then there is noise as always.
-      privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
-      place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
-      until: Stop after this round with a checkpoint, to go on later with `resume`.
-      data: The fingerprint of the data, see `runs.fingerprint`; a run is resumed with the same data only. Default: the
-        populations.
+      show_progress: A progress bar with an ETA on standard error.
+      settings: What was set, nested tables for config.toml; `task` and `algorithm` name the run in tables. A run is resumed
+        with the same settings only. Default: what is given here, and what a builder of `tffcl.algorithms` was given.
 
     Returns:
       What the run gave; None if it has stopped by `until` before its end.
@@ -96,42 +96,83 @@ def train(
       UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
       Interrupted: After Ctrl-C, SIGTERM or SIGHUP.
     """
+    protocol = Protocol(
+        rounds, clients_per_round, seed, sampling, evaluate_every, place_unseen, checkpoint_every, keep_checkpoints, privacy
+    )
+    return train_by(
+        protocol, method, population, later=later, callbacks=callbacks, out=out, resume=resume, overwrite=overwrite, until=until,
+        workers=workers, memory=memory, show_progress=show_progress, settings=settings,
+    )  # fmt: skip
+
+
+def train_by(
+    protocol: Protocol,
+    method: Method,
+    population: Population,
+    *,
+    later: Mapping[int, Population] | None = None,
+    callbacks: Sequence[Callback] = (),
+    out: str | pathlib.Path,
+    resume: bool = False,
+    overwrite: bool = False,
+    until: int | None = None,
+    workers: RemoteWorkers | None = None,
+    memory: str | int | None = None,
+    show_progress: bool = True,
+    settings: Mapping | None = None,
+    data: Mapping[str, str] | None = None,
+) -> Result | None:
+    """Does what `train` does, with its settings in one object.
+
+    Args, Returns and Raises: As of `train`, and
+
+    Args:
+      protocol: What decides the run beside method and clients.
+      data: The fingerprint of the data, see `runs.fingerprint`; a run is resumed with the same data only. Default: the
+        populations.
+    """
     runtime.check_process()
     method_checks.check_method(method)
-    _check_given(population, later, settings, out)
-    most = current().memory_bytes if memory is None else parse_bytes(memory)
-    protocol = Protocol(rounds, clients_per_round, seed, evaluate_every, checkpoint_every, keep_checkpoints, sample)
-    settings, out = settings or _default_settings(method, protocol, place_unseen), pathlib.Path(out)
+    _check_given(population, later, callbacks, settings, out)
+    memory = current().memory_bytes if memory is None else parse_bytes(memory)
+    directory = RunDirectory(out)
+    settings = settings or _default_settings(method, protocol)
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before anything is written
-    RunDirectory(out).check_claim(settings, resume=resume, overwrite=overwrite, longer=True)
-    job = _prepared(method, protocol, population, later, settings, place_unseen, privacy)
-    taking_part = resource_checks.who_takes_part(job.stages, protocol)
-    resource_checks.check_before(method, len(job.stages.populations[-1]), len(taking_part), out, most)
+    directory.check_claim(settings, resume=resume, overwrite=overwrite, longer=True)
+    progress = Progress(protocol.rounds, f"{settings['algorithm']} seed {protocol.seed}", show=show_progress)
+    run = _prepared(method, protocol, population, later, callbacks, directory, until, progress)
+    taking_part = resource_checks.who_takes_part(run.stages, protocol)
+    resource_checks.check_before(method, len(run.stages.populations[-1]), len(taking_part), directory.path, memory)
     if not workers:
         runtime.use_local_worker()
     data = fingerprint.of_populations({0: population, **(later or {})}) if data is None else data
-    checkpoints = Checkpoints(out / CHECKPOINTS, keep_checkpoints)
+    checkpoints = Checkpoints(directory / CHECKPOINTS, protocol.keep_checkpoints)
     try:
         # All that a user may have got wrong is known by now.
-        with locked(out):
-            run = _claimed(job, out, settings, data, checkpoints, resume=resume, overwrite=overwrite)
-            with _under_way(job, out, most, show=show_progress) as (bar, store):
-                checkpoints = Checkpoints(out / CHECKPOINTS, keep_checkpoints, store, run)
-                state, accuracy, done = _trained(job, out, checkpoints, taking_part, bar, resume=resume, until=until)
-                about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": done}
-                return None if accuracy is None else finish(job, out, about, state, accuracy)
+        with locked(directory.path):
+            name = _claimed(run, settings, data, checkpoints, resume=resume, overwrite=overwrite)
+            with _under_way(run, memory) as store:
+                checkpoints = Checkpoints(directory / CHECKPOINTS, protocol.keep_checkpoints, store, name)
+                restore_or_initialize(run, checkpoints, resume)
+                resource_checks.check_state(method, run.state, taking_part)
+                files = [RoundsTable(), TensorBoard(), ClusterHistory(), run.progress]
+                run_rounds(run, [*files, *map(UsersCallback, callbacks), SaveCheckpoints(checkpoints)])
+                return finish(run, settings) if run.is_over else None
     except KeyboardInterrupt:  # not in a round
         raise stopped(checkpoints.latest() or 0) from None
     except (ConnectionError, TimeoutError):  # of workers, not of files
         raise
     except OSError as error:
-        raise unwritten(error, out, checkpoints) from None
+        raise unwritten(error, directory.path, checkpoints) from None
 
 
-def _check_given(population, later, settings, out):
+def _check_given(population, later, callbacks, settings, out):
     """Raises UserError if an argument is of another kind than it can be."""
     check_kind("later", later or {}, Mapping, "a mapping of rounds to populations")
+    check_kind("callbacks", callbacks, (list, tuple), "a list of callbacks")
+    for each in callbacks:
+        check_kind("one of callbacks", each, Callback, "an object of a class that derives from tffcl.Callback")
     check_kind("settings", settings or {}, Mapping, 'nested tables, {"task": ..., "algorithm": ...}')
     check_kind("out", out, (str, os.PathLike), "the name of a directory")
     if settings and not {"task", "algorithm"} <= settings.keys():
@@ -142,8 +183,10 @@ def _check_given(population, later, settings, out):
         check_kind(place, each, Population, "a tffcl.Population, as Population.from_arrays makes one")
 
 
-def _prepared(method, protocol: Protocol, population: Population, later, settings: Mapping, place_unseen: bool, privacy) -> Job:
-    """The job of a run whose clients fit the model and the cohort; nothing has been computed."""
+def _prepared(
+    method: Method, protocol: Protocol, population: Population, later, callbacks, directory: RunDirectory, until, progress: Progress
+) -> Run:
+    """A run whose clients fit the model and the cohort; nothing has been computed."""
     spec = method.model.example_spec
     population, later = fitted(population, spec), {start: fitted(each, spec) for start, each in (later or {}).items()}
     for each in (population, *later.values()):
@@ -152,64 +195,54 @@ def _prepared(method, protocol: Protocol, population: Population, later, setting
     stages = Stages(method.model, population, later)
     if stages.starts[-1] > protocol.rounds:
         raise UserError(f"later is from round {stages.starts[-1]} on, and the run has {protocol.rounds}; until= stops a run before its end")
-    sampling.sample_cohort(
-        population.client_ids, protocol.clients_per_round, protocol.seed, 1
-    )  # too large a cohort is told now
+    sample_cohort(population.client_ids, protocol.clients_per_round, protocol.seed, 1)  # too large a cohort is told now
     clients = len(stages.populations[-1])
-    ledger = Ledger(privacy, clients)
-    if privacy.epsilon or privacy.delta:
+    ledger = Ledger(protocol.privacy, clients)
+    if protocol.privacy.epsilon or protocol.privacy.delta:
         warn_of_delta(ledger, clients)
-    title = f"{settings['algorithm']} seed {protocol.seed}"
-    return Job(method, protocol, stages, stages.at(0), no_progress(len(population)), Interrupts(), title, place_unseen, ledger)
+    tests_each_round = ledger.budget is not None or any(each.stops_between_evaluations for each in callbacks)
+    last = min(protocol.rounds, until or protocol.rounds)
+    return Run(method, protocol, directory, stages, stages.at(0), ledger, last, progress, tests_each_round)
 
 
-def _claimed(
-    job: Job, out: pathlib.Path, settings: Mapping, data: Mapping, checkpoints: Checkpoints, *, resume: bool, overwrite: bool
-) -> str:
+def _claimed(run: Run, settings: Mapping, data: Mapping, checkpoints: Checkpoints, *, resume: bool, overwrite: bool) -> str:
     """Takes the directory, whose lock is held, for a run that begins or goes on; returns the run's name."""
-    directory = RunDirectory(out)
+    directory, ledger = run.directory, run.ledger
     directory.check_claim(settings, resume=resume, overwrite=overwrite, locked=True, longer=True)
     marker = directory.marker() or {}
     anew = not resume or checkpoints.latest() is None
     if anew:
-        check_start(job.method.model)
+        check_start(run.method.model)
     else:
-        fingerprint.check_same_data(out, marker.get("data"), data)
-    job.ledger.file = directory / LEDGER
+        fingerprint.check_same_data(directory.path, marker.get("data"), data)
+    ledger.file = directory / LEDGER
     if resume:
-        job.ledger.read_file(marker.get("tffcl run", ""))
-    elif job.ledger.file.exists():
-        tell(f"{out} held a private run; what it has released adds to what this one does, which counts its own")
-    job.ledger.run = directory.claim(settings, data, anew=anew, resume=resume)
-    return job.ledger.run
+        ledger.read_file(marker.get("tffcl run", ""))
+    elif ledger.file.exists():
+        tell(f"{directory} held a private run; what it has released adds to what this one does, which counts its own")
+    ledger.run = directory.claim(settings, data, anew=anew, resume=resume)
+    return ledger.run
 
 
 @contextlib.contextmanager
-def _under_way(job: Job, out: pathlib.Path, most: int, *, show: bool):
-    """All that is open while a run computes; yields its progress bar and the files of client states."""
-    told, bar = set(), progress_bar(job.protocol.rounds, job.title, "round", show=show)
+def _under_way(run: Run, memory: int) -> Iterator[KeptStore]:
+    """All that is open while a run computes; yields the files of client states."""
+    progress = run.progress
     simulation = simulating(
-        memory=most,
-        client_states=KeptStore(out / KEPT),
-        ledger=job.ledger,
-        on_plan=lambda line: say_once(bar, line, told),
-        on_progress=functools.partial(show_clients, bar),
+        memory=memory,
+        client_states=KeptStore(run.directory / KEPT),
+        ledger=run.ledger,
+        on_plan=progress.say_once,
+        on_progress=progress.show_clients,
     )
-    with watch_for_interrupts() as job.interrupts, bar, simulation as context:
-        yield bar, context.client_states
+    with watch_for_interrupts() as run.interrupts, progress, simulation as context:
+        yield context.client_states
 
 
-def _trained(job: Job, out: pathlib.Path, checkpoints: Checkpoints, taking_part, bar, *, resume: bool, until: int | None):
-    """Runs what is left of the rounds; returns as `loop.run_rounds`."""
-    round_number, state = first_state(job, checkpoints, resume, bar)
-    resource_checks.check_state(job.method, state, taking_part)
-    go_on_from(bar, round_number)
-    written = Metrics(out, round_number), ClusterHistory(out, round_number + 1)
-    last = min(job.protocol.rounds, until or job.protocol.rounds)
-    return run_rounds(job, state, round_number, last, checkpoints, *written, bar)
-
-
-def _default_settings(method, protocol: Protocol, place_unseen: bool) -> dict:
-    values = dataclasses.asdict(protocol) | ({"place_unseen": True} if place_unseen else {})
+def _default_settings(method: Method, protocol: Protocol) -> dict:
+    values = dataclasses.asdict(protocol)
+    del values["privacy"]
+    if not protocol.place_unseen:
+        del values["place_unseen"]
     named = {"task": "train", "algorithm": method.name, "seed": values.pop("seed"), "train": values}
     return {**named, BUILT_FROM: fingerprint.of_method(method)}

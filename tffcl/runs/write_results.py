@@ -19,53 +19,52 @@ from tffcl.regular_files import replacing, write_text
 from tffcl.runs import population_changes, resource_checks, summary
 from tffcl.runs.privacy import privacy_notes
 from tffcl.runs.result import Result, Trained
-from tffcl.runs.run_directory import CLIENTS, CLUSTERING, REPRESENTATIONS, SAMPLES, SPLITS, RunDirectory
+from tffcl.runs.run import Run
+from tffcl.runs.run_directory import CLIENTS, CLUSTERING, REPRESENTATIONS, SAMPLES, SPLITS
 
 _MOST_MAPPED = 2000  # clients on the map of representations
 _MOST_CLUSTERS, _MOST_MEMBERS, _IMAGES = 24, 5, 10  # of samples: clusters, clients of each and images of these
 _SIDES = range(4, 129)  # of images
 
 
-def finish(job, out: pathlib.Path, about: dict, state, accuracy: dict) -> Result:
+def finish(run: Run, settings: Mapping) -> Result:
     """Writes the files that say what a run gave.
 
     Args:
-      job: The run, see `loop.Job`.
-      out: Its directory.
-      about: `task`, `algorithm`, `seed` and `rounds`, what was run.
-      state: Of the method after the last round.
-      accuracy: Of the last evaluation, see `accuracies.measure`.
+      run: The run after its last round, which has been evaluated.
+      settings: Have `task` and `algorithm`, what was run.
     """
-    population, views = job.stage.population, job.method.views(state)
+    population, views, out, seed = run.population, run.views, run.directory.path, run.protocol.seed
     if views.metric is not None:
         write_clustering(out, views, population)
     if views.representations is not None:
-        write_representations(out, views, population, sampling.stream(about["seed"], "map"))
+        write_representations(out, views, population, sampling.stream(seed, "map"))
     if views.splits is not None:
         write_splits(out, views)
     write_samples(out, population, np.asarray(views.clusters))
-    columns = summary.client_table(population, views, accuracy, job.progress)
+    columns = summary.client_table(population, views, run.evaluation, run.totals)
     write_clients(out, columns)
-    told = population_changes.notes(job.stages, about["rounds"], views)
-    cost = job.ledger.summary(job.stopped)
-    told += [*_notes_of_waiting(job, about["rounds"]), *privacy_notes(cost), *job.ledger.notes]
-    contents = summary.summarize(about, population, views, accuracy, job.progress, told)
+    about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": run.round_number}
+    about |= {"stopped": run.stopped} if run.stopped else {}
+    cost = run.ledger.summary(run.stopped)
+    notes = [*population_changes.notes(run.stages, run.round_number, views), *_notes_of_waiting(run), *privacy_notes(cost)]
+    notes += [*([run.stopped] if run.stopped else []), *run.ledger.notes]
+    contents = summary.summarize(about, population, views, run.evaluation, run.totals, notes)
     if cost is not None:
         contents["privacy"] = cost
-    directory = RunDirectory(out)
-    directory.write_summary(contents)
-    rounds = directory.rounds()
-    trained = Trained(job.method, state, population, about["rounds"])
+    run.directory.write_summary(contents)
+    rounds = run.directory.rounds()
+    trained = Trained(run.method, run.state, population, run.round_number)
     return Result(contents, trained, out, {name: rounds.floats(name) for name in rounds.names}, columns)
 
 
-def _notes_of_waiting(job, rounds: int) -> list[str]:
+def _notes_of_waiting(run: Run) -> list[str]:
     """Says how many clients were drawn, and never asked to train, as where `FactoryTraits.members_needed` are never there."""
-    population, trained = job.stage.population, job.progress["rounds_trained"] > 0
+    trained = run.totals.rounds_trained > 0
     if trained.all():
         return []
-    drawn = resource_checks.who_takes_part(job.stages, dataclasses.replace(job.protocol, rounds=rounds))
-    never = int(np.sum(~trained[population.index(drawn)]))
+    drawn = resource_checks.who_takes_part(run.stages, dataclasses.replace(run.protocol, rounds=run.round_number))
+    never = int(np.sum(~trained[run.population.index(drawn)]))
     if not never:
         return []
     whose = "" if trained.any() else "; no client has trained"

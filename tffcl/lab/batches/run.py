@@ -1,6 +1,7 @@
 """One run of a task: `runs.train` on what a task file builds."""
 
 import pathlib
+from collections.abc import Sequence
 
 from tffcl.aggregators.upload_attacks import OF_DATA
 from tffcl.errors import UserError
@@ -9,9 +10,11 @@ from tffcl.lab.tasks import build
 from tffcl.lab.tasks.attack_settings import note_of, told_of, with_imitators, with_wrong_labels
 from tffcl.lab.tasks.populations import build_populations
 from tffcl.lab.tasks.resolve import RunConfig, check_config
+from tffcl.runs.callbacks import Callback
 from tffcl.runs.result import Result
+from tffcl.runs.run import Protocol
 from tffcl.runs.run_directory import RunDirectory
-from tffcl.runs.train import train
+from tffcl.runs.train import train_by
 from tffcl.runtime import RemoteWorkers, remote_workers
 
 # What else a directory may be, by a file in it; a run would put its own report in the place of theirs.
@@ -31,6 +34,7 @@ def run(
     show_progress: bool = True,
     workers: RemoteWorkers | None = None,
     until: int | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result | None:
     """Runs one method on one task and writes the files of a run (see `tffcl/docs/experiments.md`) but for report and figures.
 
@@ -44,13 +48,14 @@ def run(
       show_progress: A progress bar with an ETA on standard error.
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
       until: Stop after this round with a checkpoint, to go on later with `resume`; then there is no result yet.
+      callbacks: Are called after each round and may end the run, see `tffcl.Callback`.
 
     Raises:
       UserError: For anything that the user can mend. What was computed up to then is in the checkpoint.
       Interrupted: After Ctrl-C, SIGTERM or SIGHUP.
     """
     check_config("config", config)
-    settings, protocol = config.as_dict(), config.train
+    settings = config.as_dict()
     if workers:
         remote_workers.use_workers(workers)  # one that is not there is found before the data are read
     directory = RunDirectory(out)
@@ -69,26 +74,19 @@ def run(
         population = with_imitators(population, malicious, attack.imitated_group)
         later = {start: with_imitators(each, malicious, attack.imitated_group) for start, each in later.items()}
     method = build.build_method(config, build.build_model(config, federated), federated, data_dir, simulated=True)
-    result = train(
+    result = train_by(
+        _protocol(config, len(population)),
         method,
         population,
-        rounds=protocol.rounds,
-        clients_per_round=protocol.cohort_size(len(population)),
-        seed=config.seed,
-        out=out,
-        evaluate_every=config.evaluation.every,
-        checkpoint_every=config.checkpoint.every,
-        keep_checkpoints=config.checkpoint.keep,
         later=later,
-        settings=settings,
+        callbacks=callbacks,
+        out=out,
         resume=resume,
         overwrite=overwrite,
-        show_progress=show_progress,
-        workers=workers,
-        sample=protocol.sampling,
-        privacy=config.privacy,
-        place_unseen=config.evaluation.place_unseen,
         until=until,
+        workers=workers,
+        show_progress=show_progress,
+        settings=settings,
         data=build.data_fingerprint(federated),
     )
     if result is not None:
@@ -99,3 +97,17 @@ def run(
         result.summary.update(attack=told, notes=[*result.summary["notes"], note_of(told)])
         directory.write_summary(result.summary)
     return result
+
+
+def _protocol(config: RunConfig, clients: int) -> Protocol:
+    return Protocol(
+        rounds=config.train.rounds,
+        clients_per_round=config.train.cohort_size(clients),
+        seed=config.seed,
+        sampling=config.train.sampling,
+        evaluate_every=config.evaluation.every,
+        place_unseen=config.evaluation.place_unseen,
+        checkpoint_every=config.checkpoint.every,
+        keep_checkpoints=config.checkpoint.keep,
+        privacy=config.privacy,
+    )

@@ -2,7 +2,8 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping
+
+import numpy as np
 
 from tffcl import runtime
 from tffcl.clients.client_state import KeptStore
@@ -14,7 +15,7 @@ from tffcl.lab.tasks.populations import drifted, drifting, population_in
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.runs import fingerprint
 from tffcl.runs.checkpoints import ANEW, Checkpoints
-from tffcl.runs.privacy import NOTHING, Ledger
+from tffcl.runs.privacy import Ledger
 from tffcl.runs.result import Trained
 from tffcl.runs.run_directory import CHECKPOINTS, KEPT, LEDGER, RunDirectory
 
@@ -67,8 +68,8 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None, trust_buil
     method = build.build_method(config, build.build_model(config, federated), federated, data_dir)
     runtime.use_local_worker()
     with simulating(client_states=KeptStore(directory / KEPT)):
-        state, progress = _newest(checkpoints, method.state_class)
-    ledger = _ledger(config, federated, out, progress)
+        state, totals = _newest(checkpoints, method.state_class)
+    ledger = _ledger(config, federated, out, totals.releases)
     population = population_in(config, federated, newest)
     state = method.choose(state, population)  # a checkpoint between evaluations holds older choices
     if config.drift.clients and config.drift.round <= newest:
@@ -86,9 +87,9 @@ def _newest(checkpoints: Checkpoints, state_class: type):
         raise UserError(f"{str(error).removesuffix(ANEW)}; {_again(before[-1])}") from None
 
 
-def _ledger(config: RunConfig, federated: FederatedDataset, out: pathlib.Path, progress: Mapping) -> Ledger:
+def _ledger(config: RunConfig, federated: FederatedDataset, out: pathlib.Path, then: np.ndarray) -> Ledger:
     """The ledger of the run at its newest checkpoint; what no seed repeats has happened, whatever became of the rounds."""
-    everyone, then = population_in(config, federated, config.train.rounds), progress.get("releases", NOTHING)
+    everyone = population_in(config, federated, config.train.rounds)
     ledger = Ledger(config.privacy, len(everyone), then)
     ledger.file = out / LEDGER
     ledger.read_file()

@@ -1,0 +1,169 @@
+"""What a run writes after each of its rounds: a row of rounds.csv, TensorBoard's numbers, and the clusters where they changed."""
+
+import asyncio
+import concurrent.futures
+import csv
+import io
+import logging
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tffcl.errors import OVERWRITE, RESUME, UserError, tell
+from tffcl.regular_files import check_replaceable, make_directory, opened, read_bytes, replacing, write_bytes
+from tffcl.runs.callbacks import Callback
+from tffcl.runs.run import Run
+from tffcl.runs.run_directory import HISTORY, ROUNDS, TENSORBOARD
+
+# In a notebook TensorFlow would tell of every model that it writes, in the middle of the progress bar.
+logging.getLogger("tensorflow").addFilter(lambda record: "Assets written to" not in record.getMessage())
+
+
+class RoundsTable(Callback):
+    """Appends a row a round to rounds.csv; a resumed run first drops the rows after its checkpoint."""
+
+    def begin(self, run: Run):
+        """Opens the table; rows that it lacks of the rounds that are done are told on standard error.
+
+        Raises:
+          UserError: If it is damaged.
+          OSError: If it cannot be written.
+        """
+        self._file = run.directory / ROUNDS
+        check_replaceable(self._file)
+        self._names = _keep_rows(self._file, run.round_number)
+
+    def after_round(self, run: Run):
+        """Writes the row; a cell is empty where nothing was measured."""
+        row = {"round": run.round_number, **{key: "" if value is None else value for key, value in sorted(run.metrics.items())}}
+        row = {key: np.asarray(value).item() for key, value in row.items()}  # NumPy's numbers look otherwise
+        if new := [name for name in row if name not in self._names]:
+            _, *before = csv.reader(io.StringIO(read_bytes(self._file).decode(), newline=""))
+            self._names = [*self._names, *new]
+            _write_rows(self._file, self._names, [[*each, *("" for _ in new)] for each in before])
+        with open(self._file, "a", newline="", encoding="utf-8") as file:
+            csv.DictWriter(file, self._names).writerow(row)
+
+
+class TensorBoard(Callback):
+    """Writes the numbers of each round for TensorBoard."""
+
+    def begin(self, run: Run):
+        """Opens the directory; OSError if it cannot be written."""
+        self._place = run.directory / TENSORBOARD
+        make_directory(self._place)
+        try:
+            self._manager = tff.program.TensorBoardReleaseManager(self._place)
+        except tf.errors.OpError as error:
+            raise _as_os_error(error, self._place) from None
+
+    def after_round(self, run: Run):
+        """Writes the numbers that were measured; OSError if they cannot be written."""
+        numbers = {key: value for key, value in run.metrics.items() if value is not None}
+        try:
+            # In a thread of its own: in a notebook an event loop runs in this one.
+            with concurrent.futures.ThreadPoolExecutor(1) as executor:
+                executor.submit(asyncio.run, self._manager.release(numbers, run.round_number)).result()
+        except tf.errors.OpError as error:
+            raise _as_os_error(error, self._place) from None
+
+
+def _as_os_error(error: tf.errors.OpError, place: pathlib.Path) -> OSError:
+    """TensorFlow's errors about files as Python's, with the reason that the operating system gave."""
+    reason = error.message.splitlines()[0].rpartition("; ")[2]
+    return OSError(None, reason, str(place))
+
+
+class ClusterHistory(Callback):
+    """Writes `history/<round>.npy`, `[2, N]`, client IDs and their clusters, when it is not as in the round before."""
+
+    def begin(self, run: Run):
+        """Reads what there is, and drops files of rounds that an interrupted run did not save.
+
+        Raises:
+          UserError: If a file of an earlier round is damaged.
+        """
+        self._directory, self._last = run.directory / HISTORY, None
+        make_directory(self._directory)
+        for path in sorted(each for each in self._directory.glob("*.npy") if re.fullmatch(r"\d{6,}", each.stem)):
+            if int(path.stem) > run.round_number:
+                path.unlink()
+            else:
+                self._last = _read(path)
+
+    def after_round(self, run: Run):
+        """Saves the clusters after a round; of clients with names all is text."""
+        now = np.stack([run.population.shown_ids, run.views.clusters])
+        now = now if now.dtype.kind == "U" else now.astype(np.int32)
+        if self._last is None or not np.array_equal(self._last, now):
+            with replacing(self._directory / f"{run.round_number:06}.npy") as file:
+                np.save(file, now)
+            self._last = now
+
+
+def _read(path: pathlib.Path) -> np.ndarray:
+    try:
+        with opened(path) as file:
+            found = np.load(file, allow_pickle=False)
+    except Exception as error:  # NumPy's, zipfile's and the tokenizer's errors for damaged files are of a dozen types
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path} is damaged: {reason}; {OVERWRITE} starts anew") from None
+    if not isinstance(found, np.ndarray) or found.ndim != 2 or len(found) != 2:
+        raise UserError(f"{path} is damaged: it does not hold clients and their clusters; {OVERWRITE} starts anew")
+    return found
+
+
+def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
+    """Keeps the rows of the rounds that are done, each once; a row that was half written when a process ended is not one.
+
+    Returns:
+      The names of its columns.
+    """
+    if not file.exists():
+        if done:
+            tell(f"{file} was missing; its rounds 1 to {done} are lost")
+        return _write_rows(file, ["round"], [])
+    try:
+        text = read_bytes(file).decode("utf-8")
+        names, *rows = list(csv.reader(io.StringIO(text, newline=""), strict=True)) or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise _damaged(file, str(error)) from None
+    if "round" not in names or len(set(names)) < len(names):
+        raise _damaged(file, "its first line does not name columns, one of them round")
+    place, kept = names.index("round"), {}
+    for row in rows:
+        number = row[place] if len(row) == len(names) else ""
+        if re.fullmatch(r"[0-9]{1,9}", number) and 1 <= int(number) <= done:
+            kept.setdefault(int(number), row)
+    missing = [number for number in range(1, done + 1) if number not in kept]
+    if missing:
+        tell(f"{file} has no rows of rounds {_ranges(missing)}; they are lost")
+    kept_rows = [kept[number] for number in sorted(kept)]
+    return _write_rows(file, names if kept else ["round"], kept_rows)
+
+
+def _write_rows(file: pathlib.Path, names: list[str], rows: Iterable[Sequence]) -> list[str]:
+    """Writes the whole file; returns the names."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([names, *rows])
+    write_bytes(file, text.getvalue().encode())
+    return names
+
+
+def _damaged(file: pathlib.Path, reason: str) -> UserError:
+    return UserError(f"{file} is damaged: {' '.join(reason.split())}; without it, {RESUME} goes on, but its rounds are lost")
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Ascending numbers in words: "1 to 3, 5"."""
+    runs = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][-1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)

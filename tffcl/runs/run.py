@@ -1,0 +1,179 @@
+"""One run under way: what it was asked for, how far it has come, and what it has counted."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from tffcl.algorithms.method import Method, Views
+from tffcl.clients.population import Population
+from tffcl.clients.sampling import KINDS
+from tffcl.runs.interrupts import Interrupts
+from tffcl.runs.population_changes import Stage, Stages
+from tffcl.runs.privacy import NOTHING, Ledger, PrivacySettings
+from tffcl.runs.progress import Progress
+from tffcl.runs.run_directory import RunDirectory
+from tffcl.validation import Count, Parameters, Whole, one_of
+
+CLUSTERING, TRAINING, EVALUATION = range(3)  # places in `Totals.seconds`
+_BY_CLIENT = ("rounds_trained", "local_correct", "local_total")
+
+
+@dataclasses.dataclass(frozen=True)
+class Protocol(Parameters):
+    """What decides a run beside method and clients.
+
+    Attributes:
+      rounds: Communication rounds.
+      clients_per_round: Cohort size, sampled uniformly without replacement.
+      seed: Decides sampling and shuffling.
+      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in a round
+        that nobody is drawn for nothing moves, but where rounds are private: then there is noise as always.
+      evaluate_every: Rounds between evaluations; the last round always has one.
+      place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
+      checkpoint_every: Rounds between checkpoints; the last round always has one.
+      keep_checkpoints: How many of the newest checkpoints are kept.
+      privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
+    """
+
+    rounds: Count
+    clients_per_round: Count
+    seed: Whole = 0
+    sampling: one_of(KINDS) = "fixed"
+    evaluate_every: Count = 10
+    place_unseen: bool = False
+    checkpoint_every: Count = 10
+    keep_checkpoints: Count = 2
+    privacy: PrivacySettings = PrivacySettings()
+
+
+@dataclasses.dataclass
+class Totals:
+    """What a run counts: for each of N clients, and in all.
+
+    Attributes:
+      rounds_trained: `int64 [N]`.
+      local_correct: `int64 [N]`, of its own test examples, by its model after its last local training.
+      local_total: `int64 [N]`, how many these are; 0 for a client that never trained, or not since its data changed.
+      down_bytes: From the server to all clients.
+      up_bytes: From all clients to the server.
+      signature_bytes: What signatures took of both.
+      seconds: `float64 [3]`, of clustering, training and evaluation.
+      releases: `float64 [E, 8]`, what was released of the clients, see `Ledger.as_array`.
+      callback_states: What callbacks keep, in JSON.
+    """
+
+    rounds_trained: np.ndarray
+    local_correct: np.ndarray
+    local_total: np.ndarray
+    down_bytes: int = 0
+    up_bytes: int = 0
+    signature_bytes: int = 0
+    seconds: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(3))
+    releases: np.ndarray = dataclasses.field(default_factory=NOTHING.copy)
+    callback_states: str = "{}"
+
+    @classmethod
+    def of_nobody(cls, clients: int) -> "Totals":
+        """Before the first round."""
+        return cls(**{name: np.zeros(clients, np.int64) for name in _BY_CLIENT})
+
+    def moved(self, places: np.ndarray, clients: int) -> "Totals":
+        """The same of more clients, where the old ones are at `places`, `int [N]`."""
+        everyone = {name: np.zeros(clients, np.int64) for name in _BY_CLIENT}
+        for name, array in everyone.items():
+            array[places] = getattr(self, name)
+        return dataclasses.replace(self, **everyone)
+
+    @property
+    def local_accuracies(self) -> np.ndarray:
+        """Accuracy of each client's own model after its last local training, `float64 [N]`.
+
+        NaN for clients that never trained, that have not trained since their data changed, or that have no test examples.
+        """
+        total = self.local_total
+        return np.divide(self.local_correct, total, out=np.full(len(total), np.nan), where=total > 0)
+
+    @property
+    def share_trained(self) -> float:
+        """The share of the clients that have trained in some round, whatever is known of their accuracy."""
+        return float((self.rounds_trained > 0).mean())
+
+
+@dataclasses.dataclass
+class Run:
+    """A run under way, as callbacks see it.
+
+    Attributes:
+      method: The method that is trained.
+      protocol: What was asked for.
+      directory: Where its files are.
+      stages: Which population holds from which round on.
+      stage: That of this round.
+      ledger: Counts what was released of the clients.
+      last_round: The round to stop after; fewer than `protocol.rounds` where the run goes on later.
+      progress: The progress bar.
+      tests_each_round: Whether all clients of a cohort test their own models in every round: the run may end with any.
+      interrupts: Whether the process has been asked to end.
+      totals: What has been counted up to this round.
+      round_number: How many rounds are done.
+      state: The method's state after this round.
+      metrics: This round's row of rounds.csv; None for what was not measured. Empty before the first round.
+      evaluation: Where this round has one: `cluster float [N]`, `global float | None` and more, see `accuracies.measure`.
+      stopped: Why the run ends before its last round; "" if it does not.
+      callback_states: What callbacks keep between rounds, JSON values by a name of theirs: a part of every checkpoint.
+    """
+
+    method: Method
+    protocol: Protocol
+    directory: RunDirectory
+    stages: Stages
+    stage: Stage
+    ledger: Ledger
+    last_round: int
+    progress: Progress
+    tests_each_round: bool
+    interrupts: Interrupts = dataclasses.field(default_factory=Interrupts)
+    totals: Totals = None  # type: ignore[assignment]
+    round_number: int = 0
+    state: object = None
+    metrics: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
+    evaluation: Mapping | None = None
+    stopped: str = ""
+    callback_states: dict = dataclasses.field(default_factory=dict)
+    _viewed: tuple[object, Views] | None = None
+
+    def __post_init__(self):
+        self.totals = self.totals or Totals.of_nobody(len(self.population))
+
+    @property
+    def population(self) -> Population:
+        """The clients that there are in this round."""
+        return self.stage.population
+
+    @property
+    def views(self) -> Views:
+        """What the method shows of its state."""
+        if self._viewed is None or self._viewed[0] is not self.state:
+            self._viewed = self.state, self.method.views(self.state)
+        return self._viewed[1]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no round will follow, now or later."""
+        return bool(self.stopped) or self.round_number == self.protocol.rounds
+
+    def stop(self, reason: str | None):
+        """Ends the run with this round, if there is a reason and no other before it."""
+        if reason and not self.is_over:
+            self.stopped = f"stopped after round {self.round_number}: {reason}"
+            self.progress.say(self.stopped)
+
+    @contextlib.contextmanager
+    def timed(self, which: int) -> Iterator[None]:
+        """Adds the seconds that its block takes to those of training, evaluation or clustering."""
+        start = time.monotonic()
+        yield
+        self.totals.seconds[which] += time.monotonic() - start
