@@ -248,13 +248,7 @@ class RunDirectory(os.PathLike):
         old, new = _without_budget(self.settings()), _without_budget(settings)
         if longer and 0 < _rounds_of(old) < _rounds_of(new):
             old = {**old, "train": {**old["train"], "rounds": _rounds_of(new)}}
-        # Not every method knows all of what it was built from.
-        before, now = (each.pop(BUILT_FROM, {}) for each in (old, new))
-        both = [key for key in before if key in now]
-        difference = first_difference(old, new) or first_difference(
-            *({key: each[key] for key in both} for each in (before, now)), f"{BUILT_FROM}."
-        )
-        if difference:
+        if difference := first_difference(old, new):
             key, before, now = difference
             if longer and key == "train.rounds":
                 raise UserError(
