@@ -247,15 +247,6 @@ def test_members_of_a_cluster_that_waits_keep_their_control_variates(tff_worker,
     assert apart(state) < 1e-6 < 1e-3 < np.abs(state.server["control_sums"]).max()
 
 
-def test_a_state_of_an_earlier_version_is_refused_in_one_line(tff_worker, model, population):
-    method = build_scaffold(model, PLAIN)
-    state = method.initialize(population)
-    old = dataclasses.replace(state, server={"controls": state.server["control_sums"]})
-    for act in (lambda: method.next(old, cohort_of(population, FIVE[0], 1)), lambda: method.exports().computations(old)):
-        with pytest.raises(UserError, match=r"the state has no control_sums \(but controls\): it is of another version, and --overwrite"):
-            act()
-
-
 def test_scaffold_sends_two_vectors_each_way_and_keeps_one(tff_worker, model, population):
     method = build_scaffold(model, PLAIN)
     _, metrics = method.next(method.initialize(population), cohort_of(population, [0, 1], 1))

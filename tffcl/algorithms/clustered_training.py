@@ -18,7 +18,6 @@ from tffcl.client_work.training import build_update_work
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.population import Population
-from tffcl.errors import OVERWRITE, UserError
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import WEIGHTINGS, Round, compose
 from tffcl.rounds.privacy_releases import all_noised
@@ -157,19 +156,10 @@ class ClusteredTraining:
         return dataclasses.replace(state, **changes), result.metrics(cohort, clusters)
 
     def broadcast(self, state: ClusteredState) -> dict:
-        """Returns the server's values of a round by name, the broadcast and the private ones, rows by model.
-
-        Raises:
-          UserError: If the state lacks one, as that of an earlier version may.
-        """
+        """Returns the server's values of a round by name, the broadcast and the private ones, rows by model."""
         values = {"models": state.models, **state.server}
         if self.counts_members:
             values["members"] = np.bincount(state.assignment, minlength=len(state.models)).astype(np.float32)
-        server = self.round_for(len(state.models)).server
-        lacks = sorted({*server.values, *server.private} - values.keys())
-        if lacks:
-            has = ", ".join(sorted(state.server)) or "models only"
-            raise UserError(f"the state has no {lacks[0]} (but {has}): it is of another version, and {OVERWRITE} starts anew")
         return values
 
     def brought_by(self, state: ClusteredState, client_ids) -> Sequence:
