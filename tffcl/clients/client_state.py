@@ -1,7 +1,7 @@
 """What clients keep between rounds: a personal model, a control variate, local layers.
 
-On a device such a value stays on the device. In simulation the coordinator keeps it for the client, in memory up to a size and
-on disk beyond it. It never counts as traffic.
+On a device such a value stays on the device. In simulation the coordinator keeps it for the client, in memory up to a
+size and on disk beyond it. It never counts as traffic.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ MEMORY_BYTES = 2**30  # of kept values that stay in memory; later ones are writt
 class KeptStore:
     """A directory with a file for each kept value, `<client>.<version>.npz`; files are written once and never changed.
 
-    A checkpoint names the versions that belong to it. A process that is killed leaves files that no checkpoint names; they are
-    removed at the next one.
+    A checkpoint names the versions that belong to it. A process that is killed leaves files that no checkpoint names;
+    they are removed at the next one.
     """
 
     def __init__(self, directory: pathlib.Path | None = None, memory_bytes: int = MEMORY_BYTES):
@@ -78,7 +78,9 @@ class KeptStore:
             tf.nest.map_structure(_check_alike, found, like)
             return found
         except Exception as error:  # NumPy's and zipfile's errors for damaged files are of a dozen types
-            raise UserError(f"{path}, what client {client} kept, cannot be read ({str(error).splitlines()[0]})") from None
+            raise UserError(
+                f"{path}, what client {client} kept, cannot be read ({str(error).splitlines()[0]})"
+            ) from None
 
     def remove_all_but(self, named: Iterable[tuple[int, int]]):
         """Removes the files of versions that are not named."""
@@ -155,7 +157,9 @@ class KeptStates:
         for client, value in zip(client_ids, values, strict=True):
             client = int(client)
             was = entries.get(client)
-            fits = (was is not None and was.value is not None) or in_memory + self._bytes_each <= self._store.memory_bytes
+            fits = (
+                was is not None and was.value is not None
+            ) or in_memory + self._bytes_each <= self._store.memory_bytes
             if fits:
                 in_memory += self._bytes_each * (was is None or was.value is None)
                 entries[client] = _Entry(tf.nest.map_structure(np.asarray, value))

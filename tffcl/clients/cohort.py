@@ -19,8 +19,8 @@ class Cohort:
       seed: `(run seed, round)`; decides each client's shuffling.
       local_test: `bool [m]` or None: whose model is tested right after its local training (the `local` accuracy).
       rate: The probability with which each client of the population was drawn, independently; None for a fixed size.
-      seen: Whether the server sees that some of them take part, each of them in one round of a run: they tell it something
-        under their IDs before they train.
+      seen: Whether the server sees that some of them take part, each of them in one round of a run: they tell it
+        something under their IDs before they train.
     """
 
     population: Population
@@ -55,10 +55,12 @@ class Cohort:
         """Makes the clients' inputs of a round, largest client first, so that no core waits at the end for a large one.
 
         Args:
-          **fields: What a client knows of itself beside its examples: name to a value for each client, in the cohort's order.
+          **fields: What a client knows of itself beside its examples: name to a value for each client, in the cohort's
+            order.
 
         Returns:
-          A structure `<examples, test_examples, client_id, seed, ...fields>` for each client, whose examples are stacked.
+          A structure `<examples, test_examples, client_id, seed, ...fields>` for each client, whose examples are
+          stacked.
         """
         order = np.argsort(-self.sizes, kind="stable")
         tested = self.local_test if self.local_test is not None else np.zeros(len(self.client_ids), bool)

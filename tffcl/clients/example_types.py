@@ -1,4 +1,4 @@
-"""Whether clients' examples are what a model takes: numbers of another type become the model's, where none of them changes."""
+"""Clients' examples as a model takes them: of its shape, labels and type, which numbers become where none changes."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -28,11 +28,15 @@ def as_type(x: np.ndarray, dtype, whose: str) -> np.ndarray:
         return x
     kinds = f"{whose} are {x.dtype}{list(x.shape[1:])}; the model takes {dtype.name}{list(x.shape[1:])}"
     if x.dtype.kind not in "biuf" or dtype.kind not in "biuf" or (x.dtype.kind == "f") > (dtype.kind == "f"):
-        raise UserError(f"{kinds}: round them, x.astype(np.{dtype.name}), or build the model with an input of {x.dtype}")
+        raise UserError(
+            f"{kinds}: round them, x.astype(np.{dtype.name}), or build the model with an input of {x.dtype}"
+        )
     lowest, highest = _range_of(dtype, x.dtype)
     if x.size and not lowest <= x.min() <= x.max() <= highest:
         wrong = x.min() if x.min() < lowest else x.max()
-        raise UserError(f"{kinds}, which does not hold {wrong}: scale them, or build the model with an input of {x.dtype}")
+        raise UserError(
+            f"{kinds}, which does not hold {wrong}: scale them, or build the model with an input of {x.dtype}"
+        )
     return x.astype(dtype)
 
 
@@ -48,7 +52,8 @@ def _range_of(dtype: np.dtype, given: np.dtype) -> tuple[float, float]:
 
 
 def fitted(population: Population, example_spec) -> Population:
-    """Returns the population with examples of the type that a model takes; the same if they are of it, or of another shape.
+    """Returns the population with examples of the type that a model takes; the same if they are of it, or of another
+    shape.
 
     Raises:
       UserError: If a client has a number that the model's type does not hold.
@@ -60,7 +65,9 @@ def fitted(population: Population, example_spec) -> Population:
 
     def converted(examples: Mapping[int, ClientExamples] | None):
         return examples and {
-            client: ClientExamples(as_type(held.x, dtype, f"the examples of client {population.name_of(client)}"), held.y)
+            client: ClientExamples(
+                as_type(held.x, dtype, f"the examples of client {population.name_of(client)}"), held.y
+            )
             for client, held in ((client, examples[client]) for client in population.client_ids.tolist())
         }
 
@@ -79,7 +86,9 @@ def check_examples(population: Population, example_spec, num_classes: int):
         wanted = example_spec[key]
         if wanted.dtype.as_numpy_dtype != given.dtype or tuple(wanted.shape) != given.shape[1:]:
             what = "examples" if key == "x" else "labels"
-            kinds = f"{given.dtype.name}{list(given.shape[1:])}; the model takes {wanted.dtype.name}{list(wanted.shape)}"
+            kinds = (
+                f"{given.dtype.name}{list(given.shape[1:])}; the model takes {wanted.dtype.name}{list(wanted.shape)}"
+            )
             one_hot = key == "y" and given.ndim == 2 and wanted.shape.rank == 0
             hint = "; of one-hot rows y.argmax(axis=1) makes labels" if one_hot else ""
             raise UserError(f"the clients' {what} are {kinds}{hint}")
@@ -90,5 +99,6 @@ def check_examples(population: Population, example_spec, num_classes: int):
             unused = counts is not None and not counts[:, 0].any()
             hint = "; labels count from 0, and no client has that: y - 1" if unused else ""
             raise UserError(
-                f"client {population.name_of(client)} has the label {largest}; the model knows the classes 0 to {num_classes - 1}{hint}"
+                f"client {population.name_of(client)} has the label {largest}; "
+                f"the model knows the classes 0 to {num_classes - 1}{hint}"
             )

@@ -25,8 +25,8 @@ def slices(count: int, row_bytes: int = 0) -> Iterator[slice]:
 def joined(parts: Iterable[np.ndarray], shape: tuple[int, ...], dtype=np.float32) -> np.ndarray:
     """Makes a matrix of its parts, which come one after the other.
 
-    A large one is a file that is mapped into memory, read-only, where the simulation's client states have theirs. The file has
-    no name: it ends with the last array that refers to it, also when the process is killed.
+    A large one is a file that is mapped into memory, read-only, where the simulation's client states have theirs. The
+    file has no name: it ends with the last array that refers to it, also when the process is killed.
 
     Args:
       parts: Rows `[b, ...]`, from the first to the last.
@@ -54,7 +54,9 @@ def joined(parts: Iterable[np.ndarray], shape: tuple[int, ...], dtype=np.float32
             return np.asarray(np.memmap(file, dtype, "r", shape=shape))
     except OSError as error:
         where = directory or tempfile.gettempdir()
-        raise UserError(f"the models of {shape[0]:,} clients need {size:,} bytes in {where}: {error.strerror}") from None
+        raise UserError(
+            f"the models of {shape[0]:,} clients need {size:,} bytes in {where}: {error.strerror}"
+        ) from None
 
 
 def let_go(matrix: np.ndarray):

@@ -23,14 +23,14 @@ class Population(Shown):
 
     Attributes:
       client_ids: `int32 [N]`, ascending.
-      train_examples: Client ID to its training examples. A dict holds them in memory; another mapping reads them when they are
-        needed. `train` returns those of one client.
+      train_examples: Client ID to its training examples. A dict holds them in memory; another mapping reads them when
+        they are needed. `train` returns those of one client.
       test_examples: The same for its test examples, perhaps none; see `test`.
-      validation_examples: The same for examples that it neither trains nor is tested on, to choose hyper-parameters by; None
-        where there are none.
+      validation_examples: The same for examples that it neither trains nor is tested on, to choose hyper-parameters by;
+        None where there are none.
       sizes: `int32 [N]`, training examples of each; by default they are counted.
-      versions: `int32 [N]`, how often each client's training data have changed; default never, and in `later` of `train` as often as
-        they are others than before.
+      versions: `int32 [N]`, how often each client's training data have changed; default never, and in `later` of
+        `train` as often as they are others than before.
       label_counts: `int64 [N, C]`, training examples of each label; None where that is not known.
       groups: `int32 [N]`, the true group of each client, to hold found clusters against; None where there are none.
       note: What a reader of results should know of the data; else "".
@@ -95,15 +95,18 @@ class Population(Shown):
             raise unknown("client", error.args[0], rows) from None
 
     def id_of(self, client) -> int:
-        """Returns the ID of a client that a user names, as it is called in files: by its name where there are names, else by its ID.
+        """Returns the ID of a client that a user names, as it is called in files: by its name where there are names,
+        else by its ID.
 
         Raises:
-          UserError: If it is not of this population, or is named in the other way: a number where there are names would be a
-            row.
+          UserError: If it is not of this population, or is named in the other way: a number where there are names would
+            be a row.
         """
         if isinstance(client, str) == (self.names is None):
             called = "whole numbers" if self.names is None else "text"
-            raise UserError(f"client {client!r} is not known; client IDs are {called}, e.g. {self.shown_ids.tolist()[0]!r}")
+            raise UserError(
+                f"client {client!r} is not known; client IDs are {called}, e.g. {self.shown_ids.tolist()[0]!r}"
+            )
         return int(self.client_ids[self.index([client])[0]])
 
     def name_of(self, client_id: int) -> str:
@@ -118,7 +121,7 @@ class Population(Shown):
     def train(self, client_id: int) -> ClientExamples:
         """Returns a client's training examples.
 
-        A simulation counts what a method reads of them itself, outside of rounds and queries, as released without noise.
+        A simulation counts what a method reads itself, outside of rounds and queries, as released without noise.
         """
         current().on_reading()
         return self.train_examples[int(client_id)]
@@ -132,14 +135,14 @@ class Population(Shown):
         found = (self.validation_examples or {}).get(int(client_id))
         if not found:
             raise UserError(
-                f"client {self.name_of(client_id)} has no validation examples; dataset.validation = 0.1 holds out a tenth of those that "
-                "clients train on"
+                f"client {self.name_of(client_id)} has no validation examples; "
+                "dataset.validation = 0.1 holds out a tenth of those that clients train on"
             )
         return found
 
     @functools.cached_property
     def read_before(self) -> list[int]:
-        """The clients whose training examples are looked at before a run: all, or a few of those that must be read first."""
+        """The clients whose training examples are looked at before a run: all, or few where they must be read."""
         few = 1 if isinstance(self.train_examples, dict) else -(-len(self) // _MOST_READ)
         return self.client_ids[::few].tolist()
 
@@ -170,10 +173,11 @@ class Population(Shown):
         """Makes a population of arrays.
 
         Args:
-          examples: Client ID, text or a whole number from 0, to its training examples `(x [n, ...], y)`: x any numbers, y whole
-            numbers, `[n]` or sequences `[n, L]`. All clients alike but for n.
+          examples: Client ID, text or a whole number from 0, to its training examples `(x [n, ...], y)`: x any numbers,
+            y whole numbers, `[n]` or sequences `[n, L]`. All clients alike but for n.
           test: The same for test examples; none for a client that is not named.
-          known: All clients so far, where those of `examples` join them or are all of a later round; they keep their numbers.
+          known: All clients so far, where those of `examples` join them or are all of a later round; they keep their
+            numbers.
 
         Raises:
           UserError: If there are no clients, a client has no examples, or arrays do not fit each other.
@@ -185,8 +189,8 @@ class Population(Shown):
         """Makes a population of `tff.simulation.datasets.ClientData`.
 
         Args:
-          train: Training examples by client, unbatched `(x, y)` or `{"x": ..., "y": ...}`; `train.preprocess(...)` puts others
-            in this form.
+          train: Training examples by client, unbatched `(x, y)` or `{"x": ..., "y": ...}`; `train.preprocess(...)` puts
+            others in this form.
           test: Test examples by client; None for none.
           known: As of `from_arrays`.
 
@@ -199,7 +203,9 @@ class Population(Shown):
         """Returns the population of these clients only, ascending; UserError if one is not of this population."""
         rows = np.sort(self.index(client_ids))
         by_row = ("client_ids", "sizes", "versions", "label_counts", "groups", "names")
-        fields: dict[str, Any] = {name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in by_row}
+        fields: dict[str, Any] = {
+            name: None if getattr(self, name) is None else getattr(self, name)[rows] for name in by_row
+        }
         return dataclasses.replace(self, **fields)
 
 
@@ -222,7 +228,7 @@ def check_newcomers(state, newcomers: Population):
 
 
 def joined_order(state, newcomers: Population) -> np.ndarray:
-    """Returns places `int [N + B]` that put rows of the old clients, then of the newcomers, into ascending order of ID."""
+    """Returns places `int [N + B]` that put rows of the old clients, then of newcomers, in ascending order of ID."""
     return np.argsort(np.concatenate([state.client_ids, newcomers.client_ids]))
 
 

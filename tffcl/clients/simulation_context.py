@@ -1,4 +1,4 @@
-"""The context of a simulation: what its rounds, its queries and the states of its clients share. Imports no TensorFlow."""
+"""The context of a simulation: what its rounds, queries and client states share. Imports no TensorFlow."""
 
 import contextlib
 import contextvars
@@ -19,8 +19,8 @@ class Simulation:
     Attributes:
       memory: Bytes that the clients that compute at a time may take; not set: see `memory_bytes`.
       client_states: The files of client states, and where large matrices have theirs; None for temporary ones.
-      ledger: Its `spend(*releases)` is called before clients release something (see `rounds.privacy_releases.Release`) and
-        raises UserError where that is not allowed; None counts nothing.
+      ledger: Its `spend(*releases)` is called before clients release something (see `rounds.privacy_releases.Release`)
+        and raises UserError where that is not allowed; None counts nothing.
       on_plan: Called with a line that says how a cohort is cut into blocks.
       on_progress: Called with how many clients are done, and how many compute in all.
       on_reading: Called when training examples are read outside of rounds and queries: the reader has them as they are.
@@ -35,8 +35,8 @@ class Simulation:
 
     @property
     def memory_bytes(self) -> int:
-        """`memory`, or the largest power of two up to half of what is free now: what else runs should rarely decide how sums
-        are ordered."""
+        """`memory`, or the largest power of two up to half of what is free now: what else runs should rarely decide how
+        sums are ordered."""
         return self.memory or 2 ** (memory.free_bytes().bit_length() - 2)
 
     def release(self, *releases):
@@ -68,5 +68,5 @@ def simulating(**fields) -> Iterator[Simulation]:
 
 
 def on_devices():
-    """Returns a block that reads training examples as the clients themselves do: what they release is counted where they do."""
+    """Returns a block that reads training examples as clients do; what these release is counted where they do."""
     return simulating(on_reading=lambda: None)

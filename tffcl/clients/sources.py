@@ -25,17 +25,9 @@ def from_arrays(
     *,
     known: "Population | None" = None,
 ) -> dict:
-    """Returns the fields of a `Population` of arrays.
+    """Returns the fields of `Population.from_arrays`, which says what it is given.
 
-    Args:
-      examples: Client ID, text or a whole number from 0, to its training examples `(x, y)`: x of any numbers and shape `[n,
-        ...]`, y integers, `[n]` or sequences `[n, L]`. All clients alike but for n.
-      test: The same for test examples; none for a client that is not named.
-      known: All clients so far, where those of `examples` join them or are all of a later round. Text IDs stand for numbers;
-        clients that are known keep theirs, others follow.
-
-    Raises:
-      UserError: If there are no clients, IDs are of two kinds, a client has no examples, or arrays do not fit each other.
+    Text IDs stand for numbers; those of clients that are known keep theirs, others follow.
     """
     if not isinstance(examples, Mapping):
         frame = ': {client: (rows[features], rows["label"]) for client, rows in frame.groupby("client")}'
@@ -44,7 +36,9 @@ def from_arrays(
     if not examples:
         raise UserError("there are no clients; give a mapping of client IDs to (x, y) with 1 or more")
     if test is not None and not isinstance(test, Mapping):
-        raise UserError(f"test is of {type(test).__name__}; it must be a mapping of client IDs to (x, y), as examples are")
+        raise UserError(
+            f"test is of {type(test).__name__}; it must be a mapping of client IDs to (x, y), as examples are"
+        )
     shown, ids = _numbered(examples, known)
     unknown_tests = set(test or {}) - set(examples)
     if unknown_tests:
@@ -56,13 +50,16 @@ def from_arrays(
     for client, (x, y) in [*data.items(), *tests.items()]:
         for name, array, like in (("examples", x, first[0]), ("labels", y, first[1])):
             if array.dtype != like.dtype or array.shape[1:] != like.shape[1:]:
-                kinds = f"{array.dtype} {list(array.shape[1:])}, those of client {shown[0]} {like.dtype} {list(like.shape[1:])}"
+                given, others = (f"{each.dtype} {list(each.shape[1:])}" for each in (array, like))
+                kinds = f"{given}, those of client {shown[0]} {others}"
                 raise UserError(f"the {name} of client {client} are {kinds}; all must be alike")
     none = ClientExamples(first[0][:0], first[1][:0])
     tested = {client: ClientExamples(*pair) for client, pair in tests.items()}
     return dict(
         client_ids=ids.astype(np.int32),
-        train_examples={number: ClientExamples(*data[client]) for number, client in zip(ids.tolist(), shown, strict=True)},
+        train_examples={
+            number: ClientExamples(*data[client]) for number, client in zip(ids.tolist(), shown, strict=True)
+        },
         test_examples={number: tested.get(client, none) for number, client in zip(ids.tolist(), shown, strict=True)},
         label_counts=_label_counts([y for _, y in data.values()]),
         names=np.array(shown) if isinstance(shown[0], str) else None,
@@ -72,14 +69,17 @@ def from_arrays(
 def _numbered(examples: Mapping, known: "Population | None") -> tuple[list, np.ndarray]:
     """Returns the clients in the order of their numbers, and the numbers, ascending."""
     texts, wholes = (
-        all(isinstance(each, kind) and not isinstance(each, bool) for each in examples) for kind in (str, (int, np.integer))
+        all(isinstance(each, kind) and not isinstance(each, bool) for each in examples)
+        for kind in (str, (int, np.integer))
     )
     if not texts and not wholes:
         kinds = ", ".join(sorted({type(each).__name__ for each in examples}))
         raise UserError(f"client IDs are of {kinds}; they must be all text or all whole numbers")
     if known is not None and texts != (known.names is not None):
         kinds = ["whole numbers", "text"]
-        raise UserError(f"client IDs are {kinds[texts]}, those of the known clients are {kinds[not texts]}; they must be alike")
+        raise UserError(
+            f"client IDs are {kinds[texts]}, those of the known clients are {kinds[not texts]}; they must be alike"
+        )
     if any("\0" in str(each) for each in examples):
         raise UserError("a client ID holds a NUL character, which no file can; give it another name")
     if wholes:
@@ -99,21 +99,14 @@ def _check_known(pair: tuple[np.ndarray, np.ndarray], known: "Population | None"
     examples = known.train(known.client_ids[0])
     for what, array, like in zip(("examples", "labels"), pair, (examples.x, examples.y)):
         if array.dtype != like.dtype or array.shape[1:] != like.shape[1:]:
-            kinds = f"{array.dtype} {list(array.shape[1:])}, those of the known clients {like.dtype} {list(like.shape[1:])}"
+            kinds = (
+                f"{array.dtype} {list(array.shape[1:])}, those of the known clients {like.dtype} {list(like.shape[1:])}"
+            )
             raise UserError(f"the clients' {what} are {kinds}")
 
 
 def from_client_data(train, test=None, *, known: "Population | None" = None) -> dict:
-    """Returns the fields of a `Population` of `tff.simulation.datasets.ClientData` whose examples are `(x, y)` or `{"x": ..., "y": ...}`.
-
-    Args:
-      train: Training examples by client. Examples of other names are put in this form by `train.preprocess(...)`.
-      test: Test examples by client, of which those of clients without training examples are left out; None for none.
-      known: As in `from_arrays`.
-
-    Raises:
-      UserError: As `from_arrays`, or if the examples are not of this form.
-    """
+    """Returns the fields of `Population.from_client_data`, which says what it is given."""
     for name, given in (("train", train), ("test", test)):
         if given is not None and not hasattr(given, "create_tf_dataset_for_client"):
             raise UserError(f"{name} is of {type(given).__name__}; it must be a tff.simulation.datasets.ClientData")
@@ -135,12 +128,14 @@ def _arrays_of(data, client) -> tuple[np.ndarray, np.ndarray]:
     if not pair and not (isinstance(spec, Mapping) and set(spec) == {"x", "y"}):
         names = list(spec) if isinstance(spec, Mapping) else spec
         raise UserError(
-            f'examples are {names}; they must be (x, y) or {{"x": ..., "y": ...}}, unbatched: client_data.preprocess(...) puts them '
-            "in this form"
+            f'examples are {names}; they must be (x, y) or {{"x": ..., "y": ...}}, unbatched: '
+            "client_data.preprocess(...) puts them in this form"
         )
     x, y = spec if pair else (spec["x"], spec["y"])
     if not all(isinstance(each, tf.TensorSpec) and each.shape.is_fully_defined() for each in (x, y)):
-        raise UserError(f"the examples of client {client} are x: {x}, y: {y}; both must be tensors of fixed shape, unbatched")
+        raise UserError(
+            f"the examples of client {client} are x: {x}, y: {y}; both must be tensors of fixed shape, unbatched"
+        )
     if examples.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise UserError(
             f"the examples of client {client} never end; leave out repeat(), LocalTraining(epochs=...) repeats them"
@@ -167,11 +162,15 @@ def _checked(client, pair, kind: str) -> tuple[np.ndarray, np.ndarray]:
     what, given = f"the {kind} examples of client {client}", x
     x, y = arrays.numbers_of(x, what), arrays.labels_of(y, f"the labels of client {client}")
     if len(x) != len(y):
-        raise UserError(f"client {client} has {kind} examples {x.dtype} {list(x.shape)} and {len(y)} labels; they do not fit")
+        raise UserError(
+            f"client {client} has {kind} examples {x.dtype} {list(x.shape)} and {len(y)} labels; they do not fit"
+        )
     arrays.check_finite(x, what, given)
     padding = ", padding is a class that the loss leaves out (ignore_class=)" if y.ndim == 2 else ""
     if y.size and (y.min() < 0 or y.max() >= 2**31 - 1):
-        raise UserError(f"client {client} has the label {y.min() if y.min() < 0 else y.max()}; labels count from 0{padding}")
+        raise UserError(
+            f"client {client} has the label {y.min() if y.min() < 0 else y.max()}; labels count from 0{padding}"
+        )
     if x.dtype == np.float64:
         if x.size and np.abs(x).max() > np.finfo(np.float32).max:
             raise UserError(f"{what} have entries beyond what float32 holds, 3.4e38")

@@ -1,1 +1,1 @@
-"""One composer of federated rounds, and what follows from its types: traffic, exported forms, sums, the cache of builds."""
+"""One composer of federated rounds, and what follows from its types: traffic, exported forms, sums, blocks."""

@@ -1,8 +1,10 @@
 """A round whose clients compute in blocks: its memory is bounded, whatever the size of the cohort.
 
-The round is cut at its aggregations: every block of clients gives the partial sums of the aggregation processes and the rows
-that are collected; partial sums are merged, the processes finish, the server steps. The numbers are those of the whole round
-up to the order of sums. It is made from the composed round's types, so that every method's round can be cut, also a stranger's.
+The round is cut at its aggregations: every block of clients gives the partial sums of the aggregation processes and the
+  rows
+that are collected; partial sums are merged, the processes finish, the server steps. The numbers are those of the whole
+round up to the order of sums. It is made from the composed round's types, so that every method's round can be cut, also
+a stranger's.
 """
 
 import collections
@@ -29,8 +31,8 @@ from tffcl.rounds.traffic import type_bytes
 from tffcl.runtime import MESSAGE_BYTES, memory
 from tffcl.trace_cache import built_once
 
-# What a byte of a client's values takes while a block is under way: in the message, in the worker's copy of it and in what TFF
-# makes of that; measured, see tests/benchmarks/memory.py and relatedness.py.
+# What a byte of a client's values takes while a block is under way: in the message, in the worker's copy of it and in
+# what TFF makes of that; measured, see tests/benchmarks/memory.py and relatedness.py.
 _INPUT_COPIES, _SUMMED_COPIES, _COLLECTED_COPIES = 3, 4, 11
 _HELD_PARTIALS = 2  # sums of so many blocks wait for the end of the round, to be merged there
 _MESSAGE_ROOM = 0.9 * MESSAGE_BYTES
@@ -58,8 +60,8 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
       values: The server's values by name.
 
     Raises:
-      UserError: If a single client takes more than the budget, or more than a message has room for; or if the server holds the
-        uploads of all, and these do not fit into what is free.
+      UserError: If a single client takes more than the budget, or more than a message has room for; or if the server
+        holds the uploads of all, and these do not fit into what is free.
     """
     if not len(cohort.client_ids):
         return Plan()  # of a private round, whose noise hides that nobody was drawn
@@ -68,7 +70,8 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
     shared, each, most = _bytes(composed, cohort, values)
     if shared + each > _MESSAGE_ROOM:
         raise UserError(
-            f"the models of round {cohort.seed[1]} take {shared + each:,} bytes; one message to the runtime has room for 2 GB"
+            f"the models of round {cohort.seed[1]} take {shared + each:,} bytes; "
+            "one message to the runtime has room for 2 GB"
         )
     budget, parts = current().memory_bytes, runtime.worker_count()
     if (
@@ -89,8 +92,8 @@ def plan(composed: Round, cohort: Cohort, values: Mapping) -> Plan:
     size = max(1, int(min(room / most, (_MESSAGE_ROOM - shared) / each)))
     blocks = min(clients, max(-(-clients // size), parts))
     current().on_plan(
-        f"{clients} clients of a round compute in {blocks} blocks of {-(-clients // blocks)}, {in_flight} blocks at a time, "
-        f"within {memory.shown(budget)} of memory"
+        f"{clients} clients of a round compute in {blocks} blocks of {-(-clients // blocks)}, "
+        f"{in_flight} blocks at a time, within {memory.shown(budget)} of memory"
     )
     return Plan(blocks, in_flight)
 
@@ -101,15 +104,17 @@ def _check_rows(composed: Round, clients: int):
     held = clients * sum(type_bytes(uploaded[name]) for name in composed.uploads if name not in composed.aggregators)
     if held > (free := memory.free_bytes()):
         raise UserError(
-            f"the uploads of {clients} clients take {memory.shown(held)} together, which this method's server holds at once; "
-            f"{memory.shown(free)} are free: fewer clients_per_round would do"
+            f"the uploads of {clients} clients take {memory.shown(held)} together, "
+            f"which this method's server holds at once; {memory.shown(free)} are free: fewer clients_per_round would do"
         )
 
 
 def _bytes(composed: Round, cohort: Cohort, values: Mapping) -> tuple[float, float, float]:
-    """The bytes of what goes with every block, of what a client adds to a message at most, and of all that a client takes."""
+    """The bytes of what goes with every block, of what a client adds to a message at most, and of all it takes."""
     by_row = composed.server.by_row
-    shared = sum(_size(value) for name, value in values.items() if name in composed.server.values and name not in by_row)
+    shared = sum(
+        _size(value) for name, value in values.items() if name in composed.server.values and name not in by_row
+    )
     rows = max((len(value) for value in values.values() if np.ndim(value) == 2), default=1)
     spec = composed.work.example_spec
     example = sum(int(np.prod(leaf.shape)) * leaf.dtype.size for leaf in tf.nest.flatten(spec))
@@ -171,7 +176,9 @@ class BlockForm:
             outputs = collections.OrderedDict()
             for name in self.merged:
                 output = self._round.aggregate(name, self._round.simulated_aggregations[name], states[name], updated)
-                parts = collections.OrderedDict(state=output.state, result=output.result, measurements=output.measurements)
+                parts = collections.OrderedDict(
+                    state=output.state, result=output.result, measurements=output.measurements
+                )
                 outputs[name] = tff.federated_zip(parts)
             return tff.federated_zip(outputs)
 
@@ -180,15 +187,17 @@ class BlockForm:
         except ValueError as error:
             told = str(error).splitlines()[0]
             raise UserError(
-                f"the clients of a round do not fit into memory together, and this aggregation can't be taken in parts ({told}); "
-                "fewer clients_per_round or more memory would do"
+                "the clients of a round do not fit into memory together, and this aggregation can't be taken in parts "
+                f"({told}); fewer clients_per_round or more memory would do"
             ) from None
 
     @property
     def _states_type(self) -> tff.Type:
         processes = self._round.aggregators
         return tff.to_type(
-            collections.OrderedDict((name, processes[name].initialize.type_signature.result.member) for name in self.merged)
+            collections.OrderedDict(
+                (name, processes[name].initialize.type_signature.result.member) for name in self.merged
+            )
         )
 
     @functools.cached_property
@@ -199,7 +208,9 @@ class BlockForm:
         server_type = tff.to_type(collections.OrderedDict(values=values_type, states=self._states_type))
         in_rows = [name for name in composed.uploads if name not in self.merged]
 
-        @tff.federated_computation(tff.FederatedType(server_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS))
+        @tff.federated_computation(
+            tff.FederatedType(server_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS)
+        )
         def block(server, clients):
             updated = tff.federated_map(composed.simulated_update, (tff.federated_broadcast(server["values"]), clients))
             row = collections.OrderedDict(report=updated["report"], weight=updated["weight"])
@@ -215,7 +226,7 @@ class BlockForm:
         return block
 
     def _build_finishing(self, parts: int) -> tff.Computation:
-        """What follows the sums, from so many partial sums: merged and finished in one call, which sends each of them once."""
+        """What follows the sums, from so many partial sums: merged and finished in one call, which sends each once."""
         form = self.mergeable
         argument_type, _ = form.after_merge.type_signature.parameter
         partials_type = tff.StructWithPythonType([form.merge.type_signature.result] * parts, list)
@@ -338,9 +349,13 @@ def _with_rows(together, told, where: np.ndarray, clients: int):
     return tf.nest.map_structure(put, together, told)
 
 
-def _finish(form: BlockForm, composed: Round, partials: list, mixings: Mapping, values: Mapping, states, rows: Mapping) -> Told:
+def _finish(
+    form: BlockForm, composed: Round, partials: list, mixings: Mapping, values: Mapping, states, rows: Mapping
+) -> Told:
     """What follows the sums: the aggregation processes' ends, then the server's step."""
-    outputs = {name: dict(zip(("state", "result", "measurements"), mixing.finish())) for name, mixing in mixings.items()}
+    outputs = {
+        name: dict(zip(("state", "result", "measurements"), mixing.finish())) for name, mixing in mixings.items()
+    }
     if form.mergeable is not None:
         argument = collections.OrderedDict((name, states[name]) for name in form.merged), [], []
         outputs.update(form.finishing(len(partials))(argument, partials))

@@ -1,4 +1,4 @@
-"""Asks clients for a value that they compute from their examples, without training: signatures, choices among models."""
+"""Asks clients for a value that they compute from their examples: signatures, choices among models."""
 
 import collections
 import time
@@ -19,7 +19,7 @@ from tffcl.trace_cache import built_once
 
 # At a time: bounds the data in flight; round numbers keep the runtime's executors few.
 _CLIENTS, _FEW_CLIENTS = 50, 10
-_LONG = 2.0  # seconds; where a few clients take so long, the others are asked a few at a time too, so that one sees them come
+_LONG = 2.0  # seconds; where a few clients take so long, the others are asked a few at a time too, so that one sees it
 
 
 def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, compute: Callable) -> tff.Computation:
@@ -57,7 +57,7 @@ def build_asking(context_type: tff.Type, examples_type: tff.SequenceType, comput
 
 
 def _with_own_seed(context, client_id):
-    """The context with the client's own seeds: two clients of one seed would shuffle, drop out, and draw noise alike."""
+    """The context with the client's own seeds: with one seed all clients would shuffle, and draw noise, alike."""
     if not isinstance(context, Mapping):
         return context
     own = {
@@ -76,7 +76,8 @@ def ask_all(
     *,
     release: privacy_releases.Release | None = None,
 ):
-    """Asks all clients of a population, a bounded number at a time; `Simulation.on_progress` has how many have answered.
+    """Asks all clients of a population, a bounded number at a time; `Simulation.on_progress` has how many have
+    answered.
 
     Args:
       asking: From `build_asking`.
@@ -107,7 +108,7 @@ def ask_all(
 
 
 def build_collection(signature: Signature) -> tff.Computation:
-    """Builds the federated computation that collects the signatures of a cohort as it is deployed, see `build_asking`."""
+    """Builds the deployed computation that collects the signatures of a cohort, see `build_asking`."""
     deployed = signature.deployed
     return _build_collection(deployed.context_type, deployed.computation)
 
@@ -118,26 +119,33 @@ def _build_collection(context_type: tff.Type, computation: tff.Computation) -> t
 
 
 def build_signing(signature: Signature) -> Callable[[Population], object]:
-    """Builds `sign(population, again=False) -> value structure with NumPy rows [N, ...]` in the order of the population's IDs.
+    """Builds `sign(population, again=False) -> value structure with NumPy rows [N, ...]` in the order of the
+    population's IDs.
 
-    `again` says that the clients may have signed before: for the ledger of privacy, another signature of a client is another
-    release.
+    `again` says that the clients may have signed before: for the ledger of privacy, another signature of a client is
+    another release.
     """
     collection = build_stacked_collection(signature)
 
     def sign(population: Population, again: bool = False):
         repeats = own_noise(signature.context) is not None
-        release = privacy_releases.of_all("the signatures", population, signature.noise_multiplier, once=not again, repeats=repeats)
+        release = privacy_releases.of_all(
+            "the signatures", population, signature.noise_multiplier, once=not again, repeats=repeats
+        )
         imitated = population.signed_as
         return ask_all(
-            collection, signature.context, population, lambda client: population.train(imitated.get(client, client)), release=release
+            collection,
+            signature.context,
+            population,
+            lambda client: population.train(imitated.get(client, client)),
+            release=release,
         )
 
     return sign
 
 
 def build_stacked_collection(signature: Signature) -> tff.Computation:
-    """Builds the computation of simulations, whose clients bring their examples as tensors where the signature takes them so."""
+    """Builds the computation of simulations, whose clients bring tensors where the signature takes these."""
     compute = signature.computation if signature.stacked is None else signature.stacked()
     return _build_collection(signature.context_type, compute)
 

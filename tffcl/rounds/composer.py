@@ -4,7 +4,8 @@ A round is `(state@SERVER, clients@CLIENTS) -> (state@SERVER, output@SERVER[, ke
 
 1. the server broadcasts its values, and every client receives its part of them (`Server.receive`);
 2. every client computes (`ClientWork.compute`); an upload that is not finite is silenced;
-3. each named upload goes through an aggregation process of its own; reports, where the server gets them, are collected with
+3. each named upload goes through an aggregation process of its own; reports, where the server gets them, are collected
+  with
    the client IDs;
 4. the server step makes the next values of the results.
 """
@@ -49,14 +50,15 @@ class Server:
     Attributes:
       values: What it broadcasts, name to TFF type; unknown dimensions may differ between rounds.
       receive: `(values, client) -> received` in TensorFlow, what of the values a client receives, by name.
-      step: `(state, results, measurements) -> state` in TensorFlow: the next values, broadcast and private ones, by name, from
-        the aggregators' results and measurements by upload name. None leaves the values as they are and hands the results
-        out, for a coordinator that decides in Python.
+      step: `(state, results, measurements) -> state` in TensorFlow: the next values, broadcast and private ones, by
+        name, from the aggregators' results and measurements by upload name. None leaves the values as they are and
+        hands the results out, for a coordinator that decides in Python.
       once: Names in `received` of what never changes, so that a device receives it once and not in every round.
       private: What the server keeps and does not broadcast (the state of its optimizer), name to TFF type.
-      by_row: Values of which a client needs one row only, with the field of the client that names it; `receive` reads nothing
-        else by this field, so that a part of the cohort can be sent the rows that it needs.
-      told: Uploads whose results are handed out beside the next state, where there is a step (without one all are). They are
+      by_row: Values of which a client needs one row only, with the field of the client that names it; `receive` reads
+        nothing else by this field, so that a part of the cohort can be sent the rows that it needs.
+      told: Uploads whose results are handed out beside the next state, where there is a step (without one all are).
+        They are
         not silenced: such an upload says itself what a client counts whose training is not finite.
     """
 
@@ -141,13 +143,16 @@ class Round:
 
     @functools.cached_property
     def as_promised(self) -> "Round":
-        """The round as it is deployed: with nothing in its aggregations that only simulations have (`FactoryTraits.deployed`), and
-        without the clients' reports if uploads are hidden, since reports would reveal them.
+        """The round as it is deployed: with nothing in its aggregations that only simulations have
+        (`FactoryTraits.deployed`), and without the clients' reports if uploads are hidden, since reports would reveal
+        them.
         """
         uploads = {name: traits(factory).deployed() for name, factory in self.uploads.items()}
         hidden = any(
             traits(factory).hides_uploads
-            or isinstance(factory, ClusteredMeanFactory) and not factory.is_plain and self._has_secure_sums(name)
+            or isinstance(factory, ClusteredMeanFactory)
+            and not factory.is_plain
+            and self._has_secure_sums(name)
             for name, factory in uploads.items()
         )
         if not hidden and all(uploads[name] is factory for name, factory in self.uploads.items()):
@@ -229,16 +234,18 @@ class Round:
     @property
     def once(self) -> Transfer:
         """What a client receives once, before its first round."""
-        return Transfer(tff.StructType([(n, kind) for n, kind in _fields(self._received_type) if n in self.server.once]))
+        return Transfer(
+            tff.StructType([(n, kind) for n, kind in _fields(self._received_type) if n in self.server.once])
+        )
 
     @functools.cached_property
     def client_update(self) -> tff.Computation:
-        """The client's part: `(<values, client> -> <uploads, weight, client_id, report[, kept]>)`, without local test."""
+        """The client's part: `(<values, client> -> <uploads, weight, client_id, report[, kept]>)`, no local test."""
         return self._client_update(simulated=False)
 
     @property
     def _result_type(self) -> tff.StructType:
-        """What the client's part gives: the same in both forms but for `LOCAL_TEST`, so that only one needs to be traced."""
+        """What the client's part gives: the same in both forms but for `LOCAL_TEST`, so that only one is traced."""
         update = vars(self).get("client_update")  # there if a device's form was asked for
         return (self.simulated_update if update is None else update).type_signature.result
 
@@ -315,7 +322,9 @@ class Round:
         )
         step = self._step
 
-        @tff.federated_computation(tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS))
+        @tff.federated_computation(
+            tff.FederatedType(state_type, tff.SERVER), tff.FederatedType(client_type, tff.CLIENTS)
+        )
         def next_fn(state, clients):
             # Server to clients, and the clients' computation.
             values = _zip({name: state[name] for name in names})
@@ -387,19 +396,19 @@ def compose(
 
     Args:
       client_work: What a client computes.
-      uploads: A weighted or unweighted aggregation factory for each of its uploads, by name. The rows of a `CollectFactory`
-        come back with the reports.
+      uploads: A weighted or unweighted aggregation factory for each of its uploads, by name. The rows of a
+        `CollectFactory` come back with the reports.
       server: What the server broadcasts and how it steps.
-      weighting: `(report) -> float32`, a client's weight; `by_examples` or `uniform`. A client whose training is not finite
-        always has weight 0.
-      reports: Whether every client's report comes to the server under its ID, as simulations need it. Without, the server
-        learns of the clients what the aggregators of the uploads let through, and nothing else; such a round collects no rows
-        either, and is not for `run_round`.
+      weighting: `(report) -> float32`, a client's weight; `by_examples` or `uniform`. A client whose training is not
+        finite always has weight 0.
+      reports: Whether every client's report comes to the server under its ID, as simulations need it. Without, the
+        server learns of the clients what the aggregators of the uploads let through, and nothing else; such a round
+        collects no rows either, and is not for `run_round`.
 
     Raises:
       ValueError: If rows are to be collected without reports.
-      UserError: If some uploads are hidden from the server, by secure sums or noise, and others would travel in the open beside
-        them.
+      UserError: If some uploads are hidden from the server, by secure sums or noise, and others would travel in the
+        open beside them.
     """
     if not reports and any(isinstance(factory, CollectFactory) for factory in uploads.values()):
         raise ValueError("the rows of a CollectFactory travel with the reports; this round has none")
@@ -434,7 +443,7 @@ def _zip(fields: Mapping):
 
 
 def plain_containers(value):
-    """Returns a value of TFF's with mappings for named tuples and attrs objects, as checkpoints hold them; TFF takes either."""
+    """Returns a value of TFF's with mappings for named tuples and attrs objects, as checkpoints hold it."""
     names = [each.name for each in getattr(type(value), "__attrs_attrs__", ())] or getattr(value, "_fields", None)
     if names:
         return collections.OrderedDict((name, plain_containers(getattr(value, name))) for name in names)

@@ -1,4 +1,4 @@
-"""What a round lets the server learn of its clients, which the ledger of the simulation counts before the round runs."""
+"""What a round lets the server learn of its clients, which the ledger counts before the round runs."""
 
 import dataclasses
 import math
@@ -20,12 +20,13 @@ class Release:
 
     Attributes:
       what: Of what, for messages, e.g. "the upload update".
-      noise_multiplier: z of the Gaussian mechanism that it is, a client being added or removed; 0 where nothing is hidden.
+      noise_multiplier: z of the Gaussian mechanism that it is, a client being added or removed; 0 where nothing is
+        hidden.
       clients: How many take part.
       population: Out of how many.
       rate: The probability with which each of these takes part, independently; None where the cohort has a fixed size.
-      once: That each client tells this once in a run, as a signature: releases of it are then of different clients each, and
-        cost together what a single one of everybody does.
+      once: That each client tells this once in a run, as a signature: releases of it are then of different clients
+        each, and cost together what a single one of everybody does.
       hidden: Whether secure sums show the server no single client's part of it, though it has no noise.
       repeats: Whether its noise follows from a seed, in simulations: from the same state it is told again as it was.
     """
@@ -59,8 +60,9 @@ def check_hidden(uploads: Mapping, summed: Collection[str] = ()):
     others = [name for name in uploads if name not in hidden]
     if hidden and others:
         raise UserError(
-            f"clients of this method upload {others[0]!r} beside {hidden[0]!r}, and this [aggregation] hides the latter only; another "
-            "local training, or the plain mean, would not promise more than they keep",
+            f"clients of this method upload {others[0]!r} beside {hidden[0]!r}, "
+            "and this [aggregation] hides the latter only; another local training, or the plain mean, "
+            "would not promise more than they keep",
             table="aggregation",
         )
 
@@ -76,8 +78,10 @@ def of_all(
 def release_round(uploads, cohort: "Cohort"):
     """Counts the releases of a round; reports, which only simulations collect, are none.
 
-    All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs. That a
-    cohort is drawn at random makes a round cheaper only where the server does not see who is in it: of each client the one
+    All uploads come from the same clients: together they are a Gaussian mechanism whose 1 / z² is the sum of theirs.
+      That a
+    cohort is drawn at random makes a round cheaper only where the server does not see who is in it: of each client the
+      one
     round in which it does (`Cohort.seen`) is counted once more, as a round of everybody.
 
     Args:

@@ -36,8 +36,8 @@ def move_rows(state, results, measurements):
 
 @dataclasses.dataclass(frozen=True)
 class Replacing:
-    """A server step that makes the result of an upload the next models, as it is. It computes nothing: outside of a federated
-    computation it takes NumPy arrays too, and copies none of them.
+    """A server step that makes the result of an upload the next models, as it is. It computes nothing: outside of a
+    federated computation it takes NumPy arrays too, and copies none of them.
 
     Attributes:
       upload: The upload's name.
@@ -50,14 +50,17 @@ class Replacing:
         return {**state, "models": results[self.upload]}
 
 
-def keyed_server(size: int, rows: int | None = None, *, optimizer: tff.learning.optimizers.Optimizer | None = None) -> Server:
+def keyed_server(
+    size: int, rows: int | None = None, *, optimizer: tff.learning.optimizers.Optimizer | None = None
+) -> Server:
     """Builds the server of clustered training: clients receive the model of their key, and their updates move it.
 
     Args:
       size: P.
       rows: K; None where it may change between rounds.
-      optimizer: Steps each model against its mean update, as in `tff.learning`; default adds the update. Its state is the
-        private value `optimizer`, rows by model. The model of a cluster that nobody of a round belongs to does not step.
+      optimizer: Steps each model against its mean update, as in `tff.learning`; default adds the update. Its state is
+        the private value `optimizer`, rows by model. The model of a cluster that nobody of a round belongs to does not
+        step.
     """
     values = {"models": models_type(size, rows)}
     if optimizer is None:

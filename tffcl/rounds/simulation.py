@@ -75,7 +75,8 @@ def run_round(
     brought: Sequence | None = None,
     **fields: Sequence,
 ) -> RoundResult:
-    """Runs a round, in blocks of clients where the whole cohort would take more than the memory budget (see `rounds.blocks`).
+    """Runs a round, in blocks of clients where the whole cohort would take more than the memory budget (see
+    `rounds.blocks`).
 
     Args:
       composed: The round.
@@ -87,8 +88,8 @@ def run_round(
       **fields: The client work's fields: name to a value for each client, in the cohort's order.
 
     Raises:
-      UserError: If a client's trained model is not finite, a privacy budget does not allow the round, or a single client takes
-        more than the memory budget.
+      UserError: If a client's trained model is not finite, a privacy budget does not allow the round, or a single
+        client takes more than the memory budget.
     """
     values = dict(values or {})
     if ROUND in composed.work.fields:
@@ -130,7 +131,9 @@ def _run_whole(composed: Round, cohort: Cohort, values, aggregators, fields, kep
     return blocks.Told(values, aggregators, rows, told.get("results", {}), told.get("measurements", {})), kept
 
 
-def _run_in_blocks(composed: Round, cohort: Cohort, values, aggregators, fields, kept: KeptStates | None, chosen: blocks.Plan):
+def _run_in_blocks(
+    composed: Round, cohort: Cohort, values, aggregators, fields, kept: KeptStates | None, chosen: blocks.Plan
+):
     def keep(client_ids, brought):
         nonlocal kept
         kept = kept.updated(client_ids, brought)
@@ -144,6 +147,7 @@ def check_finite(reports: Mapping[str, np.ndarray], cohort: Cohort):
         bad = np.flatnonzero(~reports["finite"])[0]
         largest = np.abs(cohort.population.train(cohort.client_ids[bad]).x.astype(float)).max()
         raise Diverged(
-            f"client {cohort.population.name_of(cohort.client_ids[bad])} trained a model that is not finite (loss {reports['loss'][bad]:g}) in round "
-            f"{cohort.seed[1]}; a lower learning_rate or momentum helps, or scaling its features (the largest is {largest:g})"
+            f"client {cohort.population.name_of(cohort.client_ids[bad])} trained a model that is not finite "
+            f"(loss {reports['loss'][bad]:g}) in round {cohort.seed[1]}; a lower learning_rate or momentum helps, "
+            f"or scaling its features (the largest is {largest:g})"
         )

@@ -17,7 +17,7 @@ from tffcl.trace_cache import built_once
 
 
 def summed_form(composed: Round) -> Callable[[int], tff.Computation] | None:
-    """Returns `(number of clusters) -> summed round`; None if a result is no plain mean by cluster, so that sums would not do."""
+    """Returns `(number of clusters) -> summed round`; None if sums would not do: a result is no mean by cluster."""
     composed = composed.as_promised
     plain = all(type(each) is ClusteredMeanFactory and each.is_plain for each in composed.uploads.values())
     can = composed.uploads and plain and composed.server.step and not composed.server.private
@@ -28,8 +28,8 @@ def summed_form(composed: Round) -> Callable[[int], tff.Computation] | None:
 def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
     """Builds a round that gives the models of `composed` up to rounding.
 
-    The number of clusters is fixed, an upload is `num_clusters` times as large, and the server sees sums only, no client's
-    report.
+    The number of clusters is fixed, an upload is `num_clusters` times as large, and the server sees sums only, no
+    client's report.
 
     Args:
       composed: A round that has a `summed_form`.
@@ -37,9 +37,10 @@ def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
 
     Returns:
       `(<values@SERVER, {client}@CLIENTS> ->
-        <values@SERVER, <weight=float32[K],clients=int32[K],loss=float32>@SERVER>)`: the server's values of the round, with K
-      where their leading dimension is unknown; weight and clients of the first upload; `loss` is the mean over the clients by
-      weight.
+        <values@SERVER, <weight=float32[K],clients=int32[K],loss=float32>@SERVER>)`: the server's values of the round,
+          with K
+      where their leading dimension is unknown; weight and clients of the first upload; `loss` is the mean over the
+      clients by weight.
     """
     client_update = composed.client_update
     _, client_type = client_update.type_signature.parameter
@@ -63,10 +64,12 @@ def build_summed_round(composed: Round, num_clusters: int) -> tff.Computation:
     @tff.tensorflow.computation(state_type, update.type_signature.result)
     def move(values, totals):
         means = {
-            name: tf.math.divide_no_nan(sums, totals["weights"][name][:, tf.newaxis]) for name, sums in totals["sums"].items()
+            name: tf.math.divide_no_nan(sums, totals["weights"][name][:, tf.newaxis])
+            for name, sums in totals["sums"].items()
         }
         counts = {
-            name: collections.OrderedDict(weight=totals["weights"][name], clients=totals["clients"][name]) for name in means
+            name: collections.OrderedDict(weight=totals["weights"][name], clients=totals["clients"][name])
+            for name in means
         }
         moved = composed.server.step(values, means, counts)
         weight, clients = next(iter(counts.values())).values()

@@ -87,10 +87,12 @@ class RoundMetrics:
       examples: `int32 [m]`, training examples.
       losses: `float32 [m]`, mean training loss over the client's last epoch.
       test_correct: `int32 [m]`, labels of test examples that the client's own model got right after its training.
-      test_examples: `int32 [m]`, labels tried, one an example or a sequence, without padding; 0 where there was no local test.
+      test_examples: `int32 [m]`, labels tried, one an example or a sequence, without padding; 0 where there was no
+        local test.
       traffic: All bytes of this round.
       signatures: Part of them: what clients exchanged in this round before they trained.
-      relatedness: `float32 [m, m]` for methods that relate the clients of a cohort, row i the mix of client i; else None.
+      relatedness: `float32 [m, m]` for methods that relate the clients of a cohort, row i the mix of client i; else
+        None.
       scalars: What else the method tells of the round, numbers by name; the same names in every round.
       changed: `bool [m]`, who told that its data have changed; None for methods that do not ask.
     """

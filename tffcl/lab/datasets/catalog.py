@@ -31,7 +31,9 @@ DATASETS: Mapping[str, Row] = {
         "LEAF FEMNIST, 28x28 grey, with its 3,400 writers as clients; 62 classes, or 10 with only_digits",
         f"{_LOADERS}.femnist:load_femnist",
     ),
-    "usps": Row("16x16 grey digits of the US postal service: 7,291 + 2,007, 10 classes", f"{_LOADERS}.digits:load_usps"),
+    "usps": Row(
+        "16x16 grey digits of the US postal service: 7,291 + 2,007, 10 classes", f"{_LOADERS}.digits:load_usps"
+    ),
     "celeba": Row(
         "faces with 40 yes-or-no attributes, scaled down: 162,770 + 19,962, 2 classes",
         f"{_LOADERS}.celeba:load_celeba",

@@ -1,4 +1,4 @@
-"""The types of this room: a data set, a partition of it, and the two put together; and what arrays of a data set may hold."""
+"""A data set, a partition of it, and the two put together; and what arrays of a data set may hold."""
 
 import dataclasses
 
@@ -59,7 +59,8 @@ class Dataset(Shown):
             raise UserError(f"{self.name}: training images are {shapes}; the shapes must be equal")
         if self.num_classes > _MOST_CLASSES:
             raise UserError(
-                f"{self.name}: there are labels up to {self.num_classes - 1}; at most {_MOST_CLASSES} classes are allowed, from 0"
+                f"{self.name}: there are labels up to {self.num_classes - 1}; "
+                f"at most {_MOST_CLASSES} classes are allowed, from 0"
             )
         for split, images in (("train", self.train), ("test", self.test)):
             if len(images) and images.y.max() >= self.num_classes:
@@ -76,11 +77,12 @@ class Dataset(Shown):
 
         Args:
           name: For titles.
-          train: `(x [n, ...], y [n])`. uint8 of rank 4 are images, whose mean and deviation are measured; other numbers reach
-            the model as they are, whole ones as int32 (uint8 stays uint8), others as float32. Labels are whole numbers from 0.
+          train: `(x [n, ...], y [n])`. uint8 of rank 4 are images, whose mean and deviation are measured; other numbers
+            reach the model as they are, whole ones as int32 (uint8 stays uint8), others as float32. Labels are whole
+            numbers from 0.
           test: The same for the test examples.
-          clients: For natural clients `(train [n], test [n])`, who holds each example, names or whole numbers; names become
-            numbers in sorted order.
+          clients: For natural clients `(train [n], test [n])`, who holds each example, names or whole numbers; names
+            become numbers in sorted order.
           num_classes: How many labels there are; None: one more than the largest.
 
         Raises:
@@ -93,7 +95,9 @@ class Dataset(Shown):
         if clients is not None:
             of_train, of_test = map(np.asarray, clients)
             owners = owners_of(of_train, of_test, (f"{name}: clients of train", f"{name}: clients of test"))
-            train, test = (dataclasses.replace(each, owner=own) for each, own in zip((train, test), owners, strict=True))
+            train, test = (
+                dataclasses.replace(each, owner=own) for each, own in zip((train, test), owners, strict=True)
+            )
         largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))
         normalization = measured(train.x) if train.are_images and len(train) else (0.0, 1.0)
         return cls(name, train, test, largest if num_classes is None else num_classes, *normalization)
@@ -134,7 +138,8 @@ class Partition(Shown):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class FederatedDataset(Dataset):
-    """A data set as N clients hold it: `train` and `test` are pools in which each distinct image after transforms is once.
+    """A data set as N clients hold it: `train` and `test` are pools in which each distinct image after transforms is
+    once.
 
     Attributes:
       train_indices: One int64 array of indices into `train` per client.
@@ -143,8 +148,8 @@ class FederatedDataset(Dataset):
       server: The server's own images, as they are before any client's transform, or None. Methods may look at
         the pictures only; the labels are for those who check the balance.
       transforms: What has been done to each client's examples, to be told to readers; None for nothing.
-      validation_indices: One int64 array of indices into `train` per client, which are not in `train_indices`: examples to
-        choose hyper-parameters by. None where none are held out.
+      validation_indices: One int64 array of indices into `train` per client, which are not in `train_indices`: examples
+        to choose hyper-parameters by. None where none are held out.
     """
 
     train_indices: tuple[np.ndarray, ...]
@@ -185,7 +190,9 @@ def numbers_of(x, where: str) -> np.ndarray:
         arrays.check_finite(x, where, given)
         return x.astype(np.float32)
     if x.size and not -(2**31) <= x.min() <= x.max() < 2**31:
-        raise UserError(f"{where} is {x.dtype} of shape {x.shape}; it must be numbers of shape [n, ...], whole ones of 32 bits")
+        raise UserError(
+            f"{where} is {x.dtype} of shape {x.shape}; it must be numbers of shape [n, ...], whole ones of 32 bits"
+        )
     return x.astype(np.int32)
 
 

@@ -28,15 +28,15 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
     """Loads a data set and hands it out to clients.
 
     Args:
-      dataset: `name` (see `catalog.DATASETS`), or `builder = "module:function"` that makes a `core.Dataset`, and options:
-        `normalization` ("pacfl", "unit", "half"), `subset` and `test_subset` (how many examples to keep),
+      dataset: `name` (see `catalog.DATASETS`), or `builder = "module:function"` that makes a `core.Dataset`, and
+        options: `normalization` ("pacfl", "unit", "half"), `subset` and `test_subset` (how many examples to keep),
         `server_examples` (how many of these the server has for itself, equally many of each class; 0 by default),
-        `server_split` ("train": training images, which no client has then; "test": copies of test images), `validation` (the
-        share of each client's training examples that is held out of training) and those of its loader. For the partitions
-        hybrid and mix4, `names` instead of `name`: several sets; options then hold for each of them, but `server_examples` and
-        `server_split` for all together.
-      partition: `name` (see `catalog.PARTITIONS`), or `builder = "module:function"` of `(dataset, *, seed, ...)` that makes
-        a `core.Partition`, and the options of its function.
+        `server_split` ("train": training images, which no client has then; "test": copies of test images), `validation`
+        (the share of each client's training examples that is held out of training) and those of its loader. For the
+        partitions hybrid and mix4, `names` instead of `name`: several sets; options then hold for each of them, but
+        `server_examples` and `server_split` for all together.
+      partition: `name` (see `catalog.PARTITIONS`), or `builder = "module:function"` of `(dataset, *, seed, ...)` that
+        makes a `core.Partition`, and the options of its function.
       seed: Decides subset, the server's images and partition.
       data_dir: Where data sets are; see `storage.resolve`.
 
@@ -59,7 +59,8 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
 
 
 def check_settings(dataset: Mapping, partition: Mapping):
-    """Checks names, options and values as `load_federated` does, without reading data; what a user's own function takes is left to it.
+    """Checks names, options and values as `load_federated` does, without reading data; what a user's own function takes
+    is left to it.
 
     Raises:
       UserError: As `load_federated`, but for what only the data show.
@@ -110,7 +111,12 @@ def load_dataset(
             raise UserError(f"{partition} is of one data set: name = '...' (hybrid and mix4 take names = [...])")
         return _load_one(asked, seed=seed, data_dir=data_dir, also=also)
     listed = isinstance(names, Sequence) and all(isinstance(each, str) for each in names)
-    if {"name", "builder"} & set(asked) or not listed or isinstance(names, str) or not 2 <= len(names) == len(set(names)):
+    if (
+        {"name", "builder"} & set(asked)
+        or not listed
+        or isinstance(names, str)
+        or not 2 <= len(names) == len(set(names))
+    ):
         raise UserError(f"{partition} is of several data sets: dataset needs different names = ['...', '...'], no name")
     sets = [_load_one({**asked, "name": each}, seed=seed, data_dir=data_dir, also=also) for each in names]
     return mixture(sets, **mixing)
@@ -225,7 +231,9 @@ def checked_groups(groups, where: str) -> np.ndarray | None:
         return None
     array = np.asarray(groups)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise UserError(f"{where}: the groups are {array.dtype} of rank {array.ndim}; they must be integers, one a client")
+        raise UserError(
+            f"{where}: the groups are {array.dtype} of rank {array.ndim}; they must be integers, one a client"
+        )
     return array.astype(np.int32)
 
 
@@ -242,8 +250,8 @@ def pool(
 
     Returns:
       The pool, and per client int64 indices into it. Images that nobody holds are left out. An image with which the
-      transforms of two clients do the same, by its class, is there once. Clients that shared an array of indices share one
-      again.
+      transforms of two clients do the same, by its class, is there once. Clients that shared an array of indices share
+      one again.
     """
     transforms = transforms or [Transform()] * len(held)
     numbers, of_class = _by_class(transforms, num_classes)
@@ -261,8 +269,10 @@ def pool(
     return together, tuple(moved[transform, id(index)] for index, transform in zip(held, transforms, strict=True))
 
 
-def _by_class(transforms: Sequence[Transform], num_classes: int) -> tuple[dict[Transform, int], dict[Transform, np.ndarray]]:
-    """Returns numbers of all that is done to the examples of a class, and for each transform the number of each class."""
+def _by_class(
+    transforms: Sequence[Transform], num_classes: int
+) -> tuple[dict[Transform, int], dict[Transform, np.ndarray]]:
+    """Returns numbers of all that is done to examples of a class, and each transform's number of each class."""
     numbers: dict[Transform, int] = {}
     of_class = {}
     for transform in dict.fromkeys(transforms):
@@ -272,7 +282,7 @@ def _by_class(transforms: Sequence[Transform], num_classes: int) -> tuple[dict[T
 
 
 def _filled(images: Images, plain: Sequence[Transform], used: np.ndarray, num_classes: int) -> Images:
-    """Applies each of `plain` to the images of its row of `used`; beside the result only one of the pieces is in memory."""
+    """Applies each of `plain` to the images of its row of `used`, one at a time: beside the result one is in memory."""
     rows = np.flatnonzero(used.any(axis=1))
     if len(rows) == 1 and used[rows[0]].all():
         return plain[rows[0]].apply(images, num_classes)

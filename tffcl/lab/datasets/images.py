@@ -1,4 +1,4 @@
-"""Labelled images, and what can be done to them: turned by any angle, tinted, given other grey values or labels, measured."""
+"""Labelled images, and how they are turned by any angle, tinted, given other grey values or labels, and measured."""
 
 import dataclasses
 
@@ -10,8 +10,8 @@ from tffcl.errors import UserError
 _TOLD = 10  # changes of labels that are told of a transform
 _BLOCK = 4096  # images that are measured at a time
 
-# ANDA's three colours set one channel of a picture with three of them to its greatest value. One channel has no hue: there,
-# the first of three stays as it is, and the others have changed brightness and contrast.
+# ANDA's three colours set one channel of a picture with three of them to its greatest value. One channel has no hue:
+# there, the first of three stays as it is, and the others have changed brightness and contrast.
 COLOUR_TONES = ("red", "blue", "green")
 GREY_TONES = ("", "negative", "faint")
 
@@ -41,7 +41,9 @@ class Images(Shown):
         if np.issubdtype(self.x.dtype, np.floating) and not np.isfinite(self.x).all():
             raise UserError(f"image {first_not_finite(self.x)} has a pixel that is not finite")
         if self.x.dtype not in (np.uint8, np.int32, np.float32) or not self.x.ndim:
-            raise UserError(f"examples are {self.x.dtype} of rank {self.x.ndim}; they must be uint8, int32 or float32 [n, ...]")
+            raise UserError(
+                f"examples are {self.x.dtype} of rank {self.x.ndim}; they must be uint8, int32 or float32 [n, ...]"
+            )
         if self.y.dtype != np.int32 or self.y.ndim != 1:
             raise UserError(f"labels are {self.y.dtype} of rank {self.y.ndim}; they must be int32 of rank 1")
         if len(self.x) != len(self.y):
@@ -149,8 +151,8 @@ class Transform:
 def turned(x: np.ndarray, degrees: int) -> np.ndarray:
     """Turns pictures about their centre, counter-clockwise; what the turn leaves empty is black.
 
-    Square pictures are turned exactly by multiples of 90 degrees, all others by the nearest pixel, as Pillow does by default:
-    no new grey values come up.
+    Square pictures are turned exactly by multiples of 90 degrees, all others by the nearest pixel, as Pillow does by
+    default: no new grey values come up.
 
     Args:
       x: uint8 [n, height, width, channels].
@@ -170,7 +172,7 @@ def turned(x: np.ndarray, degrees: int) -> np.ndarray:
 
 
 def _sources(height: int, width: int, degrees: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns int64 [height * width], where each pixel of a turned picture comes from, and bool, if that is in the picture."""
+    """Returns int64 [height * width], where each pixel of a turned picture comes from, and bool, if it is in it."""
     middle = np.array([(height - 1) / 2, (width - 1) / 2])
     down, right = (each.ravel() - at for each, at in zip(np.indices((height, width)), middle, strict=True))
     sine, cosine = np.sin(np.deg2rad(degrees)), np.cos(np.deg2rad(degrees))
@@ -186,8 +188,8 @@ def toned(x: np.ndarray, tone: str) -> np.ndarray:
 
     Args:
       x: uint8 [n, height, width, channels].
-      tone: "" for nothing; "red", "green" or "blue": this channel of three is 255 everywhere (ANDA's colours); "negative":
-        255 minus the value; "faint": half the contrast, from 64 to 191.
+      tone: "" for nothing; "red", "green" or "blue": this channel of three is 255 everywhere (ANDA's colours);
+        "negative": 255 minus the value; "faint": half the contrast, from 64 to 191.
 
     Returns:
       uint8 of the same shape; `x` itself for "".

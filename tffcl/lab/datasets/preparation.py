@@ -1,7 +1,9 @@
-"""What happens to a data set beside its partition: normalisation, smaller variants, the server's images, validation examples.
+"""What happens to a data set beside its partition: normalisation, smaller variants, the server's images, validation
+examples.
 
-Images are normalised as `(x / 255 - mean) / std`, per channel. Some methods (FLIS) compare clients by what their models say of
-images of the server's own. FLIS takes "real or synthetic" ones. Here they are held out of the data set; others, as synthetic
+Images are normalised as `(x / 255 - mean) / std`, per channel. Some methods (FLIS) compare clients by what their models
+say of images of the server's own. FLIS takes "real or synthetic" ones. Here they are held out of the data set; others,
+as synthetic
 ones, go in by Python: `build_flis_hc` and `build_flis_dc` take any `server_images`.
 """
 
@@ -161,7 +163,8 @@ def _balanced(y: np.ndarray, num_classes: int, size: int, rng: np.random.Generat
 
 @validated
 def hold_out_validation(federated: FederatedDataset, *, seed: Whole, validation: Fraction = 0.0) -> FederatedDataset:
-    """Holds a share of every client's training examples out, after the partition: who holds what stays as it is without.
+    """Holds a share of every client's training examples out, after the partition: who holds what stays as it is
+    without.
 
     Args:
       federated: Who holds what.

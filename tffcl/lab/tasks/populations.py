@@ -42,7 +42,8 @@ def build_population(federated: FederatedDataset, clients=None, *, changed=()) -
 
 
 def build_populations(config: RunConfig, federated: FederatedDataset) -> tuple[Population, Mapping[int, Population]]:
-    """Makes the populations of a run: before the first round, and from later rounds on where clients join or data change.
+    """Makes the populations of a run: before the first round, and from later rounds on where clients join or data
+    change.
 
     Returns:
       `(population, {round: population from then on})`.

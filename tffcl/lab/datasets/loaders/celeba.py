@@ -18,7 +18,9 @@ _LEFT_OUT = (218 - 178) // 2  # rows above and below the square in the middle of
 
 
 @validated
-def load_celeba(*, size: Annotated[int, msgspec.Meta(ge=8, le=178)] = 32, target: str = "Male", data_dir=None) -> Dataset:
+def load_celeba(
+    *, size: Annotated[int, msgspec.Meta(ge=8, le=178)] = 32, target: str = "Male", data_dir=None
+) -> Dataset:
     """Returns CelebA's training and test faces with their 40 attributes, [n, size, size, 3].
 
     The square in the middle of each picture is averaged down to `size`. The label is one attribute: 0 no, 1

@@ -29,7 +29,9 @@ def load_digits(*, data_dir=None) -> Dataset:
     bunch = datasets.load_digits()
     x = np.round(bunch.images * (255 / 16)).astype(np.uint8)[..., None]
     y = bunch.target.astype(np.int32)
-    x_train, x_test, y_train, y_test = model_selection.train_test_split(x, y, test_size=_TEST_SIZE, random_state=0, stratify=y)
+    x_train, x_test, y_train, y_test = model_selection.train_test_split(
+        x, y, test_size=_TEST_SIZE, random_state=0, stratify=y
+    )
     mean, std = constants("digits", x_train)
     names = tuple(str(digit) for digit in range(10))
     return Dataset("digits", Images(x_train, y_train), Images(x_test, y_test), 10, mean, std, names)
@@ -75,7 +77,12 @@ def from_openml(pixels: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]
     labels = np.asarray(labels).astype(float).astype(np.int64) - 1
     pixels = np.asarray(pixels, float)
     # `not <=` refuses NaN too.
-    if pixels.shape != (_TRAIN + _TEST, 256) or labels.min() != 0 or labels.max() != 9 or not abs(pixels).max() <= 1.001:
+    if (
+        pixels.shape != (_TRAIN + _TEST, 256)
+        or labels.min() != 0
+        or labels.max() != 9
+        or not abs(pixels).max() <= 1.001
+    ):
         raise UserError(f"OpenML's data set {_OPENML_ID} is not USPS as it was; put usps.npz in the data directory")
     x = np.round(np.clip((pixels + 1) / 2, 0, 1) * 255).astype(np.uint8).reshape(-1, 16, 16)
     return {

@@ -39,7 +39,9 @@ def load_npz(*, path: str, num_classes: Count | None = None, data_dir=None) -> D
     train, test = images_of(arrays, str(path))
     largest = 1 + int(max(each.y.max(initial=-1) for each in (train, test)))
     classes = largest if num_classes is None else num_classes
-    train, test = (dataclasses.replace(each, owner=own) for each, own in zip((train, test), _owners(arrays, path), strict=True))
+    train, test = (
+        dataclasses.replace(each, owner=own) for each, own in zip((train, test), _owners(arrays, path), strict=True)
+    )
     return Dataset(path.stem, train, test, classes, *measured(train.x))
 
 
@@ -88,7 +90,9 @@ def to_uint8(x: np.ndarray, where: str) -> np.ndarray:
     wrong = ~((x >= 0) & (x <= top))  # true for NaN too
     if wrong.any():
         place = tuple(int(each) for each in np.unravel_index(int(wrong.argmax()), x.shape))
-        raise UserError(f"{where} is {x[place]} at {list(place)}; {'floats' if floats else 'integers'} must be 0 to {top}")
+        raise UserError(
+            f"{where} is {x[place]} at {list(place)}; {'floats' if floats else 'integers'} must be 0 to {top}"
+        )
     return np.round(x * 255.0).astype(np.uint8) if floats else x.astype(np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""The image sets that TFDS has, MNIST, Fashion-MNIST, CIFAR, SVHN and EMNIST; read once, later readings import no TensorFlow."""
+"""The image sets of TFDS: MNIST, Fashion-MNIST, CIFAR, SVHN, EMNIST. Only the first reading imports TensorFlow."""
 
 import dataclasses
 import os
@@ -182,7 +182,9 @@ def _load(name: str, data_dir) -> Dataset:
     named = isinstance(about.class_names, tuple)
     num_classes = len(about.class_names) if named else about.class_names
     note = _note(name, (len(train), len(test)), about.sizes)
-    return Dataset(name, train, test, num_classes, *constants(name, train.x), about.class_names if named else None, note)
+    return Dataset(
+        name, train, test, num_classes, *constants(name, train.x), about.class_names if named else None, note
+    )
 
 
 def load_mnist(*, data_dir=None) -> Dataset:

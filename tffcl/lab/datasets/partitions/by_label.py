@@ -1,9 +1,10 @@
 """Partitions by which labels clients hold, and how many examples.
 
-`iid` and `quantity_skew` give everybody the same mix of labels. `label_skew` is NIID-Bench's "#label" partition (Li et al. 2022),
-which PACFL and FLIS use for label skew 20 % and 30 %; `dirichlet` is its Dirichlet partition, which they use as Dir(0.1).
-`label_groups` are groups of clients that hold groups of classes, StoCFL's pathological setting and FLT's scenarios 1 and 2;
-`structured` is FLT's scenario 4, "structured non-IID FEMNIST", with different sizes within each group.
+`iid` and `quantity_skew` give everybody the same mix of labels. `label_skew` is NIID-Bench's "#label" partition (Li et
+al. 2022), which PACFL and FLIS use for label skew 20 % and 30 %; `dirichlet` is its Dirichlet partition, which they use
+as Dir(0.1). `label_groups` are groups of clients that hold groups of classes, StoCFL's pathological setting and FLT's
+scenarios 1 and 2; `structured` is FLT's scenario 4, "structured non-IID FEMNIST", with different sizes within each
+group.
 """
 
 from collections.abc import Sequence
@@ -235,16 +236,16 @@ def label_groups(
     clients of all of them, or, with `share`, in each of them anew: clients of different groups then hold the
     same examples, as in FLT's code. Classes of no group are not used. The true groups are the blocks.
 
-    With `rotations`, all of that is done once for each rotation, of all examples: with 2 and the scheme "stocfl" there are
-    the eight true groups of StoCFL's Fig. 7.
+    With `rotations`, all of that is done once for each rotation, of all examples: with 2 and the scheme "stocfl" there
+    are the eight true groups of StoCFL's Fig. 7.
 
     Args:
       dataset: The data set.
       seed: Decides who gets what.
       clients: How many clients; a multiple of the number of groups.
       groups: The groups of classes.
-      scheme: Instead of `groups`, a published scheme for 10 classes: "stocfl" (0 to 2, 3 and 4, 5 and 6, 7 to 9), "flt1" (five
-        random pairs), or "flt2" (five triples in a ring, each with one class in common with the next).
+      scheme: Instead of `groups`, a published scheme for 10 classes: "stocfl" (0 to 2, 3 and 4, 5 and 6, 7 to 9),
+        "flt1" (five random pairs), or "flt2" (five triples in a ring, each with one class in common with the next).
       share: If examples of a class of several groups are given once for each of them.
       rotations: As in `rotated`, 1 for none; equal blocks of clients, all of a rotation side by side.
       test: As in `local_tests`.
@@ -257,7 +258,9 @@ def label_groups(
     if (groups is None) == (scheme is None):
         raise UserError(f"label_groups needs either groups = [[...], ...] or scheme (one of {', '.join(SCHEMES)})")
     rng = np.random.default_rng(seed)
-    chosen = _checked(groups, dataset.num_classes) if scheme is None else scheme_groups(scheme, dataset.num_classes, rng)
+    chosen = (
+        _checked(groups, dataset.num_classes) if scheme is None else scheme_groups(scheme, dataset.num_classes, rng)
+    )
     of_client = block_groups(clients, len(chosen) * len(turns), "groups")
     once = of_client[: clients // len(turns)]
     examples = by_class(dataset.train.y, dataset.num_classes)
@@ -277,7 +280,9 @@ def label_groups(
 
 
 def _once(examples, chosen, of_client, rng):
-    owners = [[client for client, group in enumerate(of_client) if label in chosen[group]] for label in range(len(examples))]
+    owners = [
+        [client for client, group in enumerate(of_client) if label in chosen[group]] for label in range(len(examples))
+    ]
     return share_classes(examples, owners, len(of_client), rng)
 
 
@@ -318,7 +323,9 @@ def growing_sizes(total: int, clients: int) -> np.ndarray:
 
 
 @validated
-def structured(dataset: Dataset, *, seed: Whole, clients: Count, classes_per_group: Count = 5, test: Rule = "all") -> Partition:
+def structured(
+    dataset: Dataset, *, seed: Whole, clients: Count, classes_per_group: Count = 5, test: Rule = "all"
+) -> Partition:
     """Gives each block of clients a group of consecutive classes, in parts of growing size (`growing_sizes`).
 
     The last group has what classes are left: EMNIST balanced's 47 make nine groups of 5 and one of 2. The

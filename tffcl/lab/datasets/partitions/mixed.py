@@ -71,7 +71,9 @@ def _check_alike(datasets):
             ("classes", first.num_classes, each.num_classes),
         ):
             if ours != theirs:
-                raise UserError(f"{what} of {first.name} are {ours} and of {each.name} {theirs}; hybrid needs them equal")
+                raise UserError(
+                    f"{what} of {first.name} are {ours} and of {each.name} {theirs}; hybrid needs them equal"
+                )
 
 
 def framed(x: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
@@ -91,7 +93,9 @@ def _names(datasets, labels):
         return None
     if labels == "apart":
         return tuple(f"{each.name} {name}" for each in datasets for name in each.class_names)
-    return tuple(" / ".join(dict.fromkeys(names)) for names in zip(*(each.class_names for each in datasets), strict=True))
+    return tuple(
+        " / ".join(dict.fromkeys(names)) for names in zip(*(each.class_names for each in datasets), strict=True)
+    )
 
 
 # Clients of each set. PACFL's text; it says 100 clients, and these are 97. PACFL's code has 100.
@@ -183,7 +187,9 @@ def _counts(counts, names) -> list[int]:
     if isinstance(counts, str):
         table = MIX4_COUNTS[counts]
         if set(names) != set(table):
-            raise UserError(f"counts = {counts!r} is for {', '.join(table)}, not {', '.join(names)}; give numbers instead")
+            raise UserError(
+                f"counts = {counts!r} is for {', '.join(table)}, not {', '.join(names)}; give numbers instead"
+            )
         return [table[name] for name in names]
     if len(counts) != len(names):
         raise UserError(f"counts is {counts!r}; it must be 'paper', 'code' or {len(names)} numbers, one per data set")

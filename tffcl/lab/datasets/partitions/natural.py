@@ -40,7 +40,9 @@ def by_owner(
       UserError: If the data set has no owners, or fewer than `clients` that are large enough.
     """
     if dataset.train.owner is None or dataset.test.owner is None:
-        raise UserError(f"by_owner needs a data set with owners (femnist, or npz with client_train); not {dataset.name}")
+        raise UserError(
+            f"by_owner needs a data set with owners (femnist, or npz with client_train); not {dataset.name}"
+        )
     owners = 1 + max(int(dataset.train.owner.max()), int(dataset.test.owner.max(initial=0)))
     train, own = by_class(dataset.train.owner, owners), by_class(dataset.test.owner, owners)
     chosen = np.array([o for o in range(owners) if len(train[o]) >= min_train and len(own[o]) >= min_test], int)

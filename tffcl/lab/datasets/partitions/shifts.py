@@ -1,24 +1,27 @@
 """The four-shift suite of clustered federated learning: P(X), P(Y), P(Y|X) and P(X|Y), each at a level from 1 to 8.
 
-The levels are taken from code, not from the text of a paper: FLUX (Fenoglio et al., NeurIPS 2025, arXiv 2511.22305) compares
+The levels are taken from code, not from the text of a paper: FLUX (Fenoglio et al., NeurIPS 2025, arXiv 2511.22305)
+  compares
 at heterogeneity levels 1 to 8, and its repository (github.com/dariofenoglio98/FLUX, commit 43aadbe,
 public/generate_datasets.py, the static branch) turns each into arguments of the data generator ANDA
 (github.com/alfredoLimo/ANDA, split_fn.py and utils.py):
 
 | partition | ANDA's split | what level L sets there, 10 classes |
 |---|---|---|
-| shift_features, P(X) | feature_skew_strict | 2, 3, 4, 5 rotations at levels 1 to 4; the same times three colours at 5 to 8 |
+| shift_features, P(X) | feature_skew_strict | 2, 3, 4, 5 rotations at levels 1 to 4; at 5 to 8 in three colours each |
 | shift_labels, P(Y) | label_skew_strict | 11 - L classes a group, five groups |
 | shift_concept, P(Y given X) | label_condition_skew | L labels are permuted among themselves |
-| shift_class_features, P(X given Y) | feature_condition_skew | the images of L classes are turned, by one of four rotations |
+| shift_class_features, P(X given Y) | feature_condition_skew | images of L classes are turned, by one of four angles |
 
 Common to all four here, where the source leaves room:
 
 - Groups of clients are near-equal blocks; ANDA draws the group of each client at random, so that some may be empty.
-- Each training example is with one client only, as in ANDA; no example is repeated (ANDA repeats some under label skew).
-- Numbers of classes are tenths of all classes, so that the levels are for any number of them; with 10 they are the source's,
-  with 100 too for P(Y) and P(X|Y) (the comments of the source), while it permutes 20 more labels for P(Y|X).
-- Different groups always differ. Where a level shifts nothing (P(Y) and P(Y|X) at level 1, with 10 classes) all clients are in
+- Each training example is with one client only, as in ANDA; no example is repeated (ANDA repeats some under label
+  skew).
+- Numbers of classes are tenths of all classes, so that the levels are for any number of them; with 10 they are the
+  source's, with 100 too for P(Y) and P(X|Y) (the comments of the source), while it permutes 20 more labels for P(Y|X).
+- Different groups always differ. Where a level shifts nothing (P(Y) and P(Y|X) at level 1, with 10 classes) all clients
+  are in
   one true group: the control.
 - A higher level keeps what the seed has drawn for a lower one: the same classes or labels are changed, and more.
 - A client's test images are changed as its training images are.
@@ -52,10 +55,11 @@ def shift_features(
 ) -> Partition:
     """Makes groups of clients whose images are all turned and tinted in one way: a shift of P(X).
 
-    Levels 1 to 4 have 2, 3, 4, 5 rotations, equal parts of the full turn; levels 5 to 8 have the same times three tones, which
-    makes 6, 9, 12, 15 patterns (the source: FLUX's generate_datasets.py; ANDA's split_feature_skew_strict). The tones of colour
-    images are ANDA's: the red, blue or green channel is at its greatest value. ANDA makes grey images three channels wide for
-    that; here they keep their one channel, which has no hue, and the tones are: as it is, negative, and half the contrast.
+    Levels 1 to 4 have 2, 3, 4, 5 rotations, equal parts of the full turn; levels 5 to 8 have the same times three
+    tones, which makes 6, 9, 12, 15 patterns (the source: FLUX's generate_datasets.py; ANDA's
+    split_feature_skew_strict). The tones of colour images are ANDA's: the red, blue or green channel is at its greatest
+    value. ANDA makes grey images three channels wide for that; here they keep their one channel, which has no hue, and
+    the tones are: as it is, negative, and half the contrast.
 
     Args:
       dataset: The data set, of images.
@@ -66,8 +70,8 @@ def shift_features(
       test: As in `local_tests`.
 
     Raises:
-      UserError: If the examples are no images, the level has fewer patterns than groups, or there are too few clients or
-        examples.
+      UserError: If the examples are no images, the level has fewer patterns than groups, or there are too few clients
+        or examples.
     """
     patterns = _patterns(dataset, "shift_features", 2 + (level - 1) % 4, tones=level > 4)
     if groups is not None:
@@ -83,10 +87,12 @@ def shift_labels(
 ) -> Partition:
     """Makes groups of clients that hold some of the classes: a shift of P(Y).
 
-    A group holds K - (level - 1) K / 10 of K classes: 10, 9, ... 3 of ten (the source: FLUX's generate_datasets.py, 11 - level
-    classes and five groups; ANDA's split_label_skew_strict). ANDA draws the classes of each group at random, which may leave
-    classes to nobody and give two groups the same. Here the classes are put in a ring in random order, and the groups hold
-    stretches of it that start at equal distances: all different, and together all classes (as far as the ring is long). The
+    A group holds K - (level - 1) K / 10 of K classes: 10, 9, ... 3 of ten (the source: FLUX's generate_datasets.py, 11
+    - level classes and five groups; ANDA's split_label_skew_strict). ANDA draws the classes of each group at random,
+    which may leave classes to nobody and give two groups the same. Here the classes are put in a ring in random order,
+    and the groups hold
+    stretches of it that start at equal distances: all different, and together all classes (as far as the ring is long).
+      The
     examples of a class are shared out near-equally among all clients that hold it.
 
     Args:
@@ -131,15 +137,17 @@ def shift_concept(
     """Makes groups of clients with labels of their own for the same images: a shift of P(Y|X).
 
     In the first group labels stay; in each other one, level x K / 10 of the K labels are swapped (the source: FLUX's
-    generate_datasets.py, a pool of `level` of ten labels; ANDA's split_label_condition_skew). The source has one pool for all
-    clients, and each permutes it at random, some labels to themselves. Here each group has a pool of its own, and its labels
+    generate_datasets.py, a pool of `level` of ten labels; ANDA's split_label_condition_skew). The source has one pool
+    for all clients, and each permutes it at random, some labels to themselves. Here each group has a pool of its own,
+    and its labels
     move round in a ring: all of them change, in two labels by swapping them.
 
     Args:
       dataset: The data set, K classes.
       seed: Decides the labels, and who gets what.
       clients: How many clients.
-      level: 1 to 8. Where this is one label (level 1 of ten classes) nothing can be swapped, and there is one true group.
+      level: 1 to 8. Where this is one label (level 1 of ten classes) nothing can be swapped, and there is one true
+        group.
       groups: How many groups, with the one of unchanged labels; None for four, or as many as there can be.
       test: As in `local_tests`.
 
@@ -152,7 +160,11 @@ def shift_concept(
         return _dealt(dataset, [Transform()], seed=seed, clients=clients, test=test)
     ways = 1 + math.perm(classes, swapped) // swapped
     groups = min(4, ways) if groups is None else groups
-    _at_most(groups, ways, f"{swapped} of {classes} labels are swapped in {ways - 1} ways, beside the group of unchanged ones")
+    _at_most(
+        groups,
+        ways,
+        f"{swapped} of {classes} labels are swapped in {ways - 1} ways, beside the group of unchanged ones",
+    )
     maps = _label_maps(classes, swapped, groups, np.random.default_rng([seed, _DRAWN]))
     return _dealt(dataset, [Transform(labels=each) for each in maps], seed=seed, clients=clients, test=test)
 
@@ -170,10 +182,11 @@ def shift_class_features(
 ) -> Partition:
     """Makes groups of clients in which the images of some classes are turned: a shift of P(X|Y).
 
-    The images of level x K / 10 of the K classes are changed, of the same classes in every group, and all others stay (the
+    The images of level x K / 10 of the K classes are changed, of the same classes in every group, and all others stay
+    (the
     source: FLUX's generate_datasets.py, `level` of ten classes, four rotations, no colours; ANDA's
-    split_feature_condition_skew_strict, where a group is a rotation; FLUX's own split draws one for each client and class, and
-    leaves no groups). The four groups turn them by 0, 90, 180 and 270 degrees.
+    split_feature_condition_skew_strict, where a group is a rotation; FLUX's own split draws one for each client and
+    class, and leaves no groups). The four groups turn them by 0, 90, 180 and 270 degrees.
 
     Args:
       dataset: The data set, of images, K classes.
@@ -190,7 +203,9 @@ def shift_class_features(
     patterns = _patterns(dataset, "shift_class_features", 4, tones=tones)
     groups = len(patterns) if groups is None else groups
     _at_most(
-        groups, len(patterns), f"{len(patterns)} patterns are what shift_class_features has with tones = {str(tones).lower()}"
+        groups,
+        len(patterns),
+        f"{len(patterns)} patterns are what shift_class_features has with tones = {str(tones).lower()}",
     )
     order = np.random.default_rng([seed, _DRAWN]).permutation(dataset.num_classes)
     changed = tuple(sorted(order[: max(1, _tenths(level, dataset.num_classes))].tolist()))
@@ -217,7 +232,7 @@ def _patterns(dataset: Dataset, partition: str, rotations: int, tones: bool) -> 
 
 
 def _label_maps(classes: int, swapped: int, groups: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """Returns one new label for each label, for each group: the first unchanged, the others with `swapped` labels in a ring."""
+    """Returns each group's new label for each label: the first unchanged, the others with `swapped` ones in a ring."""
     maps = [tuple(range(classes))]
     while len(maps) < groups:
         # Of one draw for a group a longer ring takes more, so that a higher level changes what a lower one does, too.
@@ -246,4 +261,6 @@ def _dealt(dataset: Dataset, chosen: Sequence[Transform], *, seed: int, clients:
     enough(clients, len(dataset.train))
     parts = equal_parts(np.arange(len(dataset.train)), clients, np.random.default_rng(seed))
     train = [joined([part]) for part in parts]
-    return with_tests(dataset, train, test=test, seed=seed, groups=groups, transforms=[chosen[group] for group in groups])
+    return with_tests(
+        dataset, train, test=test, seed=seed, groups=groups, transforms=[chosen[group] for group in groups]
+    )

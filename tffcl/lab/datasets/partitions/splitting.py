@@ -59,7 +59,7 @@ def block_groups(clients: int, groups: int, what: str) -> np.ndarray:
 
 
 def near_blocks(clients: int, groups: int) -> np.ndarray:
-    """Returns int32 [clients]: the group of each client, blocks of consecutive clients whose sizes differ by one at most."""
+    """Returns int32 [clients]: each client's group, blocks of consecutive clients whose sizes differ by at most one."""
     return (np.arange(clients) * groups // clients).astype(np.int32)
 
 

@@ -14,11 +14,16 @@ from tffcl.lab.datasets.partitions.splitting import block_groups, enough, equal_
 from tffcl.validation import Count, Whole, check_value, validated, wrong
 
 # How many equal parts a full turn has, or which angles there are.
-Rotations = Annotated[int, msgspec.Meta(ge=1, le=360)] | Annotated[
-    Sequence[Annotated[int, msgspec.Meta(ge=0, le=359)]],
-    msgspec.Meta(min_length=1, description="different whole degrees from 0 to 359, e.g. [0, 36, 72]"),
+Rotations = (
+    Annotated[int, msgspec.Meta(ge=1, le=360)]
+    | Annotated[
+        Sequence[Annotated[int, msgspec.Meta(ge=0, le=359)]],
+        msgspec.Meta(min_length=1, description="different whole degrees from 0 to 359, e.g. [0, 36, 72]"),
+    ]
+)
+_Shifts = Annotated[
+    Sequence[Whole], msgspec.Meta(min_length=1, description="different whole numbers, e.g. [0, 3, 6, 9]")
 ]
-_Shifts = Annotated[Sequence[Whole], msgspec.Meta(min_length=1, description="different whole numbers, e.g. [0, 3, 6, 9]")]
 
 
 @validated
@@ -31,8 +36,8 @@ def rotated(
       dataset: The data set.
       seed: Decides who gets what.
       clients: How many clients; a multiple of the number of rotations.
-      rotations: The number of true groups, whose images are turned by equal parts of a full turn: 2 are 0 and 180 degrees, 10
-        are those of StoCFL's Fig. 2 (b). Or the angles in degrees, counter-clockwise, e.g. [0, 15, 30].
+      rotations: The number of true groups, whose images are turned by equal parts of a full turn: 2 are 0 and 180
+        degrees, 10 are those of StoCFL's Fig. 2 (b). Or the angles in degrees, counter-clockwise, e.g. [0, 15, 30].
       reuse: True: each block has all images, shared out among its clients, as in IFCA and StoCFL. False: each
         image is with one client only.
       test: As in `local_tests`; a client's test images are turned as its training images are.
@@ -58,7 +63,9 @@ def turned(dataset: Dataset, rotations: int | Sequence[int]) -> list[Transform]:
     height, width = dataset.train.x.shape[1:3]
     skew = [angle for angle in angles if angle % 180]
     if skew and height != width:
-        raise UserError(f"{dataset.name}'s images are {height}x{width}: only square ones turn by {skew[0]} degrees; use 2")
+        raise UserError(
+            f"{dataset.name}'s images are {height}x{width}: only square ones turn by {skew[0]} degrees; use 2"
+        )
     return [Transform(quarter_turns=angle // 90, degrees=angle % 90) for angle in angles]
 
 
@@ -81,8 +88,8 @@ def shifted(
       clients: How many clients; a multiple of the number of shifts.
       shifts: One per true group, all different.
       reuse: As in `rotated`.
-      examples_per_client: Only so many of a client's part, at random; default all of it. Of 20 clients of MNIST 9,600 of
-        12,000 in StoCFL's Table 2.
+      examples_per_client: Only so many of a client's part, at random; default all of it. Of 20 clients of MNIST 9,600
+        of 12,000 in StoCFL's Table 2.
       test: As in `local_tests`; a client's test labels are shifted as its training labels are.
 
     Raises:
@@ -93,7 +100,9 @@ def shifted(
     for shift in shifts:
         check_value("a shift", shift, Annotated[int, msgspec.Meta(ge=0, le=dataset.num_classes - 1)])
     moves = [Transform(label_shift=shift) for shift in shifts]
-    return _grouped(dataset, moves, "shifts", seed=seed, clients=clients, reuse=reuse, test=test, each=examples_per_client)
+    return _grouped(
+        dataset, moves, "shifts", seed=seed, clients=clients, reuse=reuse, test=test, each=examples_per_client
+    )
 
 
 def _grouped(dataset, transforms, what, *, seed, clients, reuse, test, each=None):
