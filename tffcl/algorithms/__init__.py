@@ -1,6 +1,9 @@
 """The methods, one file each, composed of signatures, client work, aggregators and clustering.
 
 tffcl.algorithms.build_pacfl(model, training, tffcl.algorithms.PACFLParameters(num_clusters=4))
+
+Every builder takes `model`, what is trained, and `training`, the hyper-parameters of local training; where it takes `aggregation`, that is
+as of `build_fedavg`.
 """
 
 from tffcl.public_names import lazily

@@ -46,7 +46,6 @@ def build_bilevel_round(
     clients.
 
     Args:
-      model: What is trained.
       training: Of the cluster models; its `proximal_weight` is λ.
       global_training: Of the global model; None: it stays as it is.
       aggregation: Of the cluster models' updates, over `<key=int32,value=float32[P]>`; default `ClusteredMeanFactory()`.

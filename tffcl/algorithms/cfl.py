@@ -115,8 +115,6 @@ def build_cfl(model: FlatModel, training: LocalTraining, parameters: CFLParamete
     """Builds CFL; as long as no cluster splits it is FedAvg.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: When clusters split, and how.
     """
     return CFL(model, training, parameters)

@@ -122,10 +122,7 @@ def build_clove(
     receives the model of its cluster, which a device that kept all of them would not need again.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: K and how losses are compared.
       seed: Decides the initial models, and the starts of k-means.
-      aggregation: Of the updates inside each cluster, see `aggregators.clustered_mean.keyed_factory`.
     """
     return CLoVE(build_clustered_training(model, training, aggregation=aggregation), parameters, seed)

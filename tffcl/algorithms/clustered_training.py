@@ -47,9 +47,6 @@ def build_clustered_round(
     in simulation every client computation gathers its own, and traffic is counted for one row.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
-      aggregation: Of the updates, see `keyed_factory`.
       optimizer: Of the server, see `keyed_server`.
       flags: Whether clients tell that their data have changed (`changed=int32` in their input and their report).
       weighting: Of clients in the mean, a name in `WEIGHTINGS`.
@@ -265,9 +262,7 @@ def build_engine(
     """Builds an engine of rounds of one's own, whatever the aggregation needs to know before it can be created.
 
     Args:
-      model: What is trained.
       build_round: `(aggregation) -> Round`, whose keyed uploads go through `keyed_factory(aggregation)`.
-      aggregation: Of the updates, see `keyed_factory`.
       rows: As in `ClusteredTraining`.
       kind: `ClusteredTraining`, or a class that derives from it.
       **more: Further fields of that class.

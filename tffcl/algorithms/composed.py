@@ -135,7 +135,6 @@ def build_grouping(name: str, model: FlatModel, how: Parameters | None, cut, **v
 
     Args:
       name: Of the signature.
-      model: What is trained.
       how: The signature's parameters; None where it has none.
       cut: Metric, linkage, threshold and number of clusters, as `ComposedParameters` or `CutParameters` have them.
       **values: What the run gives, `training` included; the signature takes what it needs of it.
@@ -197,14 +196,11 @@ def build_composed(
     """Builds a method of a signature, a metric, a linkage and a local training; other arguments as of `build_fedavg`.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: What it is made of.
       seed: Of the signature.
       server_images: For the signature "inference": what models are compared on.
       find_encoder: For "embedding": `(name, epochs=, examples=) -> (autoencoder, vector)`.
       noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
-      aggregation: Of the updates inside each cluster.
     """
     values = {"seed": seed, "server_images": server_images, "find_encoder": find_encoder, "noise_seed": noise_seed}
     clustering = group_composed(model, training, parameters, **values)

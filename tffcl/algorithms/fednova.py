@@ -37,7 +37,6 @@ def build_normalized_round(
     """Builds one round of FedNova in each cluster: the sums are over the cohort's members, weighted by examples.
 
     Args:
-      model: What is trained.
       effective_steps: A name in `EFFECTIVE_STEPS`.
       aggregation: Of the directions, see `keyed_factory`; the numbers of steps take what stands beside it
         (`aggregated_beside`): secure sums, a robust rule or equal weights where these do, else the mean weighted by examples.

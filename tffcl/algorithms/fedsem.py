@@ -136,8 +136,6 @@ def build_fedsem(
     would stay there.) That training is counted as signature traffic, and newcomers are placed in the same way.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: Number of centres.
       seed: Of k-means, and of newcomers' shuffling.
     """

@@ -78,8 +78,6 @@ def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLI
     models and must differ within the cohort. Its report has the `choice` among the models that it received.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: Clusters and choice.
       images: The server's, `uint8 [n, ...]`.
     """
@@ -191,8 +189,6 @@ def build_flis_dc(
     Newcomers choose as all others do.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: Clusters and choice.
       server_images: What models are compared on, `uint8 [n, ...]` (paper: 2,500).
 

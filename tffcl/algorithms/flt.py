@@ -366,8 +366,6 @@ def build_flt(
     with joint ones every client keeps its own until its next mix.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: How clients are related, and whether they train mixes or disjoint clusters' models.
       encoder: A pre-trained autoencoder and its parameters.
       seed: Of the clients' k-means and of the map.

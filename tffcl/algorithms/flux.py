@@ -137,9 +137,6 @@ def build_flux(
     The exported signature is that of newcomers: what is exported has its groups.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: When and how clients are grouped.
-      aggregation: Of the updates inside each cluster, see `aggregators.clustered_mean.keyed_factory`.
     """
     return FLUX(build_clustered_training(model, training, aggregation=aggregation), parameters)

@@ -58,10 +58,7 @@ def build_ifca_round(
     `choice`.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: Choice and what is shared.
-      aggregation: Of the updates, see `keyed_factory`.
 
     Raises:
       UserError: If a representation is to be shared with an aggregation of one's own, whose weights are not known.
@@ -287,12 +284,8 @@ def build_ifca(
     asked; `choose` asks everyone. Newcomers choose as all others do.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: K, start and choice.
       seed: Decides the initial models, and the groups of the warm-up.
-      aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
-        `aggregators.clustered_mean.keyed_factory`.
     """
     return IFCA(model, training, parameters, seed, aggregation)
 

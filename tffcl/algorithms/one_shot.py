@@ -328,11 +328,7 @@ def build_one_shot(
 
     Args:
       name: Of the method.
-      model: What is trained.
-      training: Local hyper-parameters.
       clustering: How clients are grouped.
-      aggregation: Of the updates inside each cluster, e.g. `tff.aggregators.MeanFactory()`, or over keyed updates; see
-        `aggregators.clustered_mean.keyed_factory`.
     """
     return OneShot(name, build_clustered_training(model, training, aggregation=aggregation), clustering)
 

@@ -42,11 +42,8 @@ def build_pacfl(
     model (Alg. 1 line 12). Other arguments are as of `build_fedavg`.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: How clients are grouped.
       noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
-      aggregation: Of the updates inside each cluster.
 
     Returns:
       The method, see `one_shot.OneShot`. The signatures of its state are `basis float32 [N, d, q]` and `mask bool [N, q]`;
@@ -92,12 +89,10 @@ def build_flis_hc(
     models answer like theirs, see `newcomers.assign_newcomers`. Other arguments are as of `build_fedavg`.
 
     Args:
-      model: What is trained.
       training: Local hyper-parameters, of the warm-up too.
       parameters: How clients are grouped.
       server_images: What models are compared on, `uint8 [n, ...]` (paper: 2,500).
       seed: Of the warm-up: it decides in which order clients visit their examples.
-      aggregation: Of the updates inside each cluster.
 
     Returns:
       The method, see `one_shot.OneShot`. The signatures of its state are the answers, `value`: `int32 [N, n]` or
@@ -135,12 +130,9 @@ def build_pca_km_hc(
     threshold holds for one data set only. Other arguments are as of `build_fedavg`.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: How clients are grouped.
       seed: Of the clients' k-means.
       noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
-      aggregation: Of the updates inside each cluster.
 
     Returns:
       The method, see `one_shot.OneShot`. The signatures of its state are `centres float32 [N, k, c]` and `mask bool [N, k]`.
@@ -173,11 +165,8 @@ def build_fedclust(
     ours. Other arguments are as of `build_fedavg`.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       parameters: How clients are grouped.
       seed: Of the warm-up: it decides in which order clients visit their examples.
-      aggregation: Of the updates inside each cluster.
     """
     clustering = group_fedclust(model, training, parameters, seed=seed)
     return build_one_shot("fedclust", model, training, clustering, aggregation=aggregation)

@@ -33,8 +33,6 @@ def build_related_round(
     model, and `key`, its column. The mixes replace the models.
 
     Args:
-      model: What is trained.
-      training: Local hyper-parameters.
       flags: Whether clients tell that their data have changed (`changed=int32` in their input and their report).
       weighting: A name in `WEIGHTINGS`.
     """

@@ -44,7 +44,6 @@ def build_controlled_round(
     With all of them present it is line 17.
 
     Args:
-      model: What is trained.
       parameters: Options.
       aggregation: Of the models' updates, see `keyed_factory`; control variates take what stands beside it
         (`aggregated_beside`): secure sums or a robust rule where these do, else the mean in which all count the same.

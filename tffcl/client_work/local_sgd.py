@@ -67,10 +67,6 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
     Each epoch visits the local examples once in an order drawn from the seed, batch by batch; the velocity follows
     `v <- momentum * v + gradient`, the parameters `w <- w - learning_rate * v`.
 
-    Args:
-      model: What is trained.
-      training: Hyper-parameters.
-
     Returns:
       A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2], centre float32[P], correction float32[P],
       rate_scale float32)` to

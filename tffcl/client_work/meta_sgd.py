@@ -74,7 +74,6 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
     that it trains too; with fewer examples than that, batches repeat.
 
     Args:
-      model: What is trained.
       training: Epochs, batch size, momentum, weight decay (a part of f); its learning rate is not used.
       how: The steps.
 

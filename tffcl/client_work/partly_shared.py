@@ -69,7 +69,6 @@ def layer_parts(model: FlatModel, local: Collection[str]) -> LayerParts:
     """Returns the parts of a model.
 
     Args:
-      model: The model.
       local: Names of layers, or of single weights ("conv1/kernel"), that a client keeps.
 
     Raises:
@@ -92,8 +91,6 @@ def build_partly_shared_work(model: FlatModel, training: LocalTraining, parts: L
     the difference of the other under its key. Of a training that is not finite it keeps nothing.
 
     Args:
-      model: What is trained.
-      training: Hyper-parameters.
       parts: What is kept and what is shared.
 
     Returns:

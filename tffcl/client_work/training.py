@@ -22,8 +22,6 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
     """Builds the tf.function that trains one model and reports on it.
 
     Args:
-      model: What is trained.
-      training: Hyper-parameters.
       local_sgd: Trains in the place of `build_local_sgd(model, training)`, with the same arguments, but for `correction` and
         `rate_scale`, and results.
       adapt: `(vector float32[P], x, y, seed) -> vector float32[P]`, what the client makes of its trained model with its
@@ -69,8 +67,6 @@ def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool 
     """Builds clustered training: the client trains the model it receives and uploads the difference under its key.
 
     Args:
-      model: What is trained.
-      training: Hyper-parameters.
       flags: Whether the client tells that its data have changed.
       **own: `local_sgd` and `adapt` of `build_train_and_report`.
 
@@ -124,8 +120,6 @@ def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_co
     their difference, and that of the others not so short that secure sums, which round, would lose it.
 
     Args:
-      model: What is trained.
-      training: Hyper-parameters.
       steps_counted: Whether clients tell how many steps they take, τ, in the place of ‖a‖₁.
 
     Returns:
@@ -154,7 +148,6 @@ def build_bilevel_work(model: FlatModel, training: LocalTraining, global_trainin
     is reported on; the report is finite if both are.
 
     Args:
-      model: What is trained.
       training: Of the cluster model; its `proximal_weight` is λ.
       global_training: Of the global model; None: it is trained elsewhere, and not uploaded.
 
@@ -185,8 +178,6 @@ def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion:
     """Builds the TensorFlow of a client that chooses a model and trains it (IFCA Alg. 1 lines 5 to 9; FLIS Alg. 1 lines 9, 10).
 
     Args:
-      model: What is trained.
-      training: Hyper-parameters.
       criterion: Of the choice, see `model_choice.build_choose`.
       tried: The client's field of examples that models are tried on.
 
@@ -217,8 +208,6 @@ def build_own_work(model: FlatModel, training: LocalTraining, *, towards: str | 
     """Builds training of a model of the client's own, which it keeps if it is finite; nothing is uploaded.
 
     Args:
-      model: What is trained.
-      training: Hyper-parameters.
       towards: Name of the received model that is the centre of the proximal term; default the own model as it starts.
 
     Returns:
@@ -249,7 +238,6 @@ def build_controlled_work(
     c_i (as in DP-SCAFFOLD, Noble et al., AISTATS 2022, arXiv:2111.09278). Otherwise c and the mean of all c_i would part for ever.
 
     Args:
-      model: What is trained.
       training: Hyper-parameters; without a proximal weight.
       option: A name in `CONTROL_VARIATES`.
       clipped: `(float32[P]) -> float32[P]`, what the server counts of an upload of a control variate.

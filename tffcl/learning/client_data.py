@@ -41,7 +41,6 @@ def as_examples(model: FlatModel, data: tf.data.Dataset) -> tf.data.Dataset:
     """Returns a client's data set as single examples `<x, y=int32>`, in the order in which they come.
 
     Args:
-      model: What is trained.
       data: Has an element spec that `check_element_spec` lets through.
     """
 
