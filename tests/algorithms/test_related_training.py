@@ -17,7 +17,7 @@ from tffcl.algorithms.related_training import build_related_training
 from tffcl.algorithms.solo import build_solo
 from tffcl.clients import large_rows
 from tffcl.clients.client_state import KeptStates
-from tffcl.clustering.model_mixing import only_used
+from tffcl.clustering.relatedness_graph import only_used
 from tffcl.rounds import blocks
 
 EVERYONE = (0, 1, 2, 3, 4)

@@ -16,8 +16,7 @@ from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.parameters import IFCAParameters
 from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.export.deployment_forms import missing_on_devices, operations_of
-from tffcl.learning.client_data import own_seed
-from tffcl.learning.clustered_fed_avg import build_choose, build_clustered_fed_avg
+from tffcl.learning.clustered_fed_avg import build_choose, build_clustered_fed_avg, own_seed
 from tffcl.models.flat import FlatModel, mean_cross_entropy
 
 WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)  # the order of the examples plays no part

@@ -13,8 +13,7 @@ from tests import own_data
 from tests.own_data import CROSS_ENTROPY, layers, sequential, spec
 from tests.short_runs import TRAINING, batches_of, cohort_of, train
 from tffcl.algorithms.fedavg import build_fedavg
-from tffcl.client_work.evaluation import build_count_correct, build_mean_loss, build_predict
-from tffcl.client_work.model_choice import build_choose
+from tffcl.client_work.evaluation import build_choose, build_count_correct, build_mean_loss, build_predict
 from tffcl.client_work.training import build_train_and_report
 from tffcl.errors import UserError
 from tffcl.export.writer import save_models

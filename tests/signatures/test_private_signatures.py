@@ -10,7 +10,7 @@ import tffcl
 from tests.short_runs import TRAINING, cohort_of
 from tffcl.algorithms.clove import build_clove
 from tffcl.algorithms.composed import build_composed
-from tffcl.algorithms.flt import group_flt
+from tffcl.algorithms.flt import RefinedEncoders, group_flt
 from tffcl.algorithms.flux import build_flux
 from tffcl.algorithms.ifca import build_ifca
 from tffcl.algorithms.parameters import (
@@ -24,7 +24,6 @@ from tffcl.algorithms.parameters import (
     StoCFLParameters,
 )
 from tffcl.algorithms.presets import build_pacfl, build_pca_km_hc
-from tffcl.algorithms.refined_encoders import RefinedEncoders
 from tffcl.algorithms.stocfl import build_stocfl
 from tffcl.clients.client_state import KeptStates
 from tffcl.clients.simulation_context import simulating

@@ -9,9 +9,8 @@ import tensorflow_federated as tff
 
 from tffcl.algorithms.method import ClusteredState, Method, Views
 from tffcl.client_work.client_work import sequence_type, stack, stacked_type
-from tffcl.client_work.evaluation import FEW, build_losses
+from tffcl.client_work.evaluation import FEW, build_choose, build_losses
 from tffcl.client_work.local_sgd import LocalTraining
-from tffcl.client_work.model_choice import build_choose
 from tffcl.client_work.training import build_choose_and_train
 from tffcl.clients.client_examples import ClientExamples
 from tffcl.clients.cohort import Cohort

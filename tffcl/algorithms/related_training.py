@@ -13,7 +13,7 @@ from tffcl.client_work.local_sgd import LocalTraining
 from tffcl.client_work.training import build_model_work
 from tffcl.clients.cohort import Cohort
 from tffcl.clients.large_rows import let_go
-from tffcl.clustering.model_mixing import only_used, with_stored
+from tffcl.clustering.relatedness_graph import only_used, with_stored
 from tffcl.models.flat import FlatModel
 from tffcl.rounds.composer import WEIGHTINGS, Round, Server, compose
 from tffcl.rounds.server import Replacing, models_type

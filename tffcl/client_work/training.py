@@ -8,9 +8,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
-from tffcl.client_work.evaluation import build_count_correct
+from tffcl.client_work.evaluation import build_choose, build_count_correct
 from tffcl.client_work.local_sgd import LocalTraining, build_full_gradient, build_local_sgd, build_step_weight, local_steps
-from tffcl.client_work.model_choice import build_choose
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import converted
 
@@ -178,7 +177,7 @@ def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion:
     """Builds the TensorFlow of a client that chooses a model and trains it (IFCA Alg. 1 lines 5 to 9; FLIS Alg. 1 lines 9, 10).
 
     Args:
-      criterion: Of the choice, see `model_choice.build_choose`.
+      criterion: Of the choice, see `evaluation.build_choose`.
       tried: The client's field of examples that models are tried on.
 
     Returns:

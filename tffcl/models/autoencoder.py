@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from tffcl.errors import UserError
-from tffcl.models import flat, image_shapes, layer_weights, layers
+from tffcl.models import classifiers, flat, layer_weights, layers
 from tffcl.validation import Count, validated
 
 WIDE = 128  # channels at the residual layers, half of them one convolution nearer to the image
@@ -142,7 +142,7 @@ def _build(
 
 def _check_image(name: str, input_shape) -> tuple[int, int, int]:
     """Returns height and width after halving twice, and the channels."""
-    height, width, channels = image_shapes.check_image(name, input_shape)
+    height, width, channels = classifiers.check_image(name, input_shape)
     if height % 4 or width % 4:
         raise UserError(f"{name} halves images twice: height and width must be multiples of 4, not {height}x{width}")
     return height // 4, width // 4, channels
