@@ -10,6 +10,7 @@ from tffcl.errors import UserError, unknown
 from tffcl.lab.datasets.core import Dataset
 from tffcl.lab.datasets.federated import load_dataset
 from tffcl.lab.datasets.images import Images
+from tffcl.lab.reporting.table import Column, Table
 
 PACFL_SETS = ("cifar10", "svhn_cropped", "fashion_mnist", "usps")
 
@@ -39,11 +40,14 @@ MEASURES = {
     "smallest_entry": "smallest angle between any two vectors",
 }
 
-_HEADINGS = (
-    ("PACFL Table 1", "first vectors", "principal angles", "Eq. 3", "any two"),
-    ("x (y)", "x (p x)", "smallest (sum)", "trace", "vectors"),
+_COLUMNS = (
+    Column(""),
+    Column("x (y)", "PACFL Table 1"),
+    Column("x (p x)", "first vectors"),
+    Column("smallest (sum)", "principal angles"),
+    Column("trace", "Eq. 3"),
+    Column("vectors", "any two"),
 )
-_WIDTHS = (16, 16, 18, 9, 9)
 
 _GREY = (0.299, 0.587, 0.114)
 _BLOCK = 2048  # images at a time; float32 of 32x32x3: 25 MB
@@ -102,21 +106,18 @@ class DatasetAngles:
                 yield i, j, known if self.num_vectors == 2 else None
 
     def _lines(self) -> Iterator[str]:
-        p = self.num_vectors
-        width = max(24, *(len(a) + len(b) + 3 for a in self.names for b in self.names if a != b))
+        p, rows = self.num_vectors, []
         yield f"Angles in degrees between the first {p} left singular vectors of each set's training images"
         yield f"({self.preprocessing}: {PREPROCESSING[self.preprocessing]})"
         yield ""
-        for heading in _HEADINGS:
-            yield " " * width + _cells(heading)
         for i, j, published in self._pairs():
             x = {name: float(matrix[i, j]) for name, matrix in self.matrices.items()}
             paper = f"{published[0]:.2f} ({published[1]:.1f})" if published else "-"
             first = f"{x['first_vectors']:.2f} ({p * x['first_vectors']:.1f})"
             true = f"{x['smallest_angle']:.2f} ({x['angle_sum']:.1f})"
-            cells = (paper, first, true, f"{x['trace']:.1f}", f"{x['smallest_entry']:.2f}")
             pair = f"{self.names[i]} - {self.names[j]}"
-            yield f"{pair:<{width}}" + _cells(cells)
+            rows.append([pair, paper, first, true, f"{x['trace']:.1f}", f"{x['smallest_entry']:.2f}"])
+        yield Table(_COLUMNS, rows).to_text()
         yield ""
         yield from self._remarks()
 
@@ -178,10 +179,6 @@ def dataset_angles(
     notes = tuple(f"{each.name} is {each.note}" for each in sets if each.note)
     counts = tuple(len(part) for part in images)
     return DatasetAngles(names, _matrices(bases, masks), num_vectors, preprocessing, counts, notes)
-
-
-def _cells(texts: Sequence[str]) -> str:
-    return "".join(f"{text:>{width}}" for text, width in zip(texts, _WIDTHS, strict=True))
 
 
 def _checked(names, num_vectors, preprocessing, samples, seed) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from tffcl.clustering.proximity import principal_angles
 from tffcl.errors import UserError
+from tffcl.lab.reporting.table import Table
 
 # What the paper says (supplement, section "Consistency with other Distribution Similarity Metrics"):
 # 100 points from each of two Gaussians of dimension 20, p = 3.
@@ -55,22 +56,15 @@ class GaussianTable:
 
     def to_text(self) -> str:
         """Returns a table with the paper's values in a line below ours."""
-        lines = [
-            f"Distance from N(m, S), {_DIMENSION} dimensions, {_POINTS} points each: mean of {self.draws} draws (deviation)",
-            "",
-            _line("", list(COLUMNS)) + "   farther as in the paper",
-        ]
+        rows = []
         for name, values in self.measured.items():
             cells = [f"{v:.3g} ({d:.2g})" for v, d in zip(values, self.deviation[name], strict=True)]
-            agrees = "yes" if self.agrees(name) else "no"
-            lines.append(_line(name, cells) + f"   {agrees}")
+            rows.append([name, *cells, "yes" if self.agrees(name) else "no"])
             if name in PACFL_TABLE_5:
-                lines.append(_line("  PACFL Table 5", [f"{value:g}" for value in PACFL_TABLE_5[name]]))
-        return "\n".join([*lines, "", *_ASSUMED])
-
-
-def _line(title: str, cells: list[str]) -> str:
-    return f"{title:<18}" + "".join(f"{cell:>15}" for cell in cells)
+                rows.append(["PACFL Table 5", *(f"{value:g}" for value in PACFL_TABLE_5[name]), ""])
+        heads = ["", *COLUMNS, "farther as in the paper"]
+        about = f"{_DIMENSION} dimensions, {_POINTS} points each: mean of {self.draws} draws (deviation)"
+        return "\n".join([f"Distance from N(m, S), {about}", "", Table.of(heads, rows).to_text(), "", *_ASSUMED])
 
 
 _ASSUMED = (

@@ -1,6 +1,7 @@
 """Who holds what of a task, before anything is trained: pictures and a few lines. Needs no TensorFlow."""
 
 import pathlib
+import textwrap
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ from tffcl.clients.sampling import stream
 from tffcl.lab.datasets.core import FederatedDataset
 from tffcl.lab.datasets.federated import load_federated
 from tffcl.lab.datasets.images import Transform
+from tffcl.lab.reporting.table import Table
 from tffcl.lab.tasks.resolve import RunConfig
 
 _MOST_CLIENTS = 10
@@ -164,11 +166,9 @@ def _group_lines(counts: np.ndarray, groups: np.ndarray | None, transforms: Sequ
 def _label_lines(counts: np.ndarray) -> Iterator[str]:
     """A table of the first clients and labels: how many training examples of each label a client holds."""
     shown = counts[:_MOST_CLIENTS, :_MOST_LABELS]
-    width = max(6, len(f"{shown.max():,}"))
+    rows = [[client, *(f"{count:,}" for count in row)] for client, row in enumerate(shown)]
     yield "  training examples by client and label:"
-    yield "    client" + "".join(f"  {label:>{width}}" for label in range(shown.shape[1]))
-    for client, row in enumerate(shown):
-        yield f"    {client:>6}" + "".join(f"  {count:>{width},}" for count in row)
+    yield textwrap.indent(Table.of(["client", *map(str, range(shown.shape[1]))], rows).to_text(left=0), "    ")
     sizes = zip(counts.shape, shown.shape, ("clients", "labels"))
     more = [f"{size - most} more {what}" for size, most, what in sizes if size > most]
     if more:
