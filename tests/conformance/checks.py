@@ -297,7 +297,7 @@ def check_whole_traffic(subject: Subject):
                 assert charge.up or not asked or method.clients_choose, "what clients send is not counted"
                 charged += charge
             seen.clear()
-            assert set(run.round_columns) <= {*metrics.COLUMNS, *metrics.OPTIONAL_COLUMNS}
+            assert set(run.round_columns) <= {metrics.ROUND, *metrics.OF_ROUNDS}
             for which in ("down", "up"):
                 rounds = int(run.rounds[f"{which}_bytes"].sum())
                 assert run.summary["traffic"][f"{which}_bytes"] == rounds + getattr(charged, which)

@@ -6,12 +6,9 @@ import numpy as np
 
 from tffcl.algorithms.method import Method
 from tffcl.runs import method_checks, summary
+from tffcl.runs.metrics import METRICS
 from tffcl.runs.population_changes import Stage
 from tffcl.runs.run import Totals
-
-NAMES = ("cluster_accuracy", "local_accuracy", "local_share", "global_accuracy")
-PARTICIPATION = ("cluster_accuracy_participants", "local_accuracy_all")
-VALIDATION = ("validation_cluster_accuracy", "validation_global_accuracy")
 
 
 def measure(method: Method, stage: Stage, state, *, place_unseen: bool) -> tuple[object, dict]:
@@ -46,7 +43,8 @@ def measure(method: Method, stage: Stage, state, *, place_unseen: bool) -> tuple
 
 def names(stage: Stage) -> tuple[str, ...]:
     """The columns of rounds.csv that an evaluation fills."""
-    return (*NAMES, *PARTICIPATION, *(VALIDATION if stage.validator else ()))
+    kinds = {"accuracy", "validation"} if stage.validator else {"accuracy"}
+    return tuple(each.column for each in METRICS if each.column and kinds.intersection(each.source[:1]))
 
 
 def row(accuracy: Mapping, totals: Totals) -> dict:
@@ -63,5 +61,6 @@ def row(accuracy: Mapping, totals: Totals) -> dict:
     }
     if "validation" in accuracy:
         found = accuracy["validation"]
-        cells |= dict(zip(VALIDATION, (summary.spread(found["cluster"])["mean"], found["global"]), strict=True))
+        cells["validation_cluster_accuracy"] = summary.spread(found["cluster"])["mean"]
+        cells["validation_global_accuracy"] = found["global"]
     return cells

@@ -252,8 +252,7 @@ METRICS = (
 BY_KEY = {each.key: each for each in METRICS}
 BY_MEASURE = {each.measure: each for each in METRICS if each.measure}
 OF_ROUNDS = {each.column: each for each in reversed(METRICS) if each.column}  # by column; the first where two have it
-COLUMNS = (ROUND, *(each.column for each in METRICS if each.in_all))  # of every rounds.csv
-OPTIONAL_COLUMNS = tuple(column for column in OF_ROUNDS if column not in COLUMNS)
+COLUMNS = tuple(each.column for each in METRICS if each.in_all)  # of every rounds.csv
 
 
 def find(column: str) -> Metric:

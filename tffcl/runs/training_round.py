@@ -13,6 +13,7 @@ from tffcl.clients.simulation_context import current, simulating
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.traffic import RoundMetrics
 from tffcl.runs import accuracies, method_checks
+from tffcl.runs.metrics import COLUMNS
 from tffcl.runs.run import CLUSTERING, EVALUATION, TRAINING, Run
 from tffcl.runs.summary import cluster_numbers, clustering_error
 
@@ -111,15 +112,12 @@ def _draw(run: Run, number: int) -> Cohort:
 def _row(run: Run, metrics: RoundMetrics | None = None) -> dict:
     """The row of a round; without metrics that of one which no client was drawn for, and in which nothing moved."""
     # Where clients choose, all of them are asked at an evaluation only.
-    unknown = run.method.clients_choose
-    clusters = dict.fromkeys(("clusters", "ari")) if unknown else cluster_numbers(run.population, run.views)
-    row = {"seconds": 0.0, "train_loss": None, **clusters}
+    clusters = {} if run.method.clients_choose else cluster_numbers(run.population, run.views)
+    row = {**dict.fromkeys((*COLUMNS, *accuracies.names(run.stage))), **clusters, "down_bytes": 0, "up_bytes": 0}
     if metrics is not None:
         if len(metrics.client_ids):
             row["train_loss"] = float(metrics.examples / max(metrics.examples.sum(), 1) @ metrics.losses)
         if metrics.relatedness is not None:
             row["clustering_error"] = clustering_error(run.population, metrics)
-        row |= metrics.scalars
-    row |= dict.fromkeys(accuracies.names(run.stage))
-    row |= {"down_bytes": int(metrics.traffic.down) if metrics else 0, "up_bytes": int(metrics.traffic.up) if metrics else 0}
+        row |= {**metrics.scalars, "down_bytes": int(metrics.traffic.down), "up_bytes": int(metrics.traffic.up)}
     return row | ({"epsilon": run.ledger.epsilon} if run.ledger.is_private else {})
