@@ -1,13 +1,16 @@
 """The table of metrics: what it says of a run's files, and of targets."""
 
+import dataclasses
 import types
 
 import numpy as np
 import pytest
 
+from tffcl.algorithms.method import Views
 from tffcl.errors import UserError
 from tffcl.runs import metrics
 from tffcl.runs.metrics import BY_KEY, METRICS
+from tffcl.runs.summary import cluster_numbers
 
 
 def test_names_are_unique_and_each_number_has_a_place():
@@ -40,3 +43,11 @@ def test_a_target_is_reached_upwards_or_downwards():
     assert BY_KEY["cluster_accuracy"].first_reached(rounds, 71) is None
     assert BY_KEY["train_loss"].first_reached(rounds, 1.5) == 1
     assert BY_KEY["ari"].first_reached(rounds, 0) is None
+
+
+def test_the_share_of_the_largest_cluster_is_of_the_known_clients():
+    views = Views(np.arange(5), np.array([0, 0, 0, 1, 2]), known=np.array([True, True, False, True, False]))
+    population = types.SimpleNamespace(groups=None)
+    assert cluster_numbers(population, views)["largest_cluster"] == pytest.approx(2 / 3)
+    nobody = dataclasses.replace(views, known=np.zeros(5, bool))
+    assert cluster_numbers(population, nobody)["largest_cluster"] is None

@@ -21,8 +21,8 @@ def measure(method: Method, stage: Stage, state, *, place_unseen: bool) -> tuple
       place_unseen: Whether clients that the method has not met are placed before, without training; the state stays.
 
     Returns:
-      The state, in which clients that choose have chosen, and `cluster float [N]`, `global float | None`, `untrained float [N]`
-      (of the initial model), and with validation examples `validation`, of the same two on these.
+      The state, in which clients that choose have chosen, and `cluster float [N]`, `global float | None`,
+      `untrained float [N]` (of the initial model), and with validation examples `validation`, of the same two on these.
     """
     state = method.choose(state, stage.population)
     asked = method.place(state, stage.population) if place_unseen else state

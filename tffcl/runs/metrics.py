@@ -1,7 +1,7 @@
 """The table of metrics: what a run measures, where its files have it, and how it is shown.
 
-rounds.csv, summary.json, tables, figures, studies, sweeps, targets and early stopping read it: a further metric of a round
-is a row here, and a line where it is computed.
+rounds.csv, summary.json, tables, figures, studies, sweeps, targets and early stopping read it: a further metric of a
+round is a row here, and a line where it is computed.
 """
 
 import dataclasses
@@ -163,8 +163,12 @@ METRICS = (
     ),
     Metric(
         key="ari", about="adjusted Rand index", column="ari", in_all=True, source=("clusters", "ari"), digits=3,
-        better=UP, title="agreement with true groups", axis="adjusted Rand index", limits=(None, 1), panels=("progress",),
-        group="clusters", header="ARI", measure="ari", compared="ARI",
+        better=UP, title="agreement with true groups", axis="adjusted Rand index", limits=(None, 1),
+        panels=("progress",), group="clusters", header="ARI", measure="ari", compared="ARI",
+    ),
+    Metric(
+        key="largest_cluster", about="share of the clients in the largest cluster, %: near 100 a method has one model",
+        column="largest_cluster", source=("clusters", "largest_cluster"), unit="%", digits=1, limits=(0, 100),
     ),
     Metric(
         key="nmi", about="normalised mutual information", source=("clusters", "nmi"), digits=3, better=UP,
@@ -221,7 +225,8 @@ METRICS = (
     ),
     Metric(
         key="clustering_error", about="clients wrongly joined or parted, mean over the rounds",
-        column="clustering_error", over_rounds="mean", better=DOWN, title="clustering error", axis="wrongly joined or parted clients",
+        column="clustering_error", over_rounds="mean", better=DOWN, title="clustering error",
+        axis="wrongly joined or parted clients",
         limits=(0, None), measure="clustering_error", compared="clustering error",
     ),
     Metric(

@@ -102,9 +102,11 @@ def agreement(
 
 
 def cluster_numbers(population: Population, views: Views) -> dict:
-    """How many clusters the known clients are in, and how the clusters fit the true groups; of known clients too, where a method
-    meets them."""
+    """How many clusters the known clients are in, which share of them the largest one has, and how the clusters fit the true
+    groups; of known clients too, where a method meets them."""
+    _, sizes = np.unique(views.clusters[views.known_or_all], return_counts=True)
     numbers = {"clusters": views.found, "ari": agreement(population, views)}
+    numbers["largest_cluster"] = float(sizes.max() / sizes.sum()) if sizes.size else None
     if views.known is not None:
         numbers["known_ari"] = agreement(population, views, views.known_or_all)
     return numbers
