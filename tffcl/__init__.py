@@ -32,6 +32,8 @@ _PLACES = {
     "use_workers": "tffcl.runtime.remote_workers",
     "aggregation": "tffcl.registry",
     "PrivacySettings": "tffcl.runs.privacy",
+    "Callback": "tffcl.runs.callbacks",
+    "EarlyStopping": "tffcl.runs.callbacks",
     "RemoteWorkers": "tffcl.runtime",
     "Population": "tffcl.clients.population",
     "FlatModel": "tffcl.models.flat",

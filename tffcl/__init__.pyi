@@ -20,6 +20,8 @@ from tffcl.lab.tasks.resolve import resolve as resolve
 from tffcl.lab.tasks.task_file import load_task as load_task
 from tffcl.models.flat import FlatModel as FlatModel
 from tffcl.registry import aggregation as aggregation
+from tffcl.runs.callbacks import Callback as Callback
+from tffcl.runs.callbacks import EarlyStopping as EarlyStopping
 from tffcl.runs.privacy import PrivacySettings as PrivacySettings
 from tffcl.runs.train import train as train
 from tffcl.runtime import RemoteWorkers as RemoteWorkers

@@ -241,9 +241,19 @@ def from_table(cls: type, values: Mapping, where: str):
             raise UserError(f"[{where}] needs {key!r} (its keys: {', '.join(sorted(fields))})", table=where)
     try:
         hints = types_of(cls)
-        return cls(**{key: check_value(key, values[as_written], hints[key]) for key, as_written in written.items()})
+        return cls(**{key: _check_in_table(key, values[as_written], hints[key], where) for key, as_written in written.items()})
     except UserError as error:
         raise _within(error, where, written) from None
+
+
+def _check_in_table(key: str, value: object, kind: Any, where: str) -> Any:
+    """`check_value`, also where the value is a table of its own."""
+    inner = next((each for each in (kind, *typing.get_args(kind)) if inspect.isclass(each) and issubclass(each, Parameters)), None)
+    if inner is None:
+        return check_value(key, value, kind)
+    if not isinstance(value, Mapping):
+        raise wrong(key, value, f"it must be a table of {', '.join(field.name for field in dataclasses.fields(inner))}")
+    return from_table(inner, value, f"{where}.{key}")
 
 
 def check_options(

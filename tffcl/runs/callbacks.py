@@ -1,8 +1,11 @@
 """Callbacks: objects that a run calls after each of its rounds. Imports no TensorFlow."""
 
+import dataclasses
 from typing import TYPE_CHECKING
 
-from tffcl.errors import UserError, tell
+from tffcl.errors import UserError, tell, unknown
+from tffcl.runs.metrics import DOWN, OF_ROUNDS
+from tffcl.validation import Count, NonNegative, Parameters, one_of
 
 if TYPE_CHECKING:
     from tffcl.runs.run import Run
@@ -39,6 +42,79 @@ class Callback:
 
     def end(self, run: "Run") -> None:
         """Is called when no round follows, also where an error or Ctrl-C has ended the run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlyStopping(Parameters, Callback):
+    """Ends a run whose metric no longer gets better; what the run gives is the model after its last round, not that of its best.
+
+    An accuracy is that on validation examples where clients have some: one that is chosen on test data looks better than it is.
+
+    Attributes:
+      metric: A column of rounds.csv, e.g. "cluster_accuracy" or "train_loss".
+      patience: How many values in a row may be no better than the best one before.
+      min_delta: By how much a value must exceed the best to count as better, in the unit of rounds.csv (a share for accuracies).
+    """
+
+    metric: one_of([column for column, metric in OF_ROUNDS.items() if metric.better])
+    patience: Count
+    min_delta: NonNegative = 0.0
+
+    @property
+    def stops_between_evaluations(self) -> bool:
+        """Whether the metric has values between evaluations."""
+        return not self._is_accuracy
+
+    @property
+    def _is_accuracy(self) -> bool:
+        return OF_ROUNDS[self.metric].unit == "%"
+
+    def _column(self, run: "Run") -> str:
+        """The column that is watched."""
+        twin = f"validation_{self.metric}"
+        return twin if twin in OF_ROUNDS and run.stage.validator is not None else self.metric
+
+    def begin(self, run: "Run") -> str | None:
+        """Says so where the metric is of test data; goes on with what the checkpoint has of it."""
+        column = self._column(run)
+        if self._is_accuracy and not column.startswith("validation_"):
+            run.progress.say(
+                f"tffcl: early stopping chooses by {column}, which is of test data, so that this looks better than it is; with "
+                "dataset.validation = 0.1 clients hold out validation data to choose by"
+            )
+        return self._reason(run, column)
+
+    def after_round(self, run: "Run") -> str | None:
+        """Compares this round's value, if there is one, with the best before.
+
+        Raises:
+          UserError: If the run does not measure the metric.
+        """
+        column = self._column(run)
+        if column not in run.metrics:
+            raise unknown("metric of this run", column, run.metrics)
+        value = run.metrics[column]
+        if value is None:
+            return None
+        known = run.callback_states.get(f"early stopping by {column}")
+        sign = -1 if OF_ROUNDS[column].better == DOWN else 1
+        if known is None or sign * (value - known["best"]) > self.min_delta:
+            known = {"best": value, "round": run.round_number, "since": 0}
+        else:
+            known = {**known, "since": known["since"] + 1}
+        run.callback_states[f"early stopping by {column}"] = known
+        return self._reason(run, column)
+
+    def _reason(self, run: "Run", column: str) -> str | None:
+        known = run.callback_states.get(f"early stopping by {column}")
+        if known is None or known["since"] < self.patience:
+            return None
+        metric = OF_ROUNDS[column]
+        best = f"{metric.scale * known['best']:.4g}{f' {metric.unit}' if metric.unit else ''}"
+        return (
+            f"{column} has not become better than its {best} of round {known['round']} in {known['since']} values since; the result is "
+            "the model of the last round"
+        )
 
 
 class CallbackFailed(UserError):

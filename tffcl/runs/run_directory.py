@@ -245,7 +245,7 @@ class RunDirectory(os.PathLike):
 
     def check_same(self, settings: Mapping, *, longer: bool = False):
         """Raises UserError if its run has other settings, naming the first that differs; it may have fewer rounds if `longer`."""
-        old, new = _without_budget(self.settings()), _without_budget(settings)
+        old, new = _without_stopping(self.settings()), _without_stopping(settings)
         if longer and 0 < _rounds_of(old) < _rounds_of(new):
             old = {**old, "train": {**old["train"], "rounds": _rounds_of(new)}}
         if difference := first_difference(old, new):
@@ -350,11 +350,13 @@ def _rounds_of(settings: Mapping) -> int:
     return rounds if isinstance(rounds, int) else 0
 
 
-def _without_budget(settings: Mapping) -> dict:
-    """The settings without the privacy budget, which decides when a run ends and nothing else: it may be raised."""
-    privacy = {key: value for key, value in settings.get("privacy", {}).items() if key != "epsilon"}
-    others = {key: value for key, value in settings.items() if key != "privacy"}
-    return {**others, **({"privacy": privacy} if privacy else {})}
+def _without_stopping(settings: Mapping) -> dict:
+    """The settings without the privacy budget and early stopping, which decide when a run ends and nothing else: it may go on."""
+    left = dict(settings)
+    for table, key in (("privacy", "epsilon"), ("train", "early_stopping")):
+        if isinstance(settings.get(table), Mapping) and key in settings[table]:
+            left[table] = {name: value for name, value in settings[table].items() if name != key}
+    return {name: value for name, value in left.items() if name != "privacy" or value}
 
 
 def first_difference(old: Mapping, new: Mapping, prefix: str = "") -> tuple[str, object, object] | None:

@@ -74,12 +74,13 @@ def run(
         population = with_imitators(population, malicious, attack.imitated_group)
         later = {start: with_imitators(each, malicious, attack.imitated_group) for start, each in later.items()}
     method = build.build_method(config, build.build_model(config, federated), federated, data_dir, simulated=True)
+    stopping = config.train.early_stopping
     result = train_by(
         _protocol(config, len(population)),
         method,
         population,
         later=later,
-        callbacks=callbacks,
+        callbacks=[*([stopping] if stopping else []), *callbacks],
         out=out,
         resume=resume,
         overwrite=overwrite,

@@ -293,7 +293,7 @@ def _train_settings(train: Mapping, algorithm: str, own: Mapping, overrides: Map
     try:
         return from_table(TrainSettings, train, "train")
     except UserError as error:
-        if error.key in own and error.key not in overrides.get("train", {}):
+        if error.table == "train" and error.key in own and error.key not in overrides.get("train", {}):
             error.table = f"algorithms.{algorithm}"  # where the value stands
         raise
 

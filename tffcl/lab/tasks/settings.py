@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 
 from tffcl.clients.sampling import KINDS
+from tffcl.runs.callbacks import EarlyStopping
 from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Share, Whole, one_of, wrong
 
 
@@ -25,6 +26,8 @@ class TrainSettings(Parameters):
       learning_rate_decay: What it is multiplied by after every round, e.g. 0.99; 1 leaves it as it is.
       momentum: Of local SGD.
       weight_decay: L2 coefficient.
+      early_stopping: A table `{metric = "cluster_accuracy", patience = 3, min_delta = 0}`: a run ends when so many values of the
+        metric in a row were no better than the best before. An accuracy is that on validation examples where there are some.
     """
 
     rounds: Count = 10
@@ -37,6 +40,7 @@ class TrainSettings(Parameters):
     learning_rate_decay: Share = 1.0
     momentum: Fraction = 0.0
     weight_decay: NonNegative = 0.0
+    early_stopping: EarlyStopping | None = None
 
     def cohort_size(self, clients: int) -> int:
         """How many of so many clients take part in a round: at least one."""

@@ -1,0 +1,150 @@
+"""Callbacks of a run: a user's own, early stopping, and what becomes of a run that one of them ends or breaks."""
+
+import dataclasses
+import pathlib
+import re
+import types
+
+import numpy as np
+import pytest
+
+import tffcl
+from tests.runs.finished_runs import rows_of
+from tests.short_runs import TRAINING
+from tffcl.errors import UserError
+from tffcl.runs.callbacks import EarlyStopping
+from tffcl.runs.checkpoints import Checkpoints
+
+DOCS = pathlib.Path(tffcl.__file__).parent / "docs" / "own_parts.md"
+
+
+@pytest.fixture
+def go(model, population, tmp_path):
+    """Trains FedAvg for seven rounds; `(out, *callbacks, ...) -> result or None`."""
+    method = tffcl.algorithms.build_fedavg(model, TRAINING)
+
+    def run(out, *callbacks, population=population, **more):
+        how = {"rounds": 7, "clients_per_round": 2, "evaluate_every": 1, "checkpoint_every": 3, "show_progress": False} | more
+        return tffcl.train(method, population, callbacks=callbacks, out=tmp_path / out, **how)
+
+    return run
+
+
+def same(first, second):
+    """Whether two results are of one run, but for times."""
+    for name in first.summary.keys() - {"seconds"}:
+        assert first.summary[name] == second.summary[name], name
+    for name in first.round_columns.keys() - {"seconds"}:
+        np.testing.assert_array_equal(first.round_columns[name], second.round_columns[name])
+    np.testing.assert_array_equal(first.model_of(0), second.model_of(0))
+
+
+class Mine(tffcl.Callback):
+    """Counts rounds over a resumption, and does what it is told to in one of them."""
+
+    def __init__(self, number=0, act=None):
+        self.number, self.act, self.seen = number, act, []
+
+    def begin(self, run):
+        self.seen.append(("begin", run.round_number))
+
+    def after_round(self, run):
+        run.callback_states["mine"] = run.callback_states.get("mine", 0) + 1
+        self.seen.append((run.round_number, run.callback_states["mine"]))
+        return self.act(run) if run.round_number == self.number else None
+
+    def end(self, run):
+        self.seen.append(("end", run.stopped))
+
+
+def test_the_tracker_of_the_docs_gets_the_rows_of_rounds_csv(go):
+    logged, closed = {}, []
+    tracker = types.SimpleNamespace(log=lambda row, step: logged.update({step: row}), close=lambda: closed.append(True))
+    code = re.search(r"```python\n(class Tracker.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)[1]
+    names = {"tffcl": tffcl, "my_tracker": types.SimpleNamespace(open=lambda name, go_on_from: tracker)}
+    exec(code, names)
+    result = go("run", names["Tracker"](), rounds=3, evaluate_every=2)
+    rows = rows_of(result.out / "rounds.csv")
+    assert closed == [True] and [logged[int(row["round"])] for row in rows] == [
+        {name: float(cell) for name, cell in row.items() if name != "round" and cell} for row in rows
+    ]
+
+
+def test_a_resumed_run_calls_from_where_it_goes_on(go):
+    first, second = Mine(), Mine()
+    assert go("run", first, rounds=4, until=2) is None
+    result = go("run", second, resume=True, rounds=4)
+    assert first.seen == [("begin", 0), (1, 1), (2, 2), ("end", "")]
+    assert second.seen == [("begin", 2), (3, 3), (4, 4), ("end", "")]
+    same(result, go("whole", rounds=4))
+
+
+@pytest.mark.parametrize("act", [lambda run: 1 / 0, lambda run: True, lambda run: open("/nowhere/at/all")])
+def test_an_error_in_a_callback_is_one_line_and_loses_nothing(go, act):
+    mine, other = Mine(2, act), Mine()
+    with pytest.raises(
+        UserError, match=r"the callback Mine (failed in after_round: \w+: .*|returned True .*, or None) \(rounds 1 to 2 are saved\)"
+    ) as raised:
+        go("run", mine, other, rounds=4)
+    assert "\n" not in str(raised.value) and mine.seen[-1] == ("end", "") and (2, 4) in other.seen
+    same(go("run", resume=True, rounds=4), go("whole", rounds=4))
+
+
+def test_an_error_at_the_end_is_told_and_the_result_stays(go, capsys):
+    mine = Mine()
+    mine.end = lambda run: 1 / 0
+    assert go("run", mine, rounds=1).summary["rounds"] == 1
+    assert "tffcl: the callback Mine failed in end: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_reason_ends_the_run_and_its_result_says_so(go, capsys):
+    """At a round without an evaluation too: every client's own model is tested, as in the run that has no more rounds."""
+    result = go("run", Mine(2, lambda run: "that will do"), evaluate_every=5)
+    assert result.summary["stopped"] == "stopped after round 2: that will do" in result.summary["notes"]
+    assert result.summary["stopped"] in capsys.readouterr().err and Checkpoints(result.out / "checkpoints").latest() == 2
+    whole = go("whole", rounds=2, evaluate_every=5).summary
+    assert whole["accuracy"] == result.summary["accuracy"] and "stopped" not in whole
+
+
+def test_what_is_no_callback_is_told(go):
+    with pytest.raises(UserError, match="one of callbacks is of str; it must be an object of a class that derives from tffcl.Callback"):
+        go("run", "mine")
+    with pytest.raises(UserError, match="unknown metric 'accuracy'; did you mean 'ari'|unknown metric 'accuracy'"):
+        EarlyStopping("accuracy", 3)
+
+
+def stops_at(values, patience, min_delta=0.0, sign=1):
+    """The round with which a run of these values, by round, ends; None if it does not."""
+    best = since = None
+    for number, value in values.items():
+        if best is None or sign * (value - best) > min_delta:
+            best, since = value, 0
+        else:
+            since += 1
+        if since == patience:
+            return number
+    return None
+
+
+@pytest.mark.parametrize("metric, every, min_delta, sign", [("cluster_accuracy", 2, 0.04, 1), ("train_loss", 7, 0.3, -1)])
+def test_early_stopping_ends_where_the_metric_stays_and_a_resumed_run_there_too(go, capsys, metric, every, min_delta, sign):
+    how, stopping = {"evaluate_every": every, "rounds": 12}, EarlyStopping(metric, 2, min_delta)
+    free = go("free", **how)
+    values = {number: value for number, value in zip(free.round_columns["round"], free.round_columns[metric]) if value == value}
+    expected = stops_at(values, 2, min_delta, sign)
+    assert expected is not None and expected < 12
+    whole = go("whole", stopping, **how)
+    assert whole.summary["rounds"] == expected == len(rows_of(whole.out / "rounds.csv"))
+    assert whole.summary["stopped"].startswith(f"stopped after round {expected:g}: {metric} has not become better than its ")
+    assert ("of test data" in capsys.readouterr().err) == (metric != "train_loss")
+    assert go("run", stopping, until=int(expected) - 1, **how) is None
+    same(go("run", stopping, resume=True, **how), whole)
+    same(go("run", stopping, resume=True, **how), whole)  # it has ended: no further round
+    assert go("run", dataclasses.replace(stopping, patience=5), resume=True, until=int(expected) + 1, **how) is None
+
+
+def test_early_stopping_chooses_on_validation_data_where_there_is_some(go, population, capsys):
+    held = dataclasses.replace(population, validation_examples=population.test_examples)
+    result = go("run", EarlyStopping("cluster_accuracy", 1, 1.0), population=held, rounds=3)
+    assert "validation_cluster_accuracy has not become better than its " in result.summary["stopped"]
+    assert result.summary["rounds"] == 2 and "of test data" not in capsys.readouterr().err
