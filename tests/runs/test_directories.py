@@ -96,6 +96,14 @@ def test_an_export_deletes_nothing(finished, tmp_path, capsys):
     assert (tmp_path / "exp.partial" / "mine").read_text() == "mine"
 
 
+def test_how_far_a_run_has_come(stopped, runs):
+    directories = [RunDirectory(runs[0] / name) for name in ("nothing", "stopped", "finished")]
+    assert [each.state.value for each in directories] == ["", "begun", "finished"]
+    assert [each.ended for each in directories] == ["", "", "finished"]
+    RunDirectory(stopped).write_failure({"reason": "it diverged"})
+    assert RunDirectory(stopped).ended == "diverged"
+
+
 # --- Two runs, one directory ---
 
 HOLD = """

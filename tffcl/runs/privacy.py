@@ -92,20 +92,17 @@ class Ledger:
         self.file: pathlib.Path | None = None
         self.run = ""  # the name of the run that the file is of
 
-    def read_file(self, run: str = "") -> str:
+    def read_file(self, run: str = ""):
         """Goes on from the file, if there is one.
 
         Args:
           run: The name of the run that it should be of; "": of any.
 
-        Returns:
-          The name of the run.
-
         Raises:
           UserError: If it is damaged, or of another run.
         """
         if not self.file.exists():
-            return run
+            return
         try:
             told = json.loads(read_text(self.file))
             if _digest(told["tffcl run"], told["releases"]) != told["digest"]:
@@ -113,7 +110,6 @@ class Ledger:
             if run and told["tffcl run"] != run:
                 raise ValueError("it is of another run")
             self._counts = _counts_in(np.array(told["releases"], np.float64))
-            return told["tffcl run"]
         except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
             raise self._unusable(f"cannot be read ({error})") from None
 
