@@ -73,6 +73,7 @@ def odd_cases(runs: Mapping[str, pathlib.Path], scratch: pathlib.Path, count: in
         files = [path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()]
         file = rng.choice(sorted({*files, *_MADE}))
         kind = rng.choice(list(ODD))
+        (out / file).parent.mkdir(exist_ok=True)
         (out / file).unlink(missing_ok=True)
         ODD[kind](out / file, victim)
         ended = command.outcome(lambda: _COMMANDS[name](out, method))
