@@ -1,6 +1,7 @@
 """Callbacks: objects that a run calls after each of its rounds. Imports no TensorFlow."""
 
 import dataclasses
+import functools
 from typing import TYPE_CHECKING
 
 from tffcl.errors import UserError, tell, unknown
@@ -122,21 +123,15 @@ class CallbackFailed(UserError):
 
 
 class UsersCallback(Callback):
-    """A user's callback, whose errors are told in one line."""
+    """A user's callback: whatever it raises is a CallbackFailed, and at the end of a run, when nothing is left to stop, a line on
+    standard error."""
 
     def __init__(self, callback: Callback):
         self._callback = callback
-
-    def begin(self, run: "Run") -> str | None:
-        """See `Callback`; raises CallbackFailed for whatever the user's callback raises."""
-        return self._call("begin", run)
-
-    def after_round(self, run: "Run") -> str | None:
-        """See `Callback`; raises CallbackFailed for whatever the user's callback raises."""
-        return self._call("after_round", run)
+        self.begin, self.after_round = functools.partial(self._call, "begin"), functools.partial(self._call, "after_round")
 
     def end(self, run: "Run") -> None:
-        """See `Callback`; the run is over, so that an error is told and ends nothing."""
+        """See `Callback`."""
         try:
             self._call("end", run)
         except CallbackFailed as error:

@@ -23,20 +23,7 @@ _BY_CLIENT = ("rounds_trained", "local_correct", "local_total")
 
 @dataclasses.dataclass(frozen=True)
 class Protocol(Parameters):
-    """What decides a run beside method and clients.
-
-    Attributes:
-      rounds: Communication rounds.
-      clients_per_round: Cohort size, sampled uniformly without replacement.
-      seed: Decides sampling and shuffling.
-      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in a round
-        that nobody is drawn for nothing moves, but where rounds are private: then there is noise as always.
-      evaluate_every: Rounds between evaluations; the last round always has one.
-      place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
-      checkpoint_every: Rounds between checkpoints; the last round always has one.
-      keep_checkpoints: How many of the newest checkpoints are kept.
-      privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
-    """
+    """What decides a run beside method and clients: the parameters of `tffcl.train` that have these names."""
 
     rounds: Count
     clients_per_round: Count
@@ -121,7 +108,8 @@ class Run:
       round_number: How many rounds are done.
       state: The method's state after this round.
       metrics: This round's row of rounds.csv; None for what was not measured. Empty before the first round.
-      evaluation: Where this round has one: `cluster float [N]`, `global float | None` and more, see `accuracies.measure`.
+      evaluation: Where this round has one: accuracies `cluster float [N]`, `global float | None`, `untrained float [N]` (of the
+        initial model), and with validation examples `validation`, of the first two on these.
       stopped: Why the run ends before its last round; "" if it does not.
       callback_states: What callbacks keep between rounds, JSON values by a name of theirs: a part of every checkpoint.
     """

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -12,10 +13,10 @@ from tffcl.clients.population import Population
 from tffcl.clients.simulation_context import current, simulating
 from tffcl.rounds import privacy_releases
 from tffcl.rounds.traffic import RoundMetrics
-from tffcl.runs import accuracies, method_checks
-from tffcl.runs.metrics import COLUMNS
-from tffcl.runs.run import CLUSTERING, EVALUATION, TRAINING, Run
-from tffcl.runs.summary import cluster_numbers, clustering_error
+from tffcl.runs import method_checks, summary
+from tffcl.runs.metrics import COLUMNS, METRICS
+from tffcl.runs.population_changes import Stage
+from tffcl.runs.run import CLUSTERING, EVALUATION, TRAINING, Run, Totals
 
 
 def next_round(run: Run):
@@ -30,7 +31,7 @@ def next_round(run: Run):
         run.evaluation = None
         if sampling.is_evaluation(number, run.protocol.rounds, run.protocol.evaluate_every):
             evaluate(run)
-            row |= accuracies.row(run.evaluation, run.totals) | cluster_numbers(run.population, run.views)
+            row |= _accuracies(run.evaluation, run.totals) | summary.cluster_numbers(run.population, run.views)
         run.round_number, run.metrics = number, row
     except BaseException:
         run.stage, run.state, run.totals, run.evaluation = before
@@ -39,11 +40,24 @@ def next_round(run: Run):
 
 
 def evaluate(run: Run):
-    """Takes the accuracies of a run's state, in which clients that choose have chosen then."""
+    """Takes the accuracies of a run's state, in which clients that choose have chosen then, see `Run.evaluation`."""
     with run.timed(EVALUATION):
-        run.state, run.evaluation = accuracies.measure(
-            run.method, run.stage, run.state, place_unseen=run.protocol.place_unseen
-        )
+        method, population, stage = run.method, run.population, run.stage
+        run.state = method.choose(run.state, population)
+        placed = method.place(run.state, population) if run.protocol.place_unseen else run.state
+        models, rows = method.models_for(placed, population.client_ids)
+        method_checks.check_models(method.name, models, rows, len(population), method.model.size)
+        everyones = method.views(placed).global_model
+        if everyones is None and len(np.unique(rows)) == 1:
+            everyones = models[rows[0]]
+
+        def of(evaluator) -> dict:
+            shared = None if everyones is None else evaluator.global_accuracy(everyones)
+            return {"cluster": evaluator.cluster_accuracy(models, rows), "global": shared}
+
+        run.evaluation = of(stage.evaluator) | {"untrained": stage.untrained}
+        if stage.validator is not None:
+            run.evaluation["validation"] = of(stage.validator)
 
 
 def accounted(population: Population) -> contextlib.AbstractContextManager:
@@ -112,12 +126,37 @@ def _draw(run: Run, number: int) -> Cohort:
 def _row(run: Run, metrics: RoundMetrics | None = None) -> dict:
     """The row of a round; without metrics that of one which no client was drawn for, and in which nothing moved."""
     # Where clients choose, all of them are asked at an evaluation only.
-    clusters = {} if run.method.clients_choose else cluster_numbers(run.population, run.views)
-    row = {**dict.fromkeys((*COLUMNS, *accuracies.names(run.stage))), **clusters, "down_bytes": 0, "up_bytes": 0}
+    clusters = {} if run.method.clients_choose else summary.cluster_numbers(run.population, run.views)
+    row = {**dict.fromkeys((*COLUMNS, *_names(run.stage))), **clusters, "down_bytes": 0, "up_bytes": 0}
     if metrics is not None:
         if len(metrics.client_ids):
             row["train_loss"] = float(metrics.examples / max(metrics.examples.sum(), 1) @ metrics.losses)
         if metrics.relatedness is not None:
-            row["clustering_error"] = clustering_error(run.population, metrics)
+            row["clustering_error"] = summary.clustering_error(run.population, metrics)
         row |= {**metrics.scalars, "down_bytes": int(metrics.traffic.down), "up_bytes": int(metrics.traffic.up)}
     return row | ({"epsilon": run.ledger.epsilon} if run.ledger.is_private else {})
+
+
+def _names(stage: Stage) -> tuple[str, ...]:
+    """The columns of rounds.csv that an evaluation fills."""
+    kinds = {"accuracy", "validation"} if stage.validator else {"accuracy"}
+    return tuple(each.column for each in METRICS if each.column and kinds.intersection(each.source[:1]))
+
+
+def _accuracies(accuracy: Mapping, totals: Totals) -> dict:
+    """The cells of a round with an evaluation."""
+    local = totals.local_accuracies
+    known = np.isfinite(local)
+    cells = {
+        "cluster_accuracy": summary.spread(accuracy["cluster"])["mean"],
+        "local_accuracy": float(local[known].mean()) if known.any() else None,
+        "local_share": totals.share_trained,
+        "global_accuracy": accuracy["global"],
+        "cluster_accuracy_participants": summary.spread(accuracy["cluster"][totals.rounds_trained > 0])["mean"],
+        "local_accuracy_all": summary.spread(summary.local_of_all(accuracy, totals))["mean"],
+    }
+    if "validation" in accuracy:
+        found = accuracy["validation"]
+        cells["validation_cluster_accuracy"] = summary.spread(found["cluster"])["mean"]
+        cells["validation_global_accuracy"] = found["global"]
+    return cells
