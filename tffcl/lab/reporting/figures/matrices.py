@@ -60,7 +60,7 @@ def proximity_figure(
     if labels is not None:
         _frame_clusters(axes, stretches, count)
     _name_axes(axes, stretches if labels is not None else [], client_ids, order)
-    axes.set_title(_proximity_title(measure, count, len(stretches) if labels is not None else None), fontsize=10.5)
+    axes.set_title(_proximity_title(measure, count, len(stretches) if labels is not None else None), fontsize=10)
     return figure
 
 
@@ -288,7 +288,7 @@ def _named(stretches: Sequence[ordering.Block], count: int) -> list[int]:
 def _proximity_title(measure: str, clients: int, clusters: int | None) -> str:
     between = f"{measure[:1].upper()}{measure[1:]} between {clients:,} clients".replace("_", " ")
     found = "" if clusters is None else f", {clusters} cluster{'s' * (clusters != 1)}"
-    return textwrap.fill(between + found, 48)
+    return textwrap.fill(between + found, 54)
 
 
 def _complement(values):

@@ -77,11 +77,12 @@ def draw_methods(axes: Axes, metric: Metric, series: Mapping[int, tuple], method
     axes.set_title(metric.title, fontsize=11)
     axes.set_ylabel(metric.axis)
     style.tidy(axes)
-    values, (low, high), most = (
-        np.concatenate([mean for _, mean, _ in series.values()]),
-        axes.get_ylim(),
-        metric.limits[1],
-    )
+
+
+def set_range(axes: Axes, metric: Metric) -> None:
+    """Sets the ends of the axis of a metric, when all panels that share it are drawn."""
+    values = np.concatenate([line.points[:, 1] for line in axes.figure.lines[axes]])
+    (low, high), most = axes.get_ylim(), metric.limits[1]
     if metric.unit == "%":
         axes.set_ylim(max(low, 0), min(high, most + 0.5))
     elif most is not None:
@@ -125,6 +126,8 @@ def _panels(
         for number in sorted(set().union(*map(formed_anew, runs))) if metric.key in ("clusters", "ari") else []:
             rule = axes.axvline(number, color=style.GREY, linestyle=":", linewidth=1, zorder=0)
             style.say(rule, f"clusters formed anew after round {number}")
+    for axes, metric in zip(figure.panels, known):
+        set_range(axes, metric)
     name_methods(figure, methods, drawn)
     return figure
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, LogFormatter, NullFormatter
 
 from tffcl.lab.reporting import style
-from tffcl.lab.reporting.figures.rounds import draw_methods, name_methods
+from tffcl.lab.reporting.figures.rounds import draw_methods, name_methods, set_range
 from tffcl.lab.reporting.number_format import show_value
 from tffcl.lab.reporting.study_results import EPSILONS, Result, StudyResults
 from tffcl.lab.reporting.style import ReportFigure
@@ -44,6 +44,7 @@ def sweep_figure(sweep: Sweep) -> ReportFigure:
     figure = style.new_panels(max(1, len(known)), 3.2, below=0.5 + 0.25 * ((len(lines) - 1) // 5) if several else 0)
     for axes, (metric, series) in zip(figure.panels, known):
         draw_methods(axes, metric, series, names if several else [metric.title])
+        set_range(axes, metric)
         _set_scale(axes, values, sweep.labels[0])
     if several:
         name_methods(figure, names, names, title=sweep.labels[1])
