@@ -2,7 +2,10 @@
 
 import pathlib
 
+from tffcl.errors import unknown
 from tffcl.validation import check_label
+
+_FORMATS = ("csv", "md", "latex", "png", "svg", "pdf")  # of tables and figures
 
 
 def add_task_options(parser):
@@ -109,6 +112,19 @@ def task_name(task: str) -> str:
 
 def print_report(out, options=None):
     """Writes tables, figures and the page of a directory, and prints the table."""
-    from tffcl.lab.reporting.terminal import print_report
+    from tffcl.lab.reporting.report import print_report
 
-    print_report(out, getattr(options, "format", ""))
+    print_report(out, parse_formats(getattr(options, "format", "")))
+
+
+def parse_formats(text: str) -> list[str]:
+    """Turns "csv,md,latex,svg" into formats.
+
+    Raises:
+      UserError: If one is unknown.
+    """
+    formats = [each.strip() for each in text.split(",")] if text else []
+    for each in formats:
+        if each not in _FORMATS:
+            raise unknown("format", each, _FORMATS)
+    return formats

@@ -22,7 +22,6 @@ from tffcl.lab.cli import (
 from tffcl.lab.cli import (
     listing as completion,
 )
-from tffcl.lab.reporting import formats
 from tffcl.runtime import memory
 
 _LONGEST = 500  # characters of what a user gave in a message
@@ -177,7 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         _check_no_nul(options)
-        formats.parse_formats(getattr(options, "format", ""))
+        command_options.parse_formats(getattr(options, "format", ""))
         with _memory(options):
             return options.function(options) or 0
     except ModuleNotFoundError as error:

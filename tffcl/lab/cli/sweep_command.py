@@ -4,6 +4,7 @@ import pathlib
 from collections.abc import Mapping
 
 from tffcl.errors import UserError
+from tffcl.lab.cli.command_options import print_report
 
 
 def add_sweep(parser):
@@ -45,7 +46,6 @@ def parse_seeds(text: str) -> list[int]:
 def sweep(options, overrides: Mapping) -> int:
     """Runs a sweep, or with `--select` a search; returns 1 if a run failed."""
     from tffcl.lab.batches import sweep
-    from tffcl.lab.reporting.terminal import print_report
     from tffcl.lab.tasks import resolve
 
     source = resolve.find_source(options.task, options.algorithm, overrides)
@@ -58,7 +58,7 @@ def sweep(options, overrides: Mapping) -> int:
     planned = sweep.plan(options.task, options.algorithm, axes, seeds=parse_seeds(options.seeds), overrides=overrides)
     out = options.out or _default_out("sweep", options, axes)
     summaries = sweep.sweep(planned, out, data_dir=options.data_dir, resume=options.resume, overwrite=options.overwrite)
-    print_report(out, options.format)
+    print_report(out, options)
     return 1 if None in summaries else 0
 
 

@@ -1,10 +1,11 @@
 """The report of a run, a comparison or a sweep, made again from its files."""
 
 import pathlib
+import sys
 from collections.abc import Sequence
 
-from tffcl.errors import UserError
-from tffcl.lab.reporting import comparison_table, files, html, report_figures, sweeps, targets
+from tffcl.errors import UserError, printable
+from tffcl.lab.reporting import comparison_table, files, html, report_figures, search_table, sweeps, targets
 from tffcl.lab.reporting.report_figures import Picture
 from tffcl.lab.reporting.table import Table
 from tffcl.regular_files import make_directory, write_bytes, write_text
@@ -18,7 +19,7 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
 
     Args:
       path: The output directory of a run, a comparison or a sweep.
-      formats: Of `formats.FORMATS`: tables as "md" (`table.md`) and "latex" (`table.tex`), figures as "svg" and "pdf", too.
+      formats: Further ones: tables as "md" (`table.md`) and "latex" (`table.tex`), figures as "svg" and "pdf", too.
 
     Returns:
       Where the page is.
@@ -46,6 +47,35 @@ def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathl
     except OSError as error:
         raise UserError(f"{error.filename or path} cannot be written: {error.strerror}") from error
     return path / REPORT
+
+
+def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
+    """Writes the report of a run, a comparison, a sweep or a search, and prints its table and where the page is.
+
+    Args:
+      out: Its directory.
+      formats: Further ones, as of `write_report`.
+    """
+    if search_table.is_search(out):
+        print(printable(search_table.to_text(search_table.read_search(out)), keep="\n"))
+        return
+    if sweeps.is_sweep(out):
+        found = sweeps.read_sweep(out)
+        text, runs, notes = sweeps.to_table(found).to_text(), len(found.runs), comparison_table.cost_together(found.runs)
+    else:
+        rows = comparison_table.directory_rows(out)
+        text, runs = comparison_table.to_table(rows).to_text(), sum(len(row.seeds) for row in rows)
+        notes = comparison_table.notes_of(files.find_runs(out)) if runs else []
+    text += "".join(f"\n\nnote: {note}" for note in notes)
+    page = write_report(out, formats) if runs else None  # of runs that all failed there are no pictures
+    print(printable(text, keep="\n"))
+    wanted = targets.read_targets(out)
+    if wanted and runs:
+        print(f"\n{targets.to_table(targets.reached(files.find_runs(out), wanted)).to_text(left=2)}")
+    for each in files.unfinished_runs(out):
+        print(f"\nnot finished, and left out: {printable(str(each))}", file=sys.stderr)
+    if page:
+        print(f"\nreport: {printable(str(page))}")
 
 
 def write_table(path: str | pathlib.Path):

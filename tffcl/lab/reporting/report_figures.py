@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tffcl.lab.reporting import figures, style
+from tffcl.lab.reporting import style
+from tffcl.lab.reporting.figures import clients, data, maps, matrices, rounds, trees, values
 from tffcl.lab.reporting.page.panels import Panel, panels_of
 from tffcl.lab.reporting.style import ReportFigure, to_png
 from tffcl.lab.reporting.sweeps import Sweep
@@ -71,12 +72,12 @@ def _truth(run: RunFiles) -> np.ndarray | None:
 
 def _merging(runs: Sequence[RunFiles]) -> ReportFigure | None:
     merging = [run for run in runs if "objective" in run.rounds]
-    return figures.merging_figure(merging, list(dict.fromkeys(run.method for run in runs))) if merging else None
+    return rounds.merging_figure(merging, list(dict.fromkeys(run.method for run in runs))) if merging else None
 
 
 def _proximity(run: RunFiles) -> ReportFigure | None:
     found = run.clustering
-    return found and figures.proximity_figure(
+    return found and matrices.proximity_figure(
         found.proximity,
         found.labels,
         client_ids=found.client_ids,
@@ -90,7 +91,7 @@ def _dendrogram(run: RunFiles) -> ReportFigure | None:
     found = run.clustering
     if found is None or found.merges is None:
         return None
-    return figures.dendrogram_figure(
+    return trees.dendrogram_figure(
         found.merges, found.threshold, labels=found.labels, client_ids=found.client_ids, unit=found.tree_unit,
         linkage=found.linkage, suggestion=found.suggestion,
     )  # fmt: skip
@@ -100,21 +101,21 @@ def _relatedness(run: RunFiles) -> ReportFigure | None:
     found = run.clustering
     if found is None or found.relatedness is None:
         return None
-    return figures.relatedness_figure(found.relatedness, found.labels, found.merges, client_ids=found.client_ids)
+    return matrices.relatedness_figure(found.relatedness, found.labels, found.merges, client_ids=found.client_ids)
 
 
 def _centres(run: RunFiles) -> ReportFigure | None:
     found = run.clustering
     if found is None or found.points is None:
         return None
-    return figures.centres_figure(found.points, found.mask, found.labels, _truth(run), client_ids=found.client_ids)
+    return maps.centres_figure(found.points, found.mask, found.labels, _truth(run), client_ids=found.client_ids)
 
 
 def _representations(run: RunFiles) -> ReportFigure | None:
     if run.representations is None or not run.history:
         return None
     last = int(max(run.rounds["round"], default=max(run.history)))
-    return figures.representations_figure(
+    return maps.representations_figure(
         run.representations, run.history, last, _truth(run), client_ids=run.clients.client_id
     )
 
@@ -124,7 +125,7 @@ def _maps(sweep: Sweep) -> ReportFigure | None:
     firsts = {f"{sweep.title} {point.name}": point.runs[0] for point in sweep.points if point.runs}
     if not all(run.representations is not None and run.history for run in firsts.values()):
         return None
-    return figures.settings_figure(firsts, _truth(next(iter(firsts.values()))))
+    return maps.settings_figure(firsts, _truth(next(iter(firsts.values()))))
 
 
 OF_RUNS = (
@@ -132,12 +133,12 @@ OF_RUNS = (
         "accuracy", ROUNDS, "The three accuracies",
         "Each panel is another question, so compare methods within a panel. The local accuracy counts the clients "
         "that have trained by then.",
-        lambda runs: figures.accuracy_figure(runs) if len(runs[0].rounds["round"]) else None, _BAND,
+        lambda runs: rounds.accuracy_figure(runs) if len(runs[0].rounds["round"]) else None, _BAND,
     ),
     Row(
         "progress", ROUNDS, "Training loss, clusters and their agreement with the true groups",
         "An adjusted Rand index of 1 is perfect agreement, about 0 is chance.",
-        lambda runs: figures.progress_figure(runs) if len(runs[0].rounds["round"]) else None,
+        lambda runs: rounds.progress_figure(runs) if len(runs[0].rounds["round"]) else None,
         _BAND | {"private": " A method that released something without noise has spent infinite ε, which is no line."},
     ),
     Row(
@@ -150,12 +151,12 @@ OF_RUNS = (
         "clients", CLIENTS, "How the accuracy is spread over clients",
         "A dot is a client. The box holds the middle half of them, its line is the median, the whiskers reach from "
         "the worst to the best tenth, the diamond is the mean. A narrow box far to the right serves all clients well.",
-        figures.client_accuracy_figure, {"seeds": " The clients of all seeds are put together."},
+        clients.client_accuracy_figure, {"seeds": " The clients of all seeds are put together."},
     ),
     Row(
         "sizes", CLIENTS, "How much data the clients have",
         "The height of a bar is the number of clients with so many training examples; the dashed line is the median.",
-        lambda runs: figures.client_sizes_figure(runs[0].clients.examples), {"seeds": " It is of seed {0[0].seed}."},
+        lambda runs: clients.client_sizes_figure(runs[0].clients.examples), {"seeds": " It is of seed {0[0].seed}."},
     ),
 )  # fmt: skip
 OF_ONE = (
@@ -164,7 +165,7 @@ OF_ONE = (
         "A row is a client, ordered by cluster (number of clients in brackets); colours at the left are the true "
         "groups, where they are known. Empty: the client has no example of the label. A cluster whose rows look alike "
         "has put like with like.",
-        lambda run: figures.labels_figure(run) if run.clients.label_counts.shape[1] else None,
+        lambda run: data.labels_figure(run) if run.clients.label_counts.shape[1] else None,
     ),
     Row(
         "proximity", CLUSTERS, "{0.clustering.measure} between clients",
@@ -195,7 +196,7 @@ OF_ONE = (
         "A line is a cluster, from the round in which it was founded; a dot is a split, in which the clients at the "
         "end of the vertical line left. Beside it are the clients that each has in the end, and their true groups "
         "where these are known.",
-        lambda run: figures.splits_figure(run) if run.splits is not None and len(run.splits) else None,
+        lambda run: trees.splits_figure(run) if run.splits is not None and len(run.splits) else None,
     ),
     Row(
         "representations", CLUSTERS, "The clients by what they sent of their data",
@@ -209,7 +210,7 @@ OF_SWEEP = (
         "sweep", SWEEP, "Accuracy and clusters against {0.labels[0]}",
         "The accuracies of the last evaluation, and the clustering error, with its standard deviation over the rounds "
         "as band, or else the number of clusters and their agreement with the true groups, as far as these are known.",
-        figures.sweep_figure,
+        values.sweep_figure,
         {
             "two": " A colour is a value of {0.labels[1]}.",
             "seeds": " A line goes through the means over the seeds, its band is ± their sample standard deviation.",
