@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from scipy.cluster import hierarchy
 
 from tffcl.lab.reporting import comparison_table, figures, files, ordering, style
+from tffcl.lab.reporting.figures import rounds
 from tffcl.lab.reporting.figures.rounds import over_seeds
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -165,6 +166,25 @@ def test_panels_that_share_an_axis_hold_all_lines(runs):
     for axes in figures.accuracy_figure([better]).axes:
         low, high = axes.get_ylim()
         assert all(low < line.get_ydata().min() and line.get_ydata().max() < high for line in axes.lines)
+
+
+def test_accuracy_stands_over_all_bytes_sent_by_then(runs):
+    figure = rounds.traffic_figure(runs)
+    line = figure.panels[0].lines[1]
+    # Of each seed three evaluated rounds, and what signatures took before the first.
+    expected = []
+    for run in (each for each in runs if each.method == "pacfl"):
+        exchanged = np.cumsum(run.rounds["down_bytes"] + run.rounds["up_bytes"])
+        whole = run.number("traffic", "down_bytes") + run.number("traffic", "up_bytes")
+        expected.append((exchanged + whole - exchanged[-1])[[0, 2, 4]] / 1e6)
+        assert expected[-1][-1] == pytest.approx(whole / 1e6)
+    np.testing.assert_allclose(line.get_xdata(), np.mean(expected, axis=0))
+    np.testing.assert_allclose(line.get_ydata(), figures.accuracy_figure(runs).panels[0].lines[1].get_ydata())
+    far = dataclasses.replace(runs[0], rounds={**runs[0].rounds, "up_bytes": 1e9 * runs[0].rounds["round"]})
+    assert rounds.traffic_figure([far, *runs[2:]]).panels[0].get_xscale() == "log"
+    nothing = dataclasses.replace(runs[0], rounds={name: values[:0] for name, values in runs[0].rounds.items()})
+    assert rounds.traffic_figure([nothing]) is None
+    drawn(figure)
 
 
 def test_one_seed_has_no_band(runs):

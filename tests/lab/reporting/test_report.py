@@ -21,7 +21,7 @@ from tffcl.lab.reporting.html import render
 from tffcl.lab.reporting.report import write_report
 from tffcl.runs import run_files
 
-RUN_FIGURES = {"accuracy", "progress", "clients", "sizes", "labels", "proximity", "dendrogram"}
+RUN_FIGURES = {"accuracy", "progress", "traffic", "clients", "sizes", "labels", "proximity", "dendrogram"}
 NEWCOMERS = {
     "newcomers": 2, "accuracy": {"cluster": {"mean": 0.9125, "worst_decile": 0.9}, "local": {"mean": 0.885, "worst_decile": 0.8}},
     "clusters": {"founded": 1, "ari": 0.5}, "task": "digits", "algorithm": "pacfl", "seed": 0,
@@ -153,7 +153,7 @@ def test_a_comparison(comparison):
     page = Page(comparison / "report.html")
     assert_stands_alone(page)
     names = {each.stem for each in (comparison / "figures").iterdir()}
-    shared = {"accuracy", "progress", "clients", "sizes", "labels-fedavg", "labels-pacfl"}
+    shared = {"accuracy", "progress", "traffic", "clients", "sizes", "labels-fedavg", "labels-pacfl"}
     assert names == shared | {"proximity-pacfl", "dendrogram-pacfl"}
     # Who holds which labels is shown for the clusters of each method, and these differ.
     assert {each["data-name"] for each in page.all("figure")} == names
@@ -232,7 +232,7 @@ def test_a_run_without_rounds_tree_or_local_training(run_path):
     np.savez(run_path / "clustering.npz", **arrays)
     page = Page(write_report(run_path))
     assert_stands_alone(page)
-    expected = RUN_FIGURES - {"accuracy", "progress", "dendrogram"}
+    expected = RUN_FIGURES - {"accuracy", "progress", "traffic", "dendrogram"}
     assert {each.stem for each in (run_path / "figures").iterdir()} == expected
 
 

@@ -142,6 +142,12 @@ OF_RUNS = (
         _BAND | {"private": " A method that released something without noise has spent infinite ε, which is no line."},
     ),
     Row(
+        "traffic", ROUNDS, "Accuracy against what is sent",
+        "The bytes that the server has sent to all clients and they have sent back by then, signatures included. Farther "
+        "to the left, an accuracy costs less.",
+        rounds.traffic_figure, {"seeds": " Bytes and accuracies are means over the seeds, the band is ± their deviation."},
+    ),
+    Row(
         "merging", ROUNDS, "How clusters merge",
         "At first every client is a cluster of its own; clients become known when they first take part. The objective "
         "is the sum of the cosines of all pairs of clusters: less is farther apart.",

@@ -1,5 +1,6 @@
 """Figures of how runs went over the rounds: accuracies, what lies behind them, and what they cost."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,10 +11,11 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from tffcl.lab.reporting import style
 from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.style import ReportFigure
-from tffcl.runs.metrics import Metric, of_panel
+from tffcl.runs.metrics import ROUND, Metric, of_panel
 from tffcl.runs.run_files import RunFiles
 
 _MOST_MARKED = 16
+_SENT, _FAR = "MB sent", 50  # a column, and the ratio of its ends from which on its axis is logarithmic
 _HEIGHT = 3.1  # of a panel, inches
 
 
@@ -44,6 +46,28 @@ def merging_figure(runs: Sequence[RunFiles], methods: Sequence[str] | None = Non
     return _panels(runs, of_panel("merging"), methods)
 
 
+def traffic_figure(runs: Sequence[RunFiles]) -> ReportFigure | None:
+    """Draws the three accuracies over the bytes sent by then, down and up, signatures included; None without any.
+
+    Places and accuracies are means over the seeds of a method. Bytes that differ much stand on a logarithmic axis.
+    """
+    sent = []
+    for run in runs:
+        exchanged = np.cumsum(run.rounds["down_bytes"] + run.rounds["up_bytes"])
+        # What is exchanged before and between the rounds stands in the summary alone.
+        whole = run.number("traffic", "down_bytes") + run.number("traffic", "up_bytes")
+        sent.append(exchanged + whole - exchanged[-1:])
+    if not all(len(each) and each[0] > 0 for each in sent):
+        return None
+    least, most = min(each[0] for each in sent), max(each[-1] for each in sent)
+    places = [dataclasses.replace(run, rounds={**run.rounds, _SENT: 1e-6 * each}) for run, each in zip(runs, sent)]
+    figure = _panels(places, of_panel("accuracy"), sharey=True, over=_SENT)
+    for axes in figure.panels if most >= _FAR * least else []:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:,.4g}")
+    return figure
+
+
 def formed_anew(run: RunFiles) -> set[int]:
     """Rounds after which the clusters were formed anew, the rare ones that a line can mark."""
     anew = run.rounds.get("formed_anew")
@@ -70,7 +94,7 @@ def over_seeds(runs: Sequence[RunFiles], column: str) -> tuple[np.ndarray, np.nd
 
 
 def draw_methods(axes: Axes, metric: Metric, series: Mapping[int, tuple], methods: Sequence[str]) -> None:
-    """Draws a panel of a metric: a line for each method by its number, from places, means and deviations, float[n] each."""
+    """Draws a panel of a metric: a line for each method by its number, from places, means and deviations [n]."""
     for number, (places, mean, std) in series.items():
         run = number if len(methods) > 1 else None
         style.draw_line(axes, places, mean, std, name=methods[number], number=number, run=run)
@@ -107,12 +131,17 @@ def name_methods(figure: ReportFigure, methods: Sequence[str], drawn: Sequence[s
 
 
 def _panels(
-    runs: Sequence[RunFiles], metrics: Sequence[Metric], methods: Sequence[str] | None = None, *, sharey: bool = False
+    runs: Sequence[RunFiles],
+    metrics: Sequence[Metric],
+    methods: Sequence[str] | None = None,
+    *,
+    sharey: bool = False,
+    over: str = ROUND,
 ) -> ReportFigure:
-    """Draws a panel for each of the metrics that a run has, a line a method; `methods` are those of all of the page."""
+    """Draws a panel for each of the metrics that a run has, over a column; `methods` are those of all of the page."""
     drawn = list(dict.fromkeys(run.method for run in runs))
     methods = methods or drawn
-    series = {each.key: _series(runs, each, methods) for each in metrics}
+    series = {each.key: _series(runs, each, methods, over) for each in metrics}
     known = [each for each in metrics if series[each.key]]
     below = 0.35 + 0.25 * ((len(drawn) - 1) // 5)
     figure = style.new_panels(max(1, len(known)), _HEIGHT, below=below, sharey=sharey)
@@ -120,8 +149,8 @@ def _panels(
         style.say_empty(figure.panels[0], "not measured")
     for axes, metric in zip(figure.panels, known):
         draw_methods(axes, metric, series[metric.key], methods)
-        axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))  # also of a single round
+        axes.set_xlabel(over)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=over == ROUND, min_n_ticks=1))  # also of a single round
         axes.tick_params(labelleft=True)
         for number in sorted(set().union(*map(formed_anew, runs))) if metric.key in ("clusters", "ari") else []:
             rule = axes.axvline(number, color=style.GREY, linestyle=":", linewidth=1, zorder=0)
@@ -132,13 +161,16 @@ def _panels(
     return figure
 
 
-def _series(runs: Sequence[RunFiles], metric: Metric, methods: Sequence[str]) -> dict[int, tuple]:
-    """Rounds, means and deviations of each method that has a metric, by its number; what is infinite is left out."""
+def _series(runs: Sequence[RunFiles], metric: Metric, methods: Sequence[str], over: str) -> dict[int, tuple]:
+    """Places, means and deviations of each method that has a metric, by its number; what is infinite is left out."""
     found = {}
     for number, name in enumerate(methods):
         own = [run for run in runs if run.method == name and metric.column in run.rounds]
         rounds, mean, std = over_seeds(own, metric.column)
         finite = np.isfinite(mean)
+        if over != ROUND:
+            numbers, places, _ = over_seeds(own, over)
+            rounds = places[np.searchsorted(numbers, rounds)]
         if finite.any():
             found[number] = rounds[finite], metric.scale * mean[finite], metric.scale * std[finite]
     return found
