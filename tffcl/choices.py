@@ -1,4 +1,4 @@
-"""What a user chooses among by name, and what each choice is, for parameters that are checked before TensorFlow is loaded. Imports nothing."""
+"""What a user chooses among by name; the parameters say what is what. Imports nothing: they are checked before TensorFlow is loaded."""
 
 # Trees of merges and where they are cut.
 LINKAGES = {
@@ -41,53 +41,23 @@ NEIGHBOURHOODS = {
 }
 
 # StoCFL's clusters.
-REPRESENTATIONS = {
-    "members": "the mean over all members that are known (paper, Eq. 2)",
-    "cohort": "the mean over the members of this round's cohort (the authors' code)",
-}
-MERGE_RULES = {
-    "single": "all pairs above the threshold at once, transitively; representations stay as they were (paper, Alg. 1)",
-    "centroid": "the most similar pairs first, by the mean of what has merged, until no pair is above the threshold",
-}
-MODEL_MERGES = {
-    "mean": "the mean of the models, weighted by the members that trained them",
-    "larger": "the model of the cluster with most members that trained it (the authors' code)",
-}
-GLOBAL_ORDERS = {
-    "parallel": "every client starts from the broadcast global model (Eq. 3)",
-    "sequential": "a client starts from what the client before made of it; the models on the way are averaged (the authors' code)",
-}
+REPRESENTATIONS = ("members", "cohort")  # of what a cluster's representation is the mean
+MERGE_RULES = ("single", "centroid")  # which clusters of a round merge
+MODEL_MERGES = ("mean", "larger")  # the model of clusters that merge
+GLOBAL_ORDERS = ("parallel", "sequential")  # how a round's clients train the global model
 
 # What clients tell.
-PREPROCESSING = {
-    "raw": "raw pixels divided by 255, other numbers as they are, uncentred (the authors' code)",
-    "normalized": "as the model takes them, normalised by the data set's mean and deviation (the authors' code for MIX-4)",
-    "centred": "raw, less the mean of the client's own examples: the vectors are its principal components",
-}
-ANCHOR_FORMS = {
-    "gradient": "the gradient of the mean loss at the anchor (paper)",
-    "displacement": "the anchor minus what local SGD makes of it (the authors' code)",
-}
+PREPROCESSING = ("raw", "normalized", "centred")  # what subspaces are of
+ANCHOR_FORMS = ("gradient", "displacement")  # what StoCFL's clients send
 CLASSES = "classes"  # as many centres as the client has classes
 
 # What clients do.
-OPTIMIZERS = {"sgd": "plain SGD (FLT section III-B2)", "adam": "Adam (FLT's code)"}
-CONTROL_VARIATES = {
-    "gradient": "Option I: c_i becomes the gradient at the model as it was received",
-    "difference": "Option II: c_i becomes the mean of the local gradients",
-}
+OPTIMIZERS = ("sgd", "adam")  # of FLT's encoders
+CONTROL_VARIATES = ("gradient", "difference")  # how a client renews its own: SCAFFOLD's Options II and I
 GRADIENTS = {"first_order": 2, "hessian_free": 3}  # how the meta-gradient is taken, and how many batches a step needs
-VELOCITIES = ("outer", "shared")
-CHOOSE_BY = {
-    "train_loss": "clients choose by loss on their training examples",
-    "validation_loss": "clients choose by loss on examples that they neither train nor test on (dataset.validation)",
-    "test_accuracy": "clients choose by accuracy on their test examples: a leak, there to match published numbers",
-}
-MIXES = {
-    "cohort": "clients that take part get a mix, the others keep their model",
-    "everyone": "clients that are related to someone who takes part get a mix too",
-    "stored": "everyone gets a mix of all relatives' models, of those who do not take part the model that they have",
-}
+VELOCITIES = ("outer", "shared")  # what momentum is of in meta-steps
+CHOOSE_BY = ("train_loss", "validation_loss", "test_accuracy")  # how clients choose a model
+MIXES = ("cohort", "everyone", "stored")  # who gets a new mix in a round, and of what
 WEIGHTINGS = ("examples", "uniform")  # how much a client counts in a mean, see `rounds.composer`
 
 # How initial weights are drawn, see `models.layer_weights`.
