@@ -1,4 +1,5 @@
-"""What a user chooses among by name; the parameters say what is what. Imports nothing: they are checked before TensorFlow is loaded."""
+"""What a user chooses among by name; the parameters say what is what. Imports nothing: they are checked before
+TensorFlow is loaded."""
 
 # Trees of merges and where they are cut.
 LINKAGES = {
@@ -12,7 +13,8 @@ WITH_WARD = {**LINKAGES, "ward": "what a merge adds to the sum of squared distan
 GAP = "gap"  # the word for the largest relative gap of a tree where a threshold could stand
 SELF = "self"  # the word for the rule of `clustering.self_distance` where a threshold could stand
 RULES = {
-    SELF: "by how far clients are from themselves: one cluster, unless they differ in groups (see `clustering.self_distance`)",
+    SELF: "by how far clients are from themselves: one cluster, unless they differ in groups (see "
+    "`clustering.self_distance`)",
     GAP: "at the largest relative gap between merges, where there always is one",
 }
 
@@ -24,7 +26,8 @@ ANGLES = {
     "smallest_entry": "the smallest angle between any two columns (PACFL's released code)",
 }
 SIMILARITIES = {
-    "agreement": "inner product of the answers over their norms; with one-hot answers the share of equal ones (FLIS's code)",
+    "agreement": "inner product of the answers over their norms; with one-hot answers the share of equal ones (FLIS's "
+    "code)",
     "frobenius": "Frobenius norm of the Hadamard product over the norms (FLIS Alg. 2 line 3, as printed)",
 }
 DISTANCES = {
@@ -36,7 +39,8 @@ VECTOR_METRICS = {
     "cosine": "1 minus the cosine of the signatures",
 }
 NEIGHBOURHOODS = {
-    "knee": "the distance to the nearest neighbour at which the clients' sorted ones first bend upwards (Kneedle, the authors' code)",
+    "knee": "the distance to the nearest neighbour at which the clients' sorted ones first bend upwards (Kneedle, the "
+    "authors' code)",
     "gap": "where the tree of single linkage has its largest relative gap, as in the other methods that cut a tree",
 }
 

@@ -19,20 +19,21 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
         `next`: `(<state=S@SERVER, value={<key=int32,value=T>}@CLIENTS, weight={W}@CLIENTS> ->
                   <state=S@SERVER, result=T[?,...]@SERVER, measurements=<weight=float32[?],clients=int32[?]>@SERVER>)`
     where row k of every tensor of the result is `sum(weight * value) / sum(weight)` over the clients whose key is k.
-    The row of a cluster that nobody of the cohort belongs to (or whose weights sum to 0) is zero: aggregate *updates* and
-    an empty cluster keeps its model.
+    The row of a cluster that nobody of the cohort belongs to (or whose weights sum to 0) is zero: aggregate *updates*
+    and an empty cluster keeps its model.
 
-    Without an inner factory a client uploads its value once and the server learns its key. The result has `num_clusters`
-    rows, or, if that is None, as many as the largest key asks for, so that K may change between rounds. A key outside
-    its range is an error of the round.
+    Without an inner factory a client uploads its value once and the server learns its key. The result has
+    `num_clusters` rows, or, if that is None, as many as the largest key asks for, so that K may change between rounds.
+    A key outside its range is an error of the round.
 
-    With `inner_factory` (secure sums, differential privacy, compression, robust means: any weighted or unweighted factory
-    over T) one inner process runs per cluster and each client takes part in all of them, with zero value and zero weight
-    where it is not a member. That hides the key from the server if the inner process hides the summands, and it costs
-    `num_clusters` uploads instead of one. Differential privacy: an inner DP factory's `clients_per_round` is the expected
-    number of clients **per cluster**; adaptive clipping and zeroing see the zeros of non-members and drift to 0, so give a
-    fixed clip. An unweighted inner factory ignores the weights; with more than one cluster it may not count the clients, as
-    `tff.aggregators.UnweightedMeanFactory` does, since those of the other clusters are among them.
+    With `inner_factory` (secure sums, differential privacy, compression, robust means: any weighted or unweighted
+    factory over T) one inner process runs per cluster and each client takes part in all of them, with zero value and
+    zero weight where it is not a member. That hides the key from the server if the inner process hides the summands,
+    and it costs `num_clusters` uploads instead of one. Differential privacy: an inner DP factory's `clients_per_round`
+    is the expected number of clients **per cluster**; adaptive clipping and zeroing see the zeros of non-members and
+    drift to 0, so give a fixed clip. An unweighted inner factory ignores the weights; with more than one cluster it may
+    not count the clients, as `tff.aggregators.UnweightedMeanFactory` does, since those of the other clusters are among
+    them.
 
     The `state` is the tuple of the inner states (empty without an inner factory). `measurements` holds the weight sum
     and the number of clients per cluster; with an inner factory the tuple of the inner measurements instead, as the
@@ -41,13 +42,15 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
 
     is_keyed = True
 
-    def __init__(self, num_clusters: int | None = None, inner_factory: tff.aggregators.AggregationFactory | None = None):
+    def __init__(
+        self, num_clusters: int | None = None, inner_factory: tff.aggregators.AggregationFactory | None = None
+    ):
         """Makes the factory.
 
         Args:
           num_clusters: K, or None for "as many as the keys ask for".
-          inner_factory: Aggregates inside one cluster. Without `num_clusters` the method that it is given to says K when it
-            knows it, see `with_clusters`.
+          inner_factory: Aggregates inside one cluster. Without `num_clusters` the method that it is given to says K
+            when it knows it, see `with_clusters`.
 
         Raises:
           UserError: If `num_clusters` is below 1.
@@ -91,8 +94,8 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
 
         Raises:
           TypeError: If `value_type` is no such struct, T has tensors that are not floating, or the weight is no scalar.
-          UserError: If there is an inner factory, which runs once per cluster, and no number of clusters; or if it is unweighted,
-            there are more clusters than one, and it may count the clients of all.
+          UserError: If there is an inner factory, which runs once per cluster, and no number of clusters; or if it is
+            unweighted, there are more clusters than one, and it may count the clients of all.
         """
         check_types(value_type, weight_type)
         if self.waits_for_clusters:
@@ -105,8 +108,8 @@ class ClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFac
 class UniformClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
     """The plain mean per cluster in which every client with a weight above 0 counts the same, whatever its weight.
 
-    The result and the measurements are those of `ClusteredMeanFactory` for these clients alone, with weights of 1. Those with a
-    weight of 0, as where training was not finite, count nowhere.
+    The result and the measurements are those of `ClusteredMeanFactory` for these clients alone, with weights of 1.
+    Those with a weight of 0, as where training was not finite, count nowhere.
     """
 
     is_keyed = is_uniform = True
@@ -126,8 +129,8 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
     """Turns a user's choice of aggregation into a factory over keyed uploads.
 
     Args:
-      aggregation: None for the plain mean. A factory that `is_keyed`, see `FactoryTraits`, is taken as it is. Any other factory of
-        `tff.aggregators` or `tff.learning` aggregates inside each cluster.
+      aggregation: None for the plain mean. A factory that `is_keyed`, see `FactoryTraits`, is taken as it is. Any other
+        factory of `tff.aggregators` or `tff.learning` aggregates inside each cluster.
       num_clusters: K, where the method knows it beforehand.
 
     Raises:
@@ -139,23 +142,30 @@ def keyed_factory(aggregation: tff.aggregators.AggregationFactory | None, num_cl
     if not isinstance(aggregation, kinds):
         given = f"{aggregation!r}" if isinstance(aggregation, str) else f"of {type(aggregation).__name__}"
         raise UserError(
-            f"aggregation is {given}; it must be an aggregation factory, e.g. tff.aggregators.MeanFactory(), or one by its name, "
+            f"aggregation is {given}; it must be an aggregation factory, e.g. tff.aggregators.MeanFactory(), or one "
+            f"by its name, "
             'tffcl.aggregation("dp")'
         )
     given = traits(aggregation)
     if given is not aggregation and hasattr(aggregation, "is_keyed"):
-        raise UserError(f"aggregation {type(aggregation).__name__} takes keyed uploads; it must derive from tffcl.parts.FactoryTraits")
+        raise UserError(
+            f"aggregation {type(aggregation).__name__} takes keyed uploads; it must derive from "
+            f"tffcl.parts.FactoryTraits"
+        )
     if not given.is_keyed:
         return ClusteredMeanFactory(num_clusters, aggregation)
     if num_clusters is None:
         return aggregation
     if given.num_clusters not in (None, num_clusters):
-        raise UserError(f"num_clusters is {num_clusters}, and that of aggregation {given.num_clusters}; they must be the same")
+        raise UserError(
+            f"num_clusters is {num_clusters}, and that of aggregation {given.num_clusters}; they must be the same"
+        )
     return given.with_clusters(num_clusters) if given.waits_for_clusters else aggregation
 
 
 def aggregated_beside(aggregation, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-    """Returns what aggregates a keyed upload beside the updates: securely, robustly or with equal weights where these are, else plainly.
+    """Returns what aggregates a keyed upload beside the updates: securely, robustly or with equal weights where these
+    are, else plainly.
 
     Args:
       aggregation: Of the updates, as of `keyed_factory`.
@@ -176,19 +186,23 @@ def check_types(value_type: tff.Type, weight_type: tff.Type):
         raise TypeError(f"expected a scalar weight, found {weight_type}")
 
 
-# How many tensors hold the sums of all clusters. The runtime keeps every state of an accumulator until the aggregation ends:
-# a client's own tensor is copied, those that it does not touch are shared with the state before.
+# How many tensors hold the sums of all clusters. The runtime keeps every state of an accumulator until the aggregation
+# ends: a client's own tensor is copied, those that it does not touch are shared with the state before.
 _SLOTS = 8
 
 
 @functools.lru_cache(maxsize=16)  # building takes half a second, and a sweep builds the same again and again
-def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clusters: int | None, *, uniform: bool = False):
+def segment_process(
+    value_type: tff.Type, weight_type: tff.Type | None, num_clusters: int | None, *, uniform: bool = False
+):
     """Builds the process of plain means: each client's upload is added to the row of its cluster.
 
-    Cluster k has row k // slots of slot k % slots. Without a type of weights every client counts 1. If the mean is uniform,
-    every client with a weight above 0 counts 1, and the others do not count.
+    Cluster k has row k // slots of slot k % slots. Without a type of weights every client counts 1. If the mean is
+    uniform, every client with a weight above 0 counts 1, and the others do not count.
     """
-    zero, accumulate, merge, report, divide, measure = _segment_computations(value_type, weight_type, num_clusters, uniform)
+    zero, accumulate, merge, report, divide, measure = _segment_computations(
+        value_type, weight_type, num_clusters, uniform
+    )
 
     @tff.federated_computation
     def initialize():
@@ -197,7 +211,9 @@ def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clus
     def aggregated(state, **upload):
         upload = tff.federated_zip(collections.OrderedDict(upload))
         totals = tff.federated_aggregate(upload, zero(), accumulate, merge, report)
-        return tff.templates.MeasuredProcessOutput(state, tff.federated_map(divide, totals), tff.federated_map(measure, totals))
+        return tff.templates.MeasuredProcessOutput(
+            state, tff.federated_map(divide, totals), tff.federated_map(measure, totals)
+        )
 
     state_type, uploaded = initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
     if weight_type is not None:
@@ -215,7 +231,8 @@ def segment_process(value_type: tff.Type, weight_type: tff.Type | None, num_clus
 
 
 def _segment_computations(value_type: tff.Type, weight_type: tff.Type | None, num_clusters: int | None, uniform: bool):
-    """Builds what `tff.federated_aggregate` takes, zero to report, and what makes the means and the measurements of its totals."""
+    """Builds what `tff.federated_aggregate` takes, zero to report, and what makes the means and the measurements of its
+    totals."""
     slots = _SLOTS if num_clusters is None else min(_SLOTS, num_clusters)
     totals_type = tff.to_type(
         collections.OrderedDict(
@@ -285,7 +302,9 @@ def _add_to_slot(slots: list, key, value):
 
     def add(slot):
         def touch():
-            touched = tf.nest.map_structure(lambda old, new: _add_to_row(old, row, new), pad_rows(slots[slot], row + 1), value)
+            touched = tf.nest.map_structure(
+                lambda old, new: _add_to_row(old, row, new), pad_rows(slots[slot], row + 1), value
+            )
             return slots[:slot] + [touched] + slots[slot + 1 :]
 
         return touch
@@ -327,10 +346,14 @@ def _check_counts_nobody(factory: tff.aggregators.UnweightedAggregationFactory, 
     Sums and private means of TFF's do not; its means do, by a value that each client is given.
     """
     of_tff = type(factory).__module__.startswith("tensorflow_federated.")
-    if of_tff and b"federated_value_at_clients" not in tff.framework.serialize_computation(process.next).SerializeToString():
+    if (
+        of_tff
+        and b"federated_value_at_clients" not in tff.framework.serialize_computation(process.next).SerializeToString()
+    ):
         return
     raise UserError(
-        f"aggregation {type(factory).__name__} is unweighted, so that in each of {num_clusters} clusters it would count the clients of "
+        f"aggregation {type(factory).__name__} is unweighted, so that in each of {num_clusters} clusters it would "
+        f"count the clients of "
         "all; it must be a weighted one, e.g. tff.aggregators.MeanFactory(), or have weighted=True"
     )
 
@@ -399,8 +422,8 @@ def _build_pick(states_type, cluster):
 class UniformMeanFactory(tff.aggregators.WeightedAggregationFactory):
     """TFF's mean with a weight of 1 for every client whose weight is above 0, and of 0 for the others.
 
-    `tff.aggregators.UnweightedMeanFactory` counts also those whose training was not finite, which clients tell by a weight of
-    0. Where nobody has any weight the mean is zero.
+    `tff.aggregators.UnweightedMeanFactory` counts also those whose training was not finite, which clients tell by a
+    weight of 0. Where nobody has any weight the mean is zero.
     """
 
     def create(self, value_type: tff.Type, weight_type: tff.Type) -> tff.templates.AggregationProcess:

@@ -57,9 +57,10 @@ _FEW = 256
 def collect_rows(row):
     """Collects a value of every client in rows, in no promised order; to be called in a `tff.federated_computation`.
 
-    The runtime keeps every state of an accumulator until the aggregation ends. One that grew by a row at a time would take
-    memory by the square of the number of clients; here rows are held in blocks that double, as the digits of a binary
-    number, and the blocks that a client does not touch are shared with the state before: m log(m) / 2 rows in all.
+    The runtime keeps every state of an accumulator until the aggregation ends. One that grew by a row at a time would
+    take memory by the square of the number of clients; here rows are held in blocks that double, as the digits of a
+    binary number, and the blocks that a client does not touch are shared with the state before: m log(m) / 2 rows in
+    all.
 
     Args:
       row: `{T}@CLIENTS` of fixed shapes.
@@ -100,8 +101,8 @@ def _row_aggregation(row_type: tff.Type):
 class _Packing:
     """A row as few tensors: those of few numbers become one of bytes.
 
-    A round has some numbers to report beside each upload, and every operation of the accumulator would be there once for each
-    of
+    A round has some numbers to report beside each upload, and every operation of the accumulator would be there once
+    for each of
     them: it is built, and runs, the slower the more there are.
     """
 
@@ -118,7 +119,10 @@ class _Packing:
         """Returns the tensors of `packed_type`."""
         leaves = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(row)]
         small = [_bytes(leaf) for leaf, packed in zip(leaves, self._small) if packed]
-        return [*([tf.concat(small, 0)] if small else []), *(leaf for leaf, packed in zip(leaves, self._small) if not packed)]
+        return [
+            *([tf.concat(small, 0)] if small else []),
+            *(leaf for leaf, packed in zip(leaves, self._small) if not packed),
+        ]
 
     def unpack(self, rows: list[tf.Tensor]):
         """Returns rows of `packed_type` as rows of the row type."""
@@ -175,13 +179,15 @@ class CollectFactory(FactoryTraits, tff.aggregators.UnweightedAggregationFactory
     """`tff.aggregators.UnweightedAggregationFactory` that brings every client's value to the server.
 
     The created `tff.templates.AggregationProcess` has
-        `next`: `(<state=<>@SERVER, value={T}@CLIENTS> -> <state=<>@SERVER, result=T[?,...]@SERVER, measurements=<>@SERVER>)`,
-    one row for each client, in no promised order. Nothing is hidden from the server: this is no secure aggregation. In a round
-    that is composed by `rounds.composer.compose` the rows stand beside the clients' reports, whose IDs order them.
+        `next`: `(<state=<>@SERVER, value={T}@CLIENTS> -> <state=<>@SERVER, result=T[?,...]@SERVER,
+        measurements=<>@SERVER>)`,
+    one row for each client, in no promised order. Nothing is hidden from the server: this is no secure aggregation. In
+    a round that is composed by `rounds.composer.compose` the rows stand beside the clients' reports, whose IDs order
+    them.
 
     Attributes:
-      noise_multiplier: z of the Gaussian mechanism that a client's value is, where clients noise it themselves; 0: it is as it
-        is.
+      noise_multiplier: z of the Gaussian mechanism that a client's value is, where clients noise it themselves; 0: it
+        is as it is.
       noise_seed: What that noise follows from; None where they draw it anew.
     """
 

@@ -1,4 +1,5 @@
-"""The weighted mean per cluster of updates that travel in few bits a coordinate, with a range of values for each layer."""
+"""The weighted mean per cluster of updates that travel in few bits a coordinate, with a range of values for each
+layer."""
 
 import collections
 
@@ -14,11 +15,11 @@ from tffcl.aggregators.parameters import CompressionParameters
 class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
     """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of updates in few bits.
 
-    A client sends for each layer its smallest value and a step, and each coordinate as a whole number of steps, rounded up or
-    down at random so that its expectation is the value (QSGD, Alistarh et al. 2017, section 3, with the range as the norm). It
-    sends its own row only. A coordinate of a mean is off by less than the largest step of the members: (largest - smallest
-    value of the layer) / (2^bits - 1). The created process is that of `ClusteredMeanFactory`, with the number of rounds as its
-    state.
+    A client sends for each layer its smallest value and a step, and each coordinate as a whole number of steps, rounded
+    up or down at random so that its expectation is the value (QSGD, Alistarh et al. 2017, section 3, with the range as
+    the norm). It sends its own row only. A coordinate of a mean is off by less than the largest step of the members:
+    (largest - smallest value of the layer) / (2^bits - 1). The created process is that of `ClusteredMeanFactory`, with
+    the number of rounds as its state.
     """
 
     is_keyed = True
@@ -42,7 +43,8 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
         return CompressedClusteredMeanFactory(self._how, layers=layers, seed=self._seed)
 
     def uploaded_type(self, value_type: tff.Type) -> tff.Type:
-        """Returns the type of what a client sends for a value `<key=int32,value=T>`: the bits as bytes, and two numbers a range."""
+        """Returns the type of what a client sends for a value `<key=int32,value=T>`: the bits as bytes, and two numbers
+        a range."""
         sizes = [int(np.prod(leaf.shape)) for leaf in _leaves(value_type["value"])]
         packed = [-(-size * self._how.bits // 8) for size in sizes]
         ranges = sum(len(self._parts(size)) for size in sizes)
@@ -84,7 +86,9 @@ class CompressedClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggr
         def next_fn(state, value, weight):
             coded = tff.federated_map(compress, (value, tff.federated_broadcast(state)))
             output = mean.next(mean.initialize(), coded, weight)
-            return tff.templates.MeasuredProcessOutput(tff.federated_map(count, state), output.result, output.measurements)
+            return tff.templates.MeasuredProcessOutput(
+                tff.federated_map(count, state), output.result, output.measurements
+            )
 
         return tff.templates.AggregationProcess(initialize, next_fn)
 

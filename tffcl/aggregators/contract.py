@@ -10,27 +10,30 @@ if TYPE_CHECKING:  # commands that only read settings load no TensorFlow
 
 
 class FactoryTraits:
-    """Base of factories over keyed uploads, and of others that say more than TFF asks; each says what differs from this.
+    """Base of factories over keyed uploads, and of others that say more than TFF asks; each says what differs from
+    this.
 
     It is read with `traits`: a factory that derives from TFF's classes alone is as here.
 
     Attributes:
       is_keyed: Whether it takes uploads `<key=int32, value=T>`, the key being the ID of the client's cluster.
       is_uniform: Whether all clients count the same.
-      is_mean: Whether a result is the mean of what clients uploaded, as `clipped`, up to rounding: not so under noise or a robust
-        rule.
-      members_needed: A cluster of which fewer clients are in a round waits: where the coordinator knows the clusters it does not ask
-        them. None is 2 for secure sums, of which one member's is its upload, and else 1.
-      hides_uploads: Whether it keeps single uploads from the server: then nothing that clients upload beside may travel in the open.
-      noise_multiplier: z of the Gaussian mechanism that one aggregation is, a client being added or removed; None or 0 where no
-        noise hides anything. A client is in one cluster, so that the sums of all clusters together are one Gaussian mechanism.
+      is_mean: Whether a result is the mean of what clients uploaded, as `clipped`, up to rounding: not so under noise
+        or a robust rule.
+      members_needed: A cluster of which fewer clients are in a round waits: where the coordinator knows the clusters it
+        does not ask them. None is 2 for secure sums, of which one member's is its upload, and else 1.
+      hides_uploads: Whether it keeps single uploads from the server: then nothing that clients upload beside may travel
+        in the open.
+      noise_multiplier: z of the Gaussian mechanism that one aggregation is, a client being added or removed; None or 0
+        where no noise hides anything. A client is in one cluster, so that the sums of all clusters together are one
+        Gaussian mechanism.
       noise_seed: What the noise follows from, in simulations that are to be repeated; None where it is drawn anew.
       num_clusters: K; None where the keys of a round decide it, or where it is not known yet.
       waits_for_clusters: Whether it must be told the number of clusters before it can be created.
       takes_client_ids: Whether an upload comes as `<client_id=int32, upload=T>`, as only simulations allow.
-      by_parts: `(state) -> mixing`, what takes a cohort's uploads part by part outside of TFF and gives what the process gives, up to
-        the order of sums: for simulations of cohorts whose values together are too large for a message or a worker's memory. None
-        where TFF merges the sums of parts.
+      by_parts: `(state) -> mixing`, what takes a cohort's uploads part by part outside of TFF and gives what the
+        process gives, up to the order of sums: for simulations of cohorts whose values together are too large for a
+        message or a worker's memory. None where TFF merges the sums of parts.
     """
 
     is_keyed: bool = False
@@ -84,7 +87,8 @@ class FactoryTraits:
         return value_type
 
     def deployed(self) -> tff.aggregators.AggregationFactory:
-        """Returns the factory as it is exported, with nothing that only a simulation may have: no seed of its noise, no attack.
+        """Returns the factory as it is exported, with nothing that only a simulation may have: no seed of its noise, no
+        attack.
 
         The state of its process has the same type.
         """

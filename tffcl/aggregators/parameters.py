@@ -20,9 +20,10 @@ class SecureSumParameters(Parameters):
 
     Attributes:
       bound: Every coordinate of an update is clipped to this absolute value before it becomes a whole number.
-      largest_weight: A client with more training examples counts as one with so many; where all clients count the same it is 1.
-      min_cluster_size: A cluster with fewer members in a round waits: they are not asked, and it keeps its model. With 1 the sum of a
-        cluster's only member is its update.
+      largest_weight: A client with more training examples counts as one with so many; where all clients count the same
+        it is 1.
+      min_cluster_size: A cluster with fewer members in a round waits: they are not asked, and it keeps its model. With
+        1 the sum of a cluster's only member is its update.
     """
 
     bound: Positive = 4.0
@@ -42,9 +43,9 @@ class DPParameters(Parameters):
       clip_learning_rate: Of an adaptive clip.
       count_share: The share of the privacy loss that pays for the noisy number of members of each cluster.
       quantile_share: With an adaptive clip, the share that pays for the noisy number of updates that are not clipped.
-      min_cluster_size: A cluster whose noisy number of members in a round is less keeps its model in that round. The noise of that
-        number has the standard deviation noise_multiplier / √count_share, 2.2 by default: only a size of several of these keeps
-        clusters of few members, or none, from moving by noise.
+      min_cluster_size: A cluster whose noisy number of members in a round is less keeps its model in that round. The
+        noise of that number has the standard deviation noise_multiplier / √count_share, 2.2 by default: only a size of
+        several of these keeps clusters of few members, or none, from moving by noise.
       secure: Whether the sums are secure, too, so that the aggregator sees no client's upload.
     """
 
@@ -81,13 +82,14 @@ class CompressionParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class RobustParameters(Parameters):
-    """Of means that bound what malicious clients can do. None of them is private; the server sees uploads or their norms.
+    """Of means that bound what malicious clients can do. None of them is private; the server sees uploads or their
+    norms.
 
     Attributes:
-      rule: "clipping" to a quantile of the members' norms; "median" or "trimmed_mean" of each coordinate; or "multi_krum",
-        the mean of the updates that are nearest to others (Blanchard et al. 2017).
-      attackers: The share of a cluster's members that "trimmed_mean" and "multi_krum" guard against: so much is left out, of
-        each coordinate at both ends, or of the members.
+      rule: "clipping" to a quantile of the members' norms; "median" or "trimmed_mean" of each coordinate; or
+        "multi_krum", the mean of the updates that are nearest to others (Blanchard et al. 2017).
+      attackers: The share of a cluster's members that "trimmed_mean" and "multi_krum" guard against: so much is left
+        out, of each coordinate at both ends, or of the members.
       quantile: Of "clipping", the share of updates that are not clipped.
       initial_clip: Of "clipping", the first clip of every cluster.
       clip_learning_rate: Of "clipping", how fast the clip follows the quantile.

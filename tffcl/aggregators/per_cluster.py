@@ -45,12 +45,13 @@ class PerClusterFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactor
 
 
 def grown_state(old, fresh, before: int, after: int):
-    """Returns the state of an aggregation process that has more clusters than before: those that there were keep theirs.
+    """Returns the state of an aggregation process that has more clusters than before: those that there were keep
+    theirs.
 
     Args:
       old: The state with `before` clusters.
-      fresh: The first state with `after` clusters: a list of a state for each cluster, or values by name of which those with a
-        row for each cluster grow.
+      fresh: The first state with `after` clusters: a list of a state for each cluster, or values by name of which those
+        with a row for each cluster grow.
       before: So many clusters there were.
       after: So many there are.
     """
@@ -78,17 +79,19 @@ def by_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
 def secure_sums(value_type: tff.Type, weight_type: tff.Type | None, clusters: int) -> tff.templates.AggregationProcess:
     """Builds the process that sums the values of each cluster's members securely.
 
-    Every client uploads a row for each cluster, zero but for its own, in whole numbers of which the server gets the sum only.
+    Every client uploads a row for each cluster, zero but for its own, in whole numbers of which the server gets the sum
+    only.
 
     Args:
-      value_type: `<key=int32,value=T>` with all coordinates from -1 to 1, others are clipped. They are rounded to 30 binary
-        places: a sum is off by at most 2⁻³¹ for each client.
+      value_type: `<key=int32,value=T>` with all coordinates from -1 to 1, others are clipped. They are rounded to 30
+        binary places: a sum is off by at most 2⁻³¹ for each client.
       weight_type: Of weights from 0 to 1; None: all clients count 1.
       clusters: K.
 
     Returns:
       A process over values, and weights where there are some, with the result `<value=T[K,...],[weight=float32[K],]
-      clients=float32[K]>`: the sums of weight times value, of the weights, and the number of clients with a weight above 0.
+      clients=float32[K]>`: the sums of weight times value, of the weights, and the number of clients with a weight
+      above 0.
     """
 
     @tff.tensorflow.computation(value_type, weight_type or np.float32)

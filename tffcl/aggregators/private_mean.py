@@ -1,4 +1,5 @@
-"""The differentially private mean per cluster: clipped updates, noised sums and counts, one Gaussian mechanism a round."""
+"""The differentially private mean per cluster: clipped updates, noised sums and counts, one Gaussian mechanism a
+round."""
 
 import collections
 import dataclasses
@@ -19,20 +20,20 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
     """`tff.aggregators.WeightedAggregationFactory` for private means keyed by cluster ID.
 
     A member's update x is scaled to at most the clip C. For cluster k the server releases the noisy number of members
-    n̂ = n + N(0, (z / √s)²) and the noisy sum Σ x + N(0, (z C / √(1 - s))² I), s being `count_share`; the row of the result is
-    their quotient, or zero where n̂ is below `min_cluster_size`. So the noise of a result has the standard deviation
-    `z C / (√(1 - s) n̂)` in every coordinate, by the members of *this* cluster. Every member counts the same, whatever its
-    weight, which would be private, too; a member of weight 0 counts as an update of zero.
+    n̂ = n + N(0, (z / √s)²) and the noisy sum Σ x + N(0, (z C / √(1 - s))² I), s being `count_share`; the row of the
+    result is their quotient, or zero where n̂ is below `min_cluster_size`. So the noise of a result has the standard
+    deviation `z C / (√(1 - s) n̂)` in every coordinate, by the members of *this* cluster. Every member counts the same,
+    whatever its weight, which would be private, too; a member of weight 0 counts as an update of zero.
 
-    Privacy (client level): adding or removing a client changes one row, the sum by at most C and the count by at most 1. Scaled
-    by their noises that is √((1 - s) / z² + s / z²) = 1 / z: all clusters together are **one** Gaussian mechanism of noise
-    multiplier z. Replacing one client by another, as fixed-size cohorts have it, changes at most twice as much: its multiplier
-    is z / 2. An adaptive clip (Andrew et al. 2021, Alg. 1) adds the noisy number of updates that are not clipped, which pays
-    with `quantile_share` of 1 / z²; sum and count share the rest. The clip is one for all clusters, and only members vote on
-    it.
+    Privacy (client level): adding or removing a client changes one row, the sum by at most C and the count by at most
+    1. Scaled by their noises that is √((1 - s) / z² + s / z²) = 1 / z: all clusters together are **one** Gaussian
+    mechanism of noise multiplier z. Replacing one client by another, as fixed-size cohorts have it, changes at most
+    twice as much: its multiplier is z / 2. An adaptive clip (Andrew et al. 2021, Alg. 1) adds the noisy number of
+    updates that are not clipped, which pays with `quantile_share` of 1 / z²; sum and count share the rest. The clip is
+    one for all clusters, and only members vote on it.
 
-    The aggregator sees uploads, unless the sums are `secure`; the server is told results and noisy counts. State: the clip and
-    the number of rounds; `measurements=<clients=float32[K],clip=float32>`, the noisy counts.
+    The aggregator sees uploads, unless the sums are `secure`; the server is told results and noisy counts. State: the
+    clip and the number of rounds; `measurements=<clients=float32[K],clip=float32>`, the noisy counts.
     """
 
     is_mean, members_needed = False, 1  # how many there are is hidden by noise
@@ -43,8 +44,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         Args:
           how: Clip, noise and the shares.
           num_clusters: K; without, the method that it is given to says it when it knows it.
-          seed: Of the noise, for simulations that are to be repeated. Whoever knows it can take the noise away: deployments
-            have none, and draw anew in every round.
+          seed: Of the noise, for simulations that are to be repeated. Whoever knows it can take the noise away:
+            deployments have none, and draw anew in every round.
         """
         super().__init__(num_clusters, how, seed=seed)
         self._how, self.noise_seed = how, seed
@@ -69,11 +70,12 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         return value * (self._how.clip / tf.maximum(global_norm(value), self._how.clip))
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-        """Returns the private mean of another upload in which all clients count the same, with clip and noise as of the updates.
+        """Returns the private mean of another upload in which all clients count the same, with clip and noise as of the
+        updates.
 
-        It is another release: its noise multiplier composes with that of the updates. An adaptive clip stays at its first value
-        here, so that clients know what of their upload counts. Numbers of another size than the clip's, of which `bound` tells,
-        stay as `plain` has them.
+        It is another release: its noise multiplier composes with that of the updates. An adaptive clip stays at its
+        first value here, so that clients know what of their upload counts. Numbers of another size than the clip's, of
+        which `bound` tells, stay as `plain` has them.
         """
         if bound is not None or not traits(plain).is_uniform:
             return plain
@@ -87,7 +89,9 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         check_types(value_type, weight_type)
         how, extended, state_type = self._how, _with_vote(value_type), _state_type()
         summing = (
-            secure_sums(extended, None, self._clusters()) if how.secure else segment_process(extended, None, self._clusters())
+            secure_sums(extended, None, self._clusters())
+            if how.secure
+            else segment_process(extended, None, self._clusters())
         )
         clip, release = _build_clip(value_type, weight_type), self._build_release(summing, state_type)
 
@@ -118,7 +122,8 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
         return tff.templates.AggregationProcess(initialize, next_fn)
 
     def _build_release(self, summing: tff.templates.AggregationProcess, state_type: tff.Type) -> tff.Computation:
-        """Builds `(<sums, counts, state> -> <noisy means, next state, what is told>)`, the one that sees sums without noise."""
+        """Builds `(<sums, counts, state> -> <noisy means, next state, what is told>)`, the one that sees sums without
+        noise."""
         how, outcome, noises = self._how, summing.next.type_signature.result, _noises(self._how)
 
         @tff.tensorflow.computation(outcome.result.member, outcome.measurements.member, state_type)
@@ -150,13 +155,16 @@ class PrivateClusteredMeanFactory(PerClusterFactory):
 
 
 def _build_clip(value_type: tff.Type, weight_type: tff.Type) -> tff.Computation:
-    """Builds `(<upload, weight, clip> -> upload)`: an update in units of the clip, and a vote of ±½ on whether it was short enough."""
+    """Builds `(<upload, weight, clip> -> upload)`: an update in units of the clip, and a vote of ±½ on whether it was
+    short enough."""
 
     @tff.tensorflow.computation(value_type, weight_type, np.float32)
     def clip(upload, weight, bound):
         norm = global_norm(upload["value"])
         counts = tf.cast(weight > 0, tf.float32) / tf.maximum(norm, bound)
-        scaled = tf.nest.map_structure(lambda leaf: tf.math.multiply_no_nan(leaf, tf.cast(counts, leaf.dtype)), upload["value"])
+        scaled = tf.nest.map_structure(
+            lambda leaf: tf.math.multiply_no_nan(leaf, tf.cast(counts, leaf.dtype)), upload["value"]
+        )
         vote = tf.where(norm <= bound, 0.5, -0.5)
         return collections.OrderedDict(key=upload["key"], value=collections.OrderedDict(value=scaled, vote=vote))
 
@@ -184,7 +192,8 @@ def _noises(how: DPParameters) -> dict[str, float]:
 
 
 def _drawer(seed: int | None, round_number):
-    """Returns `(shape, dtype) -> standard normal numbers`, other ones in each call, those of the seed and the round if there is one."""
+    """Returns `(shape, dtype) -> standard normal numbers`, other ones in each call, those of the seed and the round if
+    there is one."""
     calls = 0
 
     def draw(shape, dtype):

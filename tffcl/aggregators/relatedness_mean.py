@@ -23,18 +23,19 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
     """`tff.aggregators.WeightedAggregationFactory` for one mix of the cohort's values per client.
 
     The created `tff.templates.AggregationProcess` takes `value = <key=int32, value=T>`, or
-    `<key=int32, descriptor=S, value=T>`, with keys that differ between the clients of a cohort, and a scalar weight, and has
+    `<key=int32, descriptor=S, value=T>`, with keys that differ between the clients of a cohort, and a scalar weight,
+    and has
         `next`: `(<state=C@SERVER, value={<key=int32,...,value=T>}@CLIENTS, weight={W}@CLIENTS> ->
                   <state=C@SERVER, result=T[?,...]@SERVER,
                    measurements=<key=int32[?],relatedness=float32[?,?],weight=float32[?]>@SERVER>)`.
-    With m clients in ascending order of their keys, whatever order they came in, and relatedness R `[r, m]`, row i of the
-    result is `sum_j R_ij w_j v_j / sum_j R_ij w_j`, all from the values as uploaded (none from a row that was mixed before
-    it). A row whose weights sum to 0 is zero. Most often r = m, one mix for each client; clients with the same relations
-    can share one.
+    With m clients in ascending order of their keys, whatever order they came in, and relatedness R `[r, m]`, row i of
+    the result is `sum_j R_ij w_j v_j / sum_j R_ij w_j`, all from the values as uploaded (none from a row that was mixed
+    before it). A row whose weights sum to 0 is zero. Most often r = m, one mix for each client; clients with the same
+    relations can share one.
 
-    FLT Alg. 3 (case I) is `by_matrix`, the default, with the relatedness matrix in the state, a column for each key; FLIS (DC)
-    Alg. 1 lines 11 and 12 relate the clients by what they upload beside their models. All-ones R gives everyone the mean of
-    all.
+    FLT Alg. 3 (case I) is `by_matrix`, the default, with the relatedness matrix in the state, a column for each key;
+    FLIS (DC) Alg. 1 lines 11 and 12 relate the clients by what they upload beside their models. All-ones R gives
+    everyone the mean of all.
 
     The sum cannot be taken before all clients of the cohort have answered, since R may depend on all of them: the
     aggregator holds the cohort's values, m times the size of T, and sees each of them. There is no inner factory
@@ -45,8 +46,8 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
         """Makes the factory.
 
         Args:
-          relate: `(context, uploads) -> float32 [r, m]`, in TensorFlow; `uploads` is the structure of the clients' values
-            `[m, ...]` in ascending order of their keys, with their `weight`.
+          relate: `(context, uploads) -> float32 [r, m]`, in TensorFlow; `uploads` is the structure of the clients'
+            values `[m, ...]` in ascending order of their keys, with their `weight`.
           context_type: C, what the server holds for `relate`.
           context: Initial value of the state, of type C; default an empty matrix.
         """
@@ -58,8 +59,8 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
         """Creates the process.
 
         Raises:
-          TypeError: If `value_type` is not `<key=int32,[descriptor=S,]value=T>`, T has tensors that are not floating, or the
-            weight is no scalar.
+          TypeError: If `value_type` is not `<key=int32,[descriptor=S,]value=T>`, T has tensors that are not floating,
+            or the weight is no scalar.
         """
         _check_types(value_type, weight_type)
         upload_type = tff.to_type(collections.OrderedDict([*_fields(value_type), ("weight", np.float32)]))
@@ -70,7 +71,9 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
         @tff.tensorflow.computation(value_type, weight_type)
         def pack(value, weight):
             # A weight of 0 silences a client, also one whose value is not finite.
-            heard = tf.nest.map_structure(lambda tensor: tf.where(weight > 0, tensor, tf.zeros_like(tensor)), value["value"])
+            heard = tf.nest.map_structure(
+                lambda tensor: tf.where(weight > 0, tensor, tf.zeros_like(tensor)), value["value"]
+            )
             return collections.OrderedDict([*value.items(), ("value", heard), ("weight", tf.cast(weight, tf.float32))])
 
         @tff.tensorflow.computation(context_type, rows_type)
@@ -111,8 +114,9 @@ class RelatednessMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationF
 class Mixing:
     """The mixes of a cohort whose uploads come in parts, in NumPy.
 
-    Where the server's matrix says who is related, and has no more rows than columns, the mixes are summed up as the uploads
-    come, and no upload is held. Otherwise the uploads are held until all are there, and the mixes are made a few at a time.
+    Where the server's matrix says who is related, and has no more rows than columns, the mixes are summed up as the
+    uploads come, and no upload is held. Otherwise the uploads are held until all are there, and the mixes are made a
+    few at a time.
     """
 
     def __init__(self, relate: Callable, state):
@@ -125,14 +129,18 @@ class Mixing:
         heard = uploads["value"]
         if not (weights > 0).all():
             heard = tf.nest.map_structure(lambda rows: np.where(_beside(weights > 0, rows), rows, 0), heard)
-        told = {name: upload for name, upload in uploads.items() if name != "value"} | {"weight": weights.astype(np.float32)}
+        told = {name: upload for name, upload in uploads.items() if name != "value"} | {
+            "weight": weights.astype(np.float32)
+        }
         self._told.append(told)
         if not self._sums:
             self._values.append(heard)
             return
         shares = np.asarray(self._state, np.float32)[:, told["key"]] * told["weight"]
         if self._totals is None:
-            self._totals = tf.nest.map_structure(lambda rows: np.zeros((len(shares), *rows.shape[1:]), rows.dtype), heard)
+            self._totals = tf.nest.map_structure(
+                lambda rows: np.zeros((len(shares), *rows.shape[1:]), rows.dtype), heard
+            )
         tf.nest.map_structure(lambda total, rows: _add_mixes(total, shares, rows), self._totals, heard)
 
     def finish(self) -> tuple:

@@ -16,10 +16,10 @@ from tffcl.aggregators.per_cluster import PerClusterFactory, global_norm
 class ClippedClusteredMeanFactory(PerClusterFactory):
     """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of updates that are clipped.
 
-    Every cluster has a clip C of its own, which follows a quantile of the L2 norms of *its members'* updates (the geometric
-    rule of Andrew et al. 2021 without noise); a cluster without members in a round keeps its clip. Longer updates are scaled
-    down to C; with `zeroing` those that are so many times longer count as zero. Without attackers a result is within
-    `Σ w max(0, ‖x‖ - C) / Σ w` of the plain mean in L2 norm.
+    Every cluster has a clip C of its own, which follows a quantile of the L2 norms of *its members'* updates (the
+    geometric rule of Andrew et al. 2021 without noise); a cluster without members in a round keeps its clip. Longer
+    updates are scaled down to C; with `zeroing` those that are so many times longer count as zero. Without attackers a
+    result is within `Σ w max(0, ‖x‖ - C) / Σ w` of the plain mean in L2 norm.
 
     State: `<clip=float32[K]>`; results and measurements as in `ClusteredMeanFactory`.
     """
@@ -55,7 +55,9 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
             return collections.OrderedDict(key=upload["key"], value=tf.cast(short, tf.float32))
 
         @tff.tensorflow.computation(
-            state_type, votes.next.type_signature.result.result.member, votes.next.type_signature.result.measurements.member
+            state_type,
+            votes.next.type_signature.result.result.member,
+            votes.next.type_signature.result.measurements.member,
         )
         def move(state, shares, told):
             followed = state["clip"] * tf.exp(-how.clip_learning_rate * (shares - how.quantile))
@@ -86,20 +88,22 @@ class ClippedClusteredMeanFactory(PerClusterFactory):
 
 
 class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory):
-    """`tff.aggregators.WeightedAggregationFactory` for robust means keyed by cluster ID, of uploads that the server sees.
+    """`tff.aggregators.WeightedAggregationFactory` for robust means keyed by cluster ID, of uploads that the server
+    sees.
 
-    For the n members of a cluster, in which every member of positive weight counts the same (a weight would be another way to
-    attack):
+    For the n members of a cluster, in which every member of positive weight counts the same (a weight would be another
+    way to attack):
 
-    * "median": the median of each coordinate. Within σ of the mean, σ² being the coordinate's variance among the members.
-    * "trimmed_mean": of each coordinate, without the b = ⌊attackers · n⌉ largest and smallest, where that leaves one or more
-      (Yin et al. 2018). Within σ √(2b / (n - 2b)) of the mean.
-    * "multi_krum": the mean of the n - f updates whose sum of squared distances to their n - f - 2 nearest others (at least
-      one) is least, f = ⌊attackers · n⌉ (Blanchard et al. 2017, section 4 and multi-Krum). Within √(f / (n - f)) times the L2
-      deviation √(Σ σ²) of the mean.
+    * "median": the median of each coordinate. Within σ of the mean, σ² being the coordinate's variance among the
+      members.
+    * "trimmed_mean": of each coordinate, without the b = ⌊attackers · n⌉ largest and smallest, where that leaves one or
+      more (Yin et al. 2018). Within σ √(2b / (n - 2b)) of the mean.
+    * "multi_krum": the mean of the n - f updates whose sum of squared distances to their n - f - 2 nearest others (at
+      least one) is least, f = ⌊attackers · n⌉ (Blanchard et al. 2017, section 4 and multi-Krum). Within √(f / (n - f))
+      times the L2 deviation √(Σ σ²) of the mean.
 
-    The server collects every upload: this hides nothing from it, and a round has no DistributeAggregateForm. Results as in
-    `ClusteredMeanFactory` without a fixed number of clusters; `measurements=<clients=int32[?]>`.
+    The server collects every upload: this hides nothing from it, and a round has no DistributeAggregateForm. Results as
+    in `ClusteredMeanFactory` without a fixed number of clusters; `measurements=<clients=int32[?]>`.
     """
 
     is_keyed, is_mean = True, False
@@ -113,7 +117,8 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
         self._how = how
 
     def beside(self, plain: tff.aggregators.AggregationFactory, bound: float | None = None):
-        """Returns this rule: what it guards against can be told in the other upload, too, and its members count the same in both."""
+        """Returns this rule: what it guards against can be told in the other upload, too, and its members count the
+        same in both."""
         del plain, bound
         return self
 
@@ -135,7 +140,9 @@ class RobustClusteredMeanFactory(FactoryTraits, tff.aggregators.WeightedAggregat
             def of_cluster(cluster):
                 members = tf.boolean_mask(flat, tf.equal(keys, cluster))
                 centre = _RULES[how.rule]
-                return tf.cond(tf.shape(members)[0] > 0, lambda: centre(members, how.attackers), lambda: tf.zeros_like(flat[0]))
+                return tf.cond(
+                    tf.shape(members)[0] > 0, lambda: centre(members, how.attackers), lambda: tf.zeros_like(flat[0])
+                )
 
             shape = tf.TensorSpec([flat.shape[1]], flat.dtype)
             found = tf.map_fn(of_cluster, tf.range(clusters), fn_output_signature=shape)

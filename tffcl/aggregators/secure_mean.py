@@ -16,20 +16,20 @@ from tffcl.aggregators.per_cluster import PerClusterFactory, by_row, secure_sums
 class SecureClusteredMeanFactory(PerClusterFactory):
     """`tff.aggregators.WeightedAggregationFactory` for means keyed by cluster ID of which the server sees sums only.
 
-    The created process takes and gives what that of `ClusteredMeanFactory` does. Every client uploads a row for each cluster, in
-    whole numbers, so that its cluster is hidden, too: K times the bytes of a plain mean. A mean is off by less than
-    `bound · 2⁻³¹ · largest_weight / (mean weight of the members)` in every coordinate, and clipped to `bound`; where all clients
-    count the same both weights are 1.
+    The created process takes and gives what that of `ClusteredMeanFactory` does. Every client uploads a row for each
+    cluster, in whole numbers, so that its cluster is hidden, too: K times the bytes of a plain mean. A mean is off by
+    less than `bound · 2⁻³¹ · largest_weight / (mean weight of the members)` in every coordinate, and clipped to
+    `bound`; where all clients count the same both weights are 1.
 
-    The sum of a cluster with one member is that member's update. So the row of a cluster of which fewer than `min_cluster_size`
-    clients with a weight above 0 take part is exactly zero, as are its measurements: it waits. This is applied to the sums, which
-    the server's software has then; a single secure sum cannot do better, as a server could always add a client of its own. The
-    engine of clustered training, which knows who is where, therefore does not ask the clients of a cluster that waits, and
-    whoever deploys an exported round has to leave them out as well.
+    The sum of a cluster with one member is that member's update. So the row of a cluster of which fewer than
+    `min_cluster_size` clients with a weight above 0 take part is exactly zero, as are its measurements: it waits. This
+    is applied to the sums, which the server's software has then; a single secure sum cannot do better, as a server
+    could always add a client of its own. The engine of clustered training, which knows who is where, therefore does not
+    ask the clients of a cluster that waits, and whoever deploys an exported round has to leave them out as well.
 
-    The only aggregation is `tff.federated_secure_sum_bitwidth`: a round has a MapReduceForm, and without clients' reports
-    (`rounds.composer.compose`) a DistributeAggregateForm. What a method uploads beside its updates (SCAFFOLD's control
-    variates, FedNova's steps) is summed securely, too, see `beside`.
+    The only aggregation is `tff.federated_secure_sum_bitwidth`: a round has a MapReduceForm, and without clients'
+    reports (`rounds.composer.compose`) a DistributeAggregateForm. What a method uploads beside its updates (SCAFFOLD's
+    control variates, FedNova's steps) is summed securely, too, see `beside`.
     """
 
     hides_uploads = True
@@ -55,7 +55,9 @@ class SecureClusteredMeanFactory(PerClusterFactory):
 
     def with_equal_weights(self) -> "SecureClusteredMeanFactory":
         """Returns the factory that does not divide the range of whole numbers by `largest_weight`, which nobody has."""
-        return SecureClusteredMeanFactory(dataclasses.replace(self._how, largest_weight=1.0), num_clusters=self.num_clusters)
+        return SecureClusteredMeanFactory(
+            dataclasses.replace(self._how, largest_weight=1.0), num_clusters=self.num_clusters
+        )
 
     def clipped(self, value):
         """Returns a client's value with all coordinates within the bound."""
@@ -145,7 +147,8 @@ class UniformSecureClusteredMeanFactory(FactoryTraits, tff.aggregators.Unweighte
 
 
 def integer_rows(member_type: tff.Type, clusters: int, *, weighted: bool = True) -> tff.Type:
-    """Returns the type of the whole numbers that a client sends into `secure_sums`: 31 bits each, counted as four bytes."""
+    """Returns the type of the whole numbers that a client sends into `secure_sums`: 31 bits each, counted as four
+    bytes."""
 
     def rows(leaf):
         return tff.TensorType(np.int32, [clusters, *leaf.shape])

@@ -25,13 +25,13 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
 
     * "sign_flip": -s u;
     * "gaussian": noise of s times the root mean square of u in every coordinate;
-    * "lie": mean - s · standard deviation of the honest uploads of its cluster's members, a little is enough (Baruch et al.
-      2019, Alg. 3, by attackers who know everybody's upload);
+    * "lie": mean - s · standard deviation of the honest uploads of its cluster's members, a little is enough (Baruch et
+      al. 2019, Alg. 3, by attackers who know everybody's upload);
     * "label_flip": u, of a client that trains on wrong labels;
     * "model_replacement": s u of such a client (Bagdasaryan et al. 2020, Eq. 3).
 
-    For simulations only: the round tells it the clients' IDs. "lie" must know all honest uploads before it changes one: of a
-    cohort that computes in parts they are collected, and aggregated together (`by_parts`).
+    For simulations only: the round tells it the clients' IDs. "lie" must know all honest uploads before it changes one:
+    of a cohort that computes in parts they are collected, and aggregated together (`by_parts`).
     """
 
     is_keyed = True
@@ -49,7 +49,11 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         self._inner, self._kind, self._malicious = keyed_factory(inner), kind, np.asarray(malicious, np.int32)
         self._strength = STRENGTHS[kind] if strength is None else strength
         of = traits(self._inner)  # what is attacked promises what it promised
-        self.noise_multiplier, self.noise_seed, self.hides_uploads = of.noise_multiplier, of.noise_seed, of.hides_uploads
+        self.noise_multiplier, self.noise_seed, self.hides_uploads = (
+            of.noise_multiplier,
+            of.noise_seed,
+            of.hides_uploads,
+        )
         self.is_mean, self.members_needed, self.clipped = of.is_mean, of.members_needed, of.clipped
         self.num_clusters, self.waits_for_clusters = of.num_clusters, of.waits_for_clusters
         self.by_parts = (lambda state: _Collected(self._process.next, state)) if kind == "lie" else None
@@ -117,7 +121,8 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
         return self._process
 
     def _build_guide(self, upload_type: tff.Type):
-        """What attackers know of the honest uploads: their means and standard deviations by cluster for "lie", else nothing."""
+        """What attackers know of the honest uploads: their means and standard deviations by cluster for "lie", else
+        nothing."""
         if self._kind != "lie":
             nothing = tff.tensorflow.computation(lambda: tf.constant(0.0))
             return lambda value: tff.federated_eval(nothing, tff.SERVER), tff.TensorType(np.float32)
@@ -134,7 +139,9 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
                 return tf.where(honest, leaf, tf.zeros_like(leaf))
 
             squares = tf.nest.map_structure(lambda leaf: counted(leaf) ** 2, upload["value"])
-            return collections.OrderedDict(key=upload["key"], value=[tf.nest.map_structure(counted, upload["value"]), squares])
+            return collections.OrderedDict(
+                key=upload["key"], value=[tf.nest.map_structure(counted, upload["value"]), squares]
+            )
 
         one_type = tff.to_type(collections.OrderedDict(key=np.int32, value=np.float32))
         share = segment_process(one_type, None, None)
@@ -152,7 +159,9 @@ class AttackedFactory(FactoryTraits, tff.aggregators.WeightedAggregationFactory)
                 return tf.math.divide_no_nan(leaf, by_row(honest, leaf))
 
             first, second = (tf.nest.map_structure(scaled, each) for each in moments)
-            deviation = tf.nest.map_structure(lambda square, one: tf.sqrt(tf.maximum(square - one**2, 0.0)), second, first)
+            deviation = tf.nest.map_structure(
+                lambda square, one: tf.sqrt(tf.maximum(square - one**2, 0.0)), second, first
+            )
             return [first, deviation]
 
         def guide(value):

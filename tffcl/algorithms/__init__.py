@@ -2,8 +2,8 @@
 
 tffcl.algorithms.build_pacfl(model, training, tffcl.algorithms.PACFLParameters(num_clusters=4))
 
-Every builder takes `model`, what is trained, and `training`, the hyper-parameters of local training; where it takes `aggregation`, that is
-as of `build_fedavg`.
+Every builder takes `model`, what is trained, and `training`, the hyper-parameters of local training; where it takes
+`aggregation`, that is as of `build_fedavg`.
 """
 
 from tffcl.public_names import lazily
@@ -27,9 +27,9 @@ _SHOWN = {
     "method": ("CentreMap", "ClusteredState", "Exports", "Method", "MetricView", "Moves", "Views"),
     "one_shot": ("OneShotClustering", "build_one_shot"),
     "parameters": (
-        "CFLParameters", "CLoVEParameters", "ComposedParameters", "FLISDCParameters", "FLISHCParameters", "FLTParameters",
-        "FLUXParameters", "FedClustParameters", "FedSEMParameters", "IFCAParameters", "PACFLParameters", "PCAKMHCParameters",
-        "StoCFLParameters",
+        "CFLParameters", "CLoVEParameters", "ComposedParameters", "FLISDCParameters", "FLISHCParameters",
+        "FLTParameters", "FLUXParameters", "FedClustParameters", "FedSEMParameters", "IFCAParameters",
+        "PACFLParameters", "PCAKMHCParameters", "StoCFLParameters",
     ),
     "per_fedavg": ("build_per_fedavg",),
     "presets": ("build_fedclust", "build_flis_hc", "build_pacfl", "build_pca_km_hc"),

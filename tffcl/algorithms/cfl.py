@@ -1,4 +1,5 @@
-"""CFL: clustered federated learning by recursive bipartition (Sattler, Müller, Samek, TNNLS 2021, arXiv:1910.01991, Alg. 1).
+"""CFL: clustered federated learning by recursive bipartition (Sattler, Müller, Samek, TNNLS 2021, arXiv:1910.01991,
+Alg. 1).
 
 A cluster that stands still while single members want to move is split by the cosines of its members' updates.
 """
@@ -22,8 +23,9 @@ from tffcl.rounds.traffic import Traffic
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CFLState(ClusteredState):
-    """Adds the clients' last updates; of each split `(round, cluster, founded cluster)`; of each in `tree` the model before it
-    `float32 [P]` and its halves' updates `float32 [m, P]` each; and the unit of norms, where they are relative."""
+    """Adds the clients' last updates; of each split `(round, cluster, founded cluster)`; of each in `tree` the model
+    before it `float32 [P]` and its halves' updates `float32 [m, P]` each; and the unit of norms, where they are
+    relative."""
 
     updates: KeptStates | None = None
     splits: np.ndarray | None = None
@@ -53,7 +55,9 @@ class CFL(CollectedTraining):
         means = weighted_means(np.zeros_like(before), updates, clusters, result.reports["examples"])
         unit = np.linalg.norm(updates, axis=1).max() if self.parameters.relative else 1.0
         unit = np.float32(unit) if state.unit is None else state.unit
-        state = dataclasses.replace(state, models=before + means, updates=state.updates.updated(ids, list(updates)), unit=unit)
+        state = dataclasses.replace(
+            state, models=before + means, updates=state.updates.updated(ids, list(updates)), unit=unit
+        )
         for cluster in present:
             members = clusters == cluster
             if self._is_due(means[cluster] / unit, updates[members] / unit, number):
@@ -65,8 +69,11 @@ class CFL(CollectedTraining):
         still = np.linalg.norm(mean) < how.stationary_norm and longest > how.progress_norm
         return number > how.first_rounds and len(updates) > 2 and still
 
-    def _split(self, state: CFLState, cluster: int, ids: np.ndarray, updates: np.ndarray, model: np.ndarray, number: int):
-        """Members that are absent go with the half that has the update most like their last one; without one they stay."""
+    def _split(
+        self, state: CFLState, cluster: int, ids: np.ndarray, updates: np.ndarray, model: np.ndarray, number: int
+    ):
+        """Members that are absent go with the half that has the update most like their last one; without one they
+        stay."""
         second = bipartition(updates, self.parameters.linkage, self.parameters.gate)
         if second is None:
             return state

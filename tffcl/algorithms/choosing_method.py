@@ -129,7 +129,8 @@ def notes_of_models(model: FlatModel, assignment: np.ndarray, num_clusters: int)
     empty, found = num_clusters - len(np.unique(assignment)), []
     if num_clusters > 1 and model.has_trained_weights:
         found.append(
-            f"the weights of {model.name} were trained before: its {num_clusters} models began as these, each with a little noise of its own"
+            f"the weights of {model.name} were trained before: its {num_clusters} models began as these, each with a "
+            f"little noise of its own"
         )
     if empty:
         found.append(
@@ -166,7 +167,9 @@ class Choosing(Method):
 
     def _examples_of(self, population: Population) -> Callable[[int], ClientExamples]:
         """Client ID to the examples that it chooses on."""
-        return {"validation_loss": population.validation, "test_accuracy": population.test}.get(self.choose_by, population.train)
+        return {"validation_loss": population.validation, "test_accuracy": population.test}.get(
+            self.choose_by, population.train
+        )
 
     def choose(self, state: ClusteredState, population: Population) -> ClusteredState:
         assignment = state.assignment.copy()
@@ -199,7 +202,8 @@ class Choosing(Method):
         for client in population.client_ids if self.choose_by == "test_accuracy" else ():
             if not len(population.test(client)):
                 raise UserError(
-                    f"client {population.name_of(client)} has no test examples; choose_by 'test_accuracy' lets clients choose on them, "
+                    f"client {population.name_of(client)} has no test examples; choose_by 'test_accuracy' lets "
+                    f"clients choose on them, "
                     "'train_loss' does not"
                 )
         return ClusteredState(population.client_ids, np.zeros(len(population), np.int32), models, aggregators)

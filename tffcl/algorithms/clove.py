@@ -1,7 +1,7 @@
 """CLoVE: clustering of loss vector embeddings (Bhatia et al. 2025, arXiv:2506.22427): k-means on losses in every round.
 
-Clients try all K models and send their losses; the server clusters these by k-means, gives each cluster a model, and they train
-it.
+Clients try all K models and send their losses; the server clusters these by k-means, gives each cluster a model, and
+they train it.
 """
 
 import dataclasses
@@ -27,7 +27,9 @@ class CLoVE(EngineMethod):
     """CLoVE, see `build_clove`."""
 
     def __init__(self, engine: ClusteredTraining, parameters: CLoVEParameters, seed: int):
-        super().__init__("clove", dataclasses.replace(engine, draw=self._drawn) if parameters.num_clusters > 1 else engine)
+        super().__init__(
+            "clove", dataclasses.replace(engine, draw=self._drawn) if parameters.num_clusters > 1 else engine
+        )
         self._how, self._seed = parameters, seed
         self._trying = build_trying(engine.model, parameters.num_clusters, stacked=True)
         if parameters.num_clusters > 1:
@@ -52,7 +54,9 @@ class CLoVE(EngineMethod):
         state, metrics = self.engine.next(grouped, cohort)
         return state, metrics.with_signatures(self.joining * clients)
 
-    def _grouped(self, state: ClusteredState, population: Population, number: int, losses: np.ndarray) -> ClusteredState:
+    def _grouped(
+        self, state: ClusteredState, population: Population, number: int, losses: np.ndarray
+    ) -> ClusteredState:
         """The state after the clients of a population were clustered by their losses `float32 [N, K]`."""
         assignment = state.assignment.copy()
         where = state.index(population.client_ids)
@@ -97,8 +101,9 @@ class CLoVE(EngineMethod):
         if clusters == 1:
             return self.engine.exports()
         when = (
-            "every round, before training, of its clients and with its models; the coordinator clusters the losses by k-means and gives "
-            "each cluster the model of least loss, whose row is the key of its clients (Python, tffcl.clustering.model_kmeans)"
+            "every round, before training, of its clients and with its models; the coordinator clusters the losses by "
+            "k-means and gives each cluster the model of least loss, whose row is the key of its clients (Python, "
+            "tffcl.clustering.model_kmeans)"
         )
         return self.engine.exports(build=lambda: {"losses": build_trying(self.model, clusters)}, when={"losses": when})
 
@@ -114,8 +119,8 @@ def build_clove(
 ) -> Method:
     """Builds CLoVE.
 
-    From the paper: vectors of losses on training data under all models, k-means at the server, a matching of clusters to models
-    by least total loss, models averaged by examples. Ours: the K models are drawn as IFCA's; an evaluation
+    From the paper: vectors of losses on training data under all models, k-means at the server, a matching of clusters
+    to models by least total loss, models averaged by examples. Ours: the K models are drawn as IFCA's; an evaluation
     clusters everyone by the losses of then; a newcomer takes the model of least loss. With one model it is FedAvg.
 
     The losses of a round are counted as signature traffic: each client receives all models and sends K numbers. Then it

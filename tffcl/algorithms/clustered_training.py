@@ -42,9 +42,9 @@ def build_clustered_round(
 ) -> Round:
     """Builds one round of clustered training (PACFL Alg. 1 lines 17 to 25).
 
-    Row `key` of the server's `models float32[?,P]` is what a client receives and what its upload moves: `models[k]` becomes
-    `models[k]` plus the weighted mean of the differences of the clients with key k. A deployed client gets its own row only;
-    in simulation every client computation gathers its own, and traffic is counted for one row.
+    Row `key` of the server's `models float32[?,P]` is what a client receives and what its upload moves: `models[k]`
+    becomes `models[k]` plus the weighted mean of the differences of the clients with key k. A deployed client gets its
+    own row only; in simulation every client computation gathers its own, and traffic is counted for one row.
 
     Args:
       optimizer: Of the server, see `keyed_server`.
@@ -71,7 +71,8 @@ class ClusteredTraining:
       flags: `(state, Cohort) -> int32 [m]`, the clients' flags of change, for a round that takes them; else None.
       round_of: `(number of clusters) -> Round`, where there is no `round`.
       counts_members: Whether the server of the round has `members float32[?]`, how many clients each cluster has.
-      draw: `(count) -> float32 [count, P]`, the models that the clusters start from, where these are not all the initial one.
+      draw: `(count) -> float32 [count, P]`, the models that the clusters start from, where these are not all the
+        initial one.
     """
 
     model: FlatModel
@@ -100,7 +101,9 @@ class ClusteredTraining:
           UserError: If these do not fit into memory.
         """
         count = int(assignment.max()) + 1
-        memory.check_room(count * self.initial.nbytes, f"the models of {count:,} clusters × {self.initial.size:,} parameters")
+        memory.check_room(
+            count * self.initial.nbytes, f"the models of {count:,} clusters × {self.initial.size:,} parameters"
+        )
         return {
             "client_ids": population.client_ids,
             "assignment": assignment,
@@ -136,7 +139,9 @@ class ClusteredTraining:
         clusters = state.clusters(cohort.client_ids)
         if not len(clusters) and not all_noised(composed.uploads):
             return state, RoundMetrics.of_nobody()
-        rows, keys = np.unique(clusters, return_inverse=True) if self.compact else (np.arange(len(state.models)), clusters)
+        rows, keys = (
+            np.unique(clusters, return_inverse=True) if self.compact else (np.arange(len(state.models)), clusters)
+        )
         everything = self.broadcast(state)
         fields = {"key": keys.astype(np.int32)}
         if self.flags:
@@ -147,7 +152,11 @@ class ClusteredTraining:
         result = run_round(composed, cohort, sent, state.aggregators, **fields)
         moved = tf.nest.map_structure(lambda old, new: _with_rows(old, rows, new), everything, dict(result.values))
         moved.pop("members", None)
-        changes = {"models": moved.pop("models"), "server": {**state.server, **moved}, "aggregators": result.aggregators}
+        changes = {
+            "models": moved.pop("models"),
+            "server": {**state.server, **moved},
+            "aggregators": result.aggregators,
+        }
         if state.kept is not None:
             changes["kept"] = result.kept
         return dataclasses.replace(state, **changes), result.metrics(cohort, clusters)
@@ -166,7 +175,8 @@ class ClusteredTraining:
     def exports(self, **more) -> Exports:
         """Returns what can be deployed; `more` are further fields of `Exports`, `build` adds to the computations.
 
-        The first values are those that a run starts from with the clusters and the clients of the given values, or of one client.
+        The first values are those that a run starts from with the clusters and the clients of the given values, or of
+        one client.
         """
         build, alone = more.pop("build", dict), {"models": self.initial[np.newaxis], "members": np.ones(1, np.float32)}
 
@@ -188,7 +198,8 @@ class ClusteredTraining:
         )
 
     def first_models(self, count: int) -> np.ndarray:
-        """Returns the models `float32 [count, P]` that so many clusters start from: all the initial one, or those that were drawn."""
+        """Returns the models `float32 [count, P]` that so many clusters start from: all the initial one, or those that
+        were drawn."""
         return np.repeat(self.initial[np.newaxis], count, axis=0) if self.draw is None else self.draw(count)
 
     def models_for(self, state: ClusteredState, client_ids) -> tuple[np.ndarray, np.ndarray]:
@@ -206,7 +217,11 @@ class EngineMethod(Method):
 
     @property
     def kept_bytes(self) -> int:
-        return 0 if self.engine.kept is None else sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(self.engine.kept))
+        return (
+            0
+            if self.engine.kept is None
+            else sum(np.asarray(leaf).nbytes for leaf in tf.nest.flatten(self.engine.kept))
+        )
 
     def next(self, state: ClusteredState, cohort: Cohort):
         return self.engine.next(state, cohort)
@@ -224,8 +239,11 @@ class EngineMethod(Method):
         return self.engine.exports()
 
 
-def round_computations(composed: Round, first: Mapping, aggregators: Mapping | None = None) -> dict[str, tff.Computation]:
-    """Returns a round's computations for export: its first state (see `Round.build_initialize`), the round, and with what clients keep.
+def round_computations(
+    composed: Round, first: Mapping, aggregators: Mapping | None = None
+) -> dict[str, tff.Computation]:
+    """Returns a round's computations for export: its first state (see `Round.build_initialize`), the round, and with
+    what clients keep.
 
     Where uploads are hidden, by secure sums or noise, no client's report comes to the server beside them.
     """
@@ -244,7 +262,8 @@ def _of_large_clusters(composed: Round, state: ClusteredState, cohort: Cohort) -
     if asked.all():
         return cohort
     tell_once(
-        f"a cluster with fewer than {needed} clients in a round (min_cluster_size) waits, and these are not asked: a sum would not hide "
+        f"a cluster with fewer than {needed} clients in a round (min_cluster_size) waits, and these are not asked: a "
+        f"sum would not hide "
         "what they upload"
     )
     return cohort.chosen(np.flatnonzero(asked))

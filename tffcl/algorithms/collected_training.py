@@ -43,7 +43,8 @@ class CollectedTraining(Method):
     def updates(
         self, models: np.ndarray, keys: np.ndarray, cohort: Cohort, composed: Round | None = None
     ) -> tuple[np.ndarray, RoundResult]:
-        """Lets every client of the cohort train its row of the models; returns the differences `float32 [m, P]` and the rest.
+        """Lets every client of the cohort train its row of the models; returns the differences `float32 [m, P]` and the
+        rest.
 
         Args:
           models: `float32 [K, P]`.
@@ -76,7 +77,8 @@ class CollectedTraining(Method):
 
     def exports(self) -> Exports:
         note = (
-            "the models come back as they are: the coordinator sees each client's difference beside its report, and clusters and moves "
+            "the models come back as they are: the coordinator sees each client's difference beside its report, and "
+            "clusters and moves "
             f"the models by them (Python, tffcl.algorithms.{self.name})"
         )
         first = {"models": self.model.initial[np.newaxis]}

@@ -1,7 +1,7 @@
 """A method composed of a signature, a metric, a linkage and a local training, also where no paper has it.
 
-Clients send the signature before the first round, the server clusters them hierarchically by the metric, and every cluster
-trains its own model: PACFL, FLIS (HC), PCA+kM+HC and FedClust are points of this space, see `presets`.
+Clients send the signature before the first round, the server clusters them hierarchically by the metric, and every
+cluster trains its own model: PACFL, FLIS (HC), PCA+kM+HC and FedClust are points of this space, see `presets`.
 """
 
 import dataclasses
@@ -50,7 +50,8 @@ class SignatureKind:
       build: `(model, [parameters,] *, what the run gives) -> Signature`.
       distances: `(metric, first, second or None) -> [N, M]` for the metrics that are made for it.
       unit: Of these.
-      build_device: As `build`, the same by operations that device runtimes have, where they lack some: what is exported.
+      build_device: As `build`, the same by operations that device runtimes have, where they lack some: what is
+        exported.
       remark: `(model, parameters) -> OneShotClustering.remark`.
     """
 
@@ -63,7 +64,9 @@ class SignatureKind:
 
 def _subspace(model: FlatModel, how, *, method: str = "gram", noise_seed: int | None = None) -> Signature:
     if how.preprocess == "normalized" and model.preprocess is tf.identity:
-        rule = f'{model.name} takes examples as they are; it must be "raw" or "centred", or standardise the examples first'
+        rule = (
+            f'{model.name} takes examples as they are; it must be "raw" or "centred", or standardise the examples first'
+        )
         raise wrong("preprocess", "normalized", rule)
     return build_subspace(
         model.example_spec, how.num_vectors, per_class=how.per_class, num_classes=model.num_classes,
@@ -75,7 +78,9 @@ def _subspace(model: FlatModel, how, *, method: str = "gram", noise_seed: int | 
 def _subspace_remark(model: FlatModel, how) -> Callable[[Mapping, np.ndarray], str]:
     kind = model.example_spec["x"].dtype
     if kind.is_integer and kind != tf.uint8:
-        tokens = f"the examples are {kind.name}; angles mean nothing where these are numbers of tokens: take another signature"
+        tokens = (
+            f"the examples are {kind.name}; angles mean nothing where these are numbers of tokens: take another signature"
+        )
         return lambda signatures, angles: tokens
     return scale_remark if how.preprocess == "raw" else lambda signatures, angles: ""
 
@@ -98,7 +103,9 @@ def _embedding(model: FlatModel, how, *, find_encoder, seed: int, noise_seed: in
     )  # fmt: skip
 
 
-def _anchor_gradient(model: FlatModel, how, *, training: LocalTraining, seed: int, noise_seed: int | None = None) -> Signature:
+def _anchor_gradient(
+    model: FlatModel, how, *, training: LocalTraining, seed: int, noise_seed: int | None = None
+) -> Signature:
     options = {"form": how.form, "local": training, "projection": how.projection, "seed": seed}
     return build_anchor_gradient(model, **options, **how.noise, noise_seed=noise_seed)
 
@@ -157,8 +164,8 @@ def _grouped(signature: Signature, kind: SignatureKind, own: Mapping[str, str], 
     metric = cut.metric or next(iter({**own, **VECTOR_METRICS}))
     distances, unit = (kind.distances, kind.unit) if metric in own else (vector_distances, metric)
     return OneShotClustering(
-        signature, functools.partial(distances, metric), unit=unit, metric=metric, linkage=cut.linkage, threshold=cut.cut,
-        num_clusters=cut.num_clusters, setting=THRESHOLD, **more,
+        signature, functools.partial(distances, metric), unit=unit, metric=metric, linkage=cut.linkage,
+        threshold=cut.cut, num_clusters=cut.num_clusters, setting=THRESHOLD, **more,
     )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Ditto (Li et al., ICML 2021, arXiv:2012.04221, Alg. 1): a personal model for every client, held near the shared one."""
+"""Ditto (Li et al., ICML 2021, arXiv:2012.04221, Alg. 1): a personal model for every client, held near the shared
+one."""
 
 import dataclasses
 
@@ -22,7 +23,8 @@ from tffcl.trace_cache import built_once
 
 @built_once
 def build_personal_round(model: FlatModel, training: LocalTraining) -> Round:
-    """Builds a round in which every client trains the model that it keeps towards row `key` of the server's `models float32[?,P]`."""
+    """Builds a round in which every client trains the model that it keeps towards row `key` of the server's `models
+    float32[?,P]`."""
     work = build_own_work(model, training, towards="model")
     return compose(work, {}, Server({"models": models_type(model.size)}, own_row))
 
@@ -76,9 +78,9 @@ def build_personal_training(
     """Builds Ditto, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
 
     The global model is trained by FedAvg (the paper's default solver). Each client of a cohort also trains its personal
-    model, on the same batches in the same order, from its last state, at first the initial model; it stays on the device.
-    A client that has not trained yet has no personal model and is assigned the global one. As the method of one model the only row
-    of the state's models is the global one.
+    model, on the same batches in the same order, from its last state, at first the initial model; it stays on the
+    device. A client that has not trained yet has no personal model and is assigned the global one. As the method of one
+    model the only row of the state's models is the global one.
 
     Args:
       training: Local hyper-parameters, of both models.
@@ -86,7 +88,9 @@ def build_personal_training(
     """
     proximal = dataclasses.replace(training, proximal_weight=parameters.proximal_weight)
     own = {"kind": PersonalTraining, "kept": model.initial, "personal": build_personal_round(model, proximal)}
-    return build_engine(model, lambda factory: build_clustered_round(model, training, aggregation=factory), aggregation, **own)
+    return build_engine(
+        model, lambda factory: build_clustered_round(model, training, aggregation=factory), aggregation, **own
+    )
 
 
 build_ditto = one_model("ditto", build_personal_training, Ditto)

@@ -30,7 +30,9 @@ class OneModel(EngineMethod):
 Given = ParamSpec("Given")
 
 
-def one_model(name: str, build: Callable[Given, ClusteredTraining], kind: type[OneModel] = OneModel) -> Callable[Given, Method]:
+def one_model(
+    name: str, build: Callable[Given, ClusteredTraining], kind: type[OneModel] = OneModel
+) -> Callable[Given, Method]:
     """Returns the builder of the method whose clients all train one model, by the engine that `build` builds."""
 
     @functools.wraps(build)
@@ -71,12 +73,13 @@ def build_proximal_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> ClusteredTraining:
-    """Builds FedProx (Li et al., MLSys 2020, arXiv:1812.06127, Alg. 2), the method of one model or the rounds of any grouping.
+    """Builds FedProx (Li et al., MLSys 2020, arXiv:1812.06127, Alg. 2), the method of one model or the rounds of any
+    grouping.
 
     It is FedAvg whose local training is held near the global model; with μ = 0 it is FedAvg itself. It is
-    not `tff.learning.algorithms.build_weighted_fed_prox`, whose term has the wrong sign in TFF 0.87: it adds μ (w_t - w) to
-    the gradient, which drives clients away from the global model. But for the sign the two are the same (tested so). The
-    authors sample clients by size and average them unweighted; this samples uniformly and weighs by examples.
+    not `tff.learning.algorithms.build_weighted_fed_prox`, whose term has the wrong sign in TFF 0.87: it adds μ (w_t -
+    w) to the gradient, which drives clients away from the global model. But for the sign the two are the same (tested
+    so). The authors sample clients by size and average them unweighted; this samples uniformly and weighs by examples.
 
     Args:
       parameters: μ; the others are as of `build_fedavg`.

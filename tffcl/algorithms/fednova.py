@@ -39,12 +39,15 @@ def build_normalized_round(
     Args:
       effective_steps: A name in `EFFECTIVE_STEPS`.
       aggregation: Of the directions, see `keyed_factory`; the numbers of steps take what stands beside it
-        (`aggregated_beside`): secure sums, a robust rule or equal weights where these do, else the mean weighted by examples.
+        (`aggregated_beside`): secure sums, a robust rule or equal weights where these do, else the mean weighted by
+        examples.
     """
     steps = aggregated_beside(aggregation, ClusteredMeanFactory(), _MOST_STEPS)
     uploads = {"update": keyed_factory(aggregation), "steps": steps}
     server = Server({"models": models_type(model.size)}, own_row, move_by_steps)
-    return compose(build_normalized_work(model, training, steps_counted=effective_steps == "local_steps"), uploads, server)
+    return compose(
+        build_normalized_work(model, training, steps_counted=effective_steps == "local_steps"), uploads, server
+    )
 
 
 def build_normalized_training(
@@ -56,8 +59,9 @@ def build_normalized_training(
 ) -> ClusteredTraining:
     """Builds FedNova, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
 
-    The model moves by τ_eff = Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4), pᵢ the share of a client's
-    examples among the cohort's; `effective_steps` has another τ_eff. Where all clients take as many steps it is FedAvg.
+    The model moves by τ_eff = Σ pᵢ ‖aᵢ‖₁ times Σ pᵢ (wᵢ - w) / ‖aᵢ‖₁ (Eq. 7 with τ_eff of section 4), pᵢ the share of a
+    client's examples among the cohort's; `effective_steps` has another τ_eff. Where all clients take as many steps it
+    is FedAvg.
 
     Args:
       training: Local hyper-parameters; with momentum and with the proximal term ‖a‖₁ is as the paper says.

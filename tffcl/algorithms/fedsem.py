@@ -1,7 +1,8 @@
-"""FedSEM: multi-centre federated learning (Xie et al. 2021, arXiv:2005.01026): k-means on the clients' models over the rounds.
+"""FedSEM: multi-centre federated learning (Xie et al. 2021, arXiv:2005.01026): k-means on the clients' models over the
+rounds.
 
-A client trains the centre that it belongs to; then it belongs to the centre nearest to its trained model (the E-step), and a
-centre is the mean of the models that belong to it (the M-step). A round is one step of each.
+A client trains the centre that it belongs to; then it belongs to the centre nearest to its trained model (the E-step),
+and a centre is the mean of the models that belong to it (the M-step). A round is one step of each.
 """
 
 import dataclasses
@@ -51,7 +52,12 @@ class FedSEM(CollectedTraining):
         nobody = np.zeros(len(population), np.int32)
         nothing = np.zeros([0, self._initial.size], np.float32)
         return FedSEMState(
-            population.client_ids, nobody, self._initial[np.newaxis], (), known=nobody.astype(bool), first_centres=nothing
+            population.client_ids,
+            nobody,
+            self._initial[np.newaxis],
+            (),
+            known=nobody.astype(bool),
+            first_centres=nothing,
         )
 
     def next(self, state: FedSEMState, cohort: Cohort) -> tuple[FedSEMState, RoundMetrics]:
@@ -92,7 +98,8 @@ class FedSEM(CollectedTraining):
         return dataclasses.replace(state, assignment=assignment, known=known), int(fresh.sum())
 
     def _first_clusters(self, state: FedSEMState, cohort: Cohort) -> np.ndarray:
-        """Which of the first centres the clients' models are nearest to that they train from the initial one, `int32 [n]`."""
+        """Which of the first centres the clients' models are nearest to that they train from the initial one, `int32
+        [n]`."""
         if self._clusters == 1:
             return np.zeros(len(cohort.client_ids), np.int32)
         moves = self.updates_in_parts(self._initial, cohort, self._first_round)
@@ -125,15 +132,16 @@ def build_fedsem(
     """Builds FedSEM.
 
     The clients of a round are clustered by their trained models, weighted means of which are the next centres; a centre
-    that nobody is near to stays, and so does the cluster of a client that does not take part. FLT's code instead clusters
-    the stored models of all clients in every round, of which most are old.
+    that nobody is near to stays, and so does the cluster of a client that does not take part. FLT's code instead
+    clusters the stored models of all clients in every round, of which most are old.
 
-    The paper lets everyone take part, so that all models are of the same number of rounds. Here a client that takes part for
-    the first time after the first round trains the initial model first, at the first round's learning rate, and belongs to the
-    centre of the first round that this is nearest to; then it trains that cluster's present model, as the others do. Where
-    Poisson sampling draws fewer clients than centres for the first round, the centres that are left over start from the initial
-    model. (A model that was trained from anybody's centre is near to that one: clients without a model, all in one cluster,
-    would stay there.) That training is counted as signature traffic, and newcomers are placed in the same way.
+    The paper lets everyone take part, so that all models are of the same number of rounds. Here a client that takes
+    part for the first time after the first round trains the initial model first, at the first round's learning rate,
+    and belongs to the centre of the first round that this is nearest to; then it trains that cluster's present model,
+    as the others do. Where Poisson sampling draws fewer clients than centres for the first round, the centres that are
+    left over start from the initial model. (A model that was trained from anybody's centre is near to that one: clients
+    without a model, all in one cluster, would stay there.) That training is counted as signature traffic, and newcomers
+    are placed in the same way.
 
     Args:
       parameters: Number of centres.

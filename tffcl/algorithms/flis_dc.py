@@ -1,7 +1,9 @@
-"""FLIS (DC): joint clusters by inference similarity, anew in every round (Morafah et al., arXiv:2208.09754, Alg. 1 and 2).
+"""FLIS (DC): joint clusters by inference similarity, anew in every round (Morafah et al., arXiv:2208.09754, Alg. 1 and
+2).
 
-Every client of a cohort takes the best of the last round's models, trains it, and answers the server's images. Each client
-founds the cluster of those whose models answer like its own; the mean of a cluster's models is one of the next round's.
+Every client of a cohort takes the best of the last round's models, trains it, and answers the server's images. Each
+client founds the cluster of those whose models answer like its own; the mean of a cluster's models is one of the next
+round's.
 """
 
 import collections
@@ -40,11 +42,12 @@ def aggregation_context(parameters: FLISDCParameters, images: np.ndarray):
 
 
 def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images: np.ndarray) -> RelatednessMeanFactory:
-    """Builds the aggregation of FLIS (DC): inference similarity clustering and one mean per cluster (Alg. 1 lines 11, 12).
+    """Builds the aggregation of FLIS (DC): inference similarity clustering and one mean per cluster (Alg. 1 lines 11,
+    12).
 
     Returns:
-      A factory over `<key=int32,descriptor=answers,value=float32[P]>`, or without descriptor if the server answers. Its state
-      is `aggregation_context`: β is no part of the computation.
+      A factory over `<key=int32,descriptor=answers,value=float32[P]>`, or without descriptor if the server answers. Its
+      state is `aggregation_context`: β is no part of the computation.
     """
     form, classes = parameters.metric, model.num_classes
     context, context_type = aggregation_context(parameters, images), tff.TensorType(np.float64)
@@ -70,12 +73,14 @@ def build_aggregation(model: FlatModel, parameters: FLISDCParameters, images: np
 
 
 @built_once
-def build_joint_round(model: FlatModel, training: LocalTraining, parameters: FLISDCParameters, images: np.ndarray) -> Round:
+def build_joint_round(
+    model: FlatModel, training: LocalTraining, parameters: FLISDCParameters, images: np.ndarray
+) -> Round:
     """Builds one round of FLIS (DC).
 
-    The server's values are `models float32[?,P]` and `images uint8[n,...]`, which never change: a device keeps them after it
-    got them once. A client's field `forced` is the row that it must take, or `CHOOSE`; its `key` is its row in the next
-    models and must differ within the cohort. Its report has the `choice` among the models that it received.
+    The server's values are `models float32[?,P]` and `images uint8[n,...]`, which never change: a device keeps them
+    after it got them once. A client's field `forced` is the row that it must take, or `CHOOSE`; its `key` is its row in
+    the next models and must differ within the cohort. Its report has the `choice` among the models that it received.
 
     Args:
       parameters: Clusters and choice.
@@ -118,7 +123,8 @@ class FLISDCState(ClusteredState):
 
 
 class FLISDC(Choosing):
-    """FLIS (DC), see `build_flis_dc`; in its views a client that has not chosen among the newest models is in cluster -1."""
+    """FLIS (DC), see `build_flis_dc`; in its views a client that has not chosen among the newest models is in cluster
+    -1."""
 
     name = "flis_dc"
     state_class = FLISDCState
@@ -145,7 +151,9 @@ class FLISDC(Choosing):
         return dataclasses.replace(super().admit(state, newcomers), placed=placed)
 
     def views(self, state: FLISDCState) -> Views:
-        return dataclasses.replace(super().views(state), clusters=np.where(state.placed, state.assignment, np.int32(-1)))
+        return dataclasses.replace(
+            super().views(state), clusters=np.where(state.placed, state.assignment, np.int32(-1))
+        )
 
     def next(self, state: FLISDCState, cohort: Cohort):
         places = np.arange(len(cohort.client_ids), dtype=np.int32)
@@ -169,7 +177,10 @@ class FLISDC(Choosing):
         return Exports(
             lambda: round_computations(self._round, first, self._aggregators),
             server_values=lambda state: {"models": state.models, "images": self._images},
-            when={"training": "a round gives a row for each of its clients; equal rows are one cluster's, and are kept once"},
+            when={
+                "training": "a round gives a row for each of its clients; equal rows are one cluster's, and are "
+                "kept once"
+            },
         )
 
 
@@ -183,10 +194,9 @@ def build_flis_dc(
 ) -> Method:
     """Builds FLIS (DC).
 
-    The models of a round replace all before them. Clients with the same cluster have the same mean: it is kept, and sent
-    to the next round's clients, once. A client's assignment is the cluster that it founded in the last round, or what it chose
-    since then; `choose` asks everyone.
-    Newcomers choose as all others do.
+    The models of a round replace all before them. Clients with the same cluster have the same mean: it is kept, and
+    sent to the next round's clients, once. A client's assignment is the cluster that it founded in the last round, or
+    what it chose since then; `choose` asks everyone. Newcomers choose as all others do.
 
     Args:
       parameters: Clusters and choice.

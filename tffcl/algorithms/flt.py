@@ -41,7 +41,11 @@ from tffcl.signatures.embedding import CentreNoise, Centres, FineTuning, build_e
 
 
 def build_refining_round(
-    autoencoder: FlatAutoencoder, example_spec, centres: Centres, fine_tuning: FineTuning, noise: CentreNoise = CentreNoise()
+    autoencoder: FlatAutoencoder,
+    example_spec,
+    centres: Centres,
+    fine_tuning: FineTuning,
+    noise: CentreNoise = CentreNoise(),
 ) -> Round:
     """Builds the round in which clients fine-tune the encoder that they keep, and send the centres of their codes.
 
@@ -60,10 +64,14 @@ def build_refining_round(
     def compute(received, client):
         del received
         local = stack(client["examples"])
-        own = None if noise.seed is None else tf.random.experimental.stateless_fold_in(client["seed"], noise.seed % 2**31)
+        own = (
+            None if noise.seed is None else tf.random.experimental.stateless_fold_in(client["seed"], noise.seed % 2**31)
+        )
         found, tuned = embed(client["kept"], local, client["seed"], own)
         # An encoder that diverged shows in centres that are not there.
-        report = collections.OrderedDict(examples=tf.shape(local["y"])[0], loss=tf.constant(0.0), finite=tf.constant(True))
+        report = collections.OrderedDict(
+            examples=tf.shape(local["y"])[0], loss=tf.constant(0.0), finite=tf.constant(True)
+        )
         return ClientResult({"centres": found}, report, tuned)
 
     work = ClientWork(example_spec, compute, kept=tff.TensorType(np.float32, [autoencoder.size]))
@@ -125,7 +133,8 @@ class DynamicClustering:
     Attributes:
       rounds: `ClusteredTraining` or `RelatedTraining` that asks for flags.
       form: `(Population, state, round) -> (labels int32 [N], fields of the state)`, signatures and all.
-      carry: `(state, labels, Population) -> fields of the state`: the models of the new clusters, from those of their members.
+      carry: `(state, labels, Population) -> fields of the state`: the models of the new clusters, from those of their
+        members.
       triggers: When.
       signing: What a client exchanges for a signature.
     """
@@ -152,7 +161,9 @@ class DynamicClustering:
     def _formed(self, state, population: Population, round_number: int):
         """Lines 24 to 26."""
         if not np.array_equal(population.client_ids, state.client_ids):
-            raise UserError("clusters are formed anew by all clients: a round's population must be all that were admitted")
+            raise UserError(
+                "clusters are formed anew by all clients: a round's population must be all that were admitted"
+            )
         labels, formed = self.form(population, state, round_number)
         labels, moved = renumbered(labels, state.assignment)
         moved_in = np.where(moved, np.int32(round_number), state.flags.moved_in)
@@ -210,11 +221,13 @@ class TaskonomyGrouping(OneShotClustering):
 
 
 def check_centres(signed, population: Population):
-    """Raises UserError, with the client's name, if one has sent no centre, as with an encoder that diverged, or one not finite."""
+    """Raises UserError, with the client's name, if one has sent no centre, as with an encoder that diverged, or one not
+    finite."""
     bad = np.flatnonzero(~np.isfinite(signed["centres"]).all(axis=(1, 2)) | ~signed["mask"].any(axis=1))
     if len(bad):
         raise UserError(
-            f"client {population.name_of(population.client_ids[bad[0]])} has no finite centre to send: its fine-tuning diverged, and "
+            f"client {population.name_of(population.client_ids[bad[0]])} has no finite centre to send: its "
+            f"fine-tuning diverged, and "
             "a lower fine_tune_rate helps, or its data hold NaN"
         )
 
@@ -381,8 +394,11 @@ class FLT(Method):
     def admit(self, state: FLTState, newcomers: Population) -> FLTState:
         check_newcomers(state, newcomers)
         if not np.array_equal(state.encoder, self._encoder):
-            raise UserError("the clients' centres are of another encoder: newcomers need the file or data directory of then")
-        # Where the others have encoders of their own, a newcomer makes one too, or its centres would be of another space.
+            raise UserError(
+                "the clients' centres are of another encoder: newcomers need the file or data directory of then"
+            )
+        # Where the others have encoders of their own, a newcomer makes one too, or its centres would be of another
+        # space.
         epochs = self._parameters.fine_tune_epochs or (self._parameters.refine_epochs if state.encoders else 0)
         signed, encoders = self._signed_by(newcomers, state.encoders, epochs, 0)
         points, apart = self._relations.place(state, signed["centres"], signed["mask"])
@@ -406,7 +422,8 @@ class FLT(Method):
         return dataclasses.replace(state, **changes, **members)
 
     def joined_traffic(self, before: FLTState | None, after: FLTState) -> Traffic:
-        """See `Method.joined_traffic`; a newcomer that makes an encoder only because the others have one exchanges what they did."""
+        """See `Method.joined_traffic`; a newcomer that makes an encoder only because the others have one exchanges what
+        they did."""
         if before is None or not before.encoders:
             return super().joined_traffic(before, after)
         one = self.joining if self._parameters.fine_tune_epochs else self._signing
@@ -440,14 +457,14 @@ def build_flt(
     """Builds FLT.
 
     All clients send their centres before the first round. Newcomers join the cluster whose members' embeddings are
-    nearest to theirs (section III-B4), are placed in the map of the others, and with joint clusters start from the mean of
-    their relatives' models, or from the nearest client's where they have none.
+    nearest to theirs (section III-B4), are placed in the map of the others, and with joint clusters start from the mean
+    of their relatives' models, or from the nearest client's where they have none.
 
-    With `change_flags` or `period` clients are related anew in the middle of training (Alg. 3 lines 21 to 28): all, newcomers
-    included, send centres again, in FCR's fine-tune mode: each goes on from the encoder that it made the last time, and keeps
-    it. (Exports have the centres before the first round only.) Who moves to another
-    cluster finds that cluster's model: with disjoint clusters a new cluster starts from the mean of its members' models,
-    with joint ones every client keeps its own until its next mix.
+    With `change_flags` or `period` clients are related anew in the middle of training (Alg. 3 lines 21 to 28): all,
+    newcomers included, send centres again, in FCR's fine-tune mode: each goes on from the encoder that it made the last
+    time, and keeps it. (Exports have the centres before the first round only.) Who moves to another cluster finds that
+    cluster's model: with disjoint clusters a new cluster starts from the mean of its members' models, with joint ones
+    every client keeps its own until its next mix.
 
     Args:
       parameters: How clients are related, and whether they train mixes or disjoint clusters' models.

@@ -1,7 +1,8 @@
 """FLUX: clusters by descriptors of the data under a warmed-up model (Fenoglio et al., NeurIPS 2025, arXiv:2511.22305).
 
-After some rounds of FedAvg all clients describe their data with its model; the server groups them by density, which finds the
-number of clusters; every cluster trains on. A newcomer without labels is placed by the descriptors that need none.
+After some rounds of FedAvg all clients describe their data with its model; the server groups them by density, which
+finds the number of clusters; every cluster trains on. A newcomer without labels is placed by the descriptors that need
+none.
 """
 
 import dataclasses
@@ -27,8 +28,9 @@ from tffcl.signatures.descriptors import build_descriptors
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FLUXState(ClusteredState):
-    """Adds, once clients are grouped: descriptors by name, rows are clients (of P(X) only, when newcomers have joined); what each
-    block of them was divided by; eps of the grouping; and the model `float32 [P]` that clients describe their data with."""
+    """Adds, once clients are grouped: descriptors by name, rows are clients (of P(X) only, when newcomers have joined);
+    what each block of them was divided by; eps of the grouping; and the model `float32 [P]` that clients describe their
+    data with."""
 
     descriptors: Mapping[str, np.ndarray] | None = None
     spans: Mapping[str, np.ndarray] | None = None
@@ -87,7 +89,8 @@ class FLUX(EngineMethod):
         return dataclasses.replace(state, descriptors=together, **extended(state, newcomers, nearest))
 
     def joined_traffic(self, before: FLUXState | None, after: FLUXState) -> Traffic:
-        """Nobody describes its data before clients are grouped; the round that groups them counts what all of them send."""
+        """Nobody describes its data before clients are grouped; the round that groups them counts what all of them
+        send."""
         asked = before is not None and before.descriptors is not None
         return super().joined_traffic(before, after) if asked else Traffic()
 
@@ -96,7 +99,9 @@ class FLUX(EngineMethod):
             return super().views(state)
         of, metric = self._shown
         if of is not state.descriptors:  # many rounds are of the same descriptors, and all pairs take seconds
-            apart = distance.squareform(distance.pdist(density.scaled(state.descriptors, state.spans)[0])).astype(np.float32)
+            apart = distance.squareform(distance.pdist(density.scaled(state.descriptors, state.spans)[0])).astype(
+                np.float32
+            )
             if "conditional" in state.descriptors:
                 merges = hierarchical.build_dendrogram(apart, "single").merges
                 metric = MetricView(apart, "scaled descriptors", "euclidean", merges, float(state.eps), "single")
@@ -106,8 +111,11 @@ class FLUX(EngineMethod):
         return Views(state.client_ids, state.assignment, metric=metric)
 
     def exports(self) -> Exports:
-        note = f"a run begins with {self._how.warm_up_rounds} rounds of one model, row 0, which every cluster then starts from"
-        found = self.engine.exports(build=lambda: {"signature": build_collection(self._newcomers)}, when={"training": note})
+        rounds = self._how.warm_up_rounds
+        note = f"a run begins with {rounds} rounds of one model, row 0, which every cluster then starts from"
+        found = self.engine.exports(
+            build=lambda: {"signature": build_collection(self._newcomers)}, when={"training": note}
+        )
 
         def values(state: FLUXState) -> dict:
             if state.descriptors is None:
@@ -127,12 +135,12 @@ def build_flux(
 ) -> Method:
     """Builds FLUX.
 
-    From the paper: descriptors of P(X) and of each class under a warmed-up global model, DBSCAN with a distance of its own
-    finding, points near to nobody as clusters of their own, cluster models that start from the global one, label-free
-    newcomers. From the authors' code: Kneedle's first knee, min-max scaling of means and deviations, each class's apart, and
-    what stands for a class that a client lacks. Ours: the model's outputs in the place of its latent layer (there projected to
-    as many dimensions as there are classes), a fixed number of warm-up rounds, the largest distance where there is no knee
-    (there an error), and no noise on the descriptors.
+    From the paper: descriptors of P(X) and of each class under a warmed-up global model, DBSCAN with a distance of its
+    own finding, points near to nobody as clusters of their own, cluster models that start from the global one,
+    label-free newcomers. From the authors' code: Kneedle's first knee, min-max scaling of means and deviations, each
+    class's apart, and what stands for a class that a client lacks. Ours: the model's outputs in the place of its latent
+    layer (there projected to as many dimensions as there are classes), a fixed number of warm-up rounds, the largest
+    distance where there is no knee (there an error), and no noise on the descriptors.
 
     The exported signature is that of newcomers: what is exported has its groups.
 

@@ -1,4 +1,5 @@
-"""IFCA: the iterative federated clustering algorithm (Ghosh et al., NeurIPS 2020, arXiv:2006.04088, Alg. 1, model averaging).
+"""IFCA: the iterative federated clustering algorithm (Ghosh et al., NeurIPS 2020, arXiv:2006.04088, Alg. 1, model
+averaging).
 
 The server keeps K models; every client of a cohort takes the one of least loss on its training data and trains it.
 """
@@ -34,10 +35,11 @@ from tffcl.trace_cache import built_once
 # What a deployment must know of how a run begins, beside its first values.
 _BEGINS = {
     "attracting": "the first models are drawn again until each is chosen by enough clients: initial is the first draw",
-    "warm_up": "in the first {warm_up_rounds} rounds the coordinator gives each client a row (`forced`), in random groups of equal size",
+    "warm_up": "in the first {warm_up_rounds} rounds the coordinator gives each client a row (`forced`), in random "
+    "groups of equal size",
     "fedavg": (
-        "the first {fedavg_rounds} rounds are FedAvg's (`forced` 0 for everyone); then every row has the layers of row 0 but for the "
-        "last, which is drawn for each"
+        "the first {fedavg_rounds} rounds are FedAvg's (`forced` 0 for everyone); then every row has the layers of "
+        "row 0 but for the last, which is drawn for each"
     ),
 }
 _MOST_DRAWS = 200
@@ -53,9 +55,9 @@ def build_ifca_round(
 ) -> Round:
     """Builds one round of IFCA (Alg. 1 lines 3 to 11).
 
-    All models `float32[K,P]` go to every client; it uploads the difference to the one that it chose, keyed by its row. A model
-    that nobody chose stays as it is. The client's field `forced` is the row that it must take, or `CHOOSE`; its report has the
-    `choice`.
+    All models `float32[K,P]` go to every client; it uploads the difference to the one that it chose, keyed by its row.
+    A model that nobody chose stays as it is. The client's field `forced` is the row that it must take, or `CHOOSE`; its
+    report has the `choice`.
 
     Args:
       parameters: Choice and what is shared.
@@ -64,7 +66,9 @@ def build_ifca_round(
       UserError: If a representation is to be shared with an aggregation of one's own, whose weights are not known.
     """
     if parameters.share_representation and aggregation is not None:
-        raise UserError("share_representation needs the weights of the clusters, which an aggregation of one's own may hide")
+        raise UserError(
+            "share_representation needs the weights of the clusters, which an aggregation of one's own may hide"
+        )
     traced = (parameters.num_clusters, parameters.share_representation, parameters.choose_by)
     return _build_round(model, training, *traced, aggregation)
 
@@ -134,7 +138,8 @@ def find_attracting(
       population: Its first 100 clients, in an order that the seed decides, are asked.
 
     Returns:
-      The models `float32 [K, P]`, and how often a client was sent K models and told its choice, all clients and draws together.
+      The models `float32 [K, P]`, and how often a client was sent K models and told its choice, all clients and draws
+      together.
 
     Raises:
       UserError: If no draw of 200 will do.
@@ -152,7 +157,8 @@ def find_attracting(
             return models, (draw + 1) * len(rows)
         best = max(best, shares.min())
     raise UserError(
-        f"{_MOST_DRAWS} draws gave no {how.num_clusters} models that each attract {least:.3g} of the clients (best: {best:.3g}); "
+        f"{_MOST_DRAWS} draws gave no {how.num_clusters} models that each attract {least:.3g} of the clients (best: "
+        f"{best:.3g}); "
         "a lower least_share, another start or fewer clusters would do"
     )
 
@@ -216,7 +222,8 @@ class IFCA(Choosing):
         return dataclasses.replace(state, assignment=everyone, models=models, averaging=left), metrics
 
     def _apart(self, models: np.ndarray) -> np.ndarray:
-        """FedAvg's model with the last layers of the drawn ones; with their noise on its own, where trained weights were given."""
+        """FedAvg's model with the last layers of the drawn ones; with their noise on its own, where trained weights
+        were given."""
         shared, last = _shared_size(self.model), self._drawn
         if self.model.has_trained_weights:
             last = models + (last - self.model.initial)
@@ -246,7 +253,8 @@ class IFCA(Choosing):
             return []
         rows = ", ".join(map(str, still))
         return [
-            f"never moved: model {rows}; with secure sums a model of fewer than {self._round.members_needed} clients in a round waits"
+            f"never moved: model {rows}; with secure sums a model of fewer than {self._round.members_needed} clients "
+            f"in a round waits"
         ]
 
     def hides_empty_rounds(self, state: IFCAState) -> bool:
@@ -258,7 +266,9 @@ class IFCA(Choosing):
                 raise ended_within(f"{self._fedavg_rounds} rounds are FedAvg's (fedavg_rounds)")
             return {"models": state.models}
 
-        first = np.repeat(self.model.initial[np.newaxis], len(self._drawn), axis=0) if self._fedavg_rounds else self._drawn
+        first = (
+            np.repeat(self.model.initial[np.newaxis], len(self._drawn), axis=0) if self._fedavg_rounds else self._drawn
+        )
         begins = _BEGINS.get(self._parameters.start, "").format(**vars(self._parameters))
         return Exports(
             lambda: round_computations(self._round, {"models": first}),
@@ -280,8 +290,8 @@ def build_ifca(
 ) -> Method:
     """Builds IFCA.
 
-    Models are averaged with the clients' numbers of examples as weights. A client's assignment is what it chose when last
-    asked; `choose` asks everyone. Newcomers choose as all others do.
+    Models are averaged with the clients' numbers of examples as weights. A client's assignment is what it chose when
+    last asked; `choose` asks everyone. Newcomers choose as all others do.
 
     Args:
       parameters: K, start and choice.

@@ -1,4 +1,5 @@
-"""LG-FedAvg (Liang et al. 2020, arXiv:2001.01523, Alg. 1): every client keeps its own first layers; the last ones are averaged."""
+"""LG-FedAvg (Liang et al. 2020, arXiv:2001.01523, Alg. 1): every client keeps its own first layers; the last ones are
+averaged."""
 
 import dataclasses
 import functools
@@ -68,11 +69,12 @@ def build_partly_shared_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> ClusteredTraining:
-    """Builds LG-FedAvg, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
+    """Builds LG-FedAvg, the method of one model or the rounds of any grouping; other arguments are as of
+    `build_fedavg`.
 
-    A client's model is its own local layers with the global part as the server has it now; who has not trained yet has the
-    local layers that all start from. Local layers stay with the client and are no traffic; after `fedavg_rounds` a client
-    receives those to start from once. With every layer global it is FedAvg, with every layer local SOLO.
+    A client's model is its own local layers with the global part as the server has it now; who has not trained yet has
+    the local layers that all start from. Local layers stay with the client and are no traffic; after `fedavg_rounds` a
+    client receives those to start from once. With every layer global it is FedAvg, with every layer local SOLO.
 
     Args:
       training: Local hyper-parameters, of both parts.
@@ -84,7 +86,8 @@ def build_partly_shared_training(
     parts = layer_parts(model, local_names(model, parameters.local_layers))
     return build_engine(
         model, functools.partial(build_partly_shared_round, model, training, parts, parameters.weighting), aggregation,
-        kind=PartlySharedTraining, parts=parts, kept=np.zeros(parts.local_size, np.float32), whole_rounds=parameters.fedavg_rounds,
+        kind=PartlySharedTraining, parts=parts, kept=np.zeros(parts.local_size, np.float32),
+        whole_rounds=parameters.fedavg_rounds,
         whole=build_clustered_training(model, training, aggregation=aggregation) if parameters.fedavg_rounds else None,
     )  # fmt: skip
 
@@ -94,10 +97,11 @@ build_lg_fedavg = one_model("lg_fedavg", build_partly_shared_training)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartlySharedTraining(ClusteredTraining):
-    """Rounds on a state whose `models float32 [K, G]` are the global parts, and `server["local"] float32 [K, L]` the local parts
-    that a cluster's members start from; `kept` holds the local part of each client that has trained.
+    """Rounds on a state whose `models float32 [K, G]` are the global parts, and `server["local"] float32 [K, L]` the
+    local parts that a cluster's members start from; `kept` holds the local part of each client that has trained.
 
-    During the first rounds, if they share the whole model, the models are whole, `[K, P]`, and there is no `server["local"]`.
+    During the first rounds, if they share the whole model, the models are whole, `[K, P]`, and there is no
+    `server["local"]`.
 
     Attributes:
       parts: What is local and what is global.
@@ -153,13 +157,15 @@ class PartlySharedTraining(ClusteredTraining):
     def _parted(self, state: ClusteredState) -> ClusteredState:
         """The state after the whole rounds, in its two parts."""
         local, shared = state.models[:, self.parts.is_local], state.models[:, ~self.parts.is_local]
-        return dataclasses.replace(state, models=shared, server={"local": local}, aggregators=self._aggregators_after(state))
+        return dataclasses.replace(
+            state, models=shared, server={"local": local}, aggregators=self._aggregators_after(state)
+        )
 
     def _aggregators_after(self, state: ClusteredState):
         """The aggregators' states after the last whole round: those that fit the shared parts go on, the others start.
 
-        The one of a private mean fits. It has to go on, as its noise is drawn by seed and round: from the start, the same
-        numbers would hide two releases, whose difference would be bare.
+        The one of a private mean fits. It has to go on, as its noise is drawn by seed and round: from the start, the
+        same numbers would hide two releases, whose difference would be bare.
         """
         ended, begun = (engine.round_for(len(state.models)) for engine in (self.whole, self))
 
@@ -203,6 +209,9 @@ class PartlySharedTraining(ClusteredTraining):
             return self.broadcast(state)
 
         if self.whole:
-            note = f"a run begins with {self.whole_rounds} rounds of FedAvg on the whole model, whose two parts are then what all start from"
+            note = (
+                f"a run begins with {self.whole_rounds} rounds of FedAvg on the whole model, whose two parts are then what "
+                "all start from"
+            )
             more["when"] = {**more.get("when", {}), "training": note}
         return dataclasses.replace(super().exports(**more), server_values=values)

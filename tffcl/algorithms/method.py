@@ -76,13 +76,14 @@ class Moves:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Views(Shown):
-    """What reports show of a method's state. Row i of every array is `client_ids[i]`; all but the first two are optional.
+    """What reports show of a method's state. Row i of every array is `client_ids[i]`; all but the first two are
+    optional.
 
     Attributes:
       client_ids: `int32 [N]`, ascending, all clients that the server knows of.
       clusters: `int32 [N]`, the cluster of each.
-      known: `bool [N]`, whose signature (or first model) the server has, for methods that meet clients during training; None:
-        everyone's.
+      known: `bool [N]`, whose signature (or first model) the server has, for methods that meet clients during training;
+        None: everyone's.
       global_model: `float32 [P]`, a model for everyone beside those of `models_for`.
       metric: How far clients are apart.
       relatedness: `float [N, N]` of 0 and 1, who is related to whom.
@@ -140,20 +141,22 @@ class Exports:
     """What an engineer can deploy of a method.
 
     Attributes:
-      build: `() -> {name: tff.Computation}`, what runs on devices and aggregators; "training" is the round, "initialize" makes
-        its first state, "signature" collects signatures.
-      server_values: `(state) -> {name: value}`, what of the value that "training" starts from a state decides, with all its
-        models; None where the server has none.
-      summed: `(number of clusters) -> tff.Computation`, a round with the same models whose only aggregation is a sum, see
-        `rounds.sum_only_form`; None where the server needs each client's upload.
+      build: `() -> {name: tff.Computation}`, what runs on devices and aggregators; "training" is the round,
+        "initialize" makes its first state, "signature" collects signatures.
+      server_values: `(state) -> {name: value}`, what of the value that "training" starts from a state decides, with all
+        its models; None where the server has none.
+      summed: `(number of clusters) -> tff.Computation`, a round with the same models whose only aggregation is a sum,
+        see `rounds.sum_only_form`; None where the server needs each client's upload.
       clustering: What the numbers of the grouping mean, by name, for the manifest.
-      build_for: `(server values of a state) -> {name: tff.Computation}`, where the numbers of clusters and clients decide the
-        computations or their first values; else None.
-      members_needed: `() -> int`; a cluster of which fewer clients are in a round waits, see `aggregators.contract.FactoryTraits`.
-      when: For the manifest, what a deployment must know of a computation beside its name: of "training", how rounds begin or what
-        the coordinator does between them; of one with another name than those above, when it runs and what comes of it.
-      sign: `(population)` that asks clients of a simulation for the signatures that "signature" collects, where newcomers sign in
-        another way; None: `Method.admit` asks for them.
+      build_for: `(server values of a state) -> {name: tff.Computation}`, where the numbers of clusters and clients
+        decide the computations or their first values; else None.
+      members_needed: `() -> int`; a cluster of which fewer clients are in a round waits, see
+        `aggregators.contract.FactoryTraits`.
+      when: For the manifest, what a deployment must know of a computation beside its name: of "training", how rounds
+        begin or what the coordinator does between them; of one with another name than those above, when it runs and
+        what comes of it.
+      sign: `(population)` that asks clients of a simulation for the signatures that "signature" collects, where
+        newcomers sign in another way; None: `Method.admit` asks for them.
     """
 
     build: Callable[[], Mapping[str, tff.Computation]]
@@ -175,8 +178,8 @@ class Exports:
 class Method(abc.ABC):
     """A method of federated learning: who trains which model, round by round.
 
-    A method of one's own derives from this class, and has `name`, `model`, `state_class`, `initialize`, `next` and `models_for`; all
-    else has a default. Two groups of clients, by their IDs, each with a model of its own:
+    A method of one's own derives from this class, and has `name`, `model`, `state_class`, `initialize`, `next` and
+    `models_for`; all else has a default. Two groups of clients, by their IDs, each with a model of its own:
 
         class Halves(Method):
             name, state_class = "halves", ClusteredState
@@ -201,13 +204,14 @@ class Method(abc.ABC):
       state_class: The dataclass of its state.
       clients_choose: Whether clients choose their model themselves, so that `choose` must be asked before clusters mean
         anything.
-      joining: Bytes that one client exchanges once: when training begins, when it joins, or for methods that meet clients
-        during training (`Views.known`) when the server first meets it; see `joined_traffic` for others.
+      joining: Bytes that one client exchanges once: when training begins, when it joins, or for methods that meet
+        clients during training (`Views.known`) when the server first meets it; see `joined_traffic` for others.
       kept_bytes: What the coordinator of a simulation keeps for each client that has taken part.
       pair_bytes: What the server holds for each pair of clients.
       training: The local training that its builder was given; None where none of ours has built it.
       parameters: The parameters that its builder was given; None where it has none.
-      options: What else its builder was given, by name, defaults included: seeds, an aggregation. A run is resumed with the same.
+      options: What else its builder was given, by name, defaults included: seeds, an aggregation. A run is resumed with
+        the same.
     """
 
     name: str
@@ -230,11 +234,13 @@ class Method(abc.ABC):
 
     @abc.abstractmethod
     def next(self, state, cohort: Cohort) -> tuple[object, RoundMetrics]:
-        """Runs one round; returns the next state and the round's metrics. A failing round leaves the given state usable."""
+        """Runs one round; returns the next state and the round's metrics. A failing round leaves the given state
+        usable."""
 
     @abc.abstractmethod
     def models_for(self, state, client_ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns `(models float32 [K, P], rows int [n])`: which model each client uses now, before any local training."""
+        """Returns `(models float32 [K, P], rows int [n])`: which model each client uses now, before any local
+        training."""
 
     def admit(self, state, newcomers: Population):
         """Returns the state after clients that did not take part joined; a method that does not say how takes none.
@@ -246,7 +252,8 @@ class Method(abc.ABC):
         raise UserError(f"{self.name} takes no newcomers: {type(self).__name__} has no admit(state, newcomers)")
 
     def views(self, state) -> Views:
-        """Returns what reports show of a state; here clients with one model are a cluster, and the state has `client_ids`."""
+        """Returns what reports show of a state; here clients with one model are a cluster, and the state has
+        `client_ids`."""
         return Views(state.client_ids, self.models_for(state, state.client_ids)[1])
 
     def exports(self) -> Exports:
@@ -254,7 +261,8 @@ class Method(abc.ABC):
         raise UserError(f"{self.name} cannot be exported: {type(self).__name__} has no exports()")
 
     def joined_traffic(self, before, after) -> Traffic:
-        """Returns what clients exchanged when a state came about without a round; here `joining` by those that the server has met.
+        """Returns what clients exchanged when a state came about without a round; here `joining` by those that the
+        server has met.
 
         Args:
           before: The state that `admit` was given; None for `initialize`.
@@ -264,7 +272,8 @@ class Method(abc.ABC):
         return self.joining * (now - then)
 
     def hides_empty_rounds(self, state) -> bool:
-        """Whether a round that nobody was drawn for must run all the same, since the noise of private rounds hides who takes part."""
+        """Whether a round that nobody was drawn for must run all the same, since the noise of private rounds hides who
+        takes part."""
         del state
         return False
 
@@ -274,16 +283,19 @@ class Method(abc.ABC):
         return state
 
     def without_choices(self, state):
-        """Returns the state without what `choose` and rounds have noted of the clients' choices, which changes no later round."""
+        """Returns the state without what `choose` and rounds have noted of the clients' choices, which changes no later
+        round."""
         return state
 
     def models_held(self, state, client_ids: np.ndarray) -> int:
-        """Returns how many models the server holds at least when these clients have taken part, so that what cannot fit is refused."""
+        """Returns how many models the server holds at least when these clients have taken part, so that what cannot fit
+        is refused."""
         del state, client_ids
         return 1
 
     def place(self, state, population: Population):
-        """Places clients that the server has not met without training, for an evaluation; the given state stays as it is.
+        """Places clients that the server has not met without training, for an evaluation; the given state stays as it
+        is.
 
         Methods that cannot, and those that know all clients from the beginning, leave everybody where they are.
         """
@@ -292,7 +304,8 @@ class Method(abc.ABC):
 
 
 def ended_within(first_rounds: str) -> UserError:
-    """Returns the error for the export of a run that ended in first rounds which are not yet the method's own, e.g. a warm-up."""
+    """Returns the error for the export of a run that ended in first rounds which are not yet the method's own, e.g. a
+    warm-up."""
     return UserError(f"the first {first_rounds}, and the run ended in them; export one that trained longer")
 
 
@@ -300,10 +313,11 @@ Build = TypeVar("Build", bound=Callable)
 
 
 def method_builder(build: Build) -> Build:
-    """Decorates a builder of methods, `(model, training, [parameters,] *, ...) -> Method`: the method keeps what it was built from.
+    """Decorates a builder of methods, `(model, training, [parameters,] *, ...) -> Method`: the method keeps what it was
+    built from.
 
-    `training`, `parameters` and `options` of the method are what was given, defaults included. The model and the parameters are
-    checked to be of the classes that the builder declares.
+    `training`, `parameters` and `options` of the method are what was given, defaults included. The model and the
+    parameters are checked to be of the classes that the builder declares.
     """
     signature = inspect.signature(build)
 
@@ -322,7 +336,8 @@ def method_builder(build: Build) -> Build:
 
 
 def check_declared(name: str, value: object, kind: object):
-    """Raises UserError if a model is no FlatModel that a run can start from, or parameters are not of the class `kind`."""
+    """Raises UserError if a model is no FlatModel that a run can start from, or parameters are not of the class
+    `kind`."""
     if kind is FlatModel:
         check_kind(name, value, FlatModel, "a tffcl.FlatModel, as FlatModel.from_keras makes one")
         check_start(value)

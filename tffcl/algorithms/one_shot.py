@@ -1,8 +1,8 @@
 """Methods that cluster once, before training: signatures, a proximity matrix, a tree of merges, then the engine.
 
-PACFL, FLIS (HC) and PCA+kM+HC are this with different signatures. Or clients are clustered as they take part (PACFL Alg. 1 lines 7 to
-20): the cohort of the first round is clustered, and whoever takes part for the first time later is placed among those who are known,
-as newcomers are (Alg. 2 and 3).
+PACFL, FLIS (HC) and PCA+kM+HC are this with different signatures. Or clients are clustered as they take part (PACFL
+Alg. 1 lines 7 to 20): the cohort of the first round is clustered, and whoever takes part for the first time later is
+placed among those who are known, as newcomers are (Alg. 2 and 3).
 """
 
 import dataclasses
@@ -39,12 +39,13 @@ class OneShotClustering:
 
     Attributes:
       signature: What every client sends, a structure of arrays by name.
-      distances: `(first, second or None) -> float32 [N, M]`: how far clients are apart, from the arrays of their signatures,
-        rows are clients; among the first's clients if there is no second.
+      distances: `(first, second or None) -> float32 [N, M]`: how far clients are apart, from the arrays of their
+        signatures, rows are clients; among the first's clients if there is no second.
       unit: Of the proximity, for reports.
       metric: Name of the metric, for reports.
       linkage: A name in `choices.LINKAGES`.
-      threshold: Merges up to it are made; or a name in `RULES`, of which `SELF` takes halves of every signature. None: by number.
+      threshold: Merges up to it are made; or a name in `RULES`, of which `SELF` takes halves of every signature. None:
+        by number.
       num_clusters: The number of clusters instead.
       tree_unit: Of the merges, where they have another than the proximity.
       setting: How a task says a threshold: its key and `(threshold) -> value`; empty where it cannot.
@@ -66,11 +67,12 @@ class OneShotClustering:
     remark: Callable[[Mapping, np.ndarray], str] | None = None
 
     def __post_init__(self):
-        """Raises UserError for the rule `SELF` with private signatures: halves would be two releases more of every client."""
+        """Raises UserError for the rule `SELF` with private signatures: halves would be two releases more of every
+        client."""
         if self.threshold == SELF and self.signature.noise_multiplier:
             raise UserError(
-                'threshold is "self", which takes halves of every signature, and these have noise: halves would tell more of the '
-                'clients than is accounted for; set threshold to a number or to "gap", or set num_clusters',
+                'threshold is "self", which takes halves of every signature, and these have noise: halves would tell '
+                'more of the clients than is accounted for; set threshold to a number or to "gap", or set num_clusters',
                 key="threshold",
             )
 
@@ -108,7 +110,10 @@ class OneShotClustering:
             said = weak.reason if weak and not weak.is_clear else ""
             if self.num_clusters is not None and labels.max() + 1 < self.num_clusters:
                 kinds = f"{labels.max() + 1} kind{'s' if labels.any() else ''}"
-                said = f"num_clusters is {self.num_clusters}, but signatures are of {kinds}: clients at 0 from each other stay together"
+                said = (
+                    f"num_clusters is {self.num_clusters}, but signatures are of {kinds}: clients at 0 from each other "
+                    "stay together"
+                )
             return Formed(proximity, labels, dendrogram, threshold, _notes(said, odd))
         first, second = signed.halves
         least = self.signature.least_examples
@@ -240,15 +245,15 @@ class OneShot(EngineMethod):
             tell_once(f"{self.name}: {note}")
         return OneShotState(
             **self.engine.start(population, formed.labels), signatures=signed.whole, proximity=formed.proximity,
-            merges=formed.dendrogram.merges, threshold=np.float64(formed.threshold), notes=formed.notes, chance=formed.chance,
-            examples=signed.examples,
+            merges=formed.dendrogram.merges, threshold=np.float64(formed.threshold), notes=formed.notes,
+            chance=formed.chance, examples=signed.examples,
         )  # fmt: skip
 
     def admit(self, state: OneShotState, newcomers: Population) -> OneShotState:
         """PACFL Alg. 2 and 3; a cluster that newcomers found starts from the initial model.
 
-        They found none where the number of clusters was given, where a rule has found a single one, and, by self-distances,
-        those with too few examples to tell.
+        They found none where the number of clusters was given, where a rule has found a single one, and, by
+        self-distances, those with too few examples to tell.
         """
         check_newcomers(state, newcomers)
         how, known, signed = self.clustering, state.signatures, self._sign(newcomers)
@@ -269,7 +274,8 @@ class OneShot(EngineMethod):
             **self.engine.grown(state, labels.max() + 1 - len(state.models)),
             signatures={name: np.concatenate([known[name], whole[name]])[order] for name in known},
             proximity=proximity[np.ix_(order, order)],
-            # The tree of all that are there now. It is for reports: the old clients' clusters do not follow from it any more.
+            # The tree of all that are there now. It is for reports: the old clients' clusters do not follow from it any
+            # more.
             merges=hierarchical.build_dendrogram(joined, how.linkage).merges,
             examples=None if examples is None else examples[order],
         )
@@ -284,7 +290,14 @@ class OneShot(EngineMethod):
         how = self.clustering
         tree_unit = how.tree_unit if state.chance is None else self_distance.UNIT
         metric = MetricView(
-            state.proximity, how.unit, how.metric, state.merges, float(state.threshold), how.linkage, tree_unit, state.notes
+            state.proximity,
+            how.unit,
+            how.metric,
+            state.merges,
+            float(state.threshold),
+            how.linkage,
+            tree_unit,
+            state.notes,
         )
         nowhere = functools.partial(_nowhere, state.client_ids, state.signatures)
         return Views(state.client_ids, state.assignment, metric=metric, notes=state.notes, nowhere=nowhere)
@@ -297,7 +310,8 @@ class OneShot(EngineMethod):
 
 
 def _placed(proximity: np.ndarray, known: np.ndarray, free: np.ndarray, limit: float, linkage: str) -> np.ndarray:
-    """As `newcomers.assign_newcomers`; newcomers that are not `free bool [B]` join the nearest cluster however far it is."""
+    """As `newcomers.assign_newcomers`; newcomers that are not `free bool [B]` join the nearest cluster however far it
+    is."""
     labels = joining.assign_newcomers(proximity, known, threshold=math.inf, linkage=linkage)
     rows = np.concatenate([np.ones(len(known), bool), free])
     labels[rows] = joining.assign_newcomers(proximity[np.ix_(rows, rows)], known, threshold=limit, linkage=linkage)
@@ -352,9 +366,9 @@ class ArrivingState:
 class OneShotArrivals(Method):
     """A method that clusters by signatures, and asks a client for its own when it first takes part.
 
-    A client that has not taken part is in a cluster of its own and has the initial model; so has a cluster that newcomers
-    found. Where Poisson sampling draws fewer clients than the first clusters need, nobody is asked for anything: the next round
-    is the first.
+    A client that has not taken part is in a cluster of its own and has the initial model; so has a cluster that
+    newcomers found. Where Poisson sampling draws fewer clients than the first clusters need, nobody is asked for
+    anything: the next round is the first.
     """
 
     state_class = ArrivingState
@@ -381,8 +395,9 @@ class OneShotArrivals(Method):
         how = self._inner.clustering
         if state.met is None and how.num_clusters is None and self._too_few(len(fresh)):
             raise UserError(
-                f"when is 'as_they_join' and the first round has {len(fresh)} clients, among which nothing tells clusters apart; it needs "
-                f"{_FEWEST[how.threshold]} clients or more, a number as threshold, or num_clusters"
+                f"when is 'as_they_join' and the first round has {len(fresh)} clients, among which nothing tells "
+                f"clusters apart; it needs {_FEWEST[how.threshold]} clients or more, a number as threshold, or "
+                f"num_clusters"
             )
         arrivals = population.restricted(fresh)
         met = self._inner.initialize(arrivals) if state.met is None else self._inner.admit(state.met, arrivals)
@@ -432,7 +447,9 @@ class OneShotArrivals(Method):
 
         def values(state: ArrivingState) -> dict:
             if state.met is None:
-                raise UserError("nobody has taken part in this run, so that it has no clusters; export one that trained longer")
+                raise UserError(
+                    "nobody has taken part in this run, so that it has no clusters; export one that trained longer"
+                )
             return inner.server_values(state.met)
 
         return dataclasses.replace(inner, server_values=values)

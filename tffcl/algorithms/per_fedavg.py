@@ -1,4 +1,5 @@
-"""Per-FedAvg (Fallah et al., NeurIPS 2020, arXiv:2002.07948, Alg. 1): a start from which one local step makes a good model."""
+"""Per-FedAvg (Fallah et al., NeurIPS 2020, arXiv:2002.07948, Alg. 1): a start from which one local step makes a good
+model."""
 
 import functools
 
@@ -28,7 +29,9 @@ def build_meta_round(model: FlatModel, training: LocalTraining, parameters: PerF
     steps = MetaSteps(p.alpha, beta, p.delta, p.gradient, p.velocity)
     adapt = build_adapt(model, training, rate=p.alpha, steps=p.adaptation_steps) if p.adaptation_steps else None
     work = build_update_work(model, training, local_sgd=build_meta_sgd(model, training, steps), adapt=adapt)
-    return compose(work, {"update": keyed_factory(aggregation)}, keyed_server(model.size), weighting=WEIGHTINGS[p.weighting])
+    return compose(
+        work, {"update": keyed_factory(aggregation)}, keyed_server(model.size), weighting=WEIGHTINGS[p.weighting]
+    )
 
 
 def build_meta_training(
@@ -38,12 +41,13 @@ def build_meta_training(
     *,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> ClusteredTraining:
-    """Builds Per-FedAvg, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
+    """Builds Per-FedAvg, the method of one model or the rounds of any grouping; other arguments are as of
+    `build_fedavg`.
 
-    The accuracy `local` is of a client's model after the round's meta-steps and the adaptation that follows them, `cluster` and
-    `global` of the start without any. With α = 0 and weights by examples it is FedAvg on the second batch of each step. The
-    steps of an epoch are as in the code of PACFL and FLIS, pairs of batches that follow each other; the paper draws every
-    batch anew. β is the learning rate that all methods have (Table 13 of PACFL: 0.001).
+    The accuracy `local` is of a client's model after the round's meta-steps and the adaptation that follows them,
+    `cluster` and `global` of the start without any. With α = 0 and weights by examples it is FedAvg on the second batch
+    of each step. The steps of an epoch are as in the code of PACFL and FLIS, pairs of batches that follow each other;
+    the paper draws every batch anew. β is the learning rate that all methods have (Table 13 of PACFL: 0.001).
 
     Args:
       training: Epochs, batch size, momentum and weight decay of the local training, and β where `parameters` have none.

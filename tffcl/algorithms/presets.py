@@ -1,7 +1,7 @@
 """Methods that are a choice of parts: a signature, a metric and a cut of the one-shot composition.
 
-Before training every client sends its signature, the server clusters clients hierarchically, and every cluster trains its own
-model; all cluster models start from the same initial one. Newcomers are placed as by PACFL's Alg. 2 and 3.
+Before training every client sends its signature, the server clusters clients hierarchically, and every cluster trains
+its own model; all cluster models start from the same initial one. Newcomers are placed as by PACFL's Alg. 2 and 3.
 """
 
 import dataclasses
@@ -20,7 +20,9 @@ from tffcl.models.flat import FlatModel
 _ROUNDING = 1e-6  # a pair at exactly β merges, though its float32 dissimilarity may be just above 1 - β
 
 
-def group_pacfl(model: FlatModel, training: LocalTraining, how: PACFLParameters, *, noise_seed=None) -> OneShotClustering:
+def group_pacfl(
+    model: FlatModel, training: LocalTraining, how: PACFLParameters, *, noise_seed=None
+) -> OneShotClustering:
     """Builds PACFL's grouping (Alg. 1 lines 3 to 11): data subspaces, principal angles, hierarchical clustering."""
     return build_grouping("subspace", model, how, how, training=training, noise_seed=noise_seed)
 
@@ -36,18 +38,18 @@ def build_pacfl(
 ) -> Method:
     """Builds PACFL: principal angles between client data subspaces (Vahidian et al., AAAI 2023, arXiv:2209.10526).
 
-    Before training every client sends the first singular vectors of its data; the server measures the principal angles between
-    all pairs (Eq. 2 or 3), clusters them hierarchically, and every cluster trains its own model (Alg. 1). All clients are
-    clustered before the first round, or as they join, see `PACFLParameters.when`. All cluster models start from the same initial
-    model (Alg. 1 line 12). Other arguments are as of `build_fedavg`.
+    Before training every client sends the first singular vectors of its data; the server measures the principal angles
+    between all pairs (Eq. 2 or 3), clusters them hierarchically, and every cluster trains its own model (Alg. 1). All
+    clients are clustered before the first round, or as they join, see `PACFLParameters.when`. All cluster models start
+    from the same initial model (Alg. 1 line 12). Other arguments are as of `build_fedavg`.
 
     Args:
       parameters: How clients are grouped.
       noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
 
     Returns:
-      The method, see `one_shot.OneShot`. The signatures of its state are `basis float32 [N, d, q]` and `mask bool [N, q]`;
-      the proximity is in degrees.
+      The method, see `one_shot.OneShot`. The signatures of its state are `basis float32 [N, d, q]` and `mask bool [N,
+      q]`; the proximity is in degrees.
     """
     grouping = group_pacfl(model, training, parameters, noise_seed=noise_seed)
     found = build_one_shot("pacfl", model, training, grouping, aggregation=aggregation)
@@ -80,13 +82,15 @@ def build_flis_hc(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FLIS (HC): hierarchical clustering by inference similarity after a warm-up (Morafah et al., arXiv:2208.09754, Alg. 3).
+    """Builds FLIS (HC): hierarchical clustering by inference similarity after a warm-up (Morafah et al.,
+    arXiv:2208.09754, Alg. 3).
 
-    Before the first round every client trains the initial model on its own data and answers the server's images; clients
-    whose models answer alike are clustered hierarchically, once, and every cluster trains its own model from the initial one.
-    That is Alg. 3. The authors' released code clusters nothing hierarchically: it relates clients by a fixed threshold, and each
-    averages the last models of those that it is related to. Newcomers do the warm-up too and join the cluster whose members'
-    models answer like theirs, see `newcomers.assign_newcomers`. Other arguments are as of `build_fedavg`.
+    Before the first round every client trains the initial model on its own data and answers the server's images;
+    clients whose models answer alike are clustered hierarchically, once, and every cluster trains its own model from
+    the initial one. That is Alg. 3. The authors' released code clusters nothing hierarchically: it relates clients by a
+    fixed threshold, and each averages the last models of those that it is related to. Newcomers do the warm-up too and
+    join the cluster whose members' models answer like theirs, see `newcomers.assign_newcomers`. Other arguments are as
+    of `build_fedavg`.
 
     Args:
       training: Local hyper-parameters, of the warm-up too.
@@ -119,15 +123,17 @@ def build_pca_km_hc(
     noise_seed: int | None = None,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds PCA+kM+HC, the clustering baseline of FLT (section IV-C, after Dennis et al. 2021): no encoder and no manifold.
+    """Builds PCA+kM+HC, the clustering baseline of FLT (section IV-C, after Dennis et al. 2021): no encoder and no
+    manifold.
 
-    Every client projects its images on its own principal components and sends the k-means centres of the projections; the
-    server measures the distances between clients' centres and clusters hierarchically, once. Each client's components are its
-    own, as in the authors' code, so centres of different clients have no common basis: that is a weakness of the baseline.
+    Every client projects its images on its own principal components and sends the k-means centres of the projections;
+    the server measures the distances between clients' centres and clusters hierarchically, once. Each client's
+    components are its own, as in the authors' code, so centres of different clients have no common basis: that is a
+    weakness of the baseline.
 
-    FLT's code relates clients nearer than 1.2 and clusters the rows of that matrix of 0 and 1 by Ward's method, as FLT itself
-    does with its map. Here the distances are clustered by Ward's method (section IV-A3): in the projections' own unit one
-    threshold holds for one data set only. Other arguments are as of `build_fedavg`.
+    FLT's code relates clients nearer than 1.2 and clusters the rows of that matrix of 0 and 1 by Ward's method, as FLT
+    itself does with its map. Here the distances are clustered by Ward's method (section IV-A3): in the projections' own
+    unit one threshold holds for one data set only. Other arguments are as of `build_fedavg`.
 
     Args:
       parameters: How clients are grouped.
@@ -135,13 +141,16 @@ def build_pca_km_hc(
       noise_seed: Of private signatures, for simulations that are to be repeated; None draws anew.
 
     Returns:
-      The method, see `one_shot.OneShot`. The signatures of its state are `centres float32 [N, k, c]` and `mask bool [N, k]`.
+      The method, see `one_shot.OneShot`. The signatures of its state are `centres float32 [N, k, c]` and `mask bool [N,
+      k]`.
     """
     grouping = group_pca_km_hc(model, training, parameters, seed=seed, noise_seed=noise_seed)
     return build_one_shot("pca_km_hc", model, training, grouping, aggregation=aggregation)
 
 
-def group_fedclust(model: FlatModel, training: LocalTraining, how: FedClustParameters, *, seed: int = 0) -> OneShotClustering:
+def group_fedclust(
+    model: FlatModel, training: LocalTraining, how: FedClustParameters, *, seed: int = 0
+) -> OneShotClustering:
     """Builds the grouping: partial weights, their distances, hierarchical clustering."""
     found = build_grouping("partial_weights", model, how, how, training=training, seed=seed)
     return dataclasses.replace(found, unit="distance of weights" if how.metric == "euclidean" else "1 - cosine")
@@ -156,13 +165,14 @@ def build_fedclust(
     seed: int = 0,
     aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Method:
-    """Builds FedClust: clusters by the weights of the last layer after a local warm-up (Islam et al. 2024, arXiv:2407.07124).
+    """Builds FedClust: clusters by the weights of the last layer after a local warm-up (Islam et al. 2024,
+    arXiv:2407.07124).
 
-    Before the first round every client trains the common initial model for some epochs and sends the weights of its last layer;
-    the server clusters clients hierarchically by the Euclidean distance of these, once, and every cluster trains its own model.
-    From the paper are the signature, the Euclidean distance, hierarchical clustering with a threshold and newcomers that are
-    placed by their own warm-up (here as PACFL's Alg. 2 and 3 do); the linkage and the rule that decides without a threshold are
-    ours. Other arguments are as of `build_fedavg`.
+    Before the first round every client trains the common initial model for some epochs and sends the weights of its
+    last layer; the server clusters clients hierarchically by the Euclidean distance of these, once, and every cluster
+    trains its own model. From the paper are the signature, the Euclidean distance, hierarchical clustering with a
+    threshold and newcomers that are placed by their own warm-up (here as PACFL's Alg. 2 and 3 do); the linkage and the
+    rule that decides without a threshold are ours. Other arguments are as of `build_fedavg`.
 
     Args:
       parameters: How clients are grouped.

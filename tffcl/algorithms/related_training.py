@@ -28,9 +28,9 @@ def build_related_round(
 ) -> Round:
     """Builds one round of training with a relatedness matrix.
 
-    The server has different models `float32[?,P]`; the aggregator's state is the relatedness `float32[?,?]` of this round, a
-    row for each mix that is asked for and a column for each client of the cohort. The fields of a client are `row`, of its
-    model, and `key`, its column. The mixes replace the models.
+    The server has different models `float32[?,P]`; the aggregator's state is the relatedness `float32[?,?]` of this
+    round, a row for each mix that is asked for and a column for each client of the cohort. The fields of a client are
+    `row`, of its model, and `key`, its column. The mixes replace the models.
 
     Args:
       flags: Whether clients tell that their data have changed (`changed=int32` in their input and their report).
@@ -54,8 +54,8 @@ class RelatedTraining:
     Attributes:
       initial: `float32 [P]`, the model that everyone starts from.
       round: From `build_related_round`.
-      mixes: A name in `MIXES`. What "stored" adds is added on the server in Python, from models that it has; the round is the
-        same, and so is what is exported.
+      mixes: A name in `MIXES`. What "stored" adds is added on the server in Python, from models that it has; the round
+        is the same, and so is what is exported.
       flags: `(state, Cohort) -> int32 [m]`, the clients' flags of change, for a round that takes them; else None.
       weighting: A name in `WEIGHTINGS`, that of the round.
     """
@@ -122,8 +122,8 @@ class RelatedTraining:
 
 # What a deployment must know of a round.
 _NOTE = (
-    "before a round the coordinator puts into `aggregators` who of its clients are related, rows and columns by their `key` (Python, "
-    "tffcl.clustering); the round gives a mix of the models for each row"
+    "before a round the coordinator puts into `aggregators` who of its clients are related, rows and columns by their "
+    "`key` (Python, tffcl.clustering); the round gives a mix of the models for each row"
 )
 
 

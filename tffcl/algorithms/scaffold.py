@@ -35,13 +35,13 @@ def build_controlled_round(
 ) -> Round:
     """Builds one round of SCAFFOLD in each cluster (Alg. 1 lines 3 to 17).
 
-    The server has `models float32[?,P]`, `control_sums float32[?,P]`, the sums N c of its members' control variates, and
-    `members float32[?]`, N of line 17: how many clients each cluster has, present or not. Newcomers, whose c_i is zero, change N
-    and not the sums, so that c stays the mean of all c_i.
+    The server has `models float32[?,P]`, `control_sums float32[?,P]`, the sums N c of its members' control variates,
+    and `members float32[?]`, N of line 17: how many clients each cluster has, present or not. Newcomers, whose c_i is
+    zero, change N and not the sums, so that c stays the mean of all c_i.
 
-    Where the server does not get the sum of what the clients add to their c_i (under noise, which would gather in c, or a robust
-    rule), they upload c_i+ itself, and the server averages c anew: c <- c + n/N (mean c_i+ - c), n being the clients present.
-    With all of them present it is line 17.
+    Where the server does not get the sum of what the clients add to their c_i (under noise, which would gather in c, or
+    a robust rule), they upload c_i+ itself, and the server averages c anew: c <- c + n/N (mean c_i+ - c), n being the
+    clients present. With all of them present it is line 17.
 
     Args:
       parameters: Options.
@@ -80,9 +80,9 @@ def build_controlled_training(
 ) -> ClusteredTraining:
     """Builds SCAFFOLD, the method of one model or the rounds of any grouping; other arguments are as of `build_fedavg`.
 
-    A client keeps its control variate; a round sends two vectors each way, and the number of members to clients. The code of
-    PACFL and FLIS divides by the number of steps also with momentum, which makes control variates too large; here momentum is
-    right (see `control_variates`).
+    A client keeps its control variate; a round sends two vectors each way, and the number of members to clients. The
+    code of PACFL and FLIS divides by the number of steps also with momentum, which makes control variates too large;
+    here momentum is right (see `control_variates`).
 
     Args:
       parameters: Options.

@@ -37,7 +37,9 @@ class Solo(Method):
 
     def initialize(self, population: Population) -> ClusteredState:
         alone = np.arange(len(population), dtype=np.int32)
-        return ClusteredState(population.client_ids, alone, self._initial[np.newaxis], (), kept=KeptStates(self._initial))
+        return ClusteredState(
+            population.client_ids, alone, self._initial[np.newaxis], (), kept=KeptStates(self._initial)
+        )
 
     def next(self, state: ClusteredState, cohort: Cohort):
         result = run_round(self._round, cohort, kept=state.kept)

@@ -53,22 +53,27 @@ def build_bilevel_round(
     aggregation: tff.aggregators.AggregationFactory | None = None,
     global_aggregation: tff.aggregators.AggregationFactory | None = None,
 ) -> Round:
-    """Builds one round of bi-level training (StoCFL Eq. 3, Alg. 1 lines 18 to 25): two models, of which the cluster's is pulled towards the global one.
+    """Builds one round of bi-level training (StoCFL Eq. 3, Alg. 1 lines 18 to 25): two models, of which the cluster's
+    is pulled towards the global one.
 
-    The server has `models float32[?,P]` and `global_model float32[P]`; a client receives row `key` of the models and the global
-    model. Row k moves by the weighted mean of the differences of the clients with key k, the global model by that of all
-    clients.
+    The server has `models float32[?,P]` and `global_model float32[P]`; a client receives row `key` of the models and
+    the global model. Row k moves by the weighted mean of the differences of the clients with key k, the global model by
+    that of all clients.
 
     Args:
       training: Of the cluster models; its `proximal_weight` is λ.
       global_training: Of the global model; None: it stays as it is.
-      aggregation: Of the cluster models' updates, over `<key=int32,value=float32[P]>`; default `ClusteredMeanFactory()`.
-      global_aggregation: Over `float32[P]`, the other half of the global objective; default the mean weighted by examples,
-        zero where nobody has any weight, or that in which all count the same where they do in the clusters' means.
+      aggregation: Of the cluster models' updates, over `<key=int32,value=float32[P]>`; default
+        `ClusteredMeanFactory()`.
+      global_aggregation: Over `float32[P]`, the other half of the global objective; default the mean weighted by
+        examples, zero where nobody has any weight, or that in which all count the same where they do in the clusters'
+        means.
     """
 
     def receive(values, client):
-        return collections.OrderedDict(model=values["models"][client["key"]], global_model=tf.identity(values["global_model"]))
+        return collections.OrderedDict(
+            model=values["models"][client["key"]], global_model=tf.identity(values["global_model"])
+        )
 
     def step(state, results, measurements):
         del measurements
@@ -95,15 +100,16 @@ def _of_changing_clusters(aggregation):
     factory = keyed_factory(aggregation)
     if traits(factory).waits_for_clusters or isinstance(factory, ClusteredMeanFactory) and not factory.is_plain:
         raise UserError(
-            "StoCFL's clusters come and go, so that no aggregation can run once for each of them; its cluster models take the plain "
-            "mean or a factory over keyed updates, its global model any (global_aggregation)"
+            "StoCFL's clusters come and go, so that no aggregation can run once for each of them; its cluster models "
+            "take the plain mean or a factory over keyed updates, its global model any (global_aggregation)"
         )
     return factory
 
 
 @built_once
 def _build_training_here(model: FlatModel, training: LocalTraining):
-    """Builds `(vector float32[P], client) -> (vector float32[P], report)` on arrays, as a client of a simulated round trains."""
+    """Builds `(vector float32[P], client) -> (vector float32[P], report)` on arrays, as a client of a simulated round
+    trains."""
     examples = tf.nest.map_structure(lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype), model.example_spec)
     client = collections.OrderedDict(examples=examples, seed=tf.TensorSpec([2], tf.int32))
     client.update((name, tf.TensorSpec([], dtype)) for name, dtype in training.fields().items())
@@ -112,7 +118,8 @@ def _build_training_here(model: FlatModel, training: LocalTraining):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SequentialGlobal:
-    """Trains a global model through the clients of a round, in this process: a chain has nothing that workers could do at the same time.
+    """Trains a global model through the clients of a round, in this process: a chain has nothing that workers could do
+    at the same time.
 
     Attributes:
       model: What is trained.
@@ -130,17 +137,23 @@ class SequentialGlobal:
           cohort: Who; a client of it shuffles as in the round's other training.
 
         Returns:
-          The plain mean of the models that the clients made, `float32 [P]`, and what was sent: to each client and back, the
-          model as in a round of one cluster.
+          The plain mean of the models that the clients made, `float32 [P]`, and what was sent: to each client and back,
+          the model as in a round of one cluster.
 
         Raises:
           Diverged: If a client's model is not finite.
         """
-        train, current, total = _build_training_here(self.model, self.training), global_model, np.zeros(global_model.shape)
+        train, current, total = (
+            _build_training_here(self.model, self.training),
+            global_model,
+            np.zeros(global_model.shape),
+        )
         known = {ROUND: cohort.seed[1]}
         for _, one in cohort.parts(1):
             client = int(one.client_ids[0])
-            given = collections.OrderedDict(examples=cohort.population.train(client).stacked, seed=cohort.client_seed(client))
+            given = collections.OrderedDict(
+                examples=cohort.population.train(client).stacked, seed=cohort.client_seed(client)
+            )
             current, report = train(current, {**given, **{name: known[name] for name in self.training.fields()}})
             check_finite({name: np.atleast_1d(value) for name, value in report.items()}, one)
             total += current
@@ -180,11 +193,13 @@ def group_stocfl(
       noise_seed: See `signatures.signature.build_signature`.
 
     Raises:
-      UserError: With the linkage "centroid": the cosines of means may rise as clusters merge, so there is no tree of them.
+      UserError: With the linkage "centroid": the cosines of means may rise as clusters merge, so there is no tree of
+        them.
     """
     if how.linkage != "single":
         raise UserError(
-            f"linkage is {how.linkage!r}, which has no tree that could be drawn; the clients' cosines are the same with "
+            f"linkage is {how.linkage!r}, which has no tree that could be drawn; the clients' cosines are the same "
+            f"with "
             "--set algorithms.stocfl.linkage=single"
         )
 
@@ -205,8 +220,8 @@ def group_stocfl(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoCFLState(ClusteredState):
-    """Beside `ClusteredState`, the clients that the server has met. Row 0 of the models is the global model; the others are
-    the different models of clusters: a cluster that nobody of a cohort belongs to costs nothing.
+    """Beside `ClusteredState`, the clients that the server has met. Row 0 of the models is the global model; the others
+    are the different models of clusters: a cluster that nobody of a cohort belongs to costs nothing.
     """
 
     known: KnownClients | None = None
@@ -225,7 +240,9 @@ class StoCFL(Method):
         plain = proximal if fedprox else dataclasses.replace(proximal, proximal_weight=0.0)
         self._chain = SequentialGlobal(model, plain) if parameters.global_order == "sequential" else None
         if self._chain and aggregations.get("global_aggregation") is not None:
-            raise UserError("global_order 'sequential' averages the global models plainly; it takes no global_aggregation")
+            raise UserError(
+                "global_order 'sequential' averages the global models plainly; it takes no global_aggregation"
+            )
         self._round = build_bilevel_round(model, proximal, None if self._chain else plain, **aggregations)
         self._signature = build_data_signature(model, training, parameters, *seeds)
         self._sign, self._size = build_signing(self._signature), signature_size(model, parameters.projection)
@@ -254,10 +271,12 @@ class StoCFL(Method):
         """Asks some clients, ascending, for their signatures `float32 [n, d]`; UserError if one is not finite."""
         found = self._sign(population.restricted(client_ids))
         with np.errstate(over="ignore"):
-            bad = np.flatnonzero(~np.isfinite(np.linalg.norm(found, axis=1)))  # a length that overflows has no direction
+            # a length that overflows has no direction
+            bad = np.flatnonzero(~np.isfinite(np.linalg.norm(found, axis=1)))
         if len(bad):
             raise UserError(
-                f"client {population.name_of(client_ids[bad[0]])} has a signature that is not finite; its data hold NaN, or "
+                f"client {population.name_of(client_ids[bad[0]])} has a signature that is not finite; its data hold "
+                f"NaN, or "
                 "anchor_learning_rate is too high"
             )
         return found
@@ -286,7 +305,9 @@ class StoCFL(Method):
     def _merge(self, state: StoCFLState, known: KnownClients, partition, where: np.ndarray) -> stochastic.Merging:
         if self._how.representation == "members":
             return stochastic.merge(partition, self._how.threshold, self._how.linkage)
-        return stochastic.merge_sampled(partition, state.assignment[where], known.signatures_of(where), self._how.threshold)
+        return stochastic.merge_sampled(
+            partition, state.assignment[where], known.signatures_of(where), self._how.threshold
+        )
 
     def _train(self, state: StoCFLState, cohort: Cohort):
         """Alg. 1 lines 18 to 25, and which models are kept."""
@@ -295,8 +316,8 @@ class StoCFL(Method):
         most = MESSAGE_BYTES // self._initial.nbytes - 2  # beside the global model, and with room for all else
         if present.size > most:
             raise UserError(
-                f"the cohort of round {cohort.seed[1]} is in {len(present)} clusters, whose models are too large for one "
-                f"message (at most {most}); a lower threshold or fewer clients_per_round would do"
+                f"the cohort of round {cohort.seed[1]} is in {len(present)} clusters, whose models are too large for "
+                f"one message (at most {most}); a lower threshold or fewer clients_per_round would do"
             )
         values = {"models": self._starts(state, present), "global_model": state.models[0]}
         result = run_round(self._round, cohort, values, state.aggregators, key=keys.astype(np.int32))
@@ -330,7 +351,8 @@ class StoCFL(Method):
         return np.where(new[:, np.newaxis], unlike, state.models[np.maximum(rows, 0)])
 
     def admit(self, state: StoCFLState, newcomers: Population) -> StoCFLState:
-        """Section 3.3; before the first round there are no clusters to compare with, and newcomers are as all others."""
+        """Section 3.3; before the first round there are no clusters to compare with, and newcomers are as all
+        others."""
         check_newcomers(state, newcomers)
         order, arriving, count = joined_order(state, newcomers), newcomers.client_ids, len(newcomers)
         known = state.known.with_strangers(count, order)
@@ -351,7 +373,8 @@ class StoCFL(Method):
         return dataclasses.replace(state, known=known, **extended(state, newcomers, joined))
 
     def place(self, state: StoCFLState, population: Population) -> StoCFLState:
-        """Section 3.3 for clients of the population that have not taken part: each has the model of the closest cluster."""
+        """Section 3.3 for clients of the population that have not taken part: each has the model of the closest
+        cluster."""
         known = state.known
         where = state.index(population.client_ids)
         where = where[~known.mask[where]]
@@ -362,7 +385,9 @@ class StoCFL(Method):
         partition = stochastic.with_members(known.partition, known.partition.ids[near], signed)
         assignment = state.assignment.copy()
         assignment[where] = known.partition.ids[near]
-        return dataclasses.replace(state, assignment=assignment, known=known.with_clients(where, signed, partition, known.rows))
+        return dataclasses.replace(
+            state, assignment=assignment, known=known.with_clients(where, signed, partition, known.rows)
+        )
 
     def models_for(self, state: StoCFLState, client_ids):
         """A client that the server has not met is assigned the global model: nothing is known of it."""
@@ -375,7 +400,11 @@ class StoCFL(Method):
     def views(self, state: StoCFLState) -> Views:
         known = state.known
         return Views(
-            state.client_ids, state.assignment, known.mask, global_model=state.models[0], representations=known.signatures
+            state.client_ids,
+            state.assignment,
+            known.mask,
+            global_model=state.models[0],
+            representations=known.signatures,
         )
 
     def exports(self) -> Exports:
@@ -400,17 +429,17 @@ def build_stocfl(
 ) -> Method:
     """Builds StoCFL.
 
-    Every client is a cluster of its own at first. Clusters merge before the cohort trains (Alg. 1). A cluster's model is
-    the mean of its members', weighted by examples. Where the paper is silent:
+    Every client is a cluster of its own at first. Clusters merge before the cohort trains (Alg. 1). A cluster's model
+    is the mean of its members', weighted by examples. Where the paper is silent:
 
     * Clusters that merge have their models averaged, weighted by members; members that come in this round have trained
       nothing and count nothing, so that τ = -1 and λ = 0 is FedAvg whoever takes part.
     * A client that has not taken part yet is assigned the global model: nothing is known of it.
     * In a round that merges clusters, representations are as before it; the merged ones are compared in the next.
 
-    What it becomes at its limits: τ = -1, λ = 0 is FedAvg. τ = -1 with G = "fedprox" is FedProx. With the paper's G, which is
-    FedAvg, the one cluster's model is held near FedAvg's instead of its own last state; that is FedProx in the first round
-    only. τ = 1 is Ditto.
+    What it becomes at its limits: τ = -1, λ = 0 is FedAvg. τ = -1 with G = "fedprox" is FedProx. With the paper's G,
+    which is FedAvg, the one cluster's model is held near FedAvg's instead of its own last state; that is FedProx in the
+    first round only. τ = 1 is Ditto.
 
     Args:
       model: What is trained; its initial vector is the anchor too (section 3.1).

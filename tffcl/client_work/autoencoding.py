@@ -16,7 +16,6 @@ _BATCH = 250  # bounds what is in memory while encoding
 _FIRST_DECAY, _SECOND_DECAY, _EPSILON = 0.9, 0.999, 1e-8
 
 
-
 def build_encode(autoencoder: FlatAutoencoder):
     """Builds a tf.function `(vector float32[P], x uint8[n, ...]) -> codes float32[n, latent]`; n may be 0."""
     shape = autoencoder.input_shape
@@ -101,7 +100,9 @@ def build_steps(autoencoder: FlatAutoencoder, batch_size: int, learning_rate: fl
     return take_steps
 
 
-def build_fine_tune(autoencoder: FlatAutoencoder, epochs: int, batch_size: int, learning_rate: float, optimizer: str = "adam"):
+def build_fine_tune(
+    autoencoder: FlatAutoencoder, epochs: int, batch_size: int, learning_rate: float, optimizer: str = "adam"
+):
     """Builds the client's fine-tuning: epochs over its own images in an order drawn from the seed.
 
     Args:
@@ -124,7 +125,9 @@ def build_fine_tune(autoencoder: FlatAutoencoder, epochs: int, batch_size: int, 
             state, _ = take_steps(state, x, order)
             return number + 1, state
 
-        _, state = tf.while_loop(lambda number, state: number < epochs, epoch, (0, start_steps(vector)), parallel_iterations=1)
+        _, state = tf.while_loop(
+            lambda number, state: number < epochs, epoch, (0, start_steps(vector)), parallel_iterations=1
+        )
         return state["vector"]
 
     return fine_tune

@@ -16,9 +16,9 @@ class ClientResult(NamedTuple):
 
     Attributes:
       uploads: What goes to the server's aggregators, by name.
-      report: What it tells of the round: at least `examples=int32`, training examples; `loss=float32`; and `finite=bool`,
-        whether all that it trained is finite. The fields `LOCAL_TEST`, and no others, come where the client brings test
-        examples.
+      report: What it tells of the round: at least `examples=int32`, training examples; `loss=float32`; and
+        `finite=bool`, whether all that it trained is finite. The fields `LOCAL_TEST`, and no others, come where the
+        client brings test examples.
       kept: What the client keeps for its next round; None where it keeps nothing.
     """
 
@@ -33,9 +33,9 @@ class ClientWork:
 
     Attributes:
       example_spec: `tf.TensorSpec` structure of a single example.
-      compute: `(received, client) -> ClientResult` in TensorFlow. `received` has by name what the server sends to this client.
-        `client` has `examples` (deployed, a data set of single examples; in simulation the same as stacked tensors:
-        `client_work.stack` makes tensors of either), `client_id`, `seed int32 [2]`, `test_examples` if the
+      compute: `(received, client) -> ClientResult` in TensorFlow. `received` has by name what the server sends to this
+        client. `client` has `examples` (deployed, a data set of single examples; in simulation the same as stacked
+        tensors: `client_work.stack` makes tensors of either), `client_id`, `seed int32 [2]`, `test_examples` if the
         client is to test its own model, the `fields`, and `kept` if the client keeps something.
       fields: What else a client knows of itself, or is told by the coordinator: name to TFF type.
       kept: TFF type of what a client keeps between rounds; None for nothing.
@@ -52,8 +52,8 @@ def keyed(key, value) -> collections.OrderedDict:
     return collections.OrderedDict(key=key, value=value)
 
 
-# Examples that are put together at a time. Not larger than any client could be: TensorFlow makes one operation of a `map` and
-# the `batch` behind it, and that one reserves memory for a whole batch, also for what does not come.
+# Examples that are put together at a time. Not larger than any client could be: TensorFlow makes one operation of a
+# `map` and the `batch` behind it, and that one reserves memory for a whole batch, also for what does not come.
 _AT_A_TIME = 1024
 
 
@@ -74,8 +74,8 @@ def stack(examples):
     """Stacks a sequence of single examples into one structure of tensors `[n, ...]`.
 
     Args:
-      examples: A finite data set of unbatched examples, may be empty; or tensors that are stacked already, which come back as
-        they are.
+      examples: A finite data set of unbatched examples, may be empty; or tensors that are stacked already, which come
+        back as they are.
 
     Returns:
       The same structure with a leading dimension n (0 if there are none).

@@ -11,7 +11,8 @@ FEW = _BATCH = 250  # small enough that a LeNet's activations stay in the cache
 def _build_inference(model: FlatModel, finish, dtype, shape=(), few=False):
     """Builds `(vector, x [n, ...]) -> dtype[n, *shape]`, `finish` of the model's outputs, batch by batch.
 
-    What fits in one batch is not padded: 30 examples of a small client would cost as much as 250. `few` says that all will.
+    What fits in one batch is not padded: 30 examples of a small client would cost as much as 250. `few` says that all
+    will.
     """
 
     def of_batch(tensors, batch):
@@ -45,7 +46,8 @@ def _build_inference(model: FlatModel, finish, dtype, shape=(), few=False):
 
 
 def build_predict(model: FlatModel, *, few: bool = False):
-    """Builds `(vector float32[P], x [n, ...]) -> int32[n]`, the most likely class of every example, `[n, L]` for sequences.
+    """Builds `(vector float32[P], x [n, ...]) -> int32[n]`, the most likely class of every example, `[n, L]` for
+    sequences.
 
     Args:
       model: The architecture.
@@ -57,17 +59,20 @@ def build_predict(model: FlatModel, *, few: bool = False):
 
 
 def build_probabilities(model: FlatModel):
-    """Builds `(vector float32[P], x [n, ...]) -> float32[n, classes]`, the probabilities; `[n, L, classes]` for sequences."""
+    """Builds `(vector float32[P], x [n, ...]) -> float32[n, classes]`, the probabilities; `[n, L, classes]` for
+    sequences."""
     return _build_inference(model, model.probabilities, tf.float32, (*model.label_shape, model.num_classes))
 
 
 def counted(model: FlatModel, y):
-    """Returns which labels `y int32[n]` or `[n, L]` count, `bool` of their shape: all but those that the loss leaves out."""
+    """Returns which labels `y int32[n]` or `[n, L]` count, `bool` of their shape: all but those that the loss leaves
+    out."""
     return tf.reduce_all(tf.not_equal(y[..., tf.newaxis], tf.constant(model.ignored, tf.int32)), axis=-1)
 
 
 def build_count_correct(model: FlatModel):
-    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> <int32, int32>`: how many labels are right, and how many count."""
+    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> <int32, int32>`: how many labels are right, and how many
+    count."""
     predict = build_predict(model)
 
     @tf.function(autograph=False)
@@ -82,7 +87,8 @@ def build_count_correct(model: FlatModel):
 
 
 def build_losses(model: FlatModel, *, few: bool = False):
-    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> float32[n]`, the loss of each example; `few` as in `build_predict`."""
+    """Builds `(vector float32[P], x [n, ...], y int32[n]) -> float32[n]`, the loss of each example; `few` as in
+    `build_predict`."""
     outputs = _build_inference(model, tf.identity, tf.float32, (*model.label_shape, model.num_classes), few)
 
     @tf.function(autograph=False)
@@ -118,9 +124,9 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
       criterion: "loss" (the least mean cross-entropy) or "accuracy" (the largest, as the FLIS and PACFL authors' code).
 
     Returns:
-      A tf.function `(models float32[K, P], x uint8[n, ...], y int32[n]) -> <choice=int32, scores=float32[K]>`: the row of
-      the best model, the first of equal ones, and every model's score, of which the least is the best (loss, or share of
-      wrong answers). One model is not tried: its score is 0.
+      A tf.function `(models float32[K, P], x uint8[n, ...], y int32[n]) -> <choice=int32, scores=float32[K]>`: the row
+      of the best model, the first of equal ones, and every model's score, of which the least is the best (loss, or
+      share of wrong answers). One model is not tried: its score is 0.
 
     Raises:
       UserError: If the criterion is unknown.
@@ -140,8 +146,8 @@ def build_choose(model: FlatModel, criterion: str = "loss"):
         def every():
             return tf.map_fn(lambda vector: score(vector, x, y), models, parallel_iterations=1)
 
-        # Where the type says that there is one model nothing may be left to fold: TensorFlow's optimizer aborts the process
-        # over a loop that it finds out to be dead.
+        # Where the type says that there is one model nothing may be left to fold: TensorFlow's optimizer aborts the
+        # process over a loop that it finds out to be dead.
         if models.shape[0] == 1:
             return tf.constant(0), tf.zeros([1])
         scores = tf.cond(tf.shape(models)[0] > 1, every, lambda: tf.zeros(tf.shape(models)[:1]))

@@ -14,7 +14,8 @@ def _squared_distances(points, centre):
 
 
 def _start(points, num_centres, seed):
-    """Greedy k-means++: each further centre is the best of a few points drawn by their squared distance from those before.
+    """Greedy k-means++: each further centre is the best of a few points drawn by their squared distance from those
+    before.
 
     Args:
       points: `float64 [n, e]`, n from 1.
@@ -22,9 +23,9 @@ def _start(points, num_centres, seed):
       seed: `int32 [2]`.
 
     Returns:
-      `(centres float64 [k, e], nearest float64 [k, n])`, the centres and each point's squared distance to the nearest of the
-      first 1 to k of them, which are those of a start with so many. If there are fewer different points than k, the centres
-      after these repeat one of them.
+      `(centres float64 [k, e], nearest float64 [k, n])`, the centres and each point's squared distance to the nearest
+      of the first 1 to k of them, which are those of a start with so many. If there are fewer different points than k,
+      the centres after these repeat one of them.
     """
     n = tf.shape(points)[0]
     candidates = 2 + int(math.log(num_centres))  # as scikit-learn
@@ -50,7 +51,8 @@ def _start(points, num_centres, seed):
 
 
 def _assign(points, centres):
-    """Returns the nearest centre of every point, the first of equal ones, `int32 [n]`, and the squared distance to it."""
+    """Returns the nearest centre of every point, the first of equal ones, `int32 [n]`, and the squared distance to
+    it."""
     distances = tf.map_fn(lambda centre: _squared_distances(points, centre), centres, parallel_iterations=1)
     return tf.argmin(distances, axis=0, output_type=tf.int32), tf.reduce_min(distances, axis=0)
 
@@ -108,7 +110,8 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
     Returns:
       A tf.function `(points float32[n, e], seed int32[2], limit=int32) ->
       <centres=float32[k, e],mask=bool[k],counts=int32[k],inertia=float32>`; a centre without points, of which `counts`
-      is 0, is zero and masked, as are those from the `limit`-th on, of a client that makes fewer than k. With n = 0 all are.
+      is 0, is zero and masked, as are those from the `limit`-th on, of a client that makes fewer than k. With n = 0 all
+      are.
 
     Raises:
       UserError: If one of the numbers is not a whole number from 1.
@@ -119,7 +122,8 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
     def once(points, seed, limit):
         started, nearest = _start(points, num_centres, seed)
         centres = started[:limit]
-        all_centres = tf.equal(tf.reduce_max(nearest[limit - 1]), 0.0)  # at most k different points: nothing can be improved
+        # at most k different points: nothing can be improved
+        all_centres = tf.equal(tf.reduce_max(nearest[limit - 1]), 0.0)
         centres = tf.cond(all_centres, lambda: centres, lambda: _lloyd(points, centres, max_iterations))
         assignment, squared = _assign(points, centres)
         counts = tf.math.unsorted_segment_sum(tf.ones_like(assignment), assignment, num_centres)
@@ -130,7 +134,9 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
             return once(points, tf.random.experimental.stateless_fold_in(seed, number), limit)
 
         types = (tf.float64, tf.int32, tf.float64)
-        centres, counts, inertia = tf.map_fn(restart, tf.range(restarts), fn_output_signature=types, parallel_iterations=1)
+        centres, counts, inertia = tf.map_fn(
+            restart, tf.range(restarts), fn_output_signature=types, parallel_iterations=1
+        )
         least = tf.argmin(inertia)
         return centres[least], counts[least], inertia[least]
 
@@ -145,7 +151,9 @@ def build_kmeans(num_centres: int, *, restarts: int = 10, max_iterations: int = 
         limit = tf.clip_by_value(limit, 1, num_centres)
         finite = tf.boolean_mask(points, tf.reduce_all(tf.math.is_finite(points), axis=1))
         finite = tf.cast(finite, tf.float64)
-        centres, counts, inertia = tf.cond(tf.shape(finite)[0] > 0, lambda: best(finite, seed, limit), lambda: nothing(finite))
+        centres, counts, inertia = tf.cond(
+            tf.shape(finite)[0] > 0, lambda: best(finite, seed, limit), lambda: nothing(finite)
+        )
         mask = tf.ensure_shape(counts, [num_centres]) > 0
         return collections.OrderedDict(
             centres=tf.cast(tf.where(mask[:, tf.newaxis], centres, tf.zeros_like(centres)), tf.float32),

@@ -14,9 +14,9 @@ from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive,
 ROUND = "round"  # the field of a client that says in which round it trains
 
 # Parameters a tensor, on average, above which training goes on with the weights' own tensors: splitting and joining the
-# vector in every step then costs more than the operations that a tensor each takes. Measured: LeNet-5 (4,443) takes 0.74 ms
-# a step as one vector and 0.96 as tensors, the MLPs with 200 and 2,048 hidden units (39,753, 407,050) 0.32 and 0.23, 3.2 and
-# 1.6.
+# vector in every step then costs more than the operations that a tensor each takes. Measured: LeNet-5 (4,443) takes
+# 0.74 ms a step as one vector and 0.96 as tensors, the MLPs with 200 and 2,048 hidden units (39,753, 407,050) 0.32 and
+# 0.23, 3.2 and 1.6.
 _WORTH_SPLITTING = 20_000
 
 
@@ -28,14 +28,16 @@ class LocalTraining(Parameters):
       epochs: Passes over the local data (E in the papers).
       batch_size: Examples a step; the last batch of an epoch may be smaller. 0 stands for all local data.
       learning_rate: Step size.
-      learning_rate_decay: What the step size is multiplied by after every round (0.99 in IFCA's code); 1 leaves it as it is.
+      learning_rate_decay: What the step size is multiplied by after every round (0.99 in IFCA's code); 1 leaves it as
+        it is.
       momentum: Of SGD; the velocity starts at zero in every round, as in the papers' code.
       weight_decay: L2 coefficient added to the gradient.
       proximal_weight: μ of FedProx, λ of Ditto and StoCFL: the loss has `proximal_weight / 2 * ||w - centre||^2` added.
     """
 
     instead: ClassVar = {
-        "class_weight": "a tf.keras.losses.Loss of your own weighs classes, call(y, outputs) with tf.gather(weights, y)",
+        "class_weight": "a tf.keras.losses.Loss of your own weighs classes, call(y, outputs) with tf.gather(weights, "
+        "y)",
         "optimizer": "clients train by SGD, with momentum; optimizer= of build_fedavg is the server's",
         "callbacks": "tffcl.train(rounds=R, resume=True) with more and more rounds lets you look at each, and stop",
         "schedule": "learning_rate_decay is what the learning rate is multiplied by after every round",
@@ -51,7 +53,8 @@ class LocalTraining(Parameters):
     proximal_weight: NonNegative = 0.0
 
     def fields(self, **others) -> dict:
-        """The fields of a client's input (see `ClientWork`) that its training needs, and others: the round, if the rate decays."""
+        """The fields of a client's input (see `ClientWork`) that its training needs, and others: the round, if the rate
+        decays."""
         return {**others, **({ROUND: np.int32} if self.learning_rate_decay < 1 else {})}
 
     def rate_scale(self, client):
@@ -68,12 +71,11 @@ def build_local_sgd(model: FlatModel, training: LocalTraining):
     `v <- momentum * v + gradient`, the parameters `w <- w - learning_rate * v`.
 
     Returns:
-      A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2], centre float32[P], correction float32[P],
-      rate_scale float32)` to
-      `(vector float32[P], loss float32)`: the trained parameters and the mean training loss over the last epoch, without
-      the terms of `weight_decay` and `proximal_weight`. The centre of the proximal term is the vector as it came in unless
-      another is given. A correction is added to every gradient. The step size is multiplied by the rate scale. With n = 0 the
-      vector comes back as it went in, with loss 0.
+      A tf.function `(vector float32[P], x uint8[n, ...], y int32[n], seed int32[2], centre float32[P], correction
+      float32[P], rate_scale float32)` to `(vector float32[P], loss float32)`: the trained parameters and the mean
+      training loss over the last epoch, without the terms of `weight_decay` and `proximal_weight`. The centre of the
+      proximal term is the vector as it came in unless another is given. A correction is added to every gradient. The
+      step size is multiplied by the rate scale. With n = 0 the vector comes back as it went in, with loss 0.
     """
     build_step = _build_momentum_step if training.momentum else _build_plain_step
     as_tensors = model.size >= _WORTH_SPLITTING * len(model.weights)
@@ -142,8 +144,8 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
     """Builds the gradient of a client's whole loss, with its weight decay, as a tf.function.
 
     Returns:
-      A tf.function `(vector float32[P], x [n, ...], y int32[n]) -> float32[P]`; zero with n = 0. It goes through the examples
-      in batches of `training.batch_size`.
+      A tf.function `(vector float32[P], x [n, ...], y int32[n]) -> float32[P]`; zero with n = 0. It goes through the
+      examples in batches of `training.batch_size`.
     """
 
     @tf.function(autograph=False)
@@ -167,7 +169,8 @@ def build_full_gradient(model: FlatModel, training: LocalTraining):
 
 
 def _build_plain_step(training: LocalTraining, rate, centres):
-    """Builds `(parts, [], moves) -> (parts, [])` of SGD without momentum: one sum a part, with decay and proximal term."""
+    """Builds `(parts, [], moves) -> (parts, [])` of SGD without momentum: one sum a part, with decay and proximal
+    term."""
     pulled, shrunk = training.proximal_weight > 0, training.proximal_weight + training.weight_decay > 0
     pull = rate * training.proximal_weight
     kept = 1.0 - pull - rate * training.weight_decay
@@ -188,7 +191,8 @@ def _build_momentum_step(training: LocalTraining, rate, centres):
             moves = [move - rate * training.weight_decay * part for move, part in zip(moves, parts)]
         if training.proximal_weight:
             moves = [
-                move - rate * training.proximal_weight * (part - centre) for move, part, centre in zip(moves, parts, centres)
+                move - rate * training.proximal_weight * (part - centre)
+                for move, part, centre in zip(moves, parts, centres)
             ]
         velocity = [training.momentum * was + move for was, move in zip(velocity, moves)]
         return [part + by for part, by in zip(parts, velocity)], velocity
@@ -205,10 +209,11 @@ def local_steps(training: LocalTraining, examples) -> tf.Tensor:
 def build_step_weight(training: LocalTraining):
     """Builds `(examples int32) -> float32`, ‖a‖₁ of FedNova (Wang et al. 2020, arXiv:2007.07481, section 4).
 
-    A client that starts at w and ends at w - η Σ aₖ gₖ has taken ‖a‖₁ = Σ aₖ steps' worth of gradients: with plain SGD the
-    number of steps τ; with momentum ρ, [τ - ρ (1 - ρ^τ) / (1 - ρ)] / (1 - ρ); with a proximal term μ, [1 - (1 - ημ)^τ] / (ημ).
-    Both of them together, of which the paper gives no formula: local training is linear in its gradients, so it is run on
-    gradients of one, `c <- ρ c + 1 - η μ a`, `a <- a + c`, which gives the two formulas as well.
+    A client that starts at w and ends at w - η Σ aₖ gₖ has taken ‖a‖₁ = Σ aₖ steps' worth of gradients: with plain SGD
+    the number of steps τ; with momentum ρ, [τ - ρ (1 - ρ^τ) / (1 - ρ)] / (1 - ρ); with a proximal term μ, [1 - (1 -
+    ημ)^τ] / (ημ). Both of them together, of which the paper gives no formula: local training is linear in its
+    gradients, so it is run on gradients of one, `c <- ρ c + 1 - η μ a`, `a <- a + c`, which gives the two formulas as
+    well.
 
     Args:
       training: Epochs, batch size, momentum and proximal weight.

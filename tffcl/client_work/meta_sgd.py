@@ -1,4 +1,5 @@
-"""Local training of a start that one gradient step adapts: MAML's gradients, by first order or Hessian-free (Per-FedAvg)."""
+"""Local training of a start that one gradient step adapts: MAML's gradients, by first order or Hessian-free
+(Per-FedAvg)."""
 
 import dataclasses
 
@@ -46,7 +47,8 @@ def _build_gradient(model: FlatModel, weight_decay: float):
 
 
 def _build_step(gradient, how: MetaSteps, momentum: float):
-    """Builds `(vector, velocity, batches, seeds) -> (vector, velocity, loss)`, one meta-step; a batch is `(features, y)`."""
+    """Builds `(vector, velocity, batches, seeds) -> (vector, velocity, loss)`, one meta-step; a batch is `(features,
+    y)`."""
 
     def step(vector, velocity, batches, seeds):
         first, _ = gradient(vector, *batches[0], seeds[0])
@@ -55,7 +57,9 @@ def _build_step(gradient, how: MetaSteps, momentum: float):
         adapted = vector - how.alpha * first
         slope, loss = gradient(adapted, *batches[1], seeds[1])
         if how.gradient == "hessian_free":
-            above, below = (gradient(vector + sign * how.delta * slope, *batches[2], seeds[2])[0] for sign in (1.0, -1.0))
+            above, below = (
+                gradient(vector + sign * how.delta * slope, *batches[2], seeds[2])[0] for sign in (1.0, -1.0)
+            )
             slope -= how.alpha / (2 * how.delta) * (above - below)
         velocity = momentum * velocity + slope
         return vector - how.beta * velocity, velocity, loss
@@ -69,9 +73,9 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
     With batches B₁, B₂ (and B₃) a step is w⁺ = w - α ∇f(w; B₁), g = ∇f(w⁺; B₂) and w <- w - β g by first order, or,
     Hessian-free, w <- w - β (g - α / (2δ) [∇f(w + δg; B₃) - ∇f(w - δg; B₃)]).
 
-    Each epoch visits the examples in the order of `build_local_sgd`, in batches of which two (three) that follow each other
-    make a step; those left over wait for the next epoch. A client with fewer batches than a step needs has smaller ones, so
-    that it trains too; with fewer examples than that, batches repeat.
+    Each epoch visits the examples in the order of `build_local_sgd`, in batches of which two (three) that follow each
+    other make a step; those left over wait for the next epoch. A client with fewer batches than a step needs has
+    smaller ones, so that it trains too; with fewer examples than that, batches repeat.
 
     Args:
       training: Epochs, batch size, momentum, weight decay (a part of f); its learning rate is not used.
@@ -118,7 +122,9 @@ def build_meta_sgd(model: FlatModel, training: LocalTraining, how: MetaSteps):
             return number + 1, vector, velocity, tf.math.divide_no_nan(total, seen)
 
         state = (0, vector, tf.zeros_like(vector), 0.0)
-        _, trained, _, loss = tf.while_loop(lambda number, *_: number < training.epochs, epoch, state, parallel_iterations=1)
+        _, trained, _, loss = tf.while_loop(
+            lambda number, *_: number < training.epochs, epoch, state, parallel_iterations=1
+        )
         return trained, loss
 
     return meta_sgd

@@ -18,7 +18,8 @@ from tffcl.models.flat import FlatModel
 
 @dataclasses.dataclass(frozen=True)
 class LayerParts:
-    """Which entries of a model's vector `[P]` a client keeps, the *local* part `[L]`; the others are the *global* part `[G]`.
+    """Which entries of a model's vector `[P]` a client keeps, the *local* part `[L]`; the others are the *global* part
+    `[G]`.
 
     Attributes:
       runs: Stretches of the vector in order, each `(is local, entries)`.
@@ -87,8 +88,8 @@ def layer_parts(model: FlatModel, local: Collection[str]) -> LayerParts:
 def build_partly_shared_work(model: FlatModel, training: LocalTraining, parts: LayerParts) -> ClientWork:
     """Builds clustered training of which only the global part travels (Liang et al. 2020, Alg. 1).
 
-    The client puts its own local layers to the global part that it receives, trains both together, keeps the one and uploads
-    the difference of the other under its key. Of a training that is not finite it keeps nothing.
+    The client puts its own local layers to the global part that it receives, trains both together, keeps the one and
+    uploads the difference of the other under its key. Of a training that is not finite it keeps nothing.
 
     Args:
       parts: What is kept and what is shared.

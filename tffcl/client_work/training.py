@@ -9,7 +9,13 @@ import tensorflow_federated as tff
 
 from tffcl.client_work.client_work import ClientResult, ClientWork, keyed, stack
 from tffcl.client_work.evaluation import build_choose, build_count_correct
-from tffcl.client_work.local_sgd import LocalTraining, build_full_gradient, build_local_sgd, build_step_weight, local_steps
+from tffcl.client_work.local_sgd import (
+    LocalTraining,
+    build_full_gradient,
+    build_local_sgd,
+    build_step_weight,
+    local_steps,
+)
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import converted
 
@@ -21,17 +27,17 @@ def build_train_and_report(model: FlatModel, training: LocalTraining, *, local_s
     """Builds the tf.function that trains one model and reports on it.
 
     Args:
-      local_sgd: Trains in the place of `build_local_sgd(model, training)`, with the same arguments, but for `correction` and
-        `rate_scale`, and results.
+      local_sgd: Trains in the place of `build_local_sgd(model, training)`, with the same arguments, but for
+        `correction` and `rate_scale`, and results.
       adapt: `(vector float32[P], x, y, seed) -> vector float32[P]`, what the client makes of its trained model with its
         training examples before it tests it; None for nothing.
 
     Returns:
-      A tf.function `(vector float32[P], client, centre=None, correction=None) -> (vector float32[P], report)`; `client` as in
-      `ClientWork`, `centre` and `correction` as in `build_local_sgd`, the report
+      A tf.function `(vector float32[P], client, centre=None, correction=None) -> (vector float32[P], report)`; `client`
+      as in `ClientWork`, `centre` and `correction` as in `build_local_sgd`, the report
       `<examples=int32,loss=float32,finite=bool[,test_correct=int32,test_examples=int32][,changed=int32]>`: training
-      examples, mean training loss over the last epoch, whether the trained model is finite, the local test if the client
-      brings test examples, and its flag of change if it brings one.
+      examples, mean training loss over the last epoch, whether the trained model is finite, the local test if the
+      client brings test examples, and its flag of change if it brings one.
     """
     local_sgd = converted(local_sgd or build_local_sgd(model, training))
     adapt = converted(adapt) if adapt is not None else None
@@ -70,7 +76,8 @@ def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool 
       **own: `local_sgd` and `adapt` of `build_train_and_report`.
 
     Returns:
-      Work that receives `<model=float32[P]>`, with the field `key` and the upload `update=<key=int32,value=float32[P]>`.
+      Work that receives `<model=float32[P]>`, with the field `key` and the upload
+      `update=<key=int32,value=float32[P]>`.
     """
     train_and_report = build_train_and_report(model, training, **own)
 
@@ -82,11 +89,12 @@ def build_update_work(model: FlatModel, training: LocalTraining, *, flags: bool 
 
 
 def build_model_work(model: FlatModel, training: LocalTraining, *, flags: bool = False) -> ClientWork:
-    """Builds training whose clients upload their trained models under their place in the cohort (FLT Alg. 3 lines 13 and 14).
+    """Builds training whose clients upload their trained models under their place in the cohort (FLT Alg. 3 lines 13
+    and 14).
 
     Returns:
-      Work that receives `<model=float32[P]>`, with the fields `row` (of its model) and `key` (its place), and the upload
-      `trained=<key=int32,value=float32[P]>`.
+      Work that receives `<model=float32[P]>`, with the fields `row` (of its model) and `key` (its place), and the
+      upload `trained=<key=int32,value=float32[P]>`.
     """
     train_and_report = build_train_and_report(model, training)
 
@@ -94,11 +102,14 @@ def build_model_work(model: FlatModel, training: LocalTraining, *, flags: bool =
         trained, report = train_and_report(received["model"], client)
         return ClientResult({"trained": keyed(client["key"], trained)}, report)
 
-    return ClientWork(model.example_spec, compute, training.fields(row=np.int32, key=np.int32, **(FLAG if flags else {})))
+    return ClientWork(
+        model.example_spec, compute, training.fields(row=np.int32, key=np.int32, **(FLAG if flags else {}))
+    )
 
 
 def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWork:
-    """Builds training whose clients upload the difference to the model that they received, for servers that look at each.
+    """Builds training whose clients upload the difference to the model that they received, for servers that look at
+    each.
 
     Returns:
       Work that receives `<model=float32[P]>`, with the field `key` and the upload `difference=float32[P]`.
@@ -113,17 +124,20 @@ def build_difference_work(model: FlatModel, training: LocalTraining) -> ClientWo
 
 
 def build_normalized_work(model: FlatModel, training: LocalTraining, *, steps_counted: bool = False) -> ClientWork:
-    """Builds training whose clients upload what they moved in as little as clients train (FedNova, Wang et al. 2020, section 4).
+    """Builds training whose clients upload what they moved in as little as clients train (FedNova, Wang et al. 2020,
+    section 4).
 
-    The unit is the ‖a‖₁ of a client of one example (see `step_weights`), and not one step: so the upload of the smallest clients is
-    their difference, and that of the others not so short that secure sums, which round, would lose it.
+    The unit is the ‖a‖₁ of a client of one example (see `step_weights`), and not one step: so the upload of the
+    smallest clients is their difference, and that of the others not so short that secure sums, which round, would lose
+    it.
 
     Args:
       steps_counted: Whether clients tell how many steps they take, τ, in the place of ‖a‖₁.
 
     Returns:
-      Work that receives `<model=float32[P]>`, with the field `key` and the uploads `update=<key=int32,value=float32[P]>`, the
-      difference divided by ‖a‖₁, and `steps=<key=int32,value=float32[1]>`, ‖a‖₁ or τ; both in that unit.
+      Work that receives `<model=float32[P]>`, with the field `key` and the uploads
+      `update=<key=int32,value=float32[P]>`, the difference divided by ‖a‖₁, and `steps=<key=int32,value=float32[1]>`,
+      ‖a‖₁ or τ; both in that unit.
     """
     train_and_report, step_weight = build_train_and_report(model, training), build_step_weight(training)
     unit = float(step_weight(1))
@@ -143,8 +157,8 @@ def build_bilevel_work(model: FlatModel, training: LocalTraining, global_trainin
     """Builds bi-level training (StoCFL Eq. 3, Alg. 1 lines 27 to 30).
 
     Both models start from what this round broadcast: the cluster's is pulled towards the broadcast global model by
-    `training.proximal_weight`, the global one is trained by itself, on the same batches. The cluster model is the one that
-    is reported on; the report is finite if both are.
+    `training.proximal_weight`, the global one is trained by itself, on the same batches. The cluster model is the one
+    that is reported on; the report is finite if both are.
 
     Args:
       training: Of the cluster model; its `proximal_weight` is λ.
@@ -174,7 +188,8 @@ def build_bilevel_work(model: FlatModel, training: LocalTraining, global_trainin
 
 
 def build_choose_and_train(model: FlatModel, training: LocalTraining, criterion: str, tried: str):
-    """Builds the TensorFlow of a client that chooses a model and trains it (IFCA Alg. 1 lines 5 to 9; FLIS Alg. 1 lines 9, 10).
+    """Builds the TensorFlow of a client that chooses a model and trains it (IFCA Alg. 1 lines 5 to 9; FLIS Alg. 1 lines
+    9, 10).
 
     Args:
       criterion: Of the choice, see `evaluation.build_choose`.
@@ -225,16 +240,22 @@ def build_own_work(model: FlatModel, training: LocalTraining, *, towards: str | 
 
 
 def build_controlled_work(
-    model: FlatModel, training: LocalTraining, option: str, *, clipped: Callable = lambda value: value, anew: bool = False
+    model: FlatModel,
+    training: LocalTraining,
+    option: str,
+    *,
+    clipped: Callable = lambda value: value,
+    anew: bool = False,
 ) -> ClientWork:
     """Builds local training with control variates (SCAFFOLD, Alg. 1 lines 7 to 14).
 
-    Every step goes against g - c_i + c; the correction is part of the gradient, so that momentum gathers it too. Option II is
-    c_i+ = c_i - c + (x - y) / (K η); with momentum K, the number of steps, is ‖a‖₁ (see `step_weights`), without which c_i
-    would be larger by about 1 / (1 - ρ). A client whose training is not finite keeps what it had.
+    Every step goes against g - c_i + c; the correction is part of the gradient, so that momentum gathers it too. Option
+    II is c_i+ = c_i - c + (x - y) / (K η); with momentum K, the number of steps, is ‖a‖₁ (see `step_weights`), without
+    which c_i would be larger by about 1 / (1 - ρ). A client whose training is not finite keeps what it had.
 
-    What a client keeps is what the server counts: it clips what it uploads by the bound that it knows before it adds that to
-    c_i (as in DP-SCAFFOLD, Noble et al., AISTATS 2022, arXiv:2111.09278). Otherwise c and the mean of all c_i would part for ever.
+    What a client keeps is what the server counts: it clips what it uploads by the bound that it knows before it adds
+    that to c_i (as in DP-SCAFFOLD, Noble et al., AISTATS 2022, arXiv:2111.09278). Otherwise c and the mean of all c_i
+    would part for ever.
 
     Args:
       training: Hyper-parameters; without a proximal weight.
@@ -243,9 +264,9 @@ def build_controlled_work(
       anew: Whether clients upload c_i+ itself, from which the server averages c anew, and not what has changed of it.
 
     Returns:
-      Work that receives `<model=float32[P],control_sum=float32[P],members=float32>`, c being the quotient of the last two, and
-      keeps `float32[P]`, c_i, with the field `key` and the uploads `update` and `control`, both `<key=int32,value=float32[P]>`:
-      y - x and c_i+ - c_i, or c_i+.
+      Work that receives `<model=float32[P],control_sum=float32[P],members=float32>`, c being the quotient of the last
+      two, and keeps `float32[P]`, c_i, with the field `key` and the uploads `update` and `control`, both
+      `<key=int32,value=float32[P]>`: y - x and c_i+ - c_i, or c_i+.
     """
     train_and_report, step_weight = build_train_and_report(model, training), build_step_weight(training)
     full_gradient = build_full_gradient(model, training)
@@ -266,4 +287,6 @@ def build_controlled_work(
         uploads = {"update": keyed(client["key"], trained - start), "control": keyed(client["key"], told)}
         return ClientResult(uploads, report, tf.where(report["finite"], told if anew else own + told, own))
 
-    return ClientWork(model.example_spec, compute, training.fields(key=np.int32), tff.TensorType(np.float32, [model.size]))
+    return ClientWork(
+        model.example_spec, compute, training.fields(key=np.int32), tff.TensorType(np.float32, [model.size])
+    )

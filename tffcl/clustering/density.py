@@ -9,13 +9,17 @@ from sklearn.cluster import DBSCAN
 from tffcl.clustering import hierarchical
 
 
-def scaled(descriptors: Mapping[str, np.ndarray], spans: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, dict]:
-    """Lays descriptors out as vectors, each block divided by its span over all clients and entries (the authors' min-max scaling).
+def scaled(
+    descriptors: Mapping[str, np.ndarray], spans: Mapping[str, np.ndarray] | None = None
+) -> tuple[np.ndarray, dict]:
+    """Lays descriptors out as vectors, each block divided by its span over all clients and entries (the authors'
+    min-max scaling).
 
     Where a block begins is left as it is: it moves no distance.
 
     Args:
-      descriptors: Arrays `[N, ..., d]` by name; the last axis is the entries of a block, those before it number the blocks.
+      descriptors: Arrays `[N, ..., d]` by name; the last axis is the entries of a block, those before it number the
+        blocks.
       spans: What an earlier call returned, for newcomers; None: those of these clients.
 
     Returns:
@@ -31,9 +35,10 @@ def scaled(descriptors: Mapping[str, np.ndarray], spans: Mapping[str, np.ndarray
 def knee_distance(apart: np.ndarray) -> float:
     """Returns the distance to the nearest neighbour at which the clients' sorted distances bend upwards.
 
-    Kneedle (Satopää et al. 2011, section III) for a convex curve that rises, with sensitivity 1: of the curve, scaled to the
-    unit square and turned about its middle, less the diagonal, the first local maximum after which that falls by more than a
-    mean step before it rises again. A curve without a knee gives its largest distance, which leaves nobody alone.
+    Kneedle (Satopää et al. 2011, section III) for a convex curve that rises, with sensitivity 1: of the curve, scaled
+    to the unit square and turned about its middle, less the diagonal, the first local maximum after which that falls by
+    more than a mean step before it rises again. A curve without a knee gives its largest distance, which leaves nobody
+    alone.
 
     Args:
       apart: `float [N, N]`, N from 2, zero on the diagonal.
@@ -42,8 +47,9 @@ def knee_distance(apart: np.ndarray) -> float:
     rise, last, peak = nearest[-1] - nearest[0], len(nearest) - 1, None
     if rise <= 0:
         return float(nearest[-1])
-    # Two clients that are each other's nearest have one distance, and the curve then falls by a mean step to the last bit:
-    # whether that is more than one is rounding, so each operation is that of the package kneed, which the authors use.
+    # Two clients that are each other's nearest have one distance, and the curve then falls by a mean step to the last
+    # bit: whether that is more than one is rounding, so each operation is that of the package kneed, which the authors
+    # use.
     diagonal = np.flip(1 - np.arange(last + 1) / last)
     above = np.flip(1 - (nearest - nearest[0]) / rise) - diagonal
     step = np.diff(diagonal).mean()
@@ -64,12 +70,11 @@ def gap_distance(apart: np.ndarray) -> float:
 
 
 def nearest_groups(known: np.ndarray, labels: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """Returns for each of the points `[M, d]` the group, of `labels [N]` of `known [N, d]`, whose mean is nearest, `int32 [M]`."""
+    """Returns for each of the points `[M, d]` the group, of `labels [N]` of `known [N, d]`, whose mean is nearest,
+    `int32 [M]`."""
     groups = np.unique(labels)
     centres = np.stack([known[labels == group].mean(axis=0) for group in groups])
     return groups[distance.cdist(points, centres).argmin(axis=1)].astype(np.int32)
-
-
 
 
 def dense_groups(points: np.ndarray, neighbourhood: str = "knee", scale: float = 1.0) -> tuple[np.ndarray, float]:

@@ -31,9 +31,9 @@ _HEIGHT_FLOOR = 0.1
 # merges, at least, one in this many clients away.
 _CLIENTS_PER_MERGE = 3
 
-# Below the first ratio the reason says that no gap stands out, below the second that the clients look alike. Between them are,
-# too, trees in which groups are parts of larger groups, as images turned by 0 and 180 degrees are nearer to each other than to
-# those turned by 90.
+# Below the first ratio the reason says that no gap stands out, below the second that the clients look alike. Between
+# them are, too, trees in which groups are parts of larger groups, as images turned by 0 and 180 degrees are nearer to
+# each other than to those turned by 90.
 _CLEAR_RATIO, _ALIKE_RATIO = 1.5, 1.2
 
 # Heights whose ratio is within this of 1 are equal up to float32 rounding.
@@ -135,8 +135,8 @@ def build_dendrogram(proximity: np.ndarray, linkage: str = "average") -> Dendrog
 
     Args:
       proximity: Numbers [N, N], N >= 1: dissimilarities in any unit; see `check_proximity`.
-      linkage: One of `WITH_WARD`: what the distance between two clusters is. "ward" takes the dissimilarities for Euclidean
-        distances (the formula of Lance and Williams). The merge heights of all never decrease.
+      linkage: One of `WITH_WARD`: what the distance between two clusters is. "ward" takes the dissimilarities for
+        Euclidean distances (the formula of Lance and Williams). The merge heights of all never decrease.
 
     Raises:
       UserError: For an unknown linkage or a matrix that is no proximity of at least one client.
@@ -316,7 +316,8 @@ def _check_symmetry(matrix: np.ndarray, tolerance: float) -> None:
         if apart.max() > tolerance:
             i, j = np.unravel_index(int(apart.argmax()), apart.shape)
             raise UserError(
-                f"proximity is not symmetric: [{start + i}, {j}] is {rows[i, j]:.6g}, [{j}, {start + i}] is {columns[i, j]:.6g}"
+                f"proximity is not symmetric: [{start + i}, {j}] is {rows[i, j]:.6g}, [{j}, {start + i}] is "
+                f"{columns[i, j]:.6g}"
             )
 
 
@@ -349,7 +350,8 @@ def by_first_member(labels: np.ndarray) -> np.ndarray:
 
 
 def numbers_of(dendrogram: Dendrogram) -> list[int]:
-    """Returns the numbers of clusters that some threshold gives, ascending; heights within rounding of each other are equal."""
+    """Returns the numbers of clusters that some threshold gives, ascending; heights within rounding of each other are
+    equal."""
     heights = dendrogram.heights
     rises = heights > np.concatenate([[0.0], heights[:-1]]) * _EQUAL_RATIO
     return [1, *(dendrogram.num_leaves - int(made) for made in np.flatnonzero(rises)[::-1])]
@@ -362,7 +364,8 @@ def group(proximity: np.ndarray, linkage: str, threshold: float | str | None, nu
       proximity: `[N, N]`.
       linkage: A name in `LINKAGES`.
       threshold: Merges up to it are made; `GAP`: up to where the tree has its largest relative gap.
-      num_clusters: The number of clusters instead; fewer where fewer clients differ: those at 0 from each other are one.
+      num_clusters: The number of clusters instead; fewer where fewer clients differ: those at 0 from each other are
+        one.
       unit: Of the proximity, for messages.
 
     Returns:
@@ -385,7 +388,9 @@ def threshold_of(dendrogram: Dendrogram, num_clusters: int) -> float:
     """Returns a threshold for newcomers to clusters that were cut by count."""
     try:
         return threshold_for(dendrogram, num_clusters)
-    except UserError:  # merges of equal height: no threshold gives this number; the last merge that was made is the limit
+    except (
+        UserError
+    ):  # merges of equal height: no threshold gives this number; the last merge that was made is the limit
         made = dendrogram.num_leaves - num_clusters
         return float(dendrogram.heights[made - 1]) if made else 0.0
 
@@ -395,8 +400,8 @@ def bipartition(updates: np.ndarray, linkage: str = "single", gate: float | None
 
     Args:
       updates: `float32 [m, P]`, m from 2.
-      linkage: "single" makes the largest cosine across the halves as small as it can be: single linkage cut at two is that
-        min-max bipartition. "complete" is what the authors' notebook does.
+      linkage: "single" makes the largest cosine across the halves as small as it can be: single linkage cut at two is
+        that min-max bipartition. "complete" is what the authors' notebook does.
       gate: γ; split only if sqrt((1 - α) / 2) is above it, α the largest cosine across the halves. None: always.
 
     Returns:
@@ -410,6 +415,7 @@ def bipartition(updates: np.ndarray, linkage: str = "single", gate: float | None
 
 
 def nearer_second(updates: np.ndarray, halves: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """Returns `bool [n]`: which of the updates `[n, P]` are most like one of the second half's, of halves `[m1, P]` and `[m2, P]`."""
+    """Returns `bool [n]`: which of the updates `[n, P]` are most like one of the second half's, of halves `[m1, P]` and
+    `[m2, P]`."""
     first, second = (cosine_distances(updates, half).min(axis=1) for half in halves)
     return second < first

@@ -15,9 +15,9 @@ def largest_similarity(form: str, num_samples: int, num_classes: int | None) -> 
     """Returns the largest value that a similarity can take.
 
     "agreement" reaches 1. "frobenius" does not: with one-hot answers to n images each norm is sqrt(n) and the numerator
-    the root of the number of equal answers, so it is at most 1 / sqrt(n), which is 0.02 for the paper's 2,500 images: no
-    threshold that the paper uses (0.3 to 0.5) is ever reached. With soft answers over C classes each squared answer is at
-    most 1 and the squares of an image's answers sum to at least 1 / C, which bounds it by sqrt(C / n).
+    the root of the number of equal answers, so it is at most 1 / sqrt(n), which is 0.02 for the paper's 2,500 images:
+    no threshold that the paper uses (0.3 to 0.5) is ever reached. With soft answers over C classes each squared answer
+    is at most 1 and the squares of an image's answers sum to at least 1 / C, which bounds it by sqrt(C / n).
 
     Args:
       form: A name in `SIMILARITIES`.
@@ -34,7 +34,9 @@ def largest_similarity(form: str, num_samples: int, num_classes: int | None) -> 
     return min(1.0, math.sqrt((num_classes or 1) / num_samples))
 
 
-def check_threshold(beta: float, form: str, num_samples: int, num_classes: int | None, name: str = "threshold") -> float:
+def check_threshold(
+    beta: float, form: str, num_samples: int, num_classes: int | None, name: str = "threshold"
+) -> float:
     """Returns the threshold β if a similarity can reach it.
 
     Raises:
@@ -46,19 +48,21 @@ def check_threshold(beta: float, form: str, num_samples: int, num_classes: int |
     if beta > largest:
         kind = "soft" if num_classes else "one-hot"
         raise UserError(
-            f"{name} is {beta}, which no pair can reach: with the frobenius similarity and {kind} answers to {num_samples} "
-            f"images it must be at most {largest:.4g}; agreement goes to 1"
+            f"{name} is {beta}, which no pair can reach: with the frobenius similarity and {kind} answers to "
+            f"{num_samples} images it must be at most {largest:.4g}; agreement goes to 1"
         )
     return float(beta)
 
 
-def inference_similarity(answers: np.ndarray, others: np.ndarray | None = None, *, form: str = "agreement") -> np.ndarray:
+def inference_similarity(
+    answers: np.ndarray, others: np.ndarray | None = None, *, form: str = "agreement"
+) -> np.ndarray:
     """Computes how alike clients' models answer.
 
     Args:
       answers: `int32 [N, n]`, the most likely class of each of the server's n images (one-hot answers), or
-        `float32 [N, n, C]`, soft answers. With several labels an example, as of sequences, `[N, n, L]` or `[N, n, L, C]`: each
-        label is an answer.
+        `float32 [N, n, C]`, soft answers. With several labels an example, as of sequences, `[N, n, L]` or `[N, n, L,
+        C]`: each label is an answer.
       others: The same of other clients `[M, ...]`; default the same clients.
       form: A name in `SIMILARITIES`.
 
@@ -74,7 +78,8 @@ def inference_similarity(answers: np.ndarray, others: np.ndarray | None = None, 
     hard = first.dtype.kind in "iu"
     if first.shape[1:] != second.shape[1:] or first.ndim < (2 if hard else 3) or (second.dtype.kind in "iu") != hard:
         raise UserError(
-            f"answers are {first.dtype} {list(first.shape)} and {second.dtype} {list(second.shape)}; they must be class "
+            f"answers are {first.dtype} {list(first.shape)} and {second.dtype} {list(second.shape)}; they must be "
+            f"class "
             "numbers [N, n] or probabilities [N, n, C] on the same n images"
         )
     if hard:

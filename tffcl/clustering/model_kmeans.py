@@ -31,8 +31,8 @@ def first_groups(trained: np.ndarray, num_clusters: int, seed: int) -> np.ndarra
 def nearest_centres(trained: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """The E-step: which centre each model is nearest to.
 
-    Not k-means of a library: that gives a centre which nobody is near to the farthest model, and so a group of which nobody
-    takes part in a round would lose its own.
+    Not k-means of a library: that gives a centre which nobody is near to the farthest model, and so a group of which
+    nobody takes part in a round would lose its own.
 
     Args:
       trained: `float32 [m, P]`.
@@ -50,7 +50,8 @@ def nearest_centres(trained: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 def _without_dimensions(vectors: np.ndarray) -> np.ndarray:
     """Points `float64 [n, n]` with the same distances as `vectors [n, P]`: their coordinates along principal axes."""
-    # Not by scikit-learn's PCA, whose copy and components are two more arrays [n, P]: gigabytes for a large cohort's CNNs.
+    # Not by scikit-learn's PCA, whose copy and components are two more arrays [n, P]: gigabytes for a large cohort's
+    # CNNs.
     mean, products = vectors.mean(axis=0, dtype=np.float64), np.zeros((len(vectors), len(vectors)))
     for start in range(0, vectors.shape[1], _AT_A_TIME):
         part = vectors[:, start : start + _AT_A_TIME] - mean[start : start + _AT_A_TIME]
@@ -87,9 +88,9 @@ _STARTS = 10  # of k-means
 def group_by_losses(losses: np.ndarray, *, square_root: bool = False, seed: int = 0) -> np.ndarray:
     """Clusters clients by k-means on their vectors of losses and gives each cluster the model that suits it.
 
-    Clusters and models are matched so that the sum of all clients' losses under their models is least (the Hungarian method).
-    Where fewer vectors differ than there are models, as of fewer clients, some models have no cluster. A loss that is not
-    finite counts as twice the largest that is: it is the worst, and no distance is infinite.
+    Clusters and models are matched so that the sum of all clients' losses under their models is least (the Hungarian
+    method). Where fewer vectors differ than there are models, as of fewer clients, some models have no cluster. A loss
+    that is not finite counts as twice the largest that is: it is the worst, and no distance is infinite.
 
     Args:
       losses: `float [m, K]`; row i has client i's mean losses under the K models.

@@ -38,8 +38,9 @@ def distances_to_clusters(proximity: np.ndarray, labels: np.ndarray, *, linkage:
     """Computes how far each newcomer is from each existing cluster.
 
     The distance follows the linkage: the least ("single"), the largest ("complete") or the mean ("average",
-    "weighted") proximity to the cluster's members, or the height at which the newcomer alone would merge with it ("ward"). For
-    "weighted" (WPGMA) that is a choice: its distance depends on the order in which the members merged, which is not kept.
+    "weighted") proximity to the cluster's members, or the height at which the newcomer alone would merge with it
+    ("ward"). For "weighted" (WPGMA) that is a choice: its distance depends on the order in which the members merged,
+    which is not kept.
 
     Args:
       proximity: Numbers [M + B, M + B], from `extend_proximity`.
@@ -121,7 +122,9 @@ def _distances(proximity: np.ndarray, labels: np.ndarray, linkage: str) -> np.nd
     elif linkage == "complete":
         result[:, present] = np.maximum.reduceat(cross, starts, axis=1)
     elif linkage == "ward":
-        squares = np.add.reduceat(cross**2, starts, axis=1) / sizes - _spreads(proximity[np.ix_(order, order)], starts, sizes)
+        squares = np.add.reduceat(cross**2, starts, axis=1) / sizes - _spreads(
+            proximity[np.ix_(order, order)], starts, sizes
+        )
         result[:, present] = np.sqrt(np.maximum(2 * sizes / (sizes + 1) * squares, 0))
     else:
         result[:, present] = np.add.reduceat(cross, starts, axis=1) / sizes

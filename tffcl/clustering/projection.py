@@ -53,10 +53,11 @@ def project(distances: np.ndarray, *, seed: int, neighbors: int = 15) -> np.ndar
 
 
 def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30.0) -> np.ndarray:
-    """Lays clients out by t-SNE (van der Maaten and Hinton 2008), so that vectors of a like direction are near each other.
+    """Lays clients out by t-SNE (van der Maaten and Hinton 2008), so that vectors of a like direction are near each
+    other.
 
-    As StoCFL's Fig. 6 shows representations. The rows are scaled to length 1 and reduced to 50 principal components first.
-    Where all directions are one there is nothing to lay out: all clients are at one point.
+    As StoCFL's Fig. 6 shows representations. The rows are scaled to length 1 and reduced to 50 principal components
+    first. Where all directions are one there is nothing to lay out: all clients are at one point.
 
     Args:
       vectors: Numbers [N, d].
@@ -73,7 +74,8 @@ def project_directions(vectors: np.ndarray, *, seed: int, perplexity: float = 30
     if len(units) < _LEAST:
         raise UserError(f"a map of clients needs at least {_LEAST} of them; there are {len(units)}")
     if np.allclose(units, units[0], atol=_SAME):
-        # t-SNE starts from the first component divided by its deviation, and scikit-learn's tree ends the process over NaN.
+        # t-SNE starts from the first component divided by its deviation, and scikit-learn's tree ends the process over
+        # NaN.
         return np.zeros((len(units), 2), np.float32)
     if units.shape[1] < 2:  # t-SNE starts from two components
         units = np.pad(units, ((0, 0), (0, 1)))
@@ -94,7 +96,8 @@ _LOOPS = {
 
 @functools.cache
 def load_umap() -> types.ModuleType:
-    """Returns the module `umap`; it is imported where it is needed, as this takes seconds that only its users should wait."""
+    """Returns the module `umap`; it is imported where it is needed, as this takes seconds that only its users should
+    wait."""
     with warnings.catch_warnings():
         # Its tqdm complains at length of a notebook without ipywidgets.
         warnings.simplefilter("ignore")

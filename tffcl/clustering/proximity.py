@@ -115,7 +115,9 @@ def principal_angles(
     left = _prepare(bases, mask, "client", of_subspaces, max_bytes)
     right = left if others is None else _prepare(others, others_mask, "other client", of_subspaces, max_bytes)
     if left.rows.shape[2] != right.rows.shape[2]:
-        raise UserError(f"bases have {left.rows.shape[2]} features and others {right.rows.shape[2]}; they must be equal")
+        raise UserError(
+            f"bases have {left.rows.shape[2]} features and others {right.rows.shape[2]}; they must be equal"
+        )
     if metric == "trace":
         _check_common_columns(left, right)
     return _all_pairs(left, right, _METRICS[metric], max_bytes)
@@ -150,7 +152,9 @@ def _checked(bases, mask, who: str) -> tuple[np.ndarray, np.ndarray]:
     wanted = (bases.shape[0], bases.shape[2])
     mask = np.ones(wanted, bool) if mask is None else np.asarray(mask)
     if mask.shape != wanted or mask.dtype != bool:
-        raise UserError(f"the mask of the {who}s is {mask.dtype} of shape {mask.shape}; it must be bool of shape {wanted}")
+        raise UserError(
+            f"the mask of the {who}s is {mask.dtype} of shape {mask.shape}; it must be bool of shape {wanted}"
+        )
     return bases, mask
 
 

@@ -1,4 +1,5 @@
-"""Flags of change: who has told that its data have changed, and when clusters are formed anew (FLT Alg. 3 lines 22 and 23)."""
+"""Flags of change: who has told that its data have changed, and when clusters are formed anew (FLT Alg. 3 lines 22 and
+23)."""
 
 import dataclasses
 
@@ -35,7 +36,8 @@ class Triggers:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChangeFlags:
-    """Who has told that its data have changed, and who has moved, `int32 [N]` each; and since when clusters are as they are.
+    """Who has told that its data have changed, and who has moved, `int32 [N]` each; and since when clusters are as they
+    are.
 
     Attributes:
       raised: Δ, the flags that stand: 1 or 0.
@@ -72,7 +74,8 @@ class ChangeFlags:
     def with_changed(self, where: np.ndarray, round_number: int) -> "ChangeFlags":
         """Line 22: with the flags that the clients at the places `where` sent in a round."""
         raised, flagged_in = self.raised.copy(), self.flagged_in.copy()
-        stands = (raised[where] > 0) & (flagged_in[where] > 0)  # a newcomer's stands from the first, but it has not raised it
+        # a newcomer's stands from the first, but it has not raised it
+        stands = (raised[where] > 0) & (flagged_in[where] > 0)
         flagged_in[where] = np.where(stands, flagged_in[where], round_number)
         raised[where] = 1
         return dataclasses.replace(self, raised=raised, flagged_in=flagged_in)
@@ -86,8 +89,8 @@ def renumbered(labels: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.n
       before: `int [N]`, from 0.
 
     Returns:
-      `int32 [N]`, the same clusters, numbered from 0 without gaps: where one has gone, those after it move up. And `bool
-      [N]`, who is not in the cluster that goes on where it was.
+      `int32 [N]`, the same clusters, numbered from 0 without gaps: where one has gone, those after it move up. And
+      `bool [N]`, who is not in the cluster that goes on where it was.
     """
     shared = np.zeros((labels.max() + 1, max(before.max(), labels.max()) + 1), np.int64)
     np.add.at(shared, (labels, before), 1)
@@ -97,7 +100,8 @@ def renumbered(labels: np.ndarray, before: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def mean_of_members(models: np.ndarray, before: np.ndarray, labels: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The models that clusters start from when they are formed anew: their members' models so far, weighted by examples.
+    """The models that clusters start from when they are formed anew: their members' models so far, weighted by
+    examples.
 
     The paper does not say where the new clusters' models come from.
 

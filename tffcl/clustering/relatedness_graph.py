@@ -14,8 +14,9 @@ from tffcl.clustering import taskonomy as fcr
 def suggested_gamma(apart: np.ndarray, unit: str = "") -> hierarchical.Suggestion:
     """Suggests γ: where the tree of average linkage has its largest relative gap.
 
-    Nothing is known of the groups. FLT says only that γ "can be tuned"; the rule, `hierarchical.suggest_threshold`, is ours.
-    Single linkage has no gap where groups form a ring in which each shares a class with the next, as in FLT's scenario 2.
+    Nothing is known of the groups. FLT says only that γ "can be tuned"; the rule, `hierarchical.suggest_threshold`, is
+    ours. Single linkage has no gap where groups form a ring in which each shares a class with the next, as in FLT's
+    scenario 2.
 
     Args:
       apart: `float [N, N]`, distances of clients in the map.
@@ -50,9 +51,9 @@ class ClientRelatedness:
           mask: `bool [N, k]`.
 
         Returns:
-          The disjoint clusters `int32 [N]`, and what the state keeps: `centres`, `mask`, `points` (the map), `mapped` (`bool
-          [N]`, whose centres it was made of), `proximity` (distances in it), `relatedness`, `merges` (Ward's tree of the
-          relatedness' rows), `threshold` (a height at which the tree gives the clusters), `gamma` (γ).
+          The disjoint clusters `int32 [N]`, and what the state keeps: `centres`, `mask`, `points` (the map), `mapped`
+          (`bool [N]`, whose centres it was made of), `proximity` (distances in it), `relatedness`, `merges` (Ward's
+          tree of the relatedness' rows), `threshold` (a height at which the tree gives the clusters), `gamma` (γ).
         """
         points, apart = self.distances(centres, mask)
         labels, cut = self.flattened(apart)
@@ -83,8 +84,9 @@ class ClientRelatedness:
     def place(self, state, centres: np.ndarray, mask: np.ndarray):
         """Places newcomers in the map of the others.
 
-        The map is fitted again, to the centres that it was made of: on another machine, or with another version of umap-learn,
-        it may be another layout than that of the stored points. So everybody's points are those of the new fit.
+        The map is fitted again, to the centres that it was made of: on another machine, or with another version of
+        umap-learn, it may be another layout than that of the stored points. So everybody's points are those of the new
+        fit.
 
         Args:
           state: What `form` gave of the others, as attributes.
@@ -94,7 +96,8 @@ class ClientRelatedness:
         Returns:
           The points `[N + B, k, u]` and distances `[N + B, N + B]` of the others and, after them, the newcomers.
         """
-        mapped = state.mapped  # with earlier newcomers it would be another map than that which the others were related in
+        # with earlier newcomers it would be another map than that which the others were related in
+        mapped = state.mapped
         fitted = self._map(state.centres[mapped], state.mask[mapped])
         points = np.empty([*state.mask.shape, fitted.points.shape[2]], np.float32)
         points[mapped] = fitted.points
@@ -123,7 +126,9 @@ def starting_models(models: np.ndarray, rows: np.ndarray, related: np.ndarray, a
     return by_model.astype(np.float32) @ models
 
 
-def with_stored(mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, models: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def with_stored(
+    mixes: np.ndarray, shares: np.ndarray, where: np.ndarray, models: np.ndarray, rows: np.ndarray
+) -> np.ndarray:
     """Adds the models of those who did not take part to the mixes of the cohort (FLT Alg. 3 line 17: W̄ has all).
 
     Args:

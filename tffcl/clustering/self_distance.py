@@ -1,15 +1,16 @@
 """Whether clients differ at all, and whether in groups: distances in units of a client's distance from itself.
 
-Every client signs its examples, and two random halves of them as well. How far its two halves are apart, its *self-distance*,
-is what chance alone does to a client of this size, and tells three answers apart without a number from the user: nothing
-differs, there are groups, or clients differ without groups. The method is this package's own, from no paper; PACFL's text asks
-for it ("for IID scenarios, we expect the best fitting number of clusters to be one").
+Every client signs its examples, and two random halves of them as well. How far its two halves are apart, its
+*self-distance*, is what chance alone does to a client of this size, and tells three answers apart without a number from
+the user: nothing differs, there are groups, or clients differ without groups. The method is this package's own, from no
+paper; PACFL's text asks for it ("for IID scenarios, we expect the best fitting number of clusters to be one").
 
-What follows chance is estimated from the population. If the members of a cluster do not differ, their second halves tell
-nothing of a split that was found among their first halves: given the first halves, the second ones are exchangeable, and so are
-the numbers that say for each of them to which side of the split it is nearer. A test of these numbers is therefore an honest
-one, though the split was looked for: by their ranks, whatever their distribution, or by their means where the sides are clearly
-apart, or none of several clients is in doubt, as few clients have no ranks that chance has not.
+What follows chance is estimated from the population. If the members of a cluster do not differ, their second halves
+tell nothing of a split that was found among their first halves: given the first halves, the second ones are
+exchangeable, and so are the numbers that say for each of them to which side of the split it is nearer. A test of these
+numbers is therefore an honest one, though the split was looked for: by their ranks, whatever their distribution, or by
+their means where the sides are clearly apart, or none of several clients is in doubt, as few clients have no ranks that
+chance has not.
 """
 
 import dataclasses
@@ -61,7 +62,8 @@ class Chance:
     exponent: float
 
     def between(self, sizes: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
-        """Returns `float64 [N, M]` for clients of so many examples `[N]` and others `[M]`; among the first without others."""
+        """Returns `float64 [N, M]` for clients of so many examples `[N]` and others `[M]`; among the first without
+        others."""
         shares = 1 / np.asarray(sizes, np.float64)
         beside = shares if others is None else 1 / np.asarray(others, np.float64)
         return self.scale * ((shares[:, np.newaxis] + beside) / 2) ** self.exponent
@@ -96,21 +98,27 @@ def able(sizes: np.ndarray, least: int) -> np.ndarray:
 def judge(proximity: np.ndarray, halves: Halves | None, sizes: np.ndarray, *, least: int, linkage: str) -> Verdict:
     """Says whether clients differ, and clusters them if they do so in groups.
 
-    The clusters are the fewest of the tree inside which nothing differs: no cluster has a split that is found among the first
-    halves of its members and confirmed by the second, or the other way round. There are at most √N of them, rounded up: more
-    are no groups. If clients are further from others of their cluster than from themselves even so, they differ without groups.
+    The clusters are the fewest of the tree inside which nothing differs: no cluster has a split that is found among the
+    first halves of its members and confirmed by the second, or the other way round. There are at most √N of them,
+    rounded up: more are no groups. If clients are further from others of their cluster than from themselves even so,
+    they differ without groups.
 
     Args:
       proximity: `[N, N]`, distances of the clients by all their examples.
-      halves: Distances of the halves of the clients that are `able`, in their order; None where these are fewer than `FEWEST`.
+      halves: Distances of the halves of the clients that are `able`, in their order; None where these are fewer than
+        `FEWEST`.
       sizes: Integers `[N]`, their examples.
-      least: Examples that a half needs. Clients with fewer than twice as many decide nothing and are put to the nearest cluster.
+      least: Examples that a half needs. Clients with fewer than twice as many decide nothing and are put to the nearest
+        cluster.
       linkage: A name in `choices.WITH_WARD`.
     """
     sizes = np.asarray(sizes)
     if halves is None:
         tree, labels = hierarchical.build_dendrogram(proximity, linkage), np.zeros(len(sizes), np.int32)
-        sentence = f"too few clients to tell whether they differ: that takes {FEWEST} with {2 * least} examples or more each; one cluster"
+        sentence = (
+            f"too few clients to tell whether they differ: that takes {FEWEST} with {2 * least} examples or more each; "
+            "one cluster"
+        )
         return Verdict(labels, tree, hierarchical.threshold_for(tree, 1), None, FEW, sentence)
     deciding = able(sizes, least)
     halved = sizes[deciding] // 2
@@ -145,7 +153,11 @@ def _answer(tree: hierarchical.Dendrogram, tests: "_Tests") -> tuple[int, str, s
         everybody, _ = tests.inside(np.zeros(clients, np.int32))
         further = f"{everybody:.2f} times as far from each other as from themselves"
         further += f", {apart:.2f} times inside {number} clusters" if number > 1 else ""
-        return 1, DIFFER, f"clients differ, but not in groups: {further}; one cluster, unless threshold or num_clusters is set"
+        return (
+            1,
+            DIFFER,
+            f"clients differ, but not in groups: {further}; one cluster, unless threshold or num_clusters is set",
+        )
     inside = f"clients are as far from each other as from themselves, up to chance ({apart:.2f} times)"
     if number == 1:
         return 1, ALIKE, f"nothing differs: {inside}; one cluster"
@@ -166,7 +178,8 @@ class _Tests:
         self._known: dict[bytes, float] = {}
 
     def split(self, members: np.ndarray) -> float:
-        """The probability by which chance alone would confirm as well the split that is found among the members `bool [M]`."""
+        """The probability by which chance alone would confirm as well the split that is found among the members `bool
+        [M]`."""
         rows = self._looked_at[members[self._looked_at]]
         if len(rows) < FEWEST:
             return 1.0
@@ -178,7 +191,8 @@ class _Tests:
         return self._known[rows.tobytes()]
 
     def inside(self, labels: np.ndarray) -> tuple[float, bool]:
-        """How many times as far members of a cluster are from each other as from themselves, and whether that is by chance."""
+        """How many times as far members of a cluster are from each other as from themselves, and whether that is by
+        chance."""
         rows = self._looked_at
         labels, across = labels[rows], self._across[np.ix_(rows, rows)]
         same = np.equal.outer(labels, labels) & ~np.eye(len(labels), dtype=bool)

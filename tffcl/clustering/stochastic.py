@@ -63,7 +63,8 @@ def unit_vectors(vectors: np.ndarray) -> np.ndarray:
 
 
 def cosine_distances(vectors: np.ndarray, others: np.ndarray | None = None) -> np.ndarray:
-    """Returns 1 minus the cosines of rows [N, d], among each other or with others [M, d]: float32 [N, N] or [N, M], from 0 to 2."""
+    """Returns 1 minus the cosines of rows [N, d], among each other or with others [M, d]: float32 [N, N] or [N, M],
+    from 0 to 2."""
     first = unit_vectors(vectors)
     if others is not None:
         return np.clip(1 - first @ unit_vectors(others).T, 0, 2)
@@ -122,17 +123,17 @@ def with_members(partition: Partition, ids: np.ndarray, signatures: np.ndarray) 
 def merge(partition: Partition, threshold: float, linkage: str = "single") -> Merging:
     """Merges clusters whose cosine is above the threshold (Alg. 1 lines 9 to 17).
 
-    "single" is the algorithm as printed: the cosines are those before any merge of the round, and merging is transitive, so
-    the order of the pairs does not matter, and each new cluster is a connected component of the graph of the pairs above
-    τ. Representations that changed by it are compared again in the next round. Merging all clients at once is thus
-    agglomerative clustering with single linkage, cut at the cosine τ: one pair above it joins two groups.
+    "single" is the algorithm as printed: the cosines are those before any merge of the round, and merging is
+    transitive, so the order of the pairs does not matter, and each new cluster is a connected component of the graph of
+    the pairs above τ. Representations that changed by it are compared again in the next round. Merging all clients at
+    once is thus agglomerative clustering with single linkage, cut at the cosine τ: one pair above it joins two groups.
 
     "centroid" averages at once, which a single pair cannot lead astray: pairs that are each other's most similar merge,
-    their means take their place, and so on until no pair is above τ. All changed clusters are compared again after every
-    such step, about a fifth as many as there are new clients: it is for cohorts of hundreds, not of thousands.
+    their means take their place, and so on until no pair is above τ. All changed clusters are compared again after
+    every such step, about a fifth as many as there are new clients: it is for cohorts of hundreds, not of thousands.
 
-    Only clusters that are new or changed are compared, with all others: the pairs among the rest were compared before, to
-    the same result. Memory is bounded: there is no matrix of all pairs.
+    Only clusters that are new or changed are compared, with all others: the pairs among the rest were compared before,
+    to the same result. Memory is bounded: there is no matrix of all pairs.
 
     Args:
       partition: Before.
@@ -272,7 +273,9 @@ def _joined(partition: Partition, labels: np.ndarray) -> Merging:
     return Merging(Partition(partition.ids[first], sums, sizes, parts > 1), labels.astype(np.int32))
 
 
-def merge_models(models: np.ndarray, weights: np.ndarray, places: np.ndarray, rule: str) -> tuple[np.ndarray, np.ndarray]:
+def merge_models(
+    models: np.ndarray, weights: np.ndarray, places: np.ndarray, rule: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Merges the models of clusters that became one.
 
     Args:
@@ -313,8 +316,9 @@ class Inference:
 def infer(partition: Partition, signatures: np.ndarray, threshold: float) -> Inference:
     """Finds the clusters of newcomers (section 3.3).
 
-    A newcomer joins the closest cluster if its cosine reaches the threshold. Those who do not are put into new clusters,
-    together with newcomers whom they are like. All are compared with the clusters as they were: the order does not matter.
+    A newcomer joins the closest cluster if its cosine reaches the threshold. Those who do not are put into new
+    clusters, together with newcomers whom they are like. All are compared with the clusters as they were: the order
+    does not matter.
 
     Args:
       partition: At least one cluster.
@@ -371,7 +375,8 @@ class KnownClients:
         return cls(np.zeros(clients, bool), np.zeros(clients, bool), partition.sums, partition, none)
 
     def with_clients(self, where: np.ndarray, signatures: np.ndarray, partition, rows) -> "KnownClients":
-        """With signatures [n, d] of the clients at the places `where` [n], ascending, and the clusters after they came."""
+        """With signatures [n, d] of the clients at the places `where` [n], ascending, and the clusters after they
+        came."""
         mask = self.mask.copy()
         mask[where] = True
         together = np.empty([mask.sum(), signatures.shape[1]], np.float32)

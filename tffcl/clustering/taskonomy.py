@@ -43,10 +43,10 @@ def client_distances(
       mask: Bool [N, k], which of them exist.
       others: Float [M, l, u], a second set of clients; default the same ones.
       others_mask: Bool [M, l].
-      distance: One of `DISTANCES`. "closest_pair" is `min over r, s of |u_ir - u_js|`. With "matching", each of the n centres
-        of the client with fewer of them is matched to another one of the other client, so that the sum of squared distances is
-        least; the result is the root of that sum over n (cluster.py:37-58). It is not a root mean square: the same distances
-        between more centres come out smaller, by the root of n.
+      distance: One of `DISTANCES`. "closest_pair" is `min over r, s of |u_ir - u_js|`. With "matching", each of the n
+        centres of the client with fewer of them is matched to another one of the other client, so that the sum of
+        squared distances is least; the result is the root of that sum over n (cluster.py:37-58). It is not a root mean
+        square: the same distances between more centres come out smaller, by the root of n.
 
     Returns:
       Float32 [N, M], in the unit of the points. Without `others` symmetric with a diagonal of exactly 0.
@@ -185,7 +185,9 @@ def _all_pairs(points, mask, others, others_mask, kernel) -> np.ndarray:
         raise UserError("others_mask is given without others")
     others, others_mask = (points, mask) if symmetric else checked_centres(others, others_mask, "other client")
     if points.shape[2] != others.shape[2]:
-        raise UserError(f"centres have {points.shape[2]} features and those of others {others.shape[2]}; they must be equal")
+        raise UserError(
+            f"centres have {points.shape[2]} features and those of others {others.shape[2]}; they must be equal"
+        )
     result = np.full((len(points), len(others)), np.inf, np.float32)
     blocks, other_blocks = list(_blocks(points, mask)), list(_blocks(others, others_mask))
     for place, (rows, left) in enumerate(blocks):
@@ -300,7 +302,9 @@ class CentreMap:
         """
         centres, mask = checked_centres(centres, mask, "newcomer")
         if centres.shape[2] != self.num_features:
-            raise UserError(f"centres of newcomers have {centres.shape[2]} features; the map was made of {self.num_features}")
+            raise UserError(
+                f"centres of newcomers have {centres.shape[2]} features; the map was made of {self.num_features}"
+            )
         points = np.zeros((*mask.shape, self.points.shape[2]), np.float32)
         for place, (own, real) in enumerate(zip(centres, mask, strict=True)):
             points[place, real] = self.reducer.transform(np.ascontiguousarray(own[real], np.float32))
@@ -368,11 +372,15 @@ def checked_centres(centres, mask, who: str) -> tuple[np.ndarray, np.ndarray]:
         )
     if mask.shape != centres.shape[:2] or mask.dtype != bool:
         raise UserError(
-            f"the mask of the {who}s is {mask.dtype} of shape {mask.shape}; it must be bool of shape {centres.shape[:2]}"
+            f"the mask of the {who}s is {mask.dtype} of shape {mask.shape}; it must be bool of shape "
+            f"{centres.shape[:2]}"
         )
     empty = ~mask.any(axis=1)
     if empty.any():
-        raise UserError(f"{who} {empty.argmax()} has no centre, as one whose encoder diverges in fine-tuning; each must have one at least")
+        raise UserError(
+            f"{who} {empty.argmax()} has no centre, as one whose encoder diverges in fine-tuning; each "
+            f"must have one at least"
+        )
     bad = (~np.isfinite(centres).all(axis=2) & mask).any(axis=1)
     if bad.any():
         raise UserError(f"the centres of {who} {bad.argmax()} have NaN or infinite entries")

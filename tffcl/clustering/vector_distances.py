@@ -1,5 +1,5 @@
-"""How far clients are apart by what they sent: each function is `(metric, first, second or None) -> float32 [N, M]` on the arrays of
-signatures by name, rows are clients; among the first's clients if there is no second."""
+"""How far clients are apart by what they sent: each function is `(metric, first, second or None) -> float32 [N, M]` on
+the arrays of signatures by name, rows are clients; among the first's clients if there is no second."""
 
 from collections.abc import Mapping
 
@@ -17,10 +17,11 @@ _SUMS = ("angle_sum", "trace")  # metrics that add angles up
 def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.ndarray:
     """Returns principal angles in degrees (PACFL Eq. 2 and 3).
 
-    A client whose data span no direction, as all-zero images do, is as far from all others as clients can be, 90 degrees an
-    angle, and at 0 from others like it: the paper's angles say nothing of it, and it must not stop the others. Where one of two
-    clients has fewer vectors than columns, metrics that add angles up have fewer to add: their mean counts for each that is
-    missing, or a client with a single vector would be nearer to everybody than members of one group to each other.
+    A client whose data span no direction, as all-zero images do, is as far from all others as clients can be, 90
+    degrees an angle, and at 0 from others like it: the paper's angles say nothing of it, and it must not stop the
+    others. Where one of two clients has fewer vectors than columns, metrics that add angles up have fewer to add: their
+    mean counts for each that is missing, or a client with a single vector would be nearer to everybody than members of
+    one group to each other.
 
     Args:
       metric: A name in `choices.ANGLES`.
@@ -29,7 +30,9 @@ def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.nda
     """
     second_or_first = first if second is None else second
     nowhere, others_nowhere = without_direction(first), without_direction(second_or_first)
-    given = {} if second is None else dict(zip(("others", "others_mask"), _somewhere(second, others_nowhere), strict=True))
+    given = (
+        {} if second is None else dict(zip(("others", "others_mask"), _somewhere(second, others_nowhere), strict=True))
+    )
     angles = proximity.principal_angles(*_somewhere(first, nowhere), metric=metric, **given)
     angles_summed = min(first["basis"].shape[-2:] + second_or_first["basis"].shape[-1:]) if metric in _SUMS else 1
     if metric in _SUMS:
@@ -40,14 +43,16 @@ def subspace_angles(metric: str, first: Arrays, second: Arrays | None) -> np.nda
 
 
 def _angles_added(metric: str, mask: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """How many angles a sum is of, `[N, M]`: those of common columns, or of as many as the smaller subspace has dimensions."""
+    """How many angles a sum is of, `[N, M]`: those of common columns, or of as many as the smaller subspace has
+    dimensions."""
     if metric == "trace":
         return np.asarray(mask, np.float32) @ np.asarray(others, np.float32).T
     return np.minimum.outer(np.sum(mask, axis=1), np.sum(others, axis=1)).astype(np.float32)
 
 
 def scale_remark(signatures: Arrays, angles: np.ndarray) -> str:
-    """Says of subspaces (as in `subspace_angles`) that angles between them tell little, as columns have very different scales.
+    """Says of subspaces (as in `subspace_angles`) that angles between them tell little, as columns have very different
+    scales.
 
     That is so where all angles are below two degrees and the clients' first vectors lie along a few of the features.
     """
@@ -57,13 +62,15 @@ def scale_remark(signatures: Arrays, angles: np.ndarray) -> str:
     if features < 4 or len(angles) < 2 or angles.max() >= _TELLING or np.median(along) > features / 8:
         return ""
     return (
-        f"the largest angle between clients is {angles.max():.2g} degrees, and their first vectors lie along {np.median(along):.1f} "
+        f"the largest angle between clients is {angles.max():.2g} degrees, and their first vectors lie along "
+        f"{np.median(along):.1f} "
         f'of {features} features: large columns hide the others; standardise the columns, or set preprocess = "centred"'
     )
 
 
 def without_direction(signatures: Arrays) -> np.ndarray:
-    """Returns `bool [N]`: whose subspaces (`basis [N, d, q]`, `mask [N, q]`) have no column that is real and not zero."""
+    """Returns `bool [N]`: whose subspaces (`basis [N, d, q]`, `mask [N, q]`) have no column that is real and not
+    zero."""
     return ~(np.asarray(signatures["mask"], bool) & np.any(signatures["basis"] != 0, axis=1)).any(axis=1)
 
 
@@ -102,8 +109,6 @@ def centre_distances(metric: str, first: Arrays, second: Arrays | None) -> np.nd
     """
     others = () if second is None else (second["centres"], second["mask"])
     return taskonomy.client_distances(first["centres"], first["mask"], *others, distance=metric)
-
-
 
 
 def vector_distances(metric: str, first: Mapping, second: Mapping | None) -> np.ndarray:

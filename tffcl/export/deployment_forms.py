@@ -21,7 +21,8 @@ _MAP_REDUCE = (
 _DISTRIBUTE_AGGREGATE = (
     "server_prepare", "server_to_client_broadcast", "client_work", "client_to_server_aggregation", "server_result",
 )  # fmt: skip
-_DRAWN_ANEW = re.compile(rb"(?<!Stateless)Random(StandardNormal|UniformInt)")  # what noise and rounding without a seed take
+# what noise and rounding without a seed take
+_DRAWN_ANEW = re.compile(rb"(?<!Stateless)Random(StandardNormal|UniformInt)")
 PARTS = {"map_reduce": _MAP_REDUCE, "distribute_aggregate": _DISTRIBUTE_AGGREGATE}
 
 
@@ -199,13 +200,16 @@ def operations_of(computation: tff.Computation) -> dict[str, int]:
 def missing_on_devices(operations) -> list[str] | None:
     """Returns those of the operations that are not among TFLite's select TensorFlow operations (its "flex" allowlist).
 
-    The list is that of the installed TensorFlow, which has no Python function for it; None where its library does not say.
+    The list is that of the installed TensorFlow, which has no Python function for it; None where its library does not
+    say.
 
     Args:
       operations: Names of TensorFlow operations.
     """
     allowed = _allowlist()
-    return None if allowed is None else sorted(name for name in operations if name not in _CONVERTED and not allowed(name))
+    return (
+        None if allowed is None else sorted(name for name in operations if name not in _CONVERTED and not allowed(name))
+    )
 
 
 class _String(ctypes.Structure):

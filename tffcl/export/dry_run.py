@@ -38,7 +38,8 @@ class _Recorder(tff.framework.SyncContext):
 
 @contextlib.contextmanager
 def recording(context):
-    """Notes what is computed inside the block, in another context; yields the list of `(type, argument)`, see `recorded`."""
+    """Notes what is computed inside the block, in another context; yields the list of `(type, argument)`, see
+    `recorded`."""
     recorder = _Recorder(context)
     tff.framework.set_default_context(recorder)
     try:
@@ -53,7 +54,9 @@ def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], Clien
     def examples(client: int):
         rng = np.random.default_rng([seed, client])
         spec = model.example_spec["x"]
-        x = rng.uniform(0, 256 if spec.dtype.is_integer else 1, [_EXAMPLES, *spec.shape]).astype(spec.dtype.as_numpy_dtype)
+        x = rng.uniform(0, 256 if spec.dtype.is_integer else 1, [_EXAMPLES, *spec.shape]).astype(
+            spec.dtype.as_numpy_dtype
+        )
         y = rng.integers(0, model.num_classes, _EXAMPLES, np.int32)
         return ClientExamples(x, y)
 
@@ -61,7 +64,11 @@ def synthetic_examples(model: FlatModel, seed: int = 0) -> Callable[[int], Clien
 
 
 def rehearse(
-    method: Method, computations: Mapping[str, tff.Computation], state, examples: Callable[[int], ClientExamples], context
+    method: Method,
+    computations: Mapping[str, tff.Computation],
+    state,
+    examples: Callable[[int], ClientExamples],
+    context,
 ) -> dict[str, tuple]:
     """Runs one round and lets three newcomers sign, and tells what each exported computation would be given.
 
@@ -91,7 +98,9 @@ def rehearse(
     found = recorded(computations, calls)
     for name, computation in computations.items():
         if computation.type_signature.parameter is not None and name not in found:
-            raise UserError(f"the computation {name!r} of this method can't be rehearsed: no round calls one of its type")
+            raise UserError(
+                f"the computation {name!r} of this method can't be rehearsed: no round calls one of its type"
+            )
     return found
 
 
@@ -102,7 +111,8 @@ def recorded(computations: Mapping[str, tff.Computation], calls: Sequence) -> di
 
 
 def _some_of_each_model(method: Method, state) -> np.ndarray:
-    """Clients of which every model has as many as a cluster must have in a round, three at least if there are so many."""
+    """Clients of which every model has as many as a cluster must have in a round, three at least if there are so
+    many."""
     ids, needed = method.views(state).client_ids, method.exports().members_needed()
     _, rows = method.models_for(state, ids)
     order = np.argsort(rows, kind="stable")
@@ -149,7 +159,8 @@ def _covers(given: tff.Type, wanted: tff.Type) -> bool:
 
 
 def _fits(wanted: tff.Type, given: tff.Type) -> bool:
-    """Whether values of a type are those of another; a simulation has tensors where a deployed client has a sequence."""
+    """Whether values of a type are those of another; a simulation has tensors where a deployed client has a
+    sequence."""
     if isinstance(wanted, tff.SequenceType) and not isinstance(given, tff.SequenceType):
         return stacked_type(wanted).is_assignable_from(given)
     return wanted.is_assignable_from(given)
@@ -159,7 +170,9 @@ def _project(value, wanted: tff.FederatedType):
     if wanted.placement is tff.SERVER:
         return value
     kinds = list(tff.structure.iter_elements(wanted.member))
-    return [collections.OrderedDict((name, _as_deployed(client[name], kind)) for name, kind in kinds) for client in value]
+    return [
+        collections.OrderedDict((name, _as_deployed(client[name], kind)) for name, kind in kinds) for client in value
+    ]
 
 
 def _as_deployed(value, kind: tff.Type):

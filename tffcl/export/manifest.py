@@ -1,4 +1,5 @@
-"""The list of what an export holds: every file with its checksum, so that a damaged or a foreign one is refused by name."""
+"""The list of what an export holds: every file with its checksum, so that a damaged or a foreign one is refused by
+name."""
 
 import hashlib
 import json
@@ -89,7 +90,8 @@ def _is_described(table) -> bool:
 
 
 def _check_places(contents: dict, listed: dict, manifest: pathlib.Path):
-    """Checks that every place that the manifest names is one of the files that it lists, or a directory of such files."""
+    """Checks that every place that the manifest names is one of the files that it lists, or a directory of such
+    files."""
     described = {section: contents.get(section, {}) for section in ("values", "computations")}
     for section, tables in described.items():
         if not isinstance(tables, dict) or not all(_is_described(each) for each in tables.values()):

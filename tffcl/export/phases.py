@@ -1,4 +1,5 @@
-"""What a manifest tells whoever deploys: what runs when, what the values of a round are, and what it lets the server learn."""
+"""What a manifest tells whoever deploys: what runs when, what the values of a round are, and what it lets the server
+learn."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,9 @@ _OF_CLIENTS = {
     "examples": "the client's training examples one by one, not in batches",
     "choice_examples": "those that the client chooses a model on",
     "client_id": "a number that no other client of the round has; what it reports comes under it",
-    "seed": "decides the order of its examples and all else that is random in its training; others in each round and for each client, as "
-    "(numpy.random.SeedSequence([seed, round, client_id]).generate_state(2) >> 1).astype('int32') of a run's",
+    "seed": "decides the order of its examples and all else that is random in its training; others in each round and "
+    "for each client, as (numpy.random.SeedSequence([seed, round, client_id]).generate_state(2) >> "
+    "1).astype('int32') of a run's",
     "key": "the row of the server's models that it trains, or what its upload is grouped by",
     "row": "the row of the server's models that it receives",
     "forced": "the row of the server's models that it must take, -1: it chooses itself",
@@ -28,8 +30,8 @@ _OF_CLIENTS = {
 }
 _OF_SERVER = {
     "models": "a row a model",
-    "members": "how many clients each cluster has, those that do not take part in the round too: here of this run; who deploys to others "
-    "puts their numbers in",
+    "members": "how many clients each cluster has, those that do not take part in the round too: here of this run; "
+    "who deploys to others puts their numbers in",
     "control_sums": "the sums of the control variates of each cluster's clients",
     "aggregators": "states of the aggregations, from round to round",
 }
@@ -72,7 +74,8 @@ def describe_phases(method: Method, exports: Exports, computations: Mapping[str,
             "phase": "clustering",
             "when": "on the coordinator, when all signatures are there (Python, tffcl.clustering)",
             **{key: str(value) for key, value in exports.clustering.items()},
-            "gives": "a cluster a client; this run's are in clustering/assignments.csv, threshold and tree in clustering/state.npz",
+            "gives": "a cluster a client; this run's are in clustering/assignments.csv, threshold and tree in "
+                     "clustering/state.npz",
         })  # fmt: skip
     for name, computation in computations.items():
         if deployment_forms.hands_out_kept(computation) and name not in TRAININGS:
@@ -94,8 +97,10 @@ def describe_phases(method: Method, exports: Exports, computations: Mapping[str,
             "server_value": "initial at first, trained to go on from this run",
         })  # fmt: skip
         if (needed := exports.members_needed()) > 1:
-            asked = f"no clients of a cluster of which fewer than {needed} take part: their sums would hide nobody (min_cluster_size)"
-            phases[-1]["asks"] = asked
+            phases[-1]["asks"] = (
+                f"no clients of a cluster of which fewer than {needed} take part: their sums would hide nobody "
+                "(min_cluster_size)"
+            )
     elif "training_with_kept" in computations:
         phases.append({"phase": "training", "when": "every round", "computation": "training_with_kept", "gives": _KEPT})
     return phases
@@ -114,7 +119,8 @@ def describe_fields(computations: Mapping[str, tff.Computation]) -> dict[str, di
 
 
 def describe_privacy(found: Sequence[Release], spent: Mapping | None) -> dict:
-    """Returns what the computations release with noise or in sums, and what this run has spent; nothing where all is open.
+    """Returns what the computations release with noise or in sums, and what this run has spent; nothing where all is
+    open.
 
     Args:
       found: What one round and some newcomers released.
@@ -131,8 +137,10 @@ def describe_privacy(found: Sequence[Release], spent: Mapping | None) -> dict:
     return {
         "releases": list(releases.values()),
         "spent_by_this_run": dict(spent or {}),
-        "noise_of_this_run": "follows from its seed in config.toml, but for tffcl.train with an aggregation that has none: who has this "
-        "export can take it away from the models and signatures of the run, which was a simulation; what is deployed draws anew",
-        "ledger": "no computation counts what it releases: who deploys adds every round and every signature to what the same clients have "
-        "spent, with their way of drawing cohorts (dp-accounting, as tffcl's own ledger)",
+        "noise_of_this_run": "follows from its seed in config.toml, but for tffcl.train with an aggregation that has "
+                             "none: who has this export can take it away from the models and signatures of the run, "
+                             "which was a simulation; what is deployed draws anew",
+        "ledger": "no computation counts what it releases: who deploys adds every round and every signature to what "
+                  "the same clients have spent, with their way of drawing cohorts (dp-accounting, as tffcl's own "
+                  "ledger)",
     }  # fmt: skip

@@ -78,13 +78,16 @@ def check_learned(directory: pathlib.Path, method: Method, state):
     """Compares assignments and models with the library's of the state; yields a line for each."""
     models, _ = method.models_for(state, method.views(state).client_ids)
     saved = loaded(directory / MODELS)
-    whole = np.shape(models) == saved.shape  # clients that keep models have rows of their own, which no export can make again
+    # clients that keep models have rows of their own, which no export can make again
+    whole = np.shape(models) == saved.shape
     if whole:
         yield compared(directory / MODELS, lambda: saved, np.asarray(models), f"the library's by {STATE}")
     if (directory / ASSIGNMENTS).is_file():
         place, columns = directory / ASSIGNMENTS, slice(None if whole else 2)
         rows = [list(map(str, row)) for row in assignments(method, state, str)]
-        _check_rows(place, *([row[columns] for row in each] for each in (_table(place), rows)), f"the library's by {STATE}")
+        _check_rows(
+            place, *([row[columns] for row in each] for each in (_table(place), rows)), f"the library's by {STATE}"
+        )
         yield f"{place}: {', '.join(rows[0][columns])} are the library's by {STATE}"
 
 
@@ -101,7 +104,9 @@ def _check_rows(place: pathlib.Path, found: list, expected: list, same: str):
 
 def _computation(directory: pathlib.Path, manifest: Mapping, name: str) -> tff.Computation:
     if name not in manifest["computations"]:
-        raise UserError(f"{directory / NAME} is damaged: it has values of the computation {name}, and not the computation")
+        raise UserError(
+            f"{directory / NAME} is damaged: it has values of the computation {name}, and not the computation"
+        )
     return deployment_forms.read_computation(directory / manifest["computations"][name]["file"])
 
 
@@ -116,4 +121,6 @@ def _server_value(directory: pathlib.Path, manifest: Mapping, name: str, computa
 
 def _given(directory: pathlib.Path, manifest: Mapping, name: str) -> tuple:
     kind = _computation(directory, manifest, name).type_signature.parameter
-    return deployment_forms.from_argument(deployment_forms.read_value(directory / manifest["computations"][name]["check"]["input"], kind), kind)
+    return deployment_forms.from_argument(
+        deployment_forms.read_value(directory / manifest["computations"][name]["check"]["input"], kind), kind
+    )

@@ -45,14 +45,13 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
 
     | path | what |
     |---|---|
-    | `manifest.json` | types, versions, checksums, what runs when, why a form is missing, operations of the clients' graphs |
-    | `computations/NAME/computation.pb` | a serialised `tff.Computation` |
-    | `computations/NAME/map_reduce/`, `distribute_aggregate/` | its deployment forms, a file for each part, computations too |
-    | `state/` | server values before the first and after the last round, `models.npy float32 [K, P]` |
-    | `saved_model/` | all models for TensorFlow alone, see `models.saved_model` |
-    | `clustering/` | `assignments.csv`, but for what private rounds hide; `state.npz` with signatures, proximity, tree, threshold |
-    | `check/` | arguments and results of the computations, for `lab.tasks.export_check` |
-    | `run_one_round.py` | a round with TFF alone |
+    | `manifest.json` | types, versions, checksums, what runs when, why a form is missing, operations of the clients'
+    graphs | | `computations/NAME/computation.pb` | a serialised `tff.Computation` | | `computations/NAME/map_reduce/`,
+    `distribute_aggregate/` | its deployment forms, a file for each part, computations too | | `state/` | server values
+    before the first and after the last round, `models.npy float32 [K, P]` | | `saved_model/` | all models for
+    TensorFlow alone, see `models.saved_model` | | `clustering/` | `assignments.csv`, but for what private rounds hide;
+    `state.npz` with signatures, proximity, tree, threshold | | `check/` | arguments and results of the computations,
+    for `lab.tasks.export_check` | | `run_one_round.py` | a round with TFF alone |
 
     `tffcl export --check` runs the files; where the run was one of `tffcl.train`, whose data no file
     holds, it does not compare them on its clients.
@@ -163,7 +162,9 @@ def _write_computation(directory: pathlib.Path, name: str, computation, argument
     signature = computation.type_signature
     given = deployment_forms.as_argument(argument, signature.parameter)
     deployment_forms.write_value(directory / described["check"]["input"], given, signature.parameter)
-    deployment_forms.write_value(directory / described["check"]["output"], deployment_forms.run(computation, *argument), signature.result)
+    deployment_forms.write_value(
+        directory / described["check"]["output"], deployment_forms.run(computation, *argument), signature.result
+    )
     if deployment_forms.draws_noise(computation):
         described["check"]["noise"] = "drawn anew in each run"
     described["forms"] = {}
@@ -210,7 +211,8 @@ def _write_states(directory: pathlib.Path, computations, arguments, exports: Exp
 
 
 def first_value(start, trained):
-    """Returns the first value with as many models as the trained one has: all start from the same one where a method draws one."""
+    """Returns the first value with as many models as the trained one has: all start from the same one where a method
+    draws one."""
     rows = len(trained["models"])
     if len(start["models"]) == rows:
         return start
@@ -252,10 +254,11 @@ def _describe_model(trained: Trained) -> dict:
 
 
 def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: bool) -> dict:
-    """Writes the assignment table, and all that the method keeps between rounds (signatures, proximity, tree, threshold).
+    """Writes the assignment table, and all that the method keeps between rounds (signatures, proximity, tree,
+    threshold).
 
-    What clients have chosen among the models, which only simulations ask, is left out where a round hides what they tell: the
-    manifest says so by what this returns.
+    What clients have chosen among the models, which only simulations ask, is left out where a round hides what they
+    tell: the manifest says so by what this returns.
     """
     method, state = trained.method, trained.state
     (directory / "clustering").mkdir()
@@ -272,7 +275,8 @@ def _write_clustering(directory: pathlib.Path, trained: Trained, *, private: boo
 
 
 def assignments(method: Method, state, called: Callable[[int], str]) -> list[list]:
-    """Returns the rows of the assignment table: of every client what it is `called`, its cluster and the row of its model."""
+    """Returns the rows of the assignment table: of every client what it is `called`, its cluster and the row of its
+    model."""
     views = method.views(state)
     _, rows = method.models_for(state, views.client_ids)
     columns = map(called, views.client_ids.tolist()), np.asarray(views.clusters).tolist(), np.asarray(rows).tolist()
@@ -304,9 +308,10 @@ def describe(manifest: dict, to: str | pathlib.Path) -> str:
 def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndarray):
     """Writes models of one architecture as a TensorFlow SavedModel.
 
-    Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them, and `cluster int32`, the
-    row of `models`, and gives `probabilities float32[n, classes]` and `labels int32[n]`; for a row that is not there TensorFlow
-    raises InvalidArgumentError and says which there are. The loaded object has the parameters as the variable `models`.
+    Its signature `serving_default` takes `images`, raw examples `[n, ...]` as the model takes them, and `cluster
+    int32`, the row of `models`, and gives `probabilities float32[n, classes]` and `labels int32[n]`; for a row that is
+    not there TensorFlow raises InvalidArgumentError and says which there are. The loaded object has the parameters as
+    the variable `models`.
 
     Args:
       directory: Of the SavedModel.
@@ -321,7 +326,10 @@ def save_models(directory: str | pathlib.Path, model: FlatModel, models: np.ndar
 
     def answer(vector, images):
         outputs = model.logits(model.unravel(vector), model.preprocess(images), None)
-        return {"probabilities": model.probabilities(outputs), "labels": tf.argmax(outputs, axis=-1, output_type=tf.int32)}
+        return {
+            "probabilities": model.probabilities(outputs),
+            "labels": tf.argmax(outputs, axis=-1, output_type=tf.int32),
+        }
 
     run = graph_function(answer, tf.TensorSpec([model.size]), images_spec)
 

@@ -1,4 +1,5 @@
-"""Clustered federated averaging as a `tff.learning` process: clients choose among K models, train theirs, and average it.
+"""Clustered federated averaging as a `tff.learning` process: clients choose among K models, train theirs, and average
+it.
 
 The algorithm is IFCA (Ghosh et al., NeurIPS 2020, arXiv:2006.04088, Alg. 1, model averaging); the round is composed by
 `rounds.composer.compose` as all rounds of this library are.
@@ -53,21 +54,21 @@ def build_clustered_fed_avg(
     weights = process.get_model_weights(state)  # of K models; `build_choose` says which is whose
     ```
 
-    In every round all K models go to each client of the cohort. It takes the one of least loss on its data, trains it and
-    uploads the difference under the model's number. Each model moves by the mean of the differences of those that chose it; one
-    that nobody chose stays as it is. With K = 1 this is federated averaging.
+    In every round all K models go to each client of the cohort. It takes the one of least loss on its data, trains it
+    and uploads the difference under the model's number. Each model moves by the mean of the differences of those that
+    chose it; one that nobody chose stays as it is. With K = 1 this is federated averaging.
 
-    **Client data.** A client's data set holds its examples once: `training` says in how many epochs and in batches of which
-    size they are visited, in an order that is drawn anew in every epoch. Examples may come one by one or in batches of any
-    size, which are taken apart; by default in the batches that `tff.learning` takes for the same model.
+    **Client data.** A client's data set holds its examples once: `training` says in how many epochs and in batches of
+    which size they are visited, in an order that is drawn anew in every epoch. Examples may come one by one or in
+    batches of any size, which are taken apart; by default in the batches that `tff.learning` takes for the same model.
 
-    **Randomness.** What a client draws follows from the seed and the round's number, both in the state, and from the number
-    and labels of its examples, so that clients draw differently. A state, the same clients and the same data give the same next
-    state.
+    **Randomness.** What a client draws follows from the seed and the round's number, both in the state, and from the
+    number and labels of its examples, so that clients draw differently. A state, the same clients and the same data
+    give the same next state.
 
-    **Privacy.** Losses, numbers of examples and choices are summed by `metrics_aggregator`, openly by default, and the default
-    `model_aggregator` shows the server who chose which model. With secure sums inside the clusters take a secure sum for the
-    metrics too.
+    **Privacy.** Losses, numbers of examples and choices are summed by `metrics_aggregator`, openly by default, and the
+    default `model_aggregator` shows the server who chose which model. With secure sums inside the clusters take a
+    secure sum for the metrics too.
 
     Args:
       model: What is trained; `tffcl.FlatModel.from_functional` or `from_keras` make one of your own.
@@ -75,13 +76,13 @@ def build_clustered_fed_avg(
       training: Local hyper-parameters.
       server_optimizer_fn: Optional optimizer of the server for each model, as in `tff.learning`; default adds the mean.
       client_weighting: Whether clients count in the means by their examples or all alike.
-      model_aggregator: Optional factory over `<key=int32,value=float32[P]>`: `ClusteredMeanFactory(num_clusters, inner)` takes
-        any factory of TFF inside a cluster, e.g. `tff.learning.robust_aggregator()`. What it says of itself are its docstring's
-        terms, above all for differential privacy.
+      model_aggregator: Optional factory over `<key=int32,value=float32[P]>`: `ClusteredMeanFactory(num_clusters,
+        inner)` takes any factory of TFF inside a cluster, e.g. `tff.learning.robust_aggregator()`. What it says of
+        itself are its docstring's terms, above all for differential privacy.
       metrics_aggregator: Optional factory that sums structures of float32 over clients, e.g. a
         `tff.aggregators.SecureSumFactory`; default `tff.aggregators.SumFactory()`.
-      element_spec: Of the clients' data sets: `dataset.element_spec`, `(x, y)` or `{"x": ..., "y": ...}`, batched or not;
-        default `model.functional.input_spec`, with labels of any integer type.
+      element_spec: Of the clients' data sets: `dataset.element_spec`, `(x, y)` or `{"x": ..., "y": ...}`, batched or
+        not; default `model.functional.input_spec`, with labels of any integer type.
       seed: Decides the initial models, as in `tffcl.algorithms.build_ifca`, and what clients draw.
 
     Returns:
@@ -89,16 +90,18 @@ def build_clustered_fed_avg(
         `initialize`: `( -> S@SERVER)`,
         `next`: `(<S@SERVER, {D*}@CLIENTS> -> <state=S@SERVER, metrics=M@SERVER>)`,
         `get_model_weights`: `(S -> W)`, `set_model_weights`: `(<S, W> -> S)`,
-        `get_hparams`: `(S -> <client_work=<>, finalizer=F>)`, `set_hparams`: `(<S, <client_work=<>, finalizer=F>> -> S)`.
+        `get_hparams`: `(S -> <client_work=<>, finalizer=F>)`, `set_hparams`: `(<S, <client_work=<>, finalizer=F>> ->
+        S)`.
       S is a `LearningAlgorithmState` with `global_model_weights=float32[K,P]`, a row a model;
-      `client_work=<seed=int32,round_num=int32>`; `aggregator`, the states of both aggregators; `finalizer`, the state of the
-      server's optimizer for each model. W is a tuple of K `tff.learning.models.ModelWeights`; weights that are not trained are
-      the model's own, whatever is set. F are the hyper-parameters of the server's optimizer, the same for all models; those of
-      `training` are part of the computation. M is `<distributor=<>, client_work=<train=T>, aggregator=A, finalizer=<>>`, A the
-      measurements of `model_aggregator` and T is
+      `client_work=<seed=int32,round_num=int32>`; `aggregator`, the states of both aggregators; `finalizer`, the state
+      of the server's optimizer for each model. W is a tuple of K `tff.learning.models.ModelWeights`; weights that are
+      not trained are the model's own, whatever is set. F are the hyper-parameters of the server's optimizer, the same
+      for all models; those of `training` are part of the computation. M is `<distributor=<>, client_work=<train=T>,
+      aggregator=A, finalizer=<>>`, A the measurements of `model_aggregator` and T is
         `<loss=float32,num_examples=int64,clients_per_cluster=int32[K],clients_not_finite=int32>`:
-      the mean loss in the last local epoch and the number of examples, over the clients whose trained models are finite; how
-      many chose which model; and how many of them were left out of the means since what they trained is not finite.
+      the mean loss in the last local epoch and the number of examples, over the clients whose trained models are
+      finite; how many chose which model; and how many of them were left out of the means since what they trained is not
+      finite.
 
     Raises:
       UserError: If an argument is not what it must be.
@@ -133,7 +136,8 @@ def _checked(factory, model: FlatModel, num_clusters: int):
         return ClusteredMeanFactory(num_clusters)
     if isinstance(factory, ClusteredMeanFactory) and factory.num_clusters not in (None, num_clusters):
         raise UserError(
-            f"num_clusters is {num_clusters}, and that of model_aggregator {factory.num_clusters}; they must be the same"
+            f"num_clusters is {num_clusters}, and that of model_aggregator {factory.num_clusters}; they must be the "
+            f"same"
         )
     update = tff.to_type(keyed(np.int32, tff.TensorType(np.float32, [model.size])))
     weight = (np.float32,) if isinstance(factory, tff.aggregators.WeightedAggregationFactory) else ()
@@ -141,7 +145,8 @@ def _checked(factory, model: FlatModel, num_clusters: int):
         factory.create(update, *map(tff.TensorType, weight))
     except (AttributeError, TypeError) as error:
         raise UserError(
-            f"model_aggregator cannot aggregate {update} ({str(error).splitlines()[0][:100]}); a factory for means is put inside the "
+            f"model_aggregator cannot aggregate {update} ({str(error).splitlines()[0][:100]}); a factory for means is "
+            f"put inside the "
             "clusters by ClusteredMeanFactory(num_clusters, factory)"
         ) from None
     return factory
@@ -155,11 +160,20 @@ def _initial_values(model: FlatModel, how: IFCAParameters, seed: int, optimizer:
 
 
 def _build_round(
-    model: FlatModel, training: LocalTraining, num_clusters: int, optimizer, weighting, aggregator, metrics, element_spec
+    model: FlatModel,
+    training: LocalTraining,
+    num_clusters: int,
+    optimizer,
+    weighting,
+    aggregator,
+    metrics,
+    element_spec,
 ) -> Round:
     """Builds the round: that of IFCA on data sets of any form, with summed metrics instead of the clients' reports."""
     if training.learning_rate_decay < 1:
-        raise UserError("learning_rate_decay needs the number of the round, which this process does not tell its clients")
+        raise UserError(
+            "learning_rate_decay needs the number of the round, which this process does not tell its clients"
+        )
     choose_and_train = build_choose_and_train(model, training, "loss", "examples")
 
     def compute(received, client):
@@ -230,7 +244,9 @@ def _build_next(composed: Round, state_type: tff.StructType, num_clusters: int) 
         moved, told = composed.deployed(_round_state(composed, state), clients)
         metrics = collections.OrderedDict(
             distributor=_nothing(),
-            client_work=tff.federated_zip(collections.OrderedDict(train=tff.federated_map(finish, told["results"]["metrics"]))),
+            client_work=tff.federated_zip(
+                collections.OrderedDict(train=tff.federated_map(finish, told["results"]["metrics"]))
+            ),
             aggregator=told["measurements"]["update"],
             finalizer=_nothing(),
         )
@@ -325,8 +341,8 @@ def weights_type(model: FlatModel, num_clusters: int) -> tff.Type:
 def build_choose(model: FlatModel, num_clusters: int, *, element_spec=None) -> tff.Computation:
     """Builds the choice of a client among the models of `build_clustered_fed_avg`: the one of least loss on its data.
 
-    Let clients choose on training or validation data: a model that is chosen on the examples it is then tested on looks better
-    than it is.
+    Let clients choose on training or validation data: a model that is chosen on the examples it is then tested on looks
+    better than it is.
 
     ```
     choose = tffcl.learning.build_choose(model, num_clusters=3)
@@ -335,8 +351,8 @@ def build_choose(model: FlatModel, num_clusters: int, *, element_spec=None) -> t
     chosen["model_weights"].assign_weights_to(keras_model)
     ```
 
-    In a `tff.federated_computation`, `tff.federated_map(choose, (tff.federated_broadcast(weights), client_data))` gives every
-    client its model.
+    In a `tff.federated_computation`, `tff.federated_map(choose, (tff.federated_broadcast(weights), client_data))` gives
+    every client its model.
 
     Args:
       model: What was trained.
@@ -344,9 +360,9 @@ def build_choose(model: FlatModel, num_clusters: int, *, element_spec=None) -> t
       element_spec: Of the clients' data sets, see `build_clustered_fed_avg`.
 
     Returns:
-      `(<W, D*> -> <cluster=int32,losses=float32[K],model_weights=<trainable,non_trainable>>)`: W as `get_model_weights` of the
-      process returns it, the number of the model from 0, the mean loss of each model on the data (with K = 1 no model is tried:
-      0), and the weights of the chosen one.
+      `(<W, D*> -> <cluster=int32,losses=float32[K],model_weights=<trainable,non_trainable>>)`: W as `get_model_weights`
+      of the process returns it, the number of the model from 0, the mean loss of each model on the data (with K = 1 no
+      model is tried: 0), and the weights of the chosen one.
 
     Raises:
       UserError: If `element_spec` is not of examples for the model, or K is below 1.
@@ -371,8 +387,8 @@ def check_element_spec(model: FlatModel, element_spec=None):
 
     Args:
       model: What is trained on them.
-      element_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec`, of single examples or of batches; default the batches
-        that the processes of `tff.learning` take for the same model (`model.functional.input_spec`).
+      element_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec`, of single examples or of batches; default the
+        batches that the processes of `tff.learning` take for the same model (`model.functional.input_spec`).
 
     Raises:
       UserError: If these are no examples for the model.
@@ -384,9 +400,12 @@ def check_element_spec(model: FlatModel, element_spec=None):
         wanted = model.example_spec[key]
         same = given.dtype == wanted.dtype if key == "x" else given.dtype.is_integer
         shapes = [tuple(wanted.shape), (None, *wanted.shape)]
-        if not same or not any(given.shape.rank == len(each) and given.shape.is_compatible_with(each) for each in shapes):
+        if not same or not any(
+            given.shape.rank == len(each) and given.shape.is_compatible_with(each) for each in shapes
+        ):
             raise UserError(
-                f"{key} of element_spec is {given.dtype.name}{given.shape}; the model takes {wanted.dtype.name}{wanted.shape}, or "
+                f"{key} of element_spec is {given.dtype.name}{given.shape}; the model takes "
+                f"{wanted.dtype.name}{wanted.shape}, or "
                 "batches of them"
             )
     if _is_batch(model, x) != (y.shape.rank > len(model.label_shape)):

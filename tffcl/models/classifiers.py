@@ -1,5 +1,5 @@
-"""The papers' networks. Their builders' keyword-only parameters are the keys of [model], so that TensorFlow is imported no
-earlier than a model is built.
+"""The papers' networks. Their builders' keyword-only parameters are the keys of [model], so that TensorFlow is imported
+no earlier than a model is built.
 
 Each returns a `flat.FlatModel`. Arguments of all builders are as in `flat.build_flat_model`; a network's own are said
 there.
@@ -188,9 +188,9 @@ def build_leaf_cnn(
 ):
     """Builds the network of LEAF (Caldas et al. 2018) for FEMNIST, in FLT's scenarios 3 and 4.
 
-    That is conv 5x5 to 32, pool 2, conv 5x5 to 64, pool 2, dense 2048, `num_classes`; ReLU between. The convolutions are
-    padded, so the image keeps its size. 6,603,710 parameters on 28x28x1 with FEMNIST's 62 classes, 6,572,975 with the 47
-    of FLT's scenario 4. FLT's code leaves the initial values to PyTorch, hence the default here; LEAF's own are
+    That is conv 5x5 to 32, pool 2, conv 5x5 to 64, pool 2, dense 2048, `num_classes`; ReLU between. The convolutions
+    are padded, so the image keeps its size. 6,603,710 parameters on 28x28x1 with FEMNIST's 62 classes, 6,572,975 with
+    the 47 of FLT's scenario 4. FLT's code leaves the initial values to PyTorch, hence the default here; LEAF's own are
     `initialization="glorot"`.
 
     Raises:
@@ -259,9 +259,7 @@ def build_stocfl_femnist_cnn(
         return layers.connect(layers.dropout(x, dense_dropout, seed, 1), *tensors[6:])
 
     given = {"normalization": normalization, "initialization": initialization, "seed": seed}
-    return _classifier(
-        "stocfl_femnist_cnn", weights, logits, input_shape=input_shape, num_classes=num_classes, **given
-    )
+    return _classifier("stocfl_femnist_cnn", weights, logits, input_shape=input_shape, num_classes=num_classes, **given)
 
 
 def check_image(name: str, input_shape, *, least: int = 1) -> tuple[int, int, int]:

@@ -70,19 +70,21 @@ class FlatModel(FlatWeights, Shown):
     Attributes:
       functional: The same model as `tff.learning.models.FunctionalModel` over raw examples.
       preprocess: Raw examples `[n, ...]` to features `[n, ...]`; done once per client, not once per step.
-      logits: `(tensors, features, seed)` to outputs `float32 [n, classes]`, or `[n, L, classes]` for sequences of L labels;
-        `seed int32 [2]` decides this step's dropout, None stands for inference.
-      example_spec: The `tf.TensorSpec` structure of a single example: raw `x` of any type and shape, `y` int32, one label or
-        a sequence of L.
+      logits: `(tensors, features, seed)` to outputs `float32 [n, classes]`, or `[n, L, classes]` for sequences of L
+        labels; `seed int32 [2]` decides this step's dropout, None stands for inference.
+      example_spec: The `tf.TensorSpec` structure of a single example: raw `x` of any type and shape, `y` int32, one
+        label or a sequence of L.
       num_classes: Number of outputs.
       loss: `(outputs, labels) -> float32`, the mean loss of a batch.
       losses: `(outputs, labels) -> float32 [n]`, the loss of each example.
       probabilities: Outputs to probabilities of the classes.
       ignored: Classes whose labels the loss leaves out, as padding is; they do not count in accuracies either.
-      initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn; None for a model of another origin.
-      key: Equal for models of one architecture, whatever their initial weights: what is traced for one serves the other. None
-        for a model that is like no other.
-      keras: The Keras model that it was made of; None for all others. A run does not start if it has got other weights since.
+      initialization: Name in `INITIALIZATIONS` by which the initial weights were drawn; None for a model of another
+        origin.
+      key: Equal for models of one architecture, whatever their initial weights: what is traced for one serves the
+        other. None for a model that is like no other.
+      keras: The Keras model that it was made of; None for all others. A run does not start if it has got other weights
+        since.
     """
 
     functional: tff.learning.models.FunctionalModel
@@ -111,7 +113,8 @@ class FlatModel(FlatWeights, Shown):
 
     def __repr__(self) -> str:
         x = self.example_spec["x"]
-        return f"FlatModel({self.name}: {self.size:,} parameters, {x.dtype.name}{list(x.shape)} to {self.num_classes} classes)"
+        shape = f"{x.dtype.name}{list(x.shape)}"
+        return f"FlatModel({self.name}: {self.size:,} parameters, {shape} to {self.num_classes} classes)"
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -132,8 +135,8 @@ class FlatModel(FlatWeights, Shown):
     def has_trained_weights(self) -> bool:
         """Whether the initial weights are of use: those of a model of another origin that somebody has trained.
 
-        A new model's biases, and all its other vectors, are of one value or of whole numbers, and no training leaves them so. A
-        model without vectors does not tell, and counts as trained.
+        A new model's biases, and all its other vectors, are of one value or of whole numbers, and no training leaves
+        them so. A model without vectors does not tell, and counts as trained.
         """
         vectors = [np.asarray(tensor) for tensor in self.functional.initial_weights[0] if np.ndim(tensor) == 1]
         moved = (np.ptp(vector) > 0 and np.any(vector != np.round(vector)) for vector in vectors)
@@ -144,9 +147,9 @@ class FlatModel(FlatWeights, Shown):
 
         Args:
           seed: Decides the values.
-          initialization: A name in `INITIALIZATIONS`; default as for `initial`. Of a model of another origin the entries of
-            each initial tensor change their places at random, so that they keep their distribution; trained weights stay what
-            they are but for normal noise, of 5 % of the standard deviation in each tensor.
+          initialization: A name in `INITIALIZATIONS`; default as for `initial`. Of a model of another origin the
+            entries of each initial tensor change their places at random, so that they keep their distribution; trained
+            weights stay what they are but for normal noise, of 5 % of the standard deviation in each tensor.
 
         Raises:
           UserError: If an initialization is named for a model of another origin.
@@ -154,7 +157,9 @@ class FlatModel(FlatWeights, Shown):
         if self.initialization is not None:
             return self.ravel(initialize(self.weights, initialization or self.initialization, seed))
         if initialization is not None:
-            raise UserError(f"initialization {initialization!r} is for tffcl's own architectures; {self.name} has its own")
+            raise UserError(
+                f"initialization {initialization!r} is for tffcl's own architectures; {self.name} has its own"
+            )
         rng = np.random.default_rng(seed)
         tensors = [np.asarray(tensor) for tensor in self.functional.initial_weights[0]]
         if not any(np.ptp(tensor) > 0 for tensor in tensors):  # all zero, e.g.: no places to change
@@ -165,38 +170,46 @@ class FlatModel(FlatWeights, Shown):
 
     @classmethod
     def from_functional(
-        cls, functional: tff.learning.models.FunctionalModel, name: str = "functional", *, weight_names=None, probabilities=None
+        cls,
+        functional: tff.learning.models.FunctionalModel,
+        name: str = "functional",
+        *,
+        weight_names=None,
+        probabilities=None,
     ) -> "FlatModel":
         """Makes one of a `tff.learning.models.FunctionalModel`, whose trainable weights become the vector.
 
         Args:
-          functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}` with whole numbers y; gives an output for each class and
-            label.
+          functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}` with whole numbers y; gives an output for each
+            class and label.
           name: For titles.
           weight_names: "layer/weight" of each trainable weight, so that layers can be named; default numbers.
-          probabilities: Outputs to probabilities; default softmax, or nothing where the outputs are probabilities already.
+          probabilities: Outputs to probabilities; default softmax, or nothing where the outputs are probabilities
+            already.
 
         Raises:
           UserError: If the input is no such batch, or the output is not floats for two or more classes.
         """
-        return cls(**from_keras.from_functional(functional, name, weight_names=weight_names, probabilities=probabilities))
+        return cls(
+            **from_keras.from_functional(functional, name, weight_names=weight_names, probabilities=probabilities)
+        )
 
     @classmethod
     def from_keras(cls, keras_model, loss, input_spec, name: str | None = None) -> "FlatModel":
         """Makes one of a Keras model.
 
         Args:
-          keras_model: Built, with an output for each class; all weights trained (no batch normalization, no frozen layers), no
-            regularizers. Training starts from the weights that it has now.
+          keras_model: Built, with an output for each class; all weights trained (no batch normalization, no frozen
+            layers), no regularizers. Training starts from the weights that it has now.
           loss: Of whole-number labels, a mean over the batch, e.g.
-            `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`; labels that it leaves out (`ignore_class`), as
-            padding is, do not count in accuracies either.
+            `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`; labels that it leaves out
+            (`ignore_class`), as padding is, do not count in accuracies either.
           input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension.
           name: For titles; default the Keras model's.
 
         Raises:
-          UserError: If the model is not built, TFF cannot make a function of it, or the loss takes logits where the outputs are
-            probabilities, or the other way round.
+          UserError: If the model is not built, TFF cannot make a function of it, or the loss takes logits where the
+            outputs are probabilities, or the other way round.
         """
         return cls(**from_keras.from_keras(keras_model, loss, input_spec, name))
 
@@ -270,6 +283,6 @@ def build_flat_model(
     )
     spec = collections.OrderedDict(x=tf.TensorSpec(input_shape, tf.uint8), y=tf.TensorSpec((), tf.int32))
     return FlatModel(
-        name, tuple(weights), functional, preprocess, logits, spec, int(num_classes), mean_cross_entropy, cross_entropies,
-        initialization=initialization,
+        name, tuple(weights), functional, preprocess, logits, spec, int(num_classes), mean_cross_entropy,
+        cross_entropies, initialization=initialization,
     )  # fmt: skip

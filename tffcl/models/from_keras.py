@@ -1,4 +1,5 @@
-"""Models of another origin as `FlatModel`: any `tff.learning` FunctionalModel, any Keras model that TFF can make one of."""
+"""Models of another origin as `FlatModel`: any `tff.learning` FunctionalModel, any Keras model that TFF can make one
+of."""
 
 import collections
 import re
@@ -30,11 +31,12 @@ def from_functional(
 ) -> dict:
     """Returns the fields of a `FlatModel` of a `tff.learning.models.FunctionalModel`.
 
-    Its trainable weights become the vector; weights that are not trained stay as they are. Its loss is that of training.
+    Its trainable weights become the vector; weights that are not trained stay as they are. Its loss is that of
+    training.
 
     Args:
-      functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}`, x of any type and shape, y integers, one label or a sequence
-        of labels an example; gives an output of floats for each class and label.
+      functional: Takes batches `(x, y)` or `{"x": ..., "y": ...}`, x of any type and shape, y integers, one label or a
+        sequence of labels an example; gives an output of floats for each class and label.
       name: For titles.
       weight_names: "layer/weight" of each trainable weight, so that layers can be named; default numbers.
       probabilities: Outputs to probabilities; default softmax, or nothing where the outputs are probabilities already.
@@ -43,8 +45,8 @@ def from_functional(
       ignored: The classes that the loss leaves out; None: they are found by trying it.
 
     Raises:
-      UserError: If the input is no such batch, the output is not floats for two or more classes, the loss is no mean over
-        them, or takes logits where the outputs are probabilities, or the other way round.
+      UserError: If the input is no such batch, the output is not floats for two or more classes, the loss is no mean
+        over them, or takes logits where the outputs are probabilities, or the other way round.
     """
     check_process()
     if not isinstance(functional, tff.learning.models.FunctionalModel):
@@ -72,7 +74,9 @@ def from_functional(
 
     classes = _check_output(name, functional, spec)
     run = _check_loss(name, functional, loss, spec, classes)
-    probabilities = _to_probabilities(name, run(*_some_batch(spec))[0].numpy(), probabilities, from_logits, softmax_last)
+    probabilities = _to_probabilities(
+        name, run(*_some_batch(spec))[0].numpy(), probabilities, from_logits, softmax_last
+    )
     ignored = _left_out(loss, spec, classes) if ignored is None else ignored
     return {
         "name": name,
@@ -93,11 +97,13 @@ def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_sp
     """Returns the fields of a `FlatModel` of a Keras model, through `tff.learning.models.functional_model_from_keras`.
 
     Args:
-      keras_model: Built, with an output for each class; without batch normalization, frozen layers or other weights that are
-        not trained, which TFF cannot make a function of, and without regularizers, which it would leave out. What a dropout
-        layer draws is TensorFlow's matter: with one, two runs of the same seed differ.
-      loss: Of integer labels, a mean over the batch, e.g. `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
-      input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension, as in `tff.learning`.
+      keras_model: Built, with an output for each class; without batch normalization, frozen layers or other weights
+        that are not trained, which TFF cannot make a function of, and without regularizers, which it would leave out.
+        What a dropout layer draws is TensorFlow's matter: with one, two runs of the same seed differ.
+      loss: Of integer labels, a mean over the batch, e.g.
+        `tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)`.
+      input_spec: `(x, y)` or `{"x": ..., "y": ...}` of `tf.TensorSpec` with a leading batch dimension, as in
+        `tff.learning`.
       name: For titles; default the Keras model's.
 
     Raises:
@@ -108,14 +114,19 @@ def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_sp
         raise UserError(f"keras_model is of {type(keras_model).__name__}; it must be a tf.keras.Model")
     name = name or keras_model.name
     if not keras_model.built or not keras_model.trainable_variables:
-        raise UserError(f"the Keras model {name} has no weights yet; give its first layer an input shape, or call build(...)")
+        raise UserError(
+            f"the Keras model {name} has no weights yet; give its first layer an input shape, or call build(...)"
+        )
     if not isinstance(loss, tf.keras.losses.Loss):
         raise UserError(
             f"loss is of {type(loss).__name__}; it must be a tf.keras.losses.Loss of integer labels, "
-            "SparseCategoricalCrossentropy(from_logits=True) or a subclass, whose call(labels, outputs) may weigh classes"
+            "SparseCategoricalCrossentropy(from_logits=True) or a subclass, whose call(labels, outputs) may weigh "
+            "classes"
         )
     if keras_model.losses:
-        raise UserError(f"the Keras model {name} has regularizers, which TFF leaves out; use LocalTraining(weight_decay=...)")
+        raise UserError(
+            f"the Keras model {name} has regularizers, which TFF leaves out; use LocalTraining(weight_decay=...)"
+        )
     _check_layers(name, keras_model)
     _example_spec(input_spec)
     try:
@@ -136,13 +147,15 @@ def from_keras(keras_model: tf.keras.Model, loss: tf.keras.losses.Loss, input_sp
 
 
 def check_start(model: "FlatModel"):
-    """Raises UserError if the Keras model that it was made of has got other weights since: which ones are meant is not clear."""
+    """Raises UserError if the Keras model that it was made of has got other weights since: which ones are meant is not
+    clear."""
     if model.keras is None:
         return
     now, made = model.keras.trainable_variables, model.functional.initial_weights[0]
     if not all(np.array_equal(variable.numpy(), value) for variable, value in zip(now, made, strict=True)):
         raise UserError(
-            f"the Keras model {model.keras.name} has got other weights since FlatModel.from_keras was called; call it again to start "
+            f"the Keras model {model.keras.name} has got other weights since FlatModel.from_keras was called; call it "
+            f"again to start "
             "from these, or give it a Keras model that stays as it is"
         )
 
@@ -154,7 +167,9 @@ def keras_with(model: "FlatModel", vector: np.ndarray) -> tf.keras.Model:
       UserError: If it was made of no Keras model.
     """
     if model.keras is None:
-        raise UserError(f"{model.name} was not made by FlatModel.from_keras; model_of gives its weights, predict its answers")
+        raise UserError(
+            f"{model.name} was not made by FlatModel.from_keras; model_of gives its weights, predict its answers"
+        )
     copy = tf.keras.models.clone_model(model.keras)  # which TFF has done, too
     for variable, tensor in zip(copy.trainable_variables, model.unravel(tf.constant(vector)), strict=True):
         variable.assign(tensor)
@@ -168,18 +183,19 @@ def _check_layers(name: str, keras_model):
     normalized = [each.name for each in layers if isinstance(each, tf.keras.layers.BatchNormalization)]
     if normalized:
         raise UserError(
-            f"the Keras model {name} has batch normalization ({normalized[0]}), which TFF cannot make a function of; use "
-            f"GroupNormalization or LayerNormalization, {outside}"
+            f"the Keras model {name} has batch normalization ({normalized[0]}), which TFF cannot make a function of; "
+            f"use GroupNormalization or LayerNormalization, {outside}"
         )
     if keras_model.non_trainable_variables:
         fixed = _weight_name(keras_model.non_trainable_variables[0])
         raise UserError(
-            f"the Keras model {name} has weights that are not trained, e.g. {fixed}; TFF needs all to be trainable: set "
-            f"trainable = True, {outside}"
+            f"the Keras model {name} has weights that are not trained, e.g. {fixed}; TFF needs all to be trainable: "
+            f"set trainable = True, {outside}"
         )
     if not getattr(keras_model, "_is_graph_network", False):  # Sequential models and those of inputs and outputs are
         raise UserError(
-            f"the Keras model {name} is of a class of its own, {type(keras_model).__name__}, which TFF cannot make a function "
+            f"the Keras model {name} is of a class of its own, {type(keras_model).__name__}, which TFF cannot make a "
+            f"function "
             "of; build it as tf.keras.Sequential or tf.keras.Model(inputs, outputs)"
         )
 
@@ -198,8 +214,8 @@ def _softmax_last(keras_model) -> bool | None:
 def _keras_in_graphs(keras_model, loss, input_spec) -> tff.learning.models.FunctionalModel:
     """TFF's functional model of a Keras model, which stays usable beside it.
 
-    Keras makes the classes of layers serve graphs when a layer is made in a graph, as TFF does whenever it predicts; the user's
-    own model would then refuse to be called. Making an object of each class in eager mode turns them back.
+    Keras makes the classes of layers serve graphs when a layer is made in a graph, as TFF does whenever it predicts;
+    the user's own model would then refuse to be called. Making an object of each class in eager mode turns them back.
     """
     kinds = {type(each) for each in (keras_model, *keras_model.submodules)}
 
@@ -221,12 +237,16 @@ def _keras_in_graphs(keras_model, loss, input_spec) -> tff.learning.models.Funct
             turn_back()
 
     return tff.learning.models.FunctionalModel(
-        initial_weights=inner.initial_weights, predict_on_batch_fn=predict_on_batch, loss_fn=inner.loss, input_spec=input_spec
+        initial_weights=inner.initial_weights,
+        predict_on_batch_fn=predict_on_batch,
+        loss_fn=inner.loss,
+        input_spec=input_spec,
     )
 
 
 def _weight_name(variable: tf.Variable) -> str:
-    return "/".join(variable.name.split(":")[0].split("/")[-2:])  # "sequential/dense/kernel:0" is the weight "dense/kernel"
+    # "sequential/dense/kernel:0" is the weight "dense/kernel"
+    return "/".join(variable.name.split(":")[0].split("/")[-2:])
 
 
 def _one_line(error: Exception) -> str:
@@ -251,7 +271,8 @@ def _example_spec(input_spec) -> collections.OrderedDict:
     x, y = parts["x"], parts["y"]
     if not y.dtype.is_integer or y.shape.rank > 2:
         raise UserError(
-            f"labels are {y.dtype.name} of shape {list(y.shape)}; they must be integers, [None] or [None, L]; numbers become "
+            f"labels are {y.dtype.name} of shape {list(y.shape)}; they must be integers, [None] or [None, L]; numbers "
+            f"become "
             "classes by np.digitize(y, edges)"
         )
     return collections.OrderedDict(x=tf.TensorSpec(x.shape[1:], x.dtype), y=tf.TensorSpec(y.shape[1:], tf.int32))
@@ -273,7 +294,9 @@ def _check_output(name: str, functional, spec) -> int:
     if not tensor or len(output.shape) != rank or not output.shape[-1] or output.shape[-1] < 2:
         wanted = "[n, classes]" if rank == 2 else "[n, L, classes]"
         single = tensor and len(output.shape) == rank and output.shape[-1] == 1
-        hint = ": Dense(2) and SparseCategoricalCrossentropy instead of one sigmoid; of numbers, classes" if single else ""
+        hint = (
+            ": Dense(2) and SparseCategoricalCrossentropy instead of one sigmoid; of numbers, classes" if single else ""
+        )
         raise UserError(f"{name} gives {output}; it must give floats of shape {wanted} with two or more classes{hint}")
     return int(output.shape[-1])
 
@@ -305,7 +328,9 @@ def _check_loss(name: str, functional, given_loss, spec, classes: int) -> Callab
             ) from None
         if one.shape.rank or not one.dtype.is_floating or not np.isclose(one, several, rtol=1e-3, equal_nan=True):
             given = f"{several.dtype.name}{several.shape.as_list()}" if several.shape.rank else "no mean"
-            raise UserError(f"the loss of {name} is {given} for a batch; it must be one number, the mean over the batch")
+            raise UserError(
+                f"the loss of {name} is {given} for a batch; it must be one number, the mean over the batch"
+            )
     return run
 
 
@@ -316,12 +341,16 @@ def _some_batch(spec) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.constant(x.astype(dtype.as_numpy_dtype)), tf.zeros([4, *spec["y"].shape], tf.int32)
 
 
-def _to_probabilities(name: str, outputs: np.ndarray, given, from_logits: bool | None, softmax_last: bool | None) -> Callable:
+def _to_probabilities(
+    name: str, outputs: np.ndarray, given, from_logits: bool | None, softmax_last: bool | None
+) -> Callable:
     """Returns what makes probabilities of outputs, as `from_functional` has it; UserError if none come of it."""
     if given:
         given = converted(given)
         if _sum_to_one(given(tf.constant(outputs)).numpy()) is False:
-            raise UserError(f"what probabilities= gives for {name} are none; they must be from 0 and sum to 1 over the classes")
+            raise UserError(
+                f"what probabilities= gives for {name} are none; they must be from 0 and sum to 1 over the classes"
+            )
         return given
     already = _sum_to_one(outputs) if softmax_last is None else softmax_last
     if from_logits and already:
@@ -331,7 +360,8 @@ def _to_probabilities(name: str, outputs: np.ndarray, given, from_logits: bool |
         )
     if from_logits is False and already is False:
         raise UserError(
-            f"{name} gives numbers that are no probabilities, but its loss takes these (from_logits=False): use from_logits=True, "
+            f"{name} gives numbers that are no probabilities, but its loss takes these (from_logits=False): use "
+            f"from_logits=True, "
             'or a last layer with activation="softmax"'
         )
     return tf.identity if already or from_logits is False else tf.nn.softmax

@@ -28,8 +28,8 @@ def graph_function(function: Callable, *specs: tf.TensorSpec) -> Callable:
         return tf.nest.pack_sequence_as(outputs, found)
 
     traced = run.get_concrete_function(*specs)  # once, whatever the number of examples
-    # The definition names tf.functions that were traced in the graph. Eager TensorFlow forgets them with the last Python object
-    # of theirs.
+    # The definition names tf.functions that were traced in the graph. Eager TensorFlow forgets them with the last
+    # Python object of theirs.
     traced.kept_alive = graph
     return traced
 
@@ -37,9 +37,9 @@ def graph_function(function: Callable, *specs: tf.TensorSpec) -> Callable:
 def session_function(function: Callable, *specs) -> Callable:
     """Traces a function in a graph and returns one that runs it on arrays in this process.
 
-    It has a session of its own, since TFF's Keras models refuse to run without a graph, and since eager TensorFlow drops
-    functions that a graph was imported with. The graph is left as it is traced: the optimizer of sessions breaks loops inside
-    branches.
+    It has a session of its own, since TFF's Keras models refuse to run without a graph, and since eager TensorFlow
+    drops functions that a graph was imported with. The graph is left as it is traced: the optimizer of sessions breaks
+    loops inside branches.
 
     Args:
       function: `(*structures of tensors) -> structure of tensors`.
@@ -61,8 +61,8 @@ def session_function(function: Callable, *specs) -> Callable:
 def converted(function: Callable) -> Callable:
     """Returns a function with its Python `if` and `for` on tensors made TensorFlow's, by AutoGraph.
 
-    Our own tf.functions have none, and are traced without AutoGraph, which costs a fifth of the tracing; what others hand in
-    for them to call goes through this. Functions of this package and tf.functions come back as they are.
+    Our own tf.functions have none, and are traced without AutoGraph, which costs a fifth of the tracing; what others
+    hand in for them to call goes through this. Functions of this package and tf.functions come back as they are.
     """
     ours = (getattr(function, "__module__", None) or "").split(".")[0] == __name__.split(".")[0]
     return function if ours or hasattr(function, "get_concrete_function") else tf.function(function)

@@ -117,7 +117,8 @@ _NOT_TRACED = ("seed", "initialization")
 
 
 def architecture(build: Callable) -> Callable:
-    """Makes a model's builder give its models a `key`: the builder and what it was given, but for the initial weights."""
+    """Makes a model's builder give its models a `key`: the builder and what it was given, but for the initial
+    weights."""
     signature = inspect.signature(build)
 
     @functools.wraps(build)

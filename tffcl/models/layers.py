@@ -33,9 +33,9 @@ def convolve_transposed(x, kernel, bias, *, stride: int):
     return tf.nn.bias_add(tf.nn.conv2d_transpose(x, kernel, shape, stride, "SAME"), bias)
 
 
-# Channels from which 2x2 pooling is made of maxima of neighbours. Measured, ms a step, with TensorFlow's pooling and so:
-# StoCFL's CNN 49.9 and 44.2, LEAF's with batches of 50 62.2 and 55.0, ResNet-9 241.8 and 238.8; but LeNet-5, with 6 and 16
-# channels, 0.68 and 0.82.
+# Channels from which 2x2 pooling is made of maxima of neighbours. Measured, ms a step, with TensorFlow's pooling and
+# so: StoCFL's CNN 49.9 and 44.2, LEAF's with batches of 50 62.2 and 55.0, ResNet-9 241.8 and 238.8; but LeNet-5, with 6
+# and 16 channels, 0.68 and 0.82.
 _WIDE = 32
 
 
@@ -48,7 +48,8 @@ def pool(x, size: int = 2):
 
 
 def pooled_convolve(x, kernel, bias, *, padding: str = "VALID"):
-    """A 2-D convolution, pooling by 2 and ReLU, which after pooling is what it is before, on a quarter of the values."""
+    """A 2-D convolution, pooling by 2 and ReLU, which after pooling is what it is before, on a quarter of the
+    values."""
     return relu(pool(convolve(x, kernel, bias, padding=padding)))
 
 
@@ -59,7 +60,8 @@ def _halve(x):
     gradient is slow within loops.
     """
     _, height, width, channels = x.shape
-    # Neighbouring columns are the halves of one longer row of channels, neighbouring rows those of one longer row of columns.
+    # Neighbouring columns are the halves of one longer row of channels, neighbouring rows those of one longer row of
+    # columns.
     left, right = tf.split(tf.reshape(x, [-1, height, width // 2, 2 * channels]), 2, axis=3)
     columns = tf.reshape(tf.maximum(left, right), [-1, height // 2, width * channels])
     upper, lower = tf.split(columns, 2, axis=2)

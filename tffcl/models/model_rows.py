@@ -8,8 +8,8 @@ import numpy as np
 class ModelRows:
     """What looks like `float32 [K, P]` where it is read row by row, and reads a row when it is asked for.
 
-    A method whose clients have a model each returns one from `models_for`: with thousands of clients the matrix itself would
-    not fit into memory. NumPy makes the whole matrix of it where it must.
+    A method whose clients have a model each returns one from `models_for`: with thousands of clients the matrix itself
+    would not fit into memory. NumPy makes the whole matrix of it where it must.
     """
 
     ndim, dtype = 2, np.dtype(np.float32)

@@ -1,7 +1,7 @@
 """What a method, a signature or an aggregation of one's own is built of, from one place.
 
-A round is composed of client work, an aggregation factory for each upload, and a server step; signatures are collected and compared
-by themselves. tffcl/docs/own_parts.md says how they fit together.
+A round is composed of client work, an aggregation factory for each upload, and a server step; signatures are collected
+and compared by themselves. tffcl/docs/own_parts.md says how they fit together.
 
 from tffcl import parts
 composed = parts.compose(work, {"update": parts.keyed_factory(aggregation)}, parts.keyed_server(model.size))

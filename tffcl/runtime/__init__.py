@@ -1,4 +1,5 @@
-"""Where TFF computes: a worker of this machine, workers of other machines. Imports neither TensorFlow nor TFF by itself."""
+"""Where TFF computes: a worker of this machine, workers of other machines. Imports neither TensorFlow nor TFF by
+itself."""
 
 from tffcl.runtime.addresses import CHANNEL_OPTIONS, MESSAGE_BYTES, Address, RemoteWorkers, connect
 from tffcl.runtime.local_worker import (
@@ -14,6 +15,7 @@ from tffcl.runtime.local_worker import (
 from tffcl.runtime.worker_process import Worker, WorkerSettings, serve, worker_binary
 
 __all__ = [
-    "CHANNEL_OPTIONS", "LARGE_WORKER", "MESSAGE_BYTES", "Address", "RemoteWorkers", "Worker", "WorkerSettings", "check_process", "connect", "context_options",
+    "CHANNEL_OPTIONS", "LARGE_WORKER", "MESSAGE_BYTES", "Address", "RemoteWorkers", "Worker", "WorkerSettings",
+    "check_process", "connect", "context_options",
     "lanes", "renew_local_worker", "serve", "stop_local_worker", "use_local_worker", "worker_binary", "worker_count",
 ]  # fmt: skip

@@ -38,7 +38,9 @@ class RemoteWorkers:
 
     def __post_init__(self):
         if not 0 < self.silence <= _LONGEST_SILENCE:
-            raise UserError(f"the workers' timeout is {self.silence:g} s; it must be above 0 and at most {_LONGEST_SILENCE:,}")
+            raise UserError(
+                f"the workers' timeout is {self.silence:g} s; it must be above 0 and at most {_LONGEST_SILENCE:,}"
+            )
         if len({_known_as(each) for each in self.addresses}) < len(self.addresses):
             raise UserError(f"the workers {', '.join(map(str, self.addresses))} are not distinct; each takes part once")
 
@@ -53,13 +55,16 @@ class RemoteWorkers:
         for part in text.split(","):
             host, _, port = part.strip().rpartition(":")
             if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
-                raise UserError(f"worker {part[:100]!r} is not HOST:PORT; several are written 10.0.0.5:10000,10.0.0.6:10000")
+                raise UserError(
+                    f"worker {part[:100]!r} is not HOST:PORT; several are written 10.0.0.5:10000,10.0.0.6:10000"
+                )
             found.append(Address(host, int(port)))
         return cls(tuple(found), silence)
 
 
 def _known_as(address: Address) -> tuple[str, int]:
-    """What two ways to write one address have in common, as far as that is known without asking the network for a name."""
+    """What two ways to write one address have in common, as far as that is known without asking the network for a
+    name."""
     host = address.host.strip("[]").casefold().rstrip(".")
     with contextlib.suppress(OSError, UnicodeError):  # of a name, which only the network knows
         host = str(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)[0][4][0])
@@ -100,7 +105,8 @@ def connect(target: str, *, alive=lambda: True, timeout: float = _START_SECONDS,
     stub = tff.framework.RemoteExecutorGrpcStub(channel or open_channel(target))
     for name in ("get_executor", "create_value", "create_struct", "create_call", "create_selection", "compute"):
         setattr(stub, name, _while_alive(getattr(stub, name), alive))
-    for name in ("dispose", "dispose_executor"):  # called by destructors, also when the worker has ended with all its values
+    # called by destructors, also when the worker has ended with all its values
+    for name in ("dispose", "dispose_executor"):
         setattr(stub, name, _while_alive(getattr(stub, name), alive, needed=False))
     deadline = time.monotonic() + timeout
     while not stub.is_ready:

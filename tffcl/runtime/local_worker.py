@@ -89,8 +89,8 @@ def use_local_worker(settings: WorkerSettings | None = None) -> Worker:
 
 
 def lanes() -> list:
-    """Returns the TFF contexts in which blocks of a round can compute at the same time, in threads: two over the local worker, one
-    for each of several workers, or just the default context where it is none of ours."""
+    """Returns the TFF contexts in which blocks of a round can compute at the same time, in threads: two over the local
+    worker, one for each of several workers, or just the default context where it is none of ours."""
     import tensorflow_federated as tff
 
     current = tff.framework.get_context_stack().current
@@ -139,8 +139,8 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 @atexit.register
 def _end():
     stop_local_worker()
-    # Who was interrupted may have left a thread of TFF in a call of gRPC, which fails now. When the interpreter is taken down
-    # with a thread in there, the process is aborted ("exception not rethrown").
+    # Who was interrupted may have left a thread of TFF in a call of gRPC, which fails now. When the interpreter is
+    # taken down with a thread in there, the process is aborted ("exception not rethrown").
     for context in filter(None, (_context, _second_context)):
         runner = context._async_runner
         runner._event_loop.call_soon_threadsafe(runner._event_loop.stop)
@@ -163,8 +163,8 @@ _lock = threading.Lock()
 def compile_once(computation):
     """Compiles a computation as TFF's native runtime does, and keeps the result for as long as the computation lives.
 
-    A TFF context keeps what it has compiled for itself: a worker that takes another's place, and each of several workers,
-    would compile the same rounds again, for seconds each.
+    A TFF context keeps what it has compiled for itself: a worker that takes another's place, and each of several
+    workers, would compile the same rounds again, for seconds each.
 
     Args:
       computation: A `tff.framework.ConcreteComputation`.
@@ -192,7 +192,8 @@ def check_process():
     """Raises UserError if TensorFlow cannot compute in this process."""
     if _without_threads:
         raise UserError(
-            "this process was forked from one in which TensorFlow has computed, whose threads it lacks; start processes by "
+            "this process was forked from one in which TensorFlow has computed, whose threads it lacks; start "
+            "processes by "
             'multiprocessing.get_context("spawn")'
         )
 

@@ -144,16 +144,17 @@ class RemoteWorker:
     def answers(self, seconds: float | None = None) -> bool:
         """Whether the worker takes a new connection and says so itself within `seconds`, by default those of `silence`.
 
-        A process that is stopped or a machine that hangs may still accept connections; it does not answer them. A worker
-        that computes answers at once: others of its threads do that.
+        A process that is stopped or a machine that hangs may still accept connections; it does not answer them. A
+        worker that computes answers at once: others of its threads do that.
         """
         deadline = time.monotonic() + (seconds or self.silence)
         # Without a pool of its own a channel shares the connection that exists already.
         options = [*runtime.CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(str(self.address), options) as channel:
             ready = grpc.channel_ready_future(channel)
-            # A process that has just been killed takes connections until the system has closed its sockets, and a channel
-            # that is refused then tries again for as long as one lets it: whether it is refused is asked again and again.
+            # A process that has just been killed takes connections until the system has closed its sockets, and a
+            # channel that is refused then tries again for as long as one lets it: whether it is refused is asked again
+            # and again.
             while self._accepts(left := deadline - time.monotonic()):
                 with contextlib.suppress(grpc.FutureTimeoutError):
                     ready.result(timeout=min(_REFUSED_SECONDS, left))
@@ -235,7 +236,8 @@ _connected: "weakref.WeakSet[RemoteWorker]" = weakref.WeakSet()
 
 @atexit.register
 def _leave_all():
-    # A thread that still waits inside gRPC when the interpreter is taken down aborts the process ("exception not rethrown").
+    # A thread that still waits inside gRPC when the interpreter is taken down aborts the process ("exception not
+    # rethrown").
     for worker in list(_connected):
         worker.leave()
 

@@ -1,10 +1,12 @@
-"""Starts TFF's worker so that it ends with who asked for it; run by its path in a fresh interpreter, it imports nothing else.
+"""Starts TFF's worker so that it ends with who asked for it; run by its path in a fresh interpreter, it imports nothing
+else.
 
     python -I -S worker_launcher.py PARENT DOOR WORKER --port=P ...
 
-PARENT is the process that asks. Without a DOOR ("") this process becomes the worker. With one the worker is a child in a
-network of its own, in which nobody else is; the only way in is the Unix-domain socket DOOR, whose bytes this process hands on.
-The first line of standard output says what has become of it: "worker PID", after "private" or "open: why" if there is a DOOR.
+PARENT is the process that asks. Without a DOOR ("") this process becomes the worker. With one the worker is a child in
+a network of its own, in which nobody else is; the only way in is the Unix-domain socket DOOR, whose bytes this process
+hands on. The first line of standard output says what has become of it: "worker PID", after "private" or "open: why" if
+there is a DOOR.
 
 A fresh interpreter, because `preexec_fn` is not safe in a process that has threads, and TensorFlow has many.
 """
@@ -53,7 +55,8 @@ def _enter_private_network():
 
 
 def _check_private_network():
-    """Raises OSError if this process could not enter a network of its own; tried in a child, since there is no way back."""
+    """Raises OSError if this process could not enter a network of its own; tried in a child, since there is no way
+    back."""
     readable, writable = os.pipe()
     child = os.fork()
     if not child:

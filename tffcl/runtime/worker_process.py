@@ -1,16 +1,16 @@
 """TFF's worker as a process of this machine that ends with us.
 
-TFF starts its C++ worker as a child that inherits standard output and that nobody can configure. Here the same binary is
-started with its streams detached, with TensorFlow's thread counts in its own environment, and with a parent-death signal,
-so that it ends with us even after `kill -9`; then it is spoken to as if it were a remote worker.
+TFF starts its C++ worker as a child that inherits standard output and that nobody can configure. Here the same binary
+is started with its streams detached, with TensorFlow's thread counts in its own environment, and with a parent-death
+signal, so that it ends with us even after `kill -9`; then it is spoken to as if it were a remote worker.
 
-The binary of TFF 0.87 listens without encryption or credentials on all interfaces: `--port` is its only option about that, a
-number, so that neither an address nor a Unix-domain socket can be named, and it knows no credentials, so that a token on our
-side would keep nobody out. Therefore a private worker is started in a network namespace of its own, where its port is nobody
-else's, and the one way in is a Unix-domain socket in a directory that only this user can enter (see `worker_launcher`). It
-costs one small process and a copy of each message. Where the system lets us have no namespace (some containers; systems that
-forbid user namespaces to those who are not root) the worker listens on a port that is drawn for each process, and `tffcl
-doctor` says so.
+The binary of TFF 0.87 listens without encryption or credentials on all interfaces: `--port` is its only option about
+that, a number, so that neither an address nor a Unix-domain socket can be named, and it knows no credentials, so that a
+token on our side would keep nobody out. Therefore a private worker is started in a network namespace of its own, where
+its port is nobody else's, and the one way in is a Unix-domain socket in a directory that only this user can enter (see
+`worker_launcher`). It costs one small process and a copy of each message. Where the system lets us have no namespace
+(some containers; systems that forbid user namespaces to those who are not root) the worker listens on a port that is
+drawn for each process, and `tffcl doctor` says so.
 """
 
 import contextlib
@@ -44,7 +44,9 @@ def worker_binary() -> pathlib.Path:
 
     spec = importlib.util.find_spec("tensorflow_federated")
     if spec is None or not spec.submodule_search_locations:
-        raise UserError("tensorflow-federated is not installed; install it with tffcl: python -m pip install uv && uv sync")
+        raise UserError(
+            "tensorflow-federated is not installed; install it with tffcl: python -m pip install uv && uv sync"
+        )
     path = pathlib.Path(spec.submodule_search_locations[0]) / "data" / "worker_binary"
     if not path.is_file():
         raise UserError(f"TFF's worker binary is missing at {path}; tensorflow-federated's wheel has it on Linux only")
@@ -150,8 +152,9 @@ class Worker:
                 stderr=subprocess.DEVNULL,
                 text=True,
                 env=self.settings.environment(),
-                # Ctrl-C is for us: we end the worker when we have saved what there is. A group is enough for that; a session of
-                # its own would take it out of the reach of `nice`, since Linux divides its time among sessions first.
+                # Ctrl-C is for us: we end the worker when we have saved what there is. A group is enough for that; a
+                # session of its own would take it out of the reach of `nice`, since Linux divides its time among
+                # sessions first.
                 process_group=0,
             )
             with self._process.stdout as said:
@@ -193,7 +196,8 @@ class Worker:
         """Ends the process and the connections to it, each of which has a thread; no effect if they have ended."""
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)  # it keeps nothing that could be lost; who keeps its door ends with it
+                # it keeps nothing that could be lost; who keeps its door ends with it
+                os.kill(self.pid, signal.SIGKILL)
             try:
                 self._process.wait(timeout=5)
             except subprocess.TimeoutExpired:
@@ -218,7 +222,10 @@ def serve(port: int, settings: WorkerSettings):
             if not worker.alive():
                 raise UserError(f"TFF's worker ended while starting on port {port}; is memory short?")
             time.sleep(0.05)
-        print(_NOTICE.format(port=port, cores=settings.cores, host=socket.gethostname(), version=_tff_version()), flush=True)
+        print(
+            _NOTICE.format(port=port, cores=settings.cores, host=socket.gethostname(), version=_tff_version()),
+            flush=True,
+        )
         while worker.alive():
             time.sleep(0.5)
         raise UserError(f"TFF's worker on port {port} has ended: was it killed, or is memory short?")
@@ -226,8 +233,10 @@ def serve(port: int, settings: WorkerSettings):
         worker.stop()
 
 
-_NOTICE = """tffcl worker: TensorFlow Federated {version}, port {port}, {cores} client computations at a time. Ctrl-C ends it.
-It takes unencrypted gRPC from everyone who can reach port {port} on any address of this machine, and runs what they send:
+_NOTICE = """\
+tffcl worker: TensorFlow Federated {version}, port {port}, {cores} client computations at a time. Ctrl-C ends it.
+It takes unencrypted gRPC from everyone who can reach port {port} on any address of this machine, and runs what they \
+send:
 TFF's worker can be bound to no single address. Close the port to others, and reach it through an encrypted tunnel:
   ssh -N -L {port}:localhost:{port} {host}        (on the machine that runs the rounds)
   tffcl run ... --workers localhost:{port}"""

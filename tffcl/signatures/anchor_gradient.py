@@ -11,7 +11,16 @@ from tffcl.client_work.client_work import stack
 from tffcl.client_work.local_sgd import LocalTraining, build_local_sgd
 from tffcl.errors import UserError, unknown
 from tffcl.models.flat import FlatModel
-from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, clipped, noised, own_noise, own_seed, own_seed_type
+from tffcl.signatures.signature import (
+    OWN_SEED,
+    Signature,
+    build_signature,
+    clipped,
+    noised,
+    own_noise,
+    own_seed,
+    own_seed_type,
+)
 
 _BATCH = 100  # bounds the activations; the mean over all examples is exact
 _SKETCH_STREAM = 2  # folded into the seed, so that the projection does not draw the shuffling's numbers
@@ -48,9 +57,9 @@ def sketch(vector, dimensions: int, seed):
 
     Every entry is added, with a random sign, to one random place of the result (Charikar et al. 2002; Weinberger et al.
     2009, arXiv:0902.2206; the sparsest Johnson-Lindenstrauss projection). It takes O(P) time and memory where a dense
-    projection matrix has P * d entries: 26 GB for 1.6 million parameters and d = 4,096. The cosine of two sketches is that
-    of the vectors with a standard error of about (1 - cos^2) / sqrt(d). Measured on 1,770 pairs of gradients of an MLP-2048
-    (1.6 million parameters) on Rotated MNIST with d = 4,096: 0.014, at most 0.055.
+    projection matrix has P * d entries: 26 GB for 1.6 million parameters and d = 4,096. The cosine of two sketches is
+    that of the vectors with a standard error of about (1 - cos^2) / sqrt(d). Measured on 1,770 pairs of gradients of an
+    MLP-2048 (1.6 million parameters) on Rotated MNIST with d = 4,096: 0.014, at most 0.055.
 
     Args:
       vector: `float32 [P]`.
@@ -60,8 +69,8 @@ def sketch(vector, dimensions: int, seed):
     Returns:
       `float32 [d]`.
     """
-    # One draw for place and sign: the even halves count as plus, the odd ones as minus. The generator is named, as a device
-    # that chose its own would draw other numbers.
+    # One draw for place and sign: the even halves count as plus, the odd ones as minus. The generator is named, as a
+    # device that chose its own would draw other numbers.
     halves = 2 * dimensions
     drawn = tf.random.stateless_uniform(tf.shape(vector), seed, minval=0, maxval=halves, dtype=tf.int32, alg="philox")
     plus, minus = tf.unstack(tf.reshape(tf.math.unsorted_segment_sum(vector, drawn, halves), [dimensions, 2]), axis=1)
@@ -92,8 +101,8 @@ def build_anchor_gradient(
 ) -> Signature:
     """Builds the signature `V = float32[d]`; clients whose data are alike have vectors of like direction.
 
-    The anchor is the model's initial vector, and never changes. Both forms point the same way: after one step of plain SGD
-    on all data the displacement is the gradient times the learning rate.
+    The anchor is the model's initial vector, and never changes. Both forms point the same way: after one step of plain
+    SGD on all data the displacement is the gradient times the learning rate.
 
     Args:
       model: Architecture and anchor.
@@ -103,9 +112,9 @@ def build_anchor_gradient(
       projection: Dimensions to which each client projects its vector, see `sketch`; 0, or as many as the model has
         parameters, is none.
       seed: Decides the projection, and with "displacement", and a client's ID, the order of its examples.
-      noise_multiplier: z: the vector, after projection, is scaled to norm `clip` at most, and in units of it gets Gaussian
-        noise of this standard deviation in every dimension: with fewer dimensions more of the direction is left. 0 is none, and
-        no clip.
+      noise_multiplier: z: the vector, after projection, is scaled to norm `clip` at most, and in units of it gets
+        Gaussian noise of this standard deviation in every dimension: with fewer dimensions more of the direction is
+        left. 0 is none, and no clip.
       clip: See there.
       noise_seed: See `build_signature`.
 
@@ -133,7 +142,9 @@ def build_anchor_gradient(
             direction = noised(clipped(direction, clip), noise_multiplier, own_noise(context))
         return tf.ensure_shape(direction, [size])
 
-    context_type = collections.OrderedDict(anchor=tff.TensorType(np.float32, [model.size]), seed=tff.TensorType(np.int32, [2]))
+    context_type = collections.OrderedDict(
+        anchor=tff.TensorType(np.float32, [model.size]), seed=tff.TensorType(np.int32, [2])
+    )
     context = collections.OrderedDict(anchor=model.initial, seed=np.array([seed % 2**31, 0], np.int32))
     if form == "displacement":
         context_type.update([own_seed_type()])

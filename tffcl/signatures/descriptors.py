@@ -16,11 +16,12 @@ _OF_A_MISSING_CLASS = -1.0
 
 
 def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_class: bool = True) -> Signature:
-    """Builds the signature `V = <marginal=float32[2,C],conditional=float32[C,2,C]>` (FLUX, Fenoglio et al. 2025, arXiv:2511.22305).
+    """Builds the signature `V = <marginal=float32[2,C],conditional=float32[C,2,C]>` (FLUX, Fenoglio et al. 2025,
+    arXiv:2511.22305).
 
-    Mean and standard deviation of the model's C outputs over all of a client's examples describe P(X), and need no labels;
-    those over the examples of each class describe P(X|Y) and P(Y|X); of a class with fewer than two examples all are -1, as in
-    the authors' code. The paper takes a latent layer of the model instead of its outputs.
+    Mean and standard deviation of the model's C outputs over all of a client's examples describe P(X), and need no
+    labels; those over the examples of each class describe P(X|Y) and P(Y|X); of a class with fewer than two examples
+    all are -1, as in the authors' code. The paper takes a latent layer of the model instead of its outputs.
 
     Args:
       model: Architecture; its examples have one label each.
@@ -34,7 +35,9 @@ def build_descriptors(model: FlatModel, vector: np.ndarray | None = None, *, by_
       UserError: If examples have sequences of labels.
     """
     if model.label_shape:
-        raise UserError(f"descriptors are of examples with one label each; those of {model.name} have {model.label_shape[0]}")
+        raise UserError(
+            f"descriptors are of examples with one label each; those of {model.name} have {model.label_shape[0]}"
+        )
     classes = model.num_classes
 
     def outputs_of(vector, x):

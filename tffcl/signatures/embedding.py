@@ -13,7 +13,15 @@ from tffcl.client_work.client_work import stack
 from tffcl.client_work.kmeans import build_kmeans
 from tffcl.errors import UserError
 from tffcl.models.autoencoder import FlatAutoencoder
-from tffcl.signatures.signature import OWN_SEED, Signature, build_signature, noised_centres, own_noise, own_seed, own_seed_type
+from tffcl.signatures.signature import (
+    OWN_SEED,
+    Signature,
+    build_signature,
+    noised_centres,
+    own_noise,
+    own_seed,
+    own_seed_type,
+)
 from tffcl.validation import Count, NonNegative, Parameters, Positive, Whole, one_of, validated
 
 FINE_TUNE_RATES = {"sgd": 0.01, "adam": 1e-3}  # FLT's η, of which the paper names one for all SGD; its code's
@@ -57,8 +65,6 @@ class FineTuning(Parameters):
         return FINE_TUNE_RATES[self.optimizer] if self.learning_rate is None else self.learning_rate
 
 
-
-
 @dataclasses.dataclass(frozen=True)
 class Centres(Parameters):
     """How many k-means centres of its codes a client makes.
@@ -81,13 +87,15 @@ class Centres(Parameters):
         return tf.size(tf.unique(labels)[0]) if self.by_class else tf.constant(self.most)
 
 
-def build_embed(autoencoder: FlatAutoencoder, centres: Centres, fine_tuning: FineTuning, noise: CentreNoise = CentreNoise()):
+def build_embed(
+    autoencoder: FlatAutoencoder, centres: Centres, fine_tuning: FineTuning, noise: CentreNoise = CentreNoise()
+):
     """Builds what a client does with its images and an encoder (FLT Alg. 2 lines 3 to 9).
 
     Returns:
-      A tf.function `(vector float32[P], <x=uint8[n,...],y=[n]>, seed int32[2], noise_seed int32[2] | None) -> (found, vector
-      float32[P])`: `centres float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning. Both seeds are the
-      client's own; without the second the noise is drawn anew.
+      A tf.function `(vector float32[P], <x=uint8[n,...],y=[n]>, seed int32[2], noise_seed int32[2] | None) -> (found,
+      vector float32[P])`: `centres float32[k, e]` and `mask bool[k]` of the codes, and the encoder after fine-tuning.
+      Both seeds are the client's own; without the second the noise is drawn anew.
     """
     kmeans, encode = build_kmeans(centres.most), build_encode(autoencoder)
     fine_tune = build_fine_tune(
@@ -99,7 +107,8 @@ def build_embed(autoencoder: FlatAutoencoder, centres: Centres, fine_tuning: Fin
         images = examples["x"]
         tuned = fine_tune(vector, images, seed) if fine_tuning.epochs else tf.identity(vector)
         finite = tf.reduce_all(tf.math.is_finite(tuned))
-        codes = tf.where(finite, encode(tuned, images), np.nan)  # an encoder that diverged has no centres, whatever is left of it
+        # an encoder that diverged has no centres, whatever is left of it
+        codes = tf.where(finite, encode(tuned, images), np.nan)
         own_seed = tf.random.experimental.stateless_fold_in(seed, _KMEANS_STREAM)
         found = kmeans(codes, own_seed, centres.of(examples["y"]))
         means = tf.ensure_shape(found["centres"], [centres.most, autoencoder.latent])
@@ -128,7 +137,9 @@ def check_encoder(autoencoder: FlatAutoencoder, vector, example_spec) -> np.ndar
     if tuple(images.shape) != autoencoder.input_shape or images.dtype != tf.uint8:
         takes, given = ("x".join(map(str, shape)) for shape in (autoencoder.input_shape, images.shape))
         given = f"{images.dtype.name} of {given}"
-        raise UserError(f"the encoder takes uint8 images of {takes}, the clients' are {given}; train one on such images")
+        raise UserError(
+            f"the encoder takes uint8 images of {takes}, the clients' are {given}; train one on such images"
+        )
     return vector
 
 
@@ -136,9 +147,13 @@ def check_classes(example_spec, noise: CentreNoise):
     """Raises UserError if a client cannot tell how many classes it has, or its noise is to hide that."""
     labels = example_spec["y"]
     if labels.shape.rank != 0 or not labels.dtype.is_integer:
-        raise UserError("centres by the number of classes need one class label an example; give num_centres as a number")
+        raise UserError(
+            "centres by the number of classes need one class label an example; give num_centres as a number"
+        )
     if noise.noise_multiplier:
-        raise UserError("how many classes a client has is its own: with noise on its signature give num_centres as a number")
+        raise UserError(
+            "how many classes a client has is its own: with noise on its signature give num_centres as a number"
+        )
 
 
 @validated
@@ -160,9 +175,9 @@ def build_embedding(
 ) -> Signature:
     """Builds the signature `V = <centres=float32[k,e],mask=bool[k]>`: the centres of the codes of a client's images.
 
-    In the fine-tune mode each client first trains the autoencoder on its own images by SGD, as the paper says; the authors'
-    code trains one for all by Adam, centrally, on the whole training set. Then the server must send the decoder too, which is
-    the other half of the traffic.
+    In the fine-tune mode each client first trains the autoencoder on its own images by SGD, as the paper says; the
+    authors' code trains one for all by Adam, centrally, on the whole training set. Then the server must send the
+    decoder too, which is the other half of the traffic.
 
     Args:
       autoencoder: The architecture.
@@ -180,13 +195,13 @@ def build_embedding(
       noise_seed: See `build_signature`.
 
     Returns:
-      The signature; its context is `<encoder=float32[Q],own_seed=int32[2]>` with Q the encoder's parameters only, or all P
-      with fine-tuning. A client with fewer different images than k masks the other centres; one whose fine-tuning
+      The signature; its context is `<encoder=float32[Q],own_seed=int32[2]>` with Q the encoder's parameters only, or
+      all P with fine-tuning. A client with fewer different images than k masks the other centres; one whose fine-tuning
       diverged masks all.
 
     Raises:
-      UserError: If the images are not what the encoder takes, the vector is not its, a number is impossible, or centres by
-        class are to be private, or of examples that have no class.
+      UserError: If the images are not what the encoder takes, the vector is not its, a number is impossible, or centres
+        by class are to be private, or of examples that have no class.
     """
     vector = check_encoder(autoencoder, vector, example_spec)
     fine_tuning = FineTuning(fine_tune_epochs, optimizer, learning_rate, batch_size)

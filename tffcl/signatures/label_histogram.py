@@ -8,13 +8,15 @@ from tffcl.signatures.signature import Signature, build_signature, noised, own_n
 from tffcl.validation import NonNegative
 
 
-def build_label_histogram(model: FlatModel, *, noise_multiplier: NonNegative = 0.0, noise_seed: int | None = None) -> Signature:
+def build_label_histogram(
+    model: FlatModel, *, noise_multiplier: NonNegative = 0.0, noise_seed: int | None = None
+) -> Signature:
     """Builds the signature `V = float32[C]`: which share of a client's labels is which class.
 
     Args:
       model: Decides the examples' type and C.
-      noise_multiplier: z: every share gets Gaussian noise of this standard deviation. A client's shares have norm 1 at most, so
-        that this is the noise multiplier of leaving the client out. 0 is none.
+      noise_multiplier: z: every share gets Gaussian noise of this standard deviation. A client's shares have norm 1 at
+        most, so that this is the noise multiplier of leaving the client out. 0 is none.
       noise_seed: See `build_signature`.
     """
 

@@ -36,8 +36,8 @@ def build_partial_weights(
 ) -> Signature:
     """Builds the signature `V = float32[d]`: the weights of some layers as local training leaves them.
 
-    A classifier's last layer learns which labels a client has, and to what pictures they belong (FedClust, Islam et al. 2024,
-    arXiv:2407.07124, which takes the last layer's weights; a client sends nothing else).
+    A classifier's last layer learns which labels a client has, and to what pictures they belong (FedClust, Islam et al.
+    2024, arXiv:2407.07124, which takes the last layer's weights; a client sends nothing else).
 
     Args:
       model: Architecture and initial vector, which is broadcast.

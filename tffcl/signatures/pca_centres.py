@@ -1,4 +1,5 @@
-"""The signature of PCA+kM+HC, which FLT is compared with: k-means centres of principal components (FLT section IV-C)."""
+"""The signature of PCA+kM+HC, which FLT is compared with: k-means centres of principal components (FLT section
+IV-C)."""
 
 import collections
 
@@ -52,7 +53,8 @@ def build_pca_centres(
       example_spec: `tf.TensorSpec` structure of one example; `x` is a raw image.
       num_components: c; no more than an image has values. A client with fewer examples has zeros for the rest.
       num_centres: k.
-      preprocess: Raw images to features; default raw pixels divided by 255, other numbers as they are, as in the authors' code.
+      preprocess: Raw images to features; default raw pixels divided by 255, other numbers as they are, as in the
+        authors' code.
       seed: Decides where k-means starts.
       noise_multiplier: z of the noise on the centres, see `signature.noised_centres`; 0 is none, and no clip.
       clip: See there.

@@ -1,4 +1,5 @@
-"""The signature `inference`: what a client's updated model answers on images that the server has (FLIS, section II-B)."""
+"""The signature `inference`: what a client's updated model answers on images that the server has (FLIS, section
+II-B)."""
 
 import collections
 
@@ -55,7 +56,8 @@ def answers_type(model: FlatModel, num_images: int, *, soft: bool = False) -> tf
 def build_inference(
     model: FlatModel, training: LocalTraining, images: np.ndarray, *, soft: bool = False, seed: int = 0
 ) -> Signature:
-    """Builds the signature: train the broadcast model on the local data, answer the server's images (FLIS Alg. 3 line 4, Alg. 2 line 2).
+    """Builds the signature: train the broadcast model on the local data, answer the server's images (FLIS Alg. 3 line
+    4, Alg. 2 line 2).
 
     The client answers itself: the server broadcasts its images without labels once, and sees answers, no model.
 
@@ -67,7 +69,8 @@ def build_inference(
       seed: Decides, with its ID, in which order a client visits its examples.
 
     Returns:
-      The signature; its context is `<model=float32[P],images=uint8[n,...],own_seed=int32[2]>`, its value as in `answers_type`.
+      The signature; its context is `<model=float32[P],images=uint8[n,...],own_seed=int32[2]>`, its value as in
+      `answers_type`.
 
     Raises:
       UserError: If the images are not what the model takes.
@@ -99,8 +102,8 @@ def build_inference(
 def related(answers, beta, form: str, num_classes: int):
     """Relates clients by their answers, on the aggregator: Γ of FLIS Alg. 2 line 4.
 
-    The same similarity as `clustering.inference_similarity.inference_similarity`, in TensorFlow. A client is always related to
-    itself.
+    The same similarity as `clustering.inference_similarity.inference_similarity`, in TensorFlow. A client is always
+    related to itself.
 
     Args:
       answers: `int32 [m, n]` or `float32 [m, n, C]`.

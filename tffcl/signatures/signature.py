@@ -24,11 +24,13 @@ class Signature:
       value_type: V, tensors of fixed shape; a mask says what is padding.
       computation: `(<context=C,examples=E*> -> V)`, runs on the client.
       context: The value to broadcast.
-      stacked: `() -> (<context=C,examples=<x[?,...],y[?,...]>> -> V)`, the same of stacked examples, for simulations; None:
-        they take `computation`.
-      noise_multiplier: z of the Gaussian mechanism that a client's signature is, when the client is left out; 0: not private.
+      stacked: `() -> (<context=C,examples=<x[?,...],y[?,...]>> -> V)`, the same of stacked examples, for simulations;
+        None: they take `computation`.
+      noise_multiplier: z of the Gaussian mechanism that a client's signature is, when the client is left out; 0: not
+        private.
       unseeded: `() -> Signature`, the same whose noise is drawn anew; None where this one's is, or where there is none.
-      least_examples: Of fewer examples it is not what it is of more, as there are fewer vectors or centres than asked for.
+      least_examples: Of fewer examples it is not what it is of more, as there are fewer vectors or centres than asked
+        for.
     """
 
     name: str
@@ -51,8 +53,8 @@ NO_CONTEXT = np.int32(0)
 NO_CONTEXT_TYPE = tff.TensorType(np.int32)  # TFF's deployment forms have no empty server state
 
 
-# The field of a context that is each client's own: before it computes, its ID is folded in. What must be one for all, as a
-# projection, has another name.
+# The field of a context that is each client's own: before it computes, its ID is folded in. What must be one for all,
+# as a projection, has another name.
 OWN_SEED = "own_seed"
 
 
@@ -76,7 +78,8 @@ def own_noise(context):
 
 
 def deployed_context(context_type: tff.Type, context) -> tuple[tff.Type, object]:
-    """Returns the context of a signature as its deployed form has it, with its type; any other server's value as it is."""
+    """Returns the context of a signature as its deployed form has it, with its type; any other server's value as it
+    is."""
     if not isinstance(context_type, tff.StructType) or OWN_NOISE not in tff.structure.name_list(context_type):
         return context_type, context
     kind = without_noise_seed(context_type)
@@ -116,17 +119,19 @@ def build_signature(
       compute: `(context, examples: tf.data.Dataset) -> value`.
       context_type: C.
       context: The value that the server broadcasts.
-      key: All that `compute` depends on beside the types: signatures of one name and key are traced once. None: it is like no
-        other.
+      key: All that `compute` depends on beside the types: signatures of one name and key are traced once. None: it is
+        like no other.
       noise_multiplier: See `Signature`.
-      noise_seed: For simulations that are to be repeated: `own_noise(context)` then is the seed of each client's noise. None:
-        it is None, and noise is drawn anew.
+      noise_seed: For simulations that are to be repeated: `own_noise(context)` then is the seed of each client's noise.
+        None: it is None, and noise is drawn anew.
       least_examples: See `Signature`.
     """
     unseeded = None
     if noise_multiplier and noise_seed is not None:
         given = {"context_type": context_type, "context": context, "key": key, "noise_multiplier": noise_multiplier}
-        unseeded = functools.partial(build_signature, name, example_spec, compute, **given, least_examples=least_examples)
+        unseeded = functools.partial(
+            build_signature, name, example_spec, compute, **given, least_examples=least_examples
+        )
         there = [] if context is NO_CONTEXT else list(tff.structure.iter_elements(context_type))
         context_type = tff.to_type(collections.OrderedDict([*there, (OWN_NOISE, tff.TensorType(np.int32, [2]))]))
         seed = np.array([noise_seed % 2**31, 1], np.int32)
@@ -147,10 +152,20 @@ def build_signature(
     computation = traced(deployed)
     value_type = computation.type_signature.result
     if not tff.types.contains_only(value_type, _is_fixed):
-        raise UserError(f"signature {name} gives {value_type}; every dimension must be known: tf.ensure_shape(value, [...])")
+        raise UserError(
+            f"signature {name} gives {value_type}; every dimension must be known: tf.ensure_shape(value, [...])"
+        )
     stacked = functools.cache(lambda: traced(stacked_type(deployed)))
     return Signature(
-        name, context_type, value_type, computation, context, stacked, noise_multiplier, unseeded, least_examples=least_examples
+        name,
+        context_type,
+        value_type,
+        computation,
+        context,
+        stacked,
+        noise_multiplier,
+        unseeded,
+        least_examples=least_examples,
     )
 
 
@@ -164,13 +179,14 @@ def _is_fixed(kind: tff.Type) -> bool:
 def noised(value: tf.Tensor, noise_multiplier: float, seed: tf.Tensor | None) -> tf.Tensor:
     """Adds Gaussian noise of standard deviation z to every coordinate of a value of L2 norm 1 at most.
 
-    Leaving the client out stands for a value of zero, which is 1 away at most: z is the noise multiplier of the release.
+    Leaving the client out stands for a value of zero, which is 1 away at most: z is the noise multiplier of the
+    release.
 
     Args:
       value: `float [...]`.
       noise_multiplier: z.
-      seed: `int32 [2]`, of the client, in simulations that are to be repeated: the noise then follows from it and the value,
-        and hides nothing from who knows it. None draws anew.
+      seed: `int32 [2]`, of the client, in simulations that are to be repeated: the noise then follows from it and the
+        value, and hides nothing from who knows it. None draws anew.
     """
     if seed is None:
         return value + noise_multiplier * tf.random.normal(tf.shape(value), dtype=value.dtype)
@@ -187,10 +203,11 @@ def clipped(value: tf.Tensor, bound: float) -> tf.Tensor:
 
 
 def noised_centres(centres: tf.Tensor, mask: tf.Tensor, noise_multiplier: float, clip: float, seed: tf.Tensor | None):
-    """Makes the centres of a client private: each is scaled to a norm of `clip` at most, and all of them together get noise.
+    """Makes the centres of a client private: each is scaled to a norm of `clip` at most, and all of them together get
+    noise.
 
-    The k centres, divided by clip √k, have norm 1 at most; a centre that is not there counts as zero, and is sent as the noise
-    that it gets, since how many different examples a client has is no less its own.
+    The k centres, divided by clip √k, have norm 1 at most; a centre that is not there counts as zero, and is sent as
+    the noise that it gets, since how many different examples a client has is no less its own.
 
     Args:
       centres: `float32 [k, e]`.
@@ -218,8 +235,9 @@ _OF = "of"  # of a context that is no structure
 def with_halves(signature: Signature) -> Signature:
     """Makes the signature `V' = <whole=V,first=V,second=V,examples=int32>` of a signature V.
 
-    The client computes V three times: of n examples, and of two disjoint halves of n // 2, drawn at random; one that has a
-    single example tells it twice. A signature that trains a model trains twice as much for it, and all is sent three times.
+    The client computes V three times: of n examples, and of two disjoint halves of n // 2, drawn at random; one that
+    has a single example tells it twice. A signature that trains a model trains twice as much for it, and all is sent
+    three times.
 
     Args:
       signature: Any, without noise: halves of a private one would be two releases more.
@@ -268,7 +286,9 @@ def _told_thrice(computation: tff.Computation, context_type: tff.Type, examples_
 
         def of(rows):
             part = tf.nest.map_structure(lambda values: tf.gather(values, rows), local)
-            return computation(own, tf.data.Dataset.from_tensor_slices(part) if isinstance(examples, tf.data.Dataset) else part)
+            return computation(
+                own, tf.data.Dataset.from_tensor_slices(part) if isinstance(examples, tf.data.Dataset) else part
+            )
 
         values = {WHOLE: computation(own, examples), FIRST: of(order[:half]), SECOND: of(order[count - half :])}
         return collections.OrderedDict(**values, **{EXAMPLES: count})

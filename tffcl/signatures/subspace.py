@@ -38,7 +38,8 @@ def _by_gram(data, num_vectors):
 
 
 def _by_gram_matrix(data, num_vectors, largest):
-    """Singular vectors from the eigenvectors of the smaller of D D' and D' D, in float64 (a Gram matrix squares errors)."""
+    """Singular vectors from the eigenvectors of the smaller of D D' and D' D, in float64 (a Gram matrix squares
+    errors)."""
 
     def from_samples():  # fewer samples than features: u = D v / sigma
         values, right = largest(tf.matmul(data, data, transpose_a=True), num_vectors)
@@ -51,7 +52,8 @@ def _by_gram_matrix(data, num_vectors, largest):
 
 
 def _largest(gram, count):
-    """The `count` largest eigenpairs of a Gram matrix `[m, m]`: square roots of the values, and vectors `[m, count]`."""
+    """The `count` largest eigenpairs of a Gram matrix `[m, m]`: square roots of the values, and vectors `[m,
+    count]`."""
 
     def all_pairs():
         squares, vectors = tf.linalg.eigh(gram)  # ascending
@@ -111,9 +113,9 @@ def _subspace_iteration(gram, count, block=None, *, eigenpairs=_eigenpairs, step
 def _krylov_iteration(data, count):
     """Leading left singular vectors by a block Krylov method with restarts.
 
-    The space of K = [Q, A Q, A^2 Q, ...], A = D D', holds far better vectors than the last of its powers (Musco and Musco,
-    "Randomized block Krylov methods", 2015, Alg. 2), and A, the costly product, is never formed. Rayleigh-Ritz on K; its best
-    vectors start the next space.
+    The space of K = [Q, A Q, A^2 Q, ...], A = D D', holds far better vectors than the last of its powers (Musco and
+    Musco, "Randomized block Krylov methods", 2015, Alg. 2), and A, the costly product, is never formed. Rayleigh-Ritz
+    on K; its best vectors start the next space.
 
     Args:
       data: D `[d, n]`.
@@ -144,7 +146,8 @@ def _until_found(improve, count: int, size, block: int, dtype, looks: int):
     """Improves random columns until the leading ones are eigenvectors.
 
     Args:
-      improve: Columns `[size, block]` to better ones, their Rayleigh quotients `[block]`, largest first, and their images.
+      improve: Columns `[size, block]` to better ones, their Rayleigh quotients `[block]`, largest first, and their
+        images.
       count: How many of them must be found.
       size: m.
       block: How many columns there are.
@@ -166,14 +169,20 @@ def _until_found(improve, count: int, size, block: int, dtype, looks: int):
         lambda number, columns, squares, error: tf.logical_and(number < looks, error > _RESIDUAL),
         look,
         (0, start, tf.zeros([block], dtype), tf.constant(1.0, dtype)),
-        shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, block]), tf.TensorShape([block]), tf.TensorShape([])),
+        shape_invariants=(
+            tf.TensorShape([]),
+            tf.TensorShape([None, block]),
+            tf.TensorShape([block]),
+            tf.TensorShape([]),
+        ),
         parallel_iterations=1,
     )
     return values[:count], vectors[:, :count], error <= _RESIDUAL
 
 
 def _by_power(data, num_vectors):
-    """The same by operations that device runtimes have: matrix products, QR, and Jacobi's rotations for a small matrix."""
+    """The same by operations that device runtimes have: matrix products, QR, and Jacobi's rotations for a small
+    matrix."""
     return _by_gram_matrix(data, num_vectors, _largest_by_power)
 
 
@@ -182,7 +191,9 @@ def _largest_by_power(gram, count):
     block = count + 8 + count % 2  # even, as Jacobi's rotations need it
     missing = tf.maximum(block - tf.shape(gram)[0], 0)  # more zero eigenvalues, whose vectors count for nothing
     padded = tf.pad(gram, [[0, missing], [0, missing]])
-    squares, vectors, _ = _subspace_iteration(padded, count, block, eigenpairs=symmetric_eigenpairs, steps=2, looks=10 * _LOOKS)
+    squares, vectors, _ = _subspace_iteration(
+        padded, count, block, eigenpairs=symmetric_eigenpairs, steps=2, looks=10 * _LOOKS
+    )
     return tf.sqrt(tf.maximum(squares, 0)), vectors[: tf.shape(gram)[0]]
 
 
@@ -199,8 +210,8 @@ def left_singular_vectors(data, num_vectors: int, method: str = "gram", energy: 
     Args:
       data: `float [d, n]`, samples in columns; n may be 0 or smaller than `num_vectors`.
       num_vectors: p.
-      method: "gram" (leading eigenvectors of D D', whole or by Krylov spaces, whichever is faster) or "power" (by operations
-        that a device's runtime has).
+      method: "gram" (leading eigenvectors of D D', whole or by Krylov spaces, whichever is faster) or "power" (by
+        operations that a device's runtime has).
       energy: Only as many vectors as are needed for this share of the sum of the data's squares; 1: all p.
 
     Returns:
@@ -255,7 +266,8 @@ def _noised_gram(data, clip: float, noise_multiplier: float, seed):
     data = tf.cast(data, tf.float64)
     scaled = data / tf.maximum(tf.norm(data, axis=0, keepdims=True), tf.cast(clip, tf.float64))
     gram = tf.math.divide_no_nan(tf.matmul(scaled, scaled, transpose_b=True), tf.cast(tf.shape(data)[1], tf.float64))
-    upper = tf.linalg.band_part(noised(gram, noise_multiplier, seed), 0, -1)  # an entry of the lower half tells nothing more
+    # an entry of the lower half tells nothing more
+    upper = tf.linalg.band_part(noised(gram, noise_multiplier, seed), 0, -1)
     symmetric = upper + tf.linalg.matrix_transpose(upper) - tf.linalg.diag(tf.linalg.diag_part(upper))
     return symmetric + tf.norm(symmetric) * tf.eye(tf.shape(gram)[0], dtype=gram.dtype)
 
@@ -293,16 +305,17 @@ def build_subspace(
       num_vectors: p, singular vectors over all data (the paper), or per class; with `energy` at most so many.
       per_class: One truncated SVD per class, side by side (the authors' code): q = p * `max_classes`; else q = p.
       num_classes: Number of labels; needed with `per_class`.
-      max_classes: Room for so many classes; default `num_classes`. What is not used is padding that is sent all the same.
+      max_classes: Room for so many classes; default `num_classes`. What is not used is padding that is sent all the
+        same.
       preprocess: Raw examples `[n, ...]` to features, or a name in `PREPROCESSING` but "normalized", which is a model's
         `preprocess`; default "raw".
       samples: Only so many of a client's examples, at random but always the same; default all.
       energy: As in `left_singular_vectors`.
       method: A name in `METHODS`.
-      noise_multiplier: z: the vectors are those of the noised Gram matrix (Dwork et al. 2014, "Analyze Gauss"), the mean of x
-        x' over the examples, each scaled to norm `clip` at most, in units of clip². Its norm is 1 at most, and each of its
-        coordinates gets Gaussian noise of this standard deviation, symmetrically. That hides the whole client; with d features
-        noise has singular values of about 2 z √d. 0 is none, and no clip.
+      noise_multiplier: z: the vectors are those of the noised Gram matrix (Dwork et al. 2014, "Analyze Gauss"), the
+        mean of x x' over the examples, each scaled to norm `clip` at most, in units of clip². Its norm is 1 at most,
+        and each of its coordinates gets Gaussian noise of this standard deviation, symmetrically. That hides the whole
+        client; with d features noise has singular values of about 2 z √d. 0 is none, and no clip.
       clip: See there.
       noise_seed: See `build_signature`.
 
@@ -319,7 +332,9 @@ def build_subspace(
     if per_class and not num_classes:
         raise UserError("per_class needs num_classes, the number of labels")
     if noise_multiplier and (per_class or energy < 1):
-        raise UserError("noise_multiplier is of a fixed number of vectors of all data; with per_class or energy it must be 0")
+        raise UserError(
+            "noise_multiplier is of a fixed number of vectors of all data; with per_class or energy it must be 0"
+        )
     max_classes = max_classes or num_classes
     if per_class and not 1 <= max_classes <= num_classes:
         raise UserError(f"max_classes is {max_classes}; it must be from 1 to the number of classes, {num_classes}")
@@ -342,7 +357,9 @@ def build_subspace(
             basis = tf.ensure_shape(_with_signs(vectors), [features, num_vectors])
             mask = tf.ones([num_vectors], tf.bool)
         elif per_class:
-            basis, mask = class_singular_vectors(data, local["y"], num_vectors, num_classes, max_classes, method, energy)
+            basis, mask = class_singular_vectors(
+                data, local["y"], num_vectors, num_classes, max_classes, method, energy
+            )
         else:
             basis, mask = left_singular_vectors(data, num_vectors, method, energy)
         return collections.OrderedDict(basis=basis, mask=mask)
@@ -361,7 +378,8 @@ _TOLERANCE = 1e-14
 
 
 def _next_partners(size: int) -> np.ndarray:
-    """The permutation that, again and again, brings every pair of `size` numbers to neighbouring places (a round robin)."""
+    """The permutation that, again and again, brings every pair of `size` numbers to neighbouring places (a round
+    robin)."""
     upper, lower = list(range(0, size, 2)), list(range(1, size, 2))
     turned_upper = [upper[0], lower[0], *upper[1:-1]] if size > 2 else upper
     turned_lower = [*lower[1:], upper[-1]] if size > 2 else lower
@@ -400,7 +418,11 @@ def symmetric_eigenpairs(matrix):
         sine = tangent * cosine
         both = tf.gather(_rotate(tf.concat([matrix, vectors], 0), cosine, sine), partners, axis=1)
         matrix = tf.gather(_rotate(tf.transpose(both[:size]), cosine, sine), partners, axis=1)
-        return number + 1, tf.ensure_shape(tf.transpose(matrix), [size, size]), tf.ensure_shape(both[size:], [size, size])
+        return (
+            number + 1,
+            tf.ensure_shape(tf.transpose(matrix), [size, size]),
+            tf.ensure_shape(both[size:], [size, size]),
+        )
 
     def sweep(number, matrix, vectors, off):
         del off
