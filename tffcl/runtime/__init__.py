@@ -1,5 +1,4 @@
-"""Where TFF computes: a worker of this machine, workers of other machines. Imports neither TensorFlow nor TFF by
-itself."""
+"""Where TFF computes: a worker of this machine, workers of others. It imports neither TensorFlow nor TFF by itself."""
 
 from tffcl.runtime.addresses import CHANNEL_OPTIONS, MESSAGE_BYTES, Address, RemoteWorkers, connect
 from tffcl.runtime.local_worker import (
