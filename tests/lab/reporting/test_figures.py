@@ -180,7 +180,11 @@ def test_accuracy_stands_over_all_bytes_sent_by_then(runs):
         assert expected[-1][-1] == pytest.approx(whole / 1e6)
     np.testing.assert_allclose(line.get_xdata(), np.mean(expected, axis=0))
     np.testing.assert_allclose(line.get_ydata(), figures.accuracy_figure(runs).panels[0].lines[1].get_ydata())
-    far = dataclasses.replace(runs[0], rounds={**runs[0].rounds, "up_bytes": 1e9 * runs[0].rounds["round"]})
+    up_bytes = 1e9 * runs[0].rounds["round"]
+    traffic = {**runs[0].summary["traffic"], "up_bytes": up_bytes.sum()}
+    far = dataclasses.replace(
+        runs[0], rounds={**runs[0].rounds, "up_bytes": up_bytes}, summary={**runs[0].summary, "traffic": traffic}
+    )
     assert rounds.traffic_figure([far, *runs[2:]]).panels[0].get_xscale() == "log"
     nothing = dataclasses.replace(runs[0], rounds={name: values[:0] for name, values in runs[0].rounds.items()})
     assert rounds.traffic_figure([nothing]) is None
