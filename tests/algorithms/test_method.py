@@ -36,3 +36,17 @@ def test_the_method_in_the_docstring_runs(model, digits, tmp_path):
 def test_the_choices_are_those_that_there_are():
     assert tuple(composer.WEIGHTINGS) == choices.WEIGHTINGS
     assert tuple(layer_weights.INITIALIZATIONS) == choices.INITIALIZATIONS
+
+
+@pytest.mark.parametrize(
+    "signature, message",
+    [
+        ("subspce", "unknown signature 'subspce'; did you mean 'subspace'"),
+        ({"name": "subspace", "num_vector": 3}, "unknown key in .signature subspace. 'num_vector'; did you mean 'num_vectors'"),
+        ({"name": "pca_centres", "clip": 0}, "signature pca_centres.clip is 0; it must be a number above 0"),
+        ({"name": "descriptors", "clip": 1.0}, "signature descriptors has no parameters; found clip"),
+    ],
+)
+def test_a_wrong_signature_is_told_by_its_parameters(signature, message):
+    with pytest.raises(UserError, match=message):
+        algorithms.ComposedParameters(signature=signature)

@@ -1,4 +1,4 @@
-"""The methods, one file each, composed of signatures, client work, aggregators and clustering.
+"""The methods, composed of signatures, client work, aggregators and clustering; choices of parts are in `presets`.
 
 tffcl.algorithms.build_pacfl(model, training, tffcl.algorithms.PACFLParameters(num_clusters=4))
 

@@ -82,7 +82,7 @@ def build_controlled_training(
 
     A client keeps its control variate; a round sends two vectors each way, and the number of members to clients. The
     code of PACFL and FLIS divides by the number of steps also with momentum, which makes control variates too large;
-    here momentum is right (see `control_variates`).
+    here momentum is right (see `build_controlled_work`).
 
     Args:
       parameters: Options.
