@@ -52,18 +52,14 @@ def show_number(stat: Stat, decimals: int) -> str:
 
 def show_stat(stat: Stat, digits: int | str) -> str:
     """Returns a number as the table of metrics says, see `Metric.digits`."""
-    if isinstance(digits, int):
-        return show_number(stat, digits)
-    return {"count": show_count, "bytes": show_bytes, "seconds": show_seconds, "epsilon": _show_epsilon}[digits](stat)
+    if isinstance(digits, int) or digits == "epsilon":
+        return show_number(stat, digits if isinstance(digits, int) else decimals_of(stat, digits))
+    return {"count": show_count, "bytes": show_bytes, "seconds": show_seconds}[digits](stat)
 
 
 def decimals_of(stat: Stat, digits: int | str) -> int:
     """Returns how many digits a number has after the point beside a published one: two at least, and none of a count."""
     return max(digits, 2) if isinstance(digits, int) else int(digits == "epsilon" and stat.mean < 100)
-
-
-def _show_epsilon(stat: Stat) -> str:
-    return show_number(stat, decimals_of(stat, "epsilon"))
 
 
 def show_count(stat: Stat) -> str:
