@@ -249,11 +249,8 @@ def from_table(cls: type, values: Mapping, where: str):
 def _check_in_table(key: str, value: object, kind: Any, where: str) -> Any:
     """`check_value`, also where the value is a table of its own."""
     inner = next((each for each in (kind, *typing.get_args(kind)) if inspect.isclass(each) and issubclass(each, Parameters)), None)
-    if inner is None:
-        return check_value(key, value, kind)
-    if not isinstance(value, Mapping):
-        raise wrong(key, value, f"it must be a table of {', '.join(field.name for field in dataclasses.fields(inner))}")
-    return from_table(inner, value, f"{where}.{key}")
+    nested = inner is not None and isinstance(value, Mapping)
+    return from_table(inner, value, f"{where}.{key}") if nested else check_value(key, value, kind)
 
 
 def check_options(
@@ -424,6 +421,8 @@ def _words(info: kinds.Type, many: bool = False) -> str:
         return f"one of {', '.join(map(str, info.values))}" if len(info.values) > 1 else str(info.values[0])
     if isinstance(info, kinds.AnyType):
         return "values" if many else ""
+    if isinstance(info, kinds.DataclassType):
+        return f"a table or {info.cls.__name__} of {', '.join(field.name for field in info.fields)}"
     plain = {kinds.BoolType: "true or false", kinds.StrType: "texts" if many else "text", kinds.DictType: "a table"}
     return plain.get(type(info)) or f"of type {getattr(info, 'cls', type(info)).__name__}"
 

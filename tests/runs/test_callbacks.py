@@ -148,3 +148,19 @@ def test_early_stopping_chooses_on_validation_data_where_there_is_some(go, popul
     result = go("run", EarlyStopping("cluster_accuracy", 1, 1.0), population=held, rounds=3)
     assert "validation_cluster_accuracy has not become better than its " in result.summary["stopped"]
     assert result.summary["rounds"] == 2 and "of test data" not in capsys.readouterr().err
+
+
+def test_runs_of_a_task_that_end_at_different_rounds_stand_in_one_table(tmp_path):
+    early = {"metric": "cluster_accuracy", "patience": 1, "min_delta": 0.02}
+    tables = {"train": {"rounds": 8, "clients_per_round": 6, "early_stopping": early}, "partition": {"clients": 12}}
+    tables |= {"model": {"hidden": 8}, "dataset": {"validation": 0.2}, "evaluation": {"every": 1}}
+    configs = [tffcl.resolve("demo_digits", name, overrides=tables) for name in ("fedavg", "solo")]
+    summaries = tffcl.compare(configs, tmp_path, show_progress=False)
+    lengths = [summary["rounds"] for summary in summaries]
+    assert len({*lengths}) == 2 and max(lengths) < 8 and all("validation_cluster" in each["stopped"] for each in summaries)
+    for row, summary in zip(rows_of(tmp_path / "table.csv"), summaries, strict=True):
+        assert float(row["cluster_accuracy_percent"]) == pytest.approx(100 * summary["accuracy"]["cluster"]["mean"])
+    assert tffcl.compare(configs, tmp_path, resume=True, show_progress=False) == summaries
+    run = tmp_path / "solo" / "seed-0"
+    assert tffcl.load_run(run).round_number == lengths[1]
+    assert tffcl.run(configs[1], run, resume=True, show_progress=False).summary["accuracy"] == summaries[1]["accuracy"]
