@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -38,8 +38,6 @@ COSINE = Annotated[float, msgspec.Meta(ge=-1, le=1, description="a cosine, from 
 @dataclasses.dataclass(frozen=True)
 class Settings(Parameters):
     """One field of each kind."""
-
-    renamed: ClassVar = {"measure": "metric", "goal": "metric", "count": "clusters"}
 
     rounds: Count = 10
     rate: Positive = 0.1
@@ -193,10 +191,7 @@ def test_fields_are_converted_and_checked_when_an_instance_is_made():
         ({"clusters": 11}, "train.clusters is 11; it must be at most rounds, 10", "clusters"),
         ({"round": 3}, "unknown key in [train] 'round'; did you mean 'rounds'? (allowed: clusters, metric, ", "round"),
         ({"check": 3}, "unknown key in [train] 'check'", "check"),
-        ({"renamed": 3}, "unknown key in [train] 'renamed'", "renamed"),
-        ({"measure": 3}, "train.metric is 3; it must be one of accuracy, loss", "measure"),
-        ({"measure": "loss", "metric": "loss"}, "train.measure is now called metric, and both are given", "measure"),
-        ({"measure": "loss", "goal": "loss"}, "train.goal and train.measure are both old names of metric", "goal"),
+        ({"metric": 3}, "train.metric is 3; it must be one of accuracy, loss", "metric"),
     ],
 )
 def test_a_table_with_a_mistake(values, message, key):
@@ -208,17 +203,6 @@ def test_a_table_with_a_mistake(values, message, key):
 def test_a_rule_that_is_about_no_single_key_has_no_table():
     line, error = refused(from_table, Settings, {"clusters": 2, "threshold": 0.5}, "train")
     assert line == "give threshold or clusters, not both" and (error.table, error.key) == (None, None)
-
-
-def test_an_old_key_is_taken_and_told_once(capsys):
-    validation.tell_once.cache_clear()
-    assert from_table(Settings, {"measure": "accuracy", "count": 3}, "algorithms.pacfl").metric == "accuracy"
-    from_table(Settings, {"measure": "loss"}, "algorithms.pacfl")
-    told = capsys.readouterr()
-    assert told.out == "" and told.err.splitlines() == [
-        "algorithms.pacfl.measure is now called metric",
-        "algorithms.pacfl.count is now called clusters",
-    ]
 
 
 def test_a_dataclass_that_checks_itself_is_taken_from_a_table_too():

@@ -173,13 +173,11 @@ class Parameters(Shown):
     """Base of the frozen dataclasses of what a user sets: every field is checked when an instance is made.
 
     Attributes:
-      renamed: Keys of earlier versions, which task files may still have, and what they are called now.
       instead: Names that users of other libraries look for, and what there is in their place.
       alternatives: Groups of keys of which one stands for all: given on the command line, it replaces the file's others.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]  # those of who derives from this
-    renamed: ClassVar[Mapping[str, str]] = {}
     instead: ClassVar[Mapping[str, str]] = {}
     alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
@@ -224,33 +222,36 @@ def from_table(cls: type, values: Mapping, where: str):
 
     Args:
       cls: A dataclass whose fields are the allowed keys, best one that derives from `Parameters`.
-      values: The table. A key of an earlier version (`Parameters.renamed`) is accepted, with a hint on stderr.
+      values: The table.
       where: Name of the table, for messages, e.g. "algorithms.pacfl".
 
     Raises:
-      UserError: For an unknown, doubled or missing key and for a wrong value; its message, `table` and `key` say where.
+      UserError: For an unknown or missing key and for a wrong value; its message, `table` and `key` say where.
     """
     fields = {field.name: field for field in dataclasses.fields(cls)}
-    written = _current_keys(values, getattr(cls, "renamed", {}), where)
-    for key, as_written in written.items():
+    for key in values:
         if key not in fields:
-            raise unknown(f"key in [{where}]", as_written, fields, table=where, key=as_written)
+            raise unknown(f"key in [{where}]", key, fields, table=where, key=key)
     for key, field in fields.items():
         needed = field.init and field.default is field.default_factory is dataclasses.MISSING
-        if needed and key not in written:
+        if needed and key not in values:
             raise UserError(f"[{where}] needs {key!r} (its keys: {', '.join(sorted(fields))})", table=where)
     try:
         hints = types_of(cls)
-        return cls(**{key: _check_in_table(key, values[as_written], hints[key], where) for key, as_written in written.items()})
+        values = {key: _of_table(key, value, hints[key], where) for key, value in values.items()}
+        if not issubclass(cls, Parameters):  # which checks its fields itself
+            values = {key: check_value(key, value, hints[key]) for key, value in values.items()}
+        return cls(**values)
     except UserError as error:
-        raise _within(error, where, written) from None
+        raise _within(error, where) from None
 
 
-def _check_in_table(key: str, value: object, kind: Any, where: str) -> Any:
-    """`check_value`, also where the value is a table of its own."""
-    inner = next((each for each in (kind, *typing.get_args(kind)) if inspect.isclass(each) and issubclass(each, Parameters)), None)
+def _of_table(key: str, value: object, kind: Any, where: str) -> Any:
+    """The parameters that a value stands for where a key is a table of its own; other values as they are."""
+    kinds_of_key = (kind, *typing.get_args(kind))
+    inner = next((each for each in kinds_of_key if inspect.isclass(each) and issubclass(each, Parameters)), None)
     nested = inner is not None and isinstance(value, Mapping)
-    return from_table(inner, value, f"{where}.{key}") if nested else check_value(key, value, kind)
+    return from_table(inner, value, f"{where}.{key}") if nested else value
 
 
 def check_options(
@@ -305,44 +306,13 @@ def _checked(function: Callable, values: Mapping) -> dict[str, Any]:
     return {key: check_value(key, value, hints[key]) if key in hints and key in own else value for key, value in values.items()}
 
 
-def with_todays_keys(values: Mapping, renamed: Mapping[str, str], where: str) -> dict[str, Any]:
-    """Returns a table with the keys of earlier versions under their names of today; says so once on standard error.
-
-    Args:
-      values: Key to value.
-      renamed: Old key to key of today.
-      where: Name of the table, for messages.
-
-    Raises:
-      UserError: If a key is given under two names.
-    """
-    return {today: values[written] for today, written in _current_keys(values, renamed, where).items()}
-
-
-def _current_keys(values: Mapping, renamed: Mapping[str, str], where: str) -> dict[str, str]:
-    """Returns the keys of a table as they are called today, each with what the user wrote."""
-    written = {}
-    for key in values:
-        today = renamed.get(key, key)
-        if today != key:
-            if today in values:
-                both = f"{where}.{key} is now called {today}, and both are given; give {today} alone"
-                raise UserError(both, table=where, key=key)
-            tell_once(f"{where}.{key} is now called {today}")
-        if today in written:
-            both = f"{where}.{key} and {where}.{written[today]} are both old names of {today}; give {today} alone"
-            raise UserError(both, table=where, key=key)
-        written[today] = key
-    return written
-
-
 @functools.cache
 def tell_once(hint: str):
     """Writes a line to standard error, the first time that it is asked to."""
     print(hint, file=sys.stderr)
 
 
-def _within(error: UserError, table: str, written: Mapping[str, str] | None = None) -> UserError:
+def _within(error: UserError, table: str) -> UserError:
     """Returns an error about a key with the key's table in front; another error as it is."""
     if not error.key or error.table:
         return error
@@ -351,7 +321,7 @@ def _within(error: UserError, table: str, written: Mapping[str, str] | None = No
         if message.startswith(f"{start}{error.key} "):
             message = f"{start}{table}.{message.removeprefix(start)}"
             break
-    return UserError(message, table=table, key=(written or {}).get(error.key, error.key))
+    return UserError(message, table=table, key=error.key)
 
 
 def _shown(value: object) -> str:

@@ -84,7 +84,6 @@ class PACFLParameters(_NoisedSignature, CutParameters, SubspaceParameters):
       signature_clip: The largest norm of an example with it.
     """
 
-    renamed: ClassVar = {"measure": "metric"}
 
     metric: one_of(choices.ANGLES) = "smallest_angle"
     when: one_of(ARRIVALS) = "before_training"
@@ -111,7 +110,6 @@ class FLISHCParameters(CutParameters, InferenceParameters):
       threshold: β, merges down to this similarity are made; or a name in `choices.RULES`.
     """
 
-    renamed: ClassVar = {"similarity": "metric", "beta": "threshold"}
 
     metric: one_of(choices.SIMILARITIES) = "agreement"
     threshold: float | one_of(choices.RULES) | None = None
@@ -134,7 +132,6 @@ class PCAKMHCParameters(_NoisedSignature, CutParameters, PCACentresParameters):
       signature_clip: The largest norm of a centre with it.
     """
 
-    renamed: ClassVar = {"distance": "metric"}
 
     metric: one_of(choices.DISTANCES) = "matching"
     linkage: one_of(choices.WITH_WARD) = "ward"
@@ -291,7 +288,6 @@ class FLISDCParameters(Parameters):
         test examples (Alg. 1 line 9) and one on the server's images (its text), which have no labels.
     """
 
-    renamed: ClassVar = {"beta": "threshold", "similarity": "metric", "protocol": "choose_by"}
 
     threshold: float = 0.5
     metric: one_of(choices.SIMILARITIES) = "agreement"
@@ -351,7 +347,6 @@ class FLTParameters(Parameters):
       signature_clip: The largest norm of a centre with it.
     """
 
-    renamed: ClassVar = {"distance": "metric", "gamma": "threshold"}
 
     encoder: str = "fashion_mnist"
     encoder_epochs: Count = 25
@@ -408,7 +403,6 @@ class IFCAParameters(Parameters):
         leak).
     """
 
-    renamed: ClassVar = {"protocol": "choose_by"}
 
     num_clusters: Count = 2
     start: one_of(IFCA_STARTS) = "independent"

@@ -14,8 +14,7 @@ import msgspec
 from tffcl.errors import UserError, unknown
 from tffcl.json_files import MOST_TOML, read_json
 from tffcl.lab.reporting.study_results import MEASURES
-from tffcl.lab.tasks.plain_toml import read_toml
-from tffcl.lab.tasks.task_file import is_file, merged, task_directory, task_names
+from tffcl.lab.tasks.task_file import is_file, merged, read_toml, task_directory, task_names
 from tffcl.registry import Row, add
 from tffcl.regular_files import read_text
 from tffcl.validation import Whole, check_value, types_of

@@ -44,7 +44,7 @@ def study(options, overrides: dict, workers) -> int:
 
     cells = [cell for cell in study_files.chosen(found, options.only) if not cell.missing]
     for cell in cells:
-        resolve.check_before_imports(cell.task, cell.method, overrides=task_file.merged(cell.overrides, overrides))
+        resolve.resolve(cell.task, cell.method, overrides=task_file.merged(cell.overrides, overrides))
     from tffcl.lab.batches import study as studies  # which imports TensorFlow: a mistake is told before
 
     planned = studies.plan(found, only=options.only, seeds=seeds, rounds=options.rounds, overrides=overrides)

@@ -20,8 +20,7 @@ from tffcl.export.manifest import NAME, read_manifest
 from tffcl.export.values_check import check_learned, check_trained, check_values, compared, loaded
 from tffcl.export.writer import MODELS, SAVED_MODEL, STATE
 from tffcl.lab.tasks import build
-from tffcl.lab.tasks.resolve import load_run_config
-from tffcl.lab.tasks.run_config import RunConfig
+from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
 from tffcl.runs import state_arrays

@@ -6,11 +6,11 @@ import inspect
 import pathlib
 from collections.abc import Callable, Mapping
 
-from tffcl.errors import UserError, unknown
+from tffcl.errors import UserError, no_server_data, unknown
 from tffcl.lab.tasks.settings import TrainSettings
 from tffcl.references import load_reference, references_in
 from tffcl.registry import ALGORITHMS, ANY, TRAININGS, given, made_by, registered, rows
-from tffcl.validation import Parameters, types_of
+from tffcl.validation import Parameters, from_table, types_of
 
 # Why a method takes no other aggregation.
 _NO_MEAN = "its server needs each client's upload, or has an aggregation of its own"
@@ -87,13 +87,29 @@ class MethodSource:
             return build(**own, **given)
         return build(parameters, **given)
 
-    def check_aggregation(self, table: Mapping, aggregation: Mapping):
-        """Raises UserError if the method cannot have an aggregation, as far as names tell it: nothing is imported.
+    def parameters_from(self, values: Mapping) -> Parameters | None:
+        """Makes the method's own parameters of its table's keys; None if it has none; UserError for what is not allowed."""
+        table = f"algorithms.{self.label}"
+        if self.parameter_class is not None:
+            return from_table(self.parameter_class, values, table)
+        if values:
+            found = ", ".join(sorted(values))
+            raise UserError(f"{self.label} has no parameters of its own; found {found}", table=table, key=min(values))
+        return None
+
+    def check(self, contents: Mapping):
+        """Raises UserError if the method cannot work with a task's data, aggregation or attack, as far as names tell it.
 
         Args:
-          table: Of the method, [algorithms.LABEL].
-          aggregation: [aggregation].
+          contents: Tables of the task.
         """
+        row = ALGORITHMS.get(self.base)
+        if row and "server_images" in row.needs and not contents["dataset"].get("server_examples"):
+            raise no_server_data()
+        self._check_aggregation(contents.get("algorithms", {}).get(self.label, {}), contents.get("aggregation", {}))
+        self._check_attack(contents.get("attack", {}))
+
+    def _check_aggregation(self, table: Mapping, aggregation: Mapping):
         name = aggregation.get("name")
         if not aggregation or name == "mean":
             return
@@ -107,8 +123,8 @@ class MethodSource:
                     f"{self.label} with [aggregation] {name}: {row.refuses[name]}", table="aggregation", key="name"
                 )
 
-    def check_attack(self, attack: Mapping):
-        """Raises UserError if clients cannot imitate a group's signature, since this method's tell none, see `attack_settings.AttackSettings`."""
+    def _check_attack(self, attack: Mapping):
+        """Raises UserError if clients cannot imitate a group's signature, since this method's send none."""
         imitates = attack.get("imitates") is not None or attack.get("kind") == "imitation"
         if attack.get("share") and imitates and self.base in ALGORITHMS and not ALGORITHMS[self.base].clustering:
             raise UserError(

@@ -8,15 +8,13 @@ from typing import Annotated
 
 import msgspec
 
-from tffcl.errors import UserError, no_server_data, unknown
+from tffcl.display import Shown
+from tffcl.errors import UserError, unknown
 from tffcl.lab.datasets.federated import check_settings
 from tffcl.lab.reporting.files import runs_below
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.attack_settings import AttackSettings
 from tffcl.lab.tasks.method_settings import KEYS, MethodSource, find_method
-from tffcl.lab.tasks.own_builders import check_aggregation_keys, check_model, check_trusted, load_own_data
-from tffcl.lab.tasks.plain_toml import check_plain, read_toml
-from tffcl.lab.tasks.run_config import RunConfig
 from tffcl.lab.tasks.settings import (
     CheckpointSettings,
     DriftSettings,
@@ -24,19 +22,105 @@ from tffcl.lab.tasks.settings import (
     NewcomerSettings,
     TrainSettings,
 )
-from tffcl.registry import ALGORITHMS
+from tffcl.references import load_reference, references_in
+from tffcl.registry import ALGORITHMS, find_in_table, given, noun, parameters_of
 from tffcl.regular_files import read_text
 from tffcl.runs.privacy import PrivacySettings
-from tffcl.validation import (
-    Parameters,
-    check_kind,
-    check_labels,
-    check_value,
-    from_table,
-    with_todays_keys,
-)
+from tffcl.runs.run_directory import BUILT_FROM
+from tffcl.validation import Parameters, check_kind, check_labels, check_options, check_value, from_table
 
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_OWN = ("dataset", "partition", "model", "aggregation")  # tables that a builder of the user's own may stand behind
+# Tables that are the same for every method; [train] may have values of the method's own.
+_SETTINGS = {
+    "evaluation": EvaluationSettings, "checkpoint": CheckpointSettings, "newcomers": NewcomerSettings,
+    "drift": DriftSettings, "privacy": PrivacySettings, "attack": AttackSettings,
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(Shown):
+    """All values that decide a run.
+
+    Attributes:
+      task: Name of the task.
+      algorithm: The label of the method's table, by default its name.
+      seed: Decides partition, sampling, initial weights, shuffling and server-side randomness.
+      description: The task in a sentence.
+      source: Where its setting comes from.
+      dataset: Name and options, see `datasets`.
+      partition: Name and options.
+      model: Name and options, see `models`.
+      train: Protocol of training, with the method's own values.
+      method: The method's own parameters; None for a method that has none.
+      evaluation: When accuracies are taken.
+      checkpoint: When the state is saved.
+      newcomers: Who joins later.
+      drift: Whose data change in the middle.
+      privacy: What private releases may cost.
+      attack: Which clients are malicious.
+      aggregation: Name and options of how updates are aggregated inside each cluster; empty for the plain mean.
+      base: What the method is, where that is not its label: a name in the registry, or a builder "module:function".
+      directory: Where modules of builders are looked for, the task file's; "" where there are none.
+    """
+
+    task: str
+    algorithm: str
+    seed: int
+    description: str
+    source: str
+    dataset: Mapping
+    partition: Mapping
+    model: Mapping
+    train: TrainSettings
+    method: Parameters | None
+    evaluation: EvaluationSettings
+    checkpoint: CheckpointSettings
+    newcomers: NewcomerSettings = NewcomerSettings()
+    drift: DriftSettings = DriftSettings()
+    privacy: PrivacySettings = PrivacySettings()
+    attack: AttackSettings = AttackSettings()
+    aggregation: Mapping = dataclasses.field(default_factory=dict)
+    base: str = ""
+    directory: str = ""
+
+    def facts(self):
+        """What is run, in short; `as_dict` has every value."""
+        train, names = (
+            self.train,
+            [each.get("name", each.get("builder")) for each in (self.dataset, self.partition, self.model)],
+        )
+        share = f"{train.clients_per_round}" if train.participation is None else f"{100 * train.participation:g} %"
+        return {
+            "task": self.task,
+            "algorithm": self.algorithm,
+            "seed": self.seed,
+            "rounds": f"{train.rounds} of {share} clients",
+            **dict(zip(("dataset", "partition", "model"), names)),
+        }
+
+    @property
+    def method_source(self) -> MethodSource:
+        """Where the method comes from."""
+        return MethodSource(self.algorithm, self.base or self.algorithm, self.directory)
+
+    def as_dict(self) -> dict:
+        """Plain containers without None, as TOML takes them; no table for newcomers or drift where there are none."""
+        values = _without_none(dataclasses.asdict(self))
+        there = {"newcomers": self.newcomers.any, "drift": self.drift.clients, "attack": self.attack.share}
+        for name, is_there in {**there, "privacy": values["privacy"]}.items():
+            if not is_there:
+                del values[name]
+        for name in ("aggregation", "base", "directory"):
+            if not values[name]:
+                del values[name]
+        return values
+
+
+def _without_none(value):
+    if isinstance(value, Mapping):
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return list(value) if isinstance(value, tuple) else value
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict:
@@ -58,7 +142,7 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
                 f"--set {pair[:100]!r} is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4"
             )
         try:
-            value = read_toml(f"value = {text}", f"--set {key.strip()[:100]}")["value"] if text.strip() else task_file.UNSET
+            value = task_file.read_toml(f"value = {text}", f"--set {key.strip()[:100]}")["value"] if text.strip() else task_file.UNSET
         except tomllib.TOMLDecodeError:
             value = text
         table = overrides
@@ -77,16 +161,12 @@ def check_config(name: str, config: object):
 
 
 def resolve(
-    task: str | pathlib.Path,
-    algorithm: str,
-    *,
-    seed: int = 0,
-    overrides: Mapping | None = None,
+    task: str | pathlib.Path, algorithm: str, *, seed: int = 0, overrides: Mapping | None = None
 ) -> RunConfig:
     """Puts a run's configuration together.
 
     A task's [train] holds for all methods; [algorithms.NAME] holds that method's own parameters, and its own values of
-    [train]'s keys where the papers used others.
+    [train]'s keys where the papers used others. TensorFlow is not imported, unless by a module of the user's own.
 
     Args:
       task: A task file or a name in `tasks/`.
@@ -97,35 +177,18 @@ def resolve(
     Raises:
       UserError: For unknown or contradictory keys and values, by name.
     """
-    loaded, source = check_before_imports(task, algorithm, seed=seed, overrides=overrides)
-    overrides = overrides or {}
-    with loaded.locating(overrides):
-        overrides = _with_todays_keys(overrides, source)
-        contents = task_file.merged(_without_replaced(_with_todays_keys(loaded.contents, source), overrides, source), overrides)
-        directory = load_own_data(contents, str(loaded.path.parent))
-        check_model(contents["model"], foreign=True)
-        check_aggregation_keys(contents.get("aggregation", {}))
-        return dataclasses.replace(
-            _resolved(loaded.name, contents, source, seed, overrides), directory=source.directory or directory
-        )
-
-
-def check_before_imports(
-    task: str | pathlib.Path, algorithm: str, *, seed: int = 0, overrides: Mapping | None = None
-) -> tuple[task_file.Task, MethodSource]:
-    """Checks what `resolve` does without importing TensorFlow, which takes seconds; returns the task and the method's source."""
     check_value("seed", seed, Seed)
     loaded = task_file.load_task(task)
     overrides = overrides or {}
-    check_plain(overrides, "on the command line")
+    task_file.check_plain(overrides, "on the command line")
     for section in overrides:
         if section not in task_file.SECTIONS:
             raise _unknown_section(section, overrides[section], loaded)
     task_file.check_tables(overrides, "on the command line")
     with loaded.locating(overrides):
         source = _find(algorithm, task_file.merged(loaded.contents, overrides), str(loaded.path.parent))
-        _check_at_once(loaded, source, seed, overrides)
-    return loaded, source
+        contents = task_file.merged(_without_replaced(loaded.contents, overrides, source), overrides)
+        return _resolved(loaded.name, contents, source, seed, overrides, str(loaded.path.parent))
 
 
 def _unknown_section(section: str, table: object, loaded: task_file.Task) -> UserError:
@@ -134,22 +197,6 @@ def _unknown_section(section: str, table: object, loaded: task_file.Task) -> Use
         key = next(iter(table), "KEY") if isinstance(table, Mapping) else "KEY"
         return UserError(f"unknown section {section!r}; did you mean algorithms.{label}.{key}?")
     return unknown("section", section, task_file.SECTIONS)
-
-
-def _check_at_once(loaded: task_file.Task, source: MethodSource, seed: int, overrides: Mapping):
-    """Checks what needs no TensorFlow, which takes seconds to import: all tables but the model's own keys."""
-    contents = task_file.merged(loaded.contents, overrides)
-    check_model(contents["model"], foreign=False)
-    check_settings(contents["dataset"], contents["partition"])
-    source.check_aggregation(contents.get("algorithms", {}).get(source.label, {}), contents.get("aggregation", {}))
-    source.check_attack(contents.get("attack", {}))
-    needs = ALGORITHMS[source.base].needs if source.base in ALGORITHMS else ()
-    if "server_images" in needs and not contents["dataset"].get("server_examples"):
-        raise no_server_data()
-    if source.base in ALGORITHMS:
-        overrides = _with_todays_keys(overrides, source)
-        contents = task_file.merged(_without_replaced(_with_todays_keys(loaded.contents, source), overrides, source), overrides)
-        _resolved(loaded.name, contents, source, seed, overrides)
 
 
 def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
@@ -164,8 +211,7 @@ def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
       UserError: If the key is of neither.
     """
     if algorithm:
-        source = find_source(task, algorithm)
-        return method_key(key, source)
+        return method_key(key, find_source(task, algorithm))
     known = {field.name for field in dataclasses.fields(TrainSettings)}
     if key not in known:
         raise UserError(
@@ -189,8 +235,6 @@ def method_key(key: str, algorithm: str | MethodSource) -> str:
         return f"train.{key}"
     cls = source.parameter_class
     own = [field.name for field in dataclasses.fields(cls)] if cls else []
-    if cls:  # as a task's table: keys of earlier versions too, with a hint
-        (key,) = with_todays_keys({key: None}, cls.renamed, f"algorithms.{source.label}")
     if key in own:
         return f"algorithms.{source.label}.{key}"
     raise unknown(f"parameter of {source.label} or key of [train]", key, [*own, *train])
@@ -217,16 +261,6 @@ def _find(label: str, contents: Mapping, directory: str) -> MethodSource:
     return find_method(label, tables.get(label, {}), directory)
 
 
-def _with_todays_keys(contents: Mapping, source: MethodSource) -> Mapping:
-    """The tables with the method's old keys under their names of today, so that those given later replace earlier ones."""
-    cls, label = source.parameter_class, source.label
-    table = contents.get("algorithms", {}).get(label, {})
-    if cls is None or not isinstance(table, Mapping):
-        return contents
-    renamed = with_todays_keys(table, cls.renamed, f"algorithms.{label}")
-    return contents if renamed == table else {**contents, "algorithms": {**contents["algorithms"], label: renamed}}
-
-
 def _without_replaced(contents: Mapping, overrides: Mapping, source: MethodSource) -> Mapping:
     """The file's tables without the keys that one on the command line stands for, as a cut by count for one by threshold."""
     label, cls = source.label, source.parameter_class
@@ -239,38 +273,73 @@ def _without_replaced(contents: Mapping, overrides: Mapping, source: MethodSourc
     return {**contents, "algorithms": {**contents["algorithms"], label: kept}}
 
 
-def _resolved(name: str, contents: Mapping, source: MethodSource, seed: int, overrides: Mapping) -> RunConfig:
+def _resolved(
+    name: str, contents: Mapping, source: MethodSource, seed: int, overrides: Mapping, directory: str
+) -> RunConfig:
+    """Checks a task's tables, first those for which nothing of the user's own is imported.
+
+    Args:
+      name: Of the task.
+      contents: Its tables, with the command line's values in them.
+      source: Where the method comes from.
+      seed: See `RunConfig`.
+      overrides: The command line's values, which win over the method's own values of [train].
+      directory: Where modules of builders are looked for first.
+    """
     label = source.label
     own = {key: value for key, value in contents.get("algorithms", {}).get(label, {}).items() if key not in KEYS}
     train_keys = {field.name for field in dataclasses.fields(TrainSettings)}
     train = task_file.merged(contents.get("train", {}), {key: own[key] for key in own if key in train_keys}, "train")
-    # A value given on the command line for all methods wins over the file's value for one of them.
     for table in (overrides.get("train", {}), overrides.get("algorithms", {}).get(label, {})):
         wins = {key: value for key, value in table.items() if key in train_keys and value is not task_file.UNSET}
         train = task_file.merged(train, wins, "train")
+    parts = {key: contents[key] for key in ("dataset", "partition", "model")}
+    aggregation = contents.get("aggregation", {})
+    check_settings(parts["dataset"], parts["partition"])
+    source.check(contents)
     config = RunConfig(
         task=name,
         algorithm=label,
         seed=seed,
         description=contents.get("description", ""),
         source=contents.get("source", ""),
-        dataset=contents["dataset"],
-        partition=contents["partition"],
-        model=contents["model"],
+        **parts,
         train=_train_settings(train, label, own, overrides),
-        method=_method_parameters(source, {key: own[key] for key in own if key not in train_keys}),
-        evaluation=from_table(EvaluationSettings, contents.get("evaluation", {}), "evaluation"),
-        checkpoint=from_table(CheckpointSettings, contents.get("checkpoint", {}), "checkpoint"),
-        newcomers=from_table(NewcomerSettings, contents.get("newcomers", {}), "newcomers"),
-        drift=from_table(DriftSettings, contents.get("drift", {}), "drift"),
-        privacy=from_table(PrivacySettings, contents.get("privacy", {}), "privacy"),
-        attack=from_table(AttackSettings, contents.get("attack", {}), "attack"),
-        aggregation=contents.get("aggregation", {}),
+        method=source.parameters_from({key: own[key] for key in own if key not in train_keys}),
+        **{key: from_table(kind, contents.get(key, {}), key) for key, kind in _SETTINGS.items()},
+        aggregation=aggregation,
         base="" if source.base == label else source.base,
         directory=source.directory,
     )
     _check_happens(config)
-    return config
+    named = {"models": parts["model"], "aggregations": aggregation}
+    for kind, table in named.items():
+        if table and not references_in(table):
+            _check_named(kind, table)
+    found = _load_own(contents, directory)
+    for kind, table in named.items():
+        if references_in(table):
+            _check_named(kind, table)
+    return dataclasses.replace(config, directory=source.directory or found)
+
+
+def _check_named(kind: str, table: Mapping):
+    """Checks the keys of [model] or [aggregation]; UserError for what is not allowed."""
+    name, row, options = find_in_table(kind, table)
+    if kind == "aggregations" and not row.foreign:
+        parameters_of(row, options, "aggregation")
+    else:
+        check_options(f"{noun(kind)} {name}", row.builder(), options, given=given(kind), also=("name",))
+
+
+def _load_own(contents: Mapping, directory: str) -> str:
+    """Imports the user's own builders of data, model and aggregation; returns where they are looked for, "" without any."""
+    found = ""
+    for section in _OWN:
+        for reference in references_in(contents.get(section, {})):
+            load_reference(reference, directory, f"{section}.builder")
+            found = str(pathlib.Path(directory).resolve())
+    return found
 
 
 def _check_happens(config: RunConfig):
@@ -298,16 +367,6 @@ def _train_settings(train: Mapping, algorithm: str, own: Mapping, overrides: Map
         raise
 
 
-def _method_parameters(source: MethodSource, values: Mapping) -> Parameters | None:
-    table = f"algorithms.{source.label}"
-    if source.parameter_class is None:
-        if values:
-            found = sorted(values)
-            raise UserError(f"{source.label} has no parameters of its own; found {', '.join(found)}", table=table, key=found[0])
-        return None
-    return from_table(source.parameter_class, values, table)
-
-
 def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig = False) -> RunConfig:
     """Reads the configuration that a run has written into its directory.
 
@@ -326,34 +385,45 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
     if not file.is_file():
         raise UserError(f"{out} holds no run: there is no config.toml in it{runs_below(out)}")
     try:
-        values = read_toml(read_text(file), file.name)
-        if "dataset" not in values:
+        values = task_file.read_toml(read_text(file), file.name)
+        if BUILT_FROM in values:
             raise UserError(
-                f"{out} is of tffcl.train, whose method and data no file holds; tffcl.train(..., resume=True) with them gives its result "
-                "again, and tffcl.export_result(result, to) exports it"
+                f"{out} is of tffcl.train, whose method and data no file holds; tffcl.train(..., resume=True) with them "
+                "gives its result again, and tffcl.export_result(result, to) exports it"
             )
-        task_file.check_tables({name: values.get(name, {}) for name in ("dataset", "partition", "model", "aggregation")}, file.name)
+        task_file.check_tables({name: values.get(name, {}) for name in _OWN}, file.name)
         if trust_builders is not True:
-            check_trusted(values, file, trust_builders.as_dict() if trust_builders else {})
-        return _written(values)
+            _check_trusted(values, file, trust_builders.as_dict() if trust_builders else {})
+        label, base, directory = values["algorithm"], values.get("base", ""), values.get("directory", "")
+        named = {"builder": base} if ":" in base else {"method": base} if base else {}
+        contents = {**values, "algorithms": {label: {**values.get("method", {}), **named}}}
+        source = find_method(label, contents["algorithms"][label], directory)
+        return _resolved(values["task"], contents, source, values["seed"], {}, directory)
     except KeyError as error:
         raise UserError(f"{file} is damaged: there is no {error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, AttributeError) as error:
         raise UserError(f"{file} is damaged: {error}") from None
 
 
-def _written(values: dict) -> RunConfig:
-    """The inverse of `RunConfig.as_dict`."""
-    base = values.get("base", "")
-    named = {"builder": base} if ":" in base else {"method": base} if base else {}
-    source = find_method(values["algorithm"], {**values.get("method", {}), **named}, values.get("directory", ""))
-    kinds = {"train": TrainSettings, "evaluation": EvaluationSettings, "checkpoint": CheckpointSettings}
-    kinds |= {"newcomers": NewcomerSettings, "drift": DriftSettings, "privacy": PrivacySettings, "attack": AttackSettings}
-    tables = {name: from_table(kind, values.get(name, {}), name) for name, kind in kinds.items()}
-    method = _method_parameters(source, values.get("method", {}))
-    plain = {name: values[name] for name in ("task", "algorithm", "seed", "description", "source")}
-    data = {name: values[name] for name in ("dataset", "partition", "model")}
-    directory = values.get("directory", "")
-    load_own_data(values, directory)
-    aggregation = values.get("aggregation", {})
-    return RunConfig(**plain, **data, **tables, method=method, aggregation=aggregation, base=base, directory=directory)
+def _check_trusted(values: Mapping, file: pathlib.Path, own: Mapping):
+    """Checks, before anything is imported, that a run's file names no function that its reader has not named or trusted.
+
+    Args:
+      values: Of a run's config.toml, which whoever made the run has written.
+      file: It, for the message.
+      own: Settings of the reader's own, whose functions of the same directory are trusted; or none.
+
+    Raises:
+      UserError: Naming the first such function.
+    """
+    known = _named_in(own) if own.get("directory", "") == values.get("directory", "") else []
+    foreign = [each for each in _named_in(values) if each not in known]
+    if foreign:
+        raise UserError(
+            f"{file} names {foreign[0]!r}, which would be imported and called, and whoever made that run may have written "
+            "it; if you trust its code, say --trust-builders, in Python trust_builders=True"
+        )
+
+
+def _named_in(values: Mapping) -> list[str]:
+    return references_in([values.get(each, "") for each in ("base", "method", *_OWN)])

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 from tffcl.display import Shown
 from tffcl.errors import UserError, unknown
-from tffcl.json_files import MOST_TOML
-from tffcl.lab.tasks.plain_toml import read_toml
+from tffcl.json_files import MOST_TOML, parse_toml
 from tffcl.registry import Row, add
 from tffcl.regular_files import read_text
 
@@ -28,6 +27,8 @@ _ALTERNATIVES: dict[str, tuple[str, ...]] = {
     "algorithms": _COHORT_SIZES,
     "newcomers": ("clients", "share"),
 }
+_DEEPEST = 20  # tables and lists within each other
+_LARGEST = 2**31 - 1  # of whole numbers: clients, rounds, units and labels are 32-bit where they are used
 _MOST_EXTENDED = 20
 _LONGEST_PATH = 300  # characters in a message
 _SOURCES = ("name", "names", "builder")  # what says where data, partition and model come from
@@ -252,3 +253,48 @@ def _parse(path: pathlib.Path) -> dict:
             raise UserError(f"there is no task file {path}; did you mean {path.stem}, which comes with tffcl?")
         raise UserError(f"there is no task file {path}; `tffcl list tasks` names those that come with tffcl")
     return _parsed(path, path.stat().st_mtime)
+
+
+def read_toml(text: str, where: str) -> dict:
+    """Reads TOML text.
+
+    Args:
+      text: What the user wrote.
+      where: Its place, for messages.
+
+    Raises:
+      UserError: If it is no TOML, or has a date, a whole number beyond 32 bits, or more than 20 levels.
+      tomllib.TOMLDecodeError: If it is no TOML; what that means depends on the place.
+    """
+    if len(text) > MOST_TOML:
+        raise UserError(f"{where} has {len(text):,} characters; at most {MOST_TOML:,} are allowed")
+    try:
+        contents = parse_toml(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError:
+        raise UserError(
+            f"{where} is nested too deep; at most {_DEEPEST} tables and lists within each other are allowed"
+        ) from None
+    except ValueError:  # Python reads no whole numbers of more than 4,300 digits
+        raise UserError(f"{where} has a whole number of thousands of digits; at most {_LARGEST} is allowed") from None
+    check_plain(contents, where)
+    return contents
+
+
+def check_plain(contents: Mapping, where: str):
+    """Raises UserError for values that `read_toml` refuses, with their key."""
+    left = [(contents, (), 0)]
+    while left:
+        value, path, depth = left.pop()
+        key = ".".join(path)[:100]
+        if depth > _DEEPEST:
+            raise UserError(f"{where}: {key[:40]}... is nested too deep; at most {_DEEPEST} tables and lists are allowed")
+        if isinstance(value, Mapping):
+            left += [(each, (*path, name), depth + 1) for name, each in value.items()]
+        elif isinstance(value, (list, tuple)):
+            left += [(each, path, depth + 1) for each in value]
+        elif isinstance(value, int) and abs(value) > _LARGEST:
+            raise UserError(f"{where}: {key} is a whole number beyond {_LARGEST}, the largest that is allowed")
+        elif type(value).__module__ == "datetime":
+            raise UserError(f"{where}: {key} is the date or time {value}; texts are written in quotes")
