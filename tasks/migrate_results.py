@@ -1,0 +1,30 @@
+"""Brings kept results of studies to the files of today.
+
+    python tasks/migrate_results.py [DIRECTORY]    # default: tasks/results
+
+A change of what a run or a study writes adds a step below. Steps find nothing to do where they have been done.
+"""
+
+import pathlib
+import sys
+import tomllib
+
+import tomli_w
+
+from tffcl.lab.tasks.resolve import load_run_config
+
+
+def all_settings(results: pathlib.Path):
+    """A run's config.toml has every setting, those that are as by default too."""
+    for file in sorted(results.rglob("config.toml")):
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        settings = load_run_config(file.parent).as_dict()
+        file.write_text(tomli_w.dumps({**settings, "versions": values["versions"]}), encoding="utf-8")
+
+
+STEPS = (all_settings,)
+
+if __name__ == "__main__":
+    directory = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "results"
+    for step in STEPS:
+        step(directory)
