@@ -84,7 +84,6 @@ class PACFLParameters(_NoisedSignature, CutParameters, SubspaceParameters):
       signature_clip: The largest norm of an example with it.
     """
 
-
     metric: one_of(choices.ANGLES) = "smallest_angle"
     when: one_of(ARRIVALS) = "before_training"
     signature_noise_multiplier: NonNegative = 0.0
@@ -110,7 +109,6 @@ class FLISHCParameters(CutParameters, InferenceParameters):
       threshold: β, merges down to this similarity are made; or a name in `choices.RULES`.
     """
 
-
     metric: one_of(choices.SIMILARITIES) = "agreement"
     threshold: float | one_of(choices.RULES) | None = None
 
@@ -131,7 +129,6 @@ class PCAKMHCParameters(_NoisedSignature, CutParameters, PCACentresParameters):
         `signature.noised_centres`; 0 is none, and no clip.
       signature_clip: The largest norm of a centre with it.
     """
-
 
     metric: one_of(choices.DISTANCES) = "matching"
     linkage: one_of(choices.WITH_WARD) = "ward"
@@ -288,7 +285,6 @@ class FLISDCParameters(Parameters):
         test examples (Alg. 1 line 9) and one on the server's images (its text), which have no labels.
     """
 
-
     threshold: float = 0.5
     metric: one_of(choices.SIMILARITIES) = "agreement"
     soft: bool = False
@@ -347,7 +343,6 @@ class FLTParameters(Parameters):
       signature_clip: The largest norm of a centre with it.
     """
 
-
     encoder: str = "fashion_mnist"
     encoder_epochs: Count = 25
     encoder_examples: Count | None = None
@@ -402,7 +397,6 @@ class IFCAParameters(Parameters):
         examples held out of these, or by "test_accuracy", on their test examples, as the PACFL and FLIS authors' code does (a
         leak).
     """
-
 
     num_clusters: Count = 2
     start: one_of(IFCA_STARTS) = "independent"

@@ -3,8 +3,9 @@
 import dataclasses
 import inspect
 import pathlib
-import re
 from collections.abc import Callable, Iterator, Mapping
+
+import docstring_parser
 
 from tffcl import registry
 from tffcl.algorithms.parameters import METRICS
@@ -74,21 +75,13 @@ def _task(name: str) -> Iterator[str]:
     yield f"file: {task.path}"
     yield f"methods with a table: {', '.join(task.contents.get('algorithms', {})) or 'none'}"
     yield "Beside [dataset], [partition], [model], [train] and [algorithms.NAME] a task may have:"
-    for table, settings in (
-        ("evaluation", resolve.EvaluationSettings),
-        ("checkpoint", resolve.CheckpointSettings),
-        ("newcomers", resolve.NewcomerSettings),
-        ("drift", resolve.DriftSettings),
-        ("privacy", resolve.PrivacySettings),
-        ("attack", resolve.AttackSettings),
-    ):
+    for table, settings in resolve.SETTINGS.items():
         yield from _settings(table, settings)
 
 
 def _dataset(name: str) -> Iterator[str]:
     yield "It takes too, as every data set does:"
-    loader = inspect.cleandoc(federated.load_federated.__doc__).split("dataset: ")[1].split("partition: ")[0]
-    yield f"  {_for_users(' '.join(loader.split()))}"
+    yield f"  {_meanings(federated.load_federated)['dataset']}"
 
 
 def _signature(name: str) -> Iterator[str]:
@@ -116,22 +109,20 @@ _ALSO = {
 
 def _settings(table: str, settings: type) -> Iterator[str]:
     keys = {field.name: field.default for field in dataclasses.fields(settings)}
-    classes = [each for each in reversed(settings.__mro__) if dataclasses.is_dataclass(each)]
-    texts = {key: text for each in classes for key, text in _told(each.__doc__, "Attributes").items()}
-    yield from _table(table, keys, types_of(settings), texts)
+    yield from _table(table, keys, types_of(settings), _meanings(settings))
 
 
 def _function(table: str, function: Callable, given: tuple[str, ...]) -> Iterator[str]:
     keys = {key: default for key, default in keys_of(function).items() if key not in (*_GIVEN, *given)}
-    yield from _table(table, keys, types_of(function), _told(function.__doc__, "Args"))
+    yield from _table(table, keys, types_of(function), _meanings(function))
 
 
-def _table(name: str, keys: Mapping, types: Mapping, told: Mapping[str, str]) -> Iterator[str]:
+def _table(name: str, keys: Mapping, types: Mapping, meanings: Mapping[str, str]) -> Iterator[str]:
     yield f"[{name}]" if keys else "no keys of its own"
     for key, default in keys.items():
         value = "must be given" if default in _NEEDED else "not set" if default is None else _toml(default)
         allowed = describe(types[key]) if key in types else ""
-        yield f"  {key} ({value}{'; ' if allowed else ''}{allowed}): {told.get(key, '')}".rstrip(": ")
+        yield f"  {key} ({value}{'; ' if allowed else ''}{allowed}): {meanings.get(key, '')}".rstrip(": ")
 
 
 def _toml(value) -> str:
@@ -140,43 +131,10 @@ def _toml(value) -> str:
     return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _told(text: str | None, section: str) -> dict[str, str]:
-    """The entries of a section of a Google style docstring, each in one line, by name."""
-    lines = inspect.cleandoc(text or "").splitlines()
-    if f"{section}:" not in lines:
-        return {}
-    told, name = {}, None
-    for line in lines[lines.index(f"{section}:") + 1 :]:
-        if line and not line.startswith(" "):
-            break
-        entry = re.match(r"  (\w+): (.*)", line)
-        if entry:
-            name = entry[1]
-            told[name] = entry[2]
-        elif name and line.strip():
-            told[name] += f" {line.strip()}"
-    return {key: _for_users(text) for key, text in told.items()}
-
-
-# What docstrings say to who reads the code, and what a user of task files knows it as.
-_NAMES = {
-    r"([Aa]) name in `SIGNATURES`": r"\1 name of `tffcl list signatures`",
-    r"([Aa]) name in `TRAININGS`": r"\1 name of `tffcl list trainings`",
-    r"`(\w+\.)?DATASETS`": "`tffcl list datasets`",
-    r"(A name in|One of|Name in) `[\w.]*[A-Z]{3}[A-Z_]*`": "One of these",
-    r"(a name in|one of|name in) `[\w.]*[A-Z]{3}[A-Z_]*`": "one of these",
-    r"As in `local_tests`": (
-        'Which test images a client has: all of its own "classes"; "all" of its domain; a "share" that no other client gets; '
-        'its "own", where images have owners'
-    ),
-    r"another rule of `local_tests`": 'all of its own "classes", "all", or a "share" that no other client gets',
-    r"[,;:]? see `[a-z_]+(\.\w+)*`": "",
-    r"`core\.Dataset`": "`tffcl.Dataset`",
-    r"\bNone\b": "not set",
-}
-
-
-def _for_users(text: str) -> str:
-    for code, words in _NAMES.items():
-        text = re.sub(code, words, text)
-    return text
+def _meanings(documented: Callable) -> dict[str, str]:
+    """What the docstrings of a class and of those that it derives from, or of a function, say of each key, in one line."""
+    found = {}
+    for each in reversed(getattr(documented, "__mro__", (documented,))):
+        for entry in docstring_parser.parse(each.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE).params:
+            found[entry.arg_name] = " ".join((entry.description or "").split())
+    return found

@@ -24,8 +24,8 @@ class AttackSettings(Parameters):
     """Who attacks and how.
 
     Attributes:
-      kind: "sign_flip", "gaussian", "lie" (a little is enough), "label_flip" or "model_replacement", see
-        `aggregators.upload_attacks.AttackedFactory`; or "imitation" alone: updates are honest, of a client in the wrong cluster.
+      kind: "sign_flip", "gaussian", "lie" (a little is enough), "label_flip" or "model_replacement"; or
+        "imitation" alone: updates are honest, of a client in the wrong cluster.
       share: Of the clients that are malicious, drawn by the seed; 0 is none.
       strength: How strong; not set: 3 times the update for "sign_flip", noise of 10 times its size for "gaussian", 1.5 standard
         deviations for "lie", 10 times the update for "model_replacement".

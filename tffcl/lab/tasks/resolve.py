@@ -32,7 +32,7 @@ from tffcl.validation import Parameters, check_kind, check_labels, check_options
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _OWN = ("dataset", "partition", "model", "aggregation")  # tables that a builder of the user's own may stand behind
 # Tables that are the same for every method; [train] may have values of the method's own.
-_SETTINGS = {
+SETTINGS = {
     "evaluation": EvaluationSettings, "checkpoint": CheckpointSettings, "newcomers": NewcomerSettings,
     "drift": DriftSettings, "privacy": PrivacySettings, "attack": AttackSettings,
 }  # fmt: skip
@@ -306,7 +306,7 @@ def _resolved(
         **parts,
         train=_train_settings(train, label, own, overrides),
         method=source.parameters_from({key: own[key] for key in own if key not in train_keys}),
-        **{key: from_table(kind, contents.get(key, {}), key) for key, kind in _SETTINGS.items()},
+        **{key: from_table(kind, contents.get(key, {}), key) for key, kind in SETTINGS.items()},
         aggregation=aggregation,
         base="" if source.base == label else source.base,
         directory=source.directory,

@@ -26,7 +26,7 @@ def load_npz(*, path: str, num_classes: Count | None = None, data_dir=None) -> D
 
     Args:
       path: The file.
-      num_classes: How many labels there are; None: one more than the largest in the file.
+      num_classes: How many labels there are; default: one more than the largest in the file.
       data_dir: Not used; all loaders have it.
 
     Raises:

@@ -123,10 +123,11 @@ def hybrid(dataset: Dataset, *, seed: Whole, clients: Count, test: Rule = "share
     The same label means another thing in each of them. The true groups are the data sets.
 
     Args:
-      dataset: Sets with labels in common, see `mixture`.
+      dataset: Sets with labels in common.
       seed: Decides who gets what.
       clients: How many clients; a multiple of the number of sets.
-      test: As in `local_tests`, on the test images of the client's set. StoCFL: "all".
+      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own",
+        on the test images of the client's set. StoCFL: "all".
 
     Raises:
       UserError: If the clients do not divide or there are too few examples.
@@ -159,13 +160,14 @@ def mix4(
     several clients. The true groups are the data sets. Images that nobody gets are not used.
 
     Args:
-      dataset: Sets with labels apart, see `mixture`; PACFL's are usps, cifar10, svhn_cropped, fashion_mnist.
+      dataset: Sets with labels apart; PACFL's are usps, cifar10, svhn_cropped, fashion_mnist.
       seed: Decides who gets what.
       counts: Clients of each set: "paper" (14, 31, 25, 27 of the sets above: 97 in all), "code" (14, 32, 26,
         28), or numbers in the order of the sets.
       per_class: Images of each class that a client gets.
       share: If an image may be with several clients.
-      test: As in `local_tests`, on the test images of the client's set.
+      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own",
+        on the test images of the client's set.
 
     Raises:
       UserError: If a set has too few images, or `counts` does not fit the sets.

@@ -31,10 +31,10 @@ def by_owner(
     Args:
       dataset: A data set with owners.
       seed: Decides which owners are taken if not all are, and shares of test images.
-      clients: How many owners to take, at random; None: all. They keep their order.
+      clients: How many owners to take, at random; default all. They keep their order.
       min_train: Owners with fewer training images are left out.
       min_test: Owners with fewer test images are left out, as an accuracy on none means nothing.
-      test: "own": the owner's test images; or another rule of `local_tests`.
+      test: "own": the owner's test images; or all of its own "classes", "all", or a "share" of these.
 
     Raises:
       UserError: If the data set has no owners, or fewer than `clients` that are large enough.
@@ -80,7 +80,8 @@ def by_attribute(
       seed: Decides who gets what.
       clients: How many clients; a multiple of the number of attributes.
       attributes: Names of two or more attributes.
-      test: As in `local_tests`, on the test images with the client's attribute.
+      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own",
+        on the test images with the client's attribute.
 
     Raises:
       UserError: If the data set has no attributes or not these, the clients do not divide, or there are too

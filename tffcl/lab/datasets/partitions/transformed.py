@@ -40,7 +40,8 @@ def rotated(
         degrees, 10 are those of StoCFL's Fig. 2 (b). Or the angles in degrees, counter-clockwise, e.g. [0, 15, 30].
       reuse: True: each block has all images, shared out among its clients, as in IFCA and StoCFL. False: each
         image is with one client only.
-      test: As in `local_tests`; a client's test images are turned as its training images are.
+      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own";
+        a client's test images are turned as its training images are.
 
     Raises:
       UserError: If the clients do not divide, there are too few examples, or images to be turned otherwise than by 180
@@ -90,7 +91,8 @@ def shifted(
       reuse: As in `rotated`.
       examples_per_client: Only so many of a client's part, at random; default all of it. Of 20 clients of MNIST 9,600
         of 12,000 in StoCFL's Table 2.
-      test: As in `local_tests`; a client's test labels are shifted as its training labels are.
+      test: Which test images a client has: all of its "classes", "all" of its domain, a "share" of these, or its "own";
+        a client's test labels are shifted as its training labels are.
 
     Raises:
       UserError: If the clients do not divide, there are too few examples, or a shift is not one.
