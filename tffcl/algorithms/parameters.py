@@ -35,8 +35,8 @@ class CutParameters(Parameters):
 
     Attributes:
       metric: How far two clients are apart.
-      linkage: A name in `choices.LINKAGES`.
-      threshold: Merges up to this distance are made; or a name in `choices.RULES`.
+      linkage: How far two clusters are apart.
+      threshold: Merges up to this distance are made; or "self" or "gap", rules that find it.
       num_clusters: The number of clusters instead. With neither, the threshold is "self".
     """
 
@@ -73,14 +73,13 @@ class PACFLParameters(_NoisedSignature, CutParameters, SubspaceParameters):
     """How PACFL groups clients.
 
     Attributes:
-      metric: A name in `choices.ANGLES`: "smallest_angle" (Eq. 2), "trace" (Eq. 3), "angle_sum", "smallest_entry".
-      linkage: A name in `choices.LINKAGES`; "weighted" is what the authors' code calls average.
-      threshold: β in degrees; merges up to it are made; or a name in `choices.RULES`.
+      metric: Of two subspaces: "smallest_angle" (Eq. 2), "trace" (Eq. 3), "angle_sum", "smallest_entry".
+      linkage: How far two clusters are apart; "weighted" is what the authors' code calls average.
+      threshold: β in degrees; merges up to it are made; or "self" or "gap", rules that find it.
       when: "before_training": all clients are clustered before the first round (the authors' code, and the paper's "one-shot");
         "as_they_join": those of the first round are, with their threshold or number of clusters, and others are placed when
         they first take part (Alg. 1 lines 7 to 16).
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's vectors private, see `build_subspace`; 0 is
-        none, and no clip.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's vectors private; 0 is none, and no clip.
       signature_clip: The largest norm of an example with it.
     """
 
@@ -104,9 +103,9 @@ class FLISHCParameters(CutParameters, InferenceParameters):
     """How FLIS (HC) groups clients.
 
     Attributes:
-      metric: A name in `choices.SIMILARITIES`: "agreement" (the authors' code) or "frobenius" (the paper's formula).
-      linkage: A name in `choices.LINKAGES`, on 1 - similarity.
-      threshold: β, merges down to this similarity are made; or a name in `choices.RULES`.
+      metric: Of two clients' answers: "agreement" (the authors' code) or "frobenius" (the paper's formula).
+      linkage: How far two clusters are apart, on 1 - similarity.
+      threshold: β, merges down to this similarity are made; or "self" or "gap", rules that find it.
     """
 
     metric: one_of(choices.SIMILARITIES) = "agreement"
@@ -123,10 +122,9 @@ class PCAKMHCParameters(_NoisedSignature, CutParameters, PCACentresParameters):
     """How PCA+kM+HC groups clients.
 
     Attributes:
-      metric: A name in `choices.DISTANCES` (authors: "matching").
-      linkage: A name in `choices.WITH_WARD` (paper: "ward").
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see
-        `signature.noised_centres`; 0 is none, and no clip.
+      metric: How far two clients' centres are apart (authors: "matching").
+      linkage: How far two clusters are apart (paper: "ward").
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private; 0 is none, and no clip.
       signature_clip: The largest norm of a centre with it.
     """
 
@@ -141,9 +139,9 @@ class FedClustParameters(CutParameters, PartialWeightsParameters):
     """How FedClust groups clients.
 
     Attributes:
-      metric: A name in `choices.VECTOR_METRICS` (the paper: Euclidean).
-      threshold: Merges up to this distance are made, in the unit of weights, so that it depends on model and warm-up; or a name in
-        `choices.RULES`.
+      metric: How far two clients' weights are apart (the paper: Euclidean).
+      threshold: Merges up to this distance are made, in the unit of weights, so that it depends on model and warm-up;
+        or "self" or "gap", rules that find it.
     """
 
     metric: one_of(choices.VECTOR_METRICS) = "euclidean"
@@ -167,13 +165,15 @@ class ComposedParameters(Parameters):
     """What a composed method is made of.
 
     Attributes:
-      signature: A name in `SIGNATURES`, one that a package has registered, a builder "module:function" `(model, *, ...) ->
-        Signature`, or a table of one of them with its parameters: {name = "subspace", num_vectors = 5}.
+      signature: A name of `tffcl list signatures`, one that a package has registered, a builder "module:function"
+        `(model, *, ...) -> Signature`, or a table of one of them with its parameters: {name = "subspace", num_vectors =
+        5}.
       metric: How far two clients are apart: one of the signature's own, "euclidean" or "cosine"; default the signature's first.
-      linkage: A name in `choices.WITH_WARD`.
-      threshold: Merges up to this distance are made; or a name in `choices.RULES`.
+      linkage: How far two clusters are apart.
+      threshold: Merges up to this distance are made; or "self" or "gap", rules that find it.
       num_clusters: The number of clusters instead. With neither, the threshold is "self".
-      training: A name in `TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight = 0.1}.
+      training: A name of `tffcl list trainings`, or a table of one with its parameters: {name = "proximal",
+        proximal_weight = 0.1}.
     """
 
     alternatives: ClassVar = _ALTERNATIVES
@@ -257,7 +257,7 @@ class FLUXParameters(Parameters):
 
     Attributes:
       warm_up_rounds: Rounds of FedAvg before clients are grouped (the authors' code waits until the accuracy rises no more).
-      neighbourhood: A name in `NEIGHBOURHOODS`: from which distance on clients are no neighbours, "knee" or "gap".
+      neighbourhood: From which distance on clients are no neighbours, "knee" or "gap".
       eps_scale: What that distance is multiplied by (the authors' code: 1).
     """
 
@@ -276,7 +276,7 @@ class FLISDCParameters(Parameters):
     Attributes:
       threshold: β, clients whose models' similarity is at least this are in a cluster (paper: 0.3 CIFAR-10 and SVHN, 0.5
         FMNIST).
-      metric: A name in `choices.SIMILARITIES`: "agreement" (the authors' code) or "frobenius" (the paper's formula).
+      metric: Of two clients' answers: "agreement" (the authors' code) or "frobenius" (the paper's formula).
       soft: Whether models answer with probabilities instead of their most likely class.
       answered_by: "clients": they answer the server's images themselves and upload the answers; "server": the aggregator
         answers with the uploaded models. The same clusters; the first costs upload, the second work at the server.
@@ -319,7 +319,7 @@ class FLTParameters(Parameters):
         has, its own if it fine-tuned one before the first round, else the pre-trained one.
       fine_tune_optimizer: "sgd" (paper) or "adam" (the authors' code).
       fine_tune_rate: Its step size; default 0.01 for SGD, the paper's for all training, and 0.001 for Adam, as in the code.
-      metric: A name in `choices.DISTANCES`: "closest_pair" (paper) or "matching" (the authors' code).
+      metric: Of two clients' centres: "closest_pair" (paper) or "matching" (the authors' code).
       threshold: γ, clients nearer than this in the map are related (paper: 1, "can be tuned"); "gap": where the tree of
         average linkage of the clients' distances has its largest relative gap, which needs to know nothing of the groups.
       clusters: "joint" (case I, every client its own mix by the relatedness matrix) or "disjoint" (case II).
@@ -338,8 +338,7 @@ class FLTParameters(Parameters):
       change_flags: λ of Alg. 3 line 23: clients tell when their data have changed, and when more than so many have, all
         send centres again and are related anew; default: flags are not asked for.
       period: τ: the same in every round that is a multiple of it, or the next in which someone takes part; default never.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private, see
-        `signature.noised_centres`; 0 is none, and no clip.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private; 0 is none, and no clip.
       signature_clip: The largest norm of a centre with it.
     """
 
@@ -384,7 +383,7 @@ class IFCAParameters(Parameters):
       start: How the first models differ: "independent", drawn so; "attracting", drawn again until each is chosen by
         `least_share` of the clients (the authors' finder); "warm_up", `warm_up_rounds` rounds with clients in random equal
         groups; "fedavg", `fedavg_rounds` rounds of FedAvg, whose model all share then but for their last layers.
-      initialization: How the K models are drawn, one of `choices.INITIALIZATIONS`; default as the model's own.
+      initialization: How the K models are drawn; default as the model's own.
         PACFL's code draws them by "ifca_reference".
       least_share: With "attracting": the least share of the clients that every model must attract, at most 1 / K (authors:
         0.35 with 2 models, 0.1 with 4); default 0.4 / K.
@@ -432,9 +431,9 @@ class StoCFLParameters(Parameters):
       threshold: τ, clusters with a larger cosine merge; -1 merges everyone known (with the representation
         "cohort" those of a round), 1 nobody.
       proximal_weight: λ of Eq. 3, how strongly the global model pulls at the clusters' models.
-      linkage: "single" (Alg. 1) or "centroid", see `merge`: which clusters of a round merge. Where single
-        clients tell little (50 examples each), some of another group are more alike than those of one's own: "centroid"
-        then finds the groups, at a lower threshold, "single" joins them.
+      linkage: "single" (Alg. 1) or "centroid": which clusters of a round merge. Where single clients tell little (50
+        examples each), some of another group are more alike than those of one's own: "centroid" then finds the groups,
+        at a lower threshold, "single" joins them.
       representation: Of what a cluster's representation is the mean: its "members" (Eq. 2), or those of them in the round's
         "cohort" (the authors' code).
       model_merge: The model of clusters that merge: the "mean", weighted by members that trained, or that of the "larger"
@@ -450,8 +449,8 @@ class StoCFLParameters(Parameters):
       anchor_batch_size: With it: examples a step; 0 is all local data.
       anchor_learning_rate: With it: step size; default that of training.
       projection: Dimensions that each client projects its signature to; 0, or as many as the model has parameters, is none.
-      signature_noise_multiplier: z of the Gaussian noise that makes a client's signature private, see `build_anchor_gradient`;
-        0 is none, and no clip.
+      signature_noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0 is none, and no
+        clip.
       signature_clip: The largest norm of a signature with it.
     """
 

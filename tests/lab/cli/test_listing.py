@@ -9,7 +9,7 @@ from tffcl.registry import rows
 
 # A constant of a module, a module's own names, and functions of ours.
 CODE = re.compile(
-    r"`[\w.]*[A-Z]{3}[A-Z_]*`|`(catalog|registry|hierarchical|stochastic|local_tests|flat|core)\b[^`]*`|`\w+_tests`"
+    r"`[\w.]*[A-Z]{3}[A-Z_]*`|`(catalog|registry|hierarchical|stochastic|local_tests|flat|core|choices)\b[^`]*`|`\w+_tests`"
 )
 KINDS = ["algorithms", "partitions", "models", "signatures", "trainings", "aggregations"]
 
@@ -26,7 +26,9 @@ def test_what_a_data_set_takes():
     assert any("`tffcl list datasets`" in line for line in told) and not any(CODE.search(line) for line in told)
 
 
-def test_names_become_words():
-    assert "One of these, on 1 - similarity." in " ".join(explain.explain("algorithms", "flis_hc"))
+def test_keys_have_their_meanings():
+    """What stands in the docstrings of a class and of the classes that it derives from, and in those of functions."""
+    hierarchical = " ".join(explain.explain("algorithms", "flis_hc"))
+    assert "on 1 - similarity." in hierarchical and "Whether clients answer with probabilities" in hierarchical
     assert "A name of `tffcl list signatures`" in " ".join(explain.explain("algorithms", "composed"))
-    assert 'a "share" that no other client gets' in " ".join(explain.explain("partitions", "iid"))
+    assert 'a "share" of these' in " ".join(explain.explain("partitions", "iid"))

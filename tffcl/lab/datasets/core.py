@@ -83,7 +83,7 @@ class Dataset(Shown):
           test: The same for the test examples.
           clients: For natural clients `(train [n], test [n])`, who holds each example, names or whole numbers; names
             become numbers in sorted order.
-          num_classes: How many labels there are; default: one more than the largest.
+          num_classes: How many labels there are; None: one more than the largest.
 
         Raises:
           UserError: For arrays of other types or lengths, values that are not finite, labels out of range.

@@ -28,7 +28,7 @@ def load_federated(dataset: Mapping, partition: Mapping, *, seed: int, data_dir:
     """Loads a data set and hands it out to clients.
 
     Args:
-      dataset: `name` (see `catalog.DATASETS`), or `builder = "module:function"` that makes a `core.Dataset`, and
+      dataset: `name` (see `tffcl list datasets`), or `builder = "module:function"` that makes a `tffcl.Dataset`, and
         options: `normalization` ("pacfl", "unit", "half"), `subset` and `test_subset` (how many examples to keep),
         `server_examples` (how many of these the server has for itself, equally many of each class; 0 by default),
         `server_split` ("train": training images, which no client has then; "test": copies of test images), `validation`
