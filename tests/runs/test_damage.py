@@ -163,6 +163,7 @@ REFUSED = {
     "rounds that are a file": ("history", is_file, "history is a file"),
     "checkpoints that are a file": ("checkpoints", is_file, "checkpoints is a file"),
     "TensorBoard that is a file": ("tensorboard", is_file, "tensorboard is a file"),
+    "a marker half written into a directory": ("run.json.partial", is_directory, "run.json.partial is not a file"),
     "figures that are a file": ("figures", is_file, "figures is a file"),
     "a checkpoint that is a directory": (NEWEST, is_directory, "round_000003.npz is not a file"),
 }

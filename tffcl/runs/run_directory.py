@@ -222,6 +222,8 @@ class RunDirectory(os.PathLike):
         names = [path.relative_to(self.path) for name in (CHECKPOINTS, HISTORY) for path in (self / name).glob("*.np[yz]")]
         for name in (*_FILES, MARKER, LOCK, *names):
             check_replaceable(self.path / name)
+            if (self.path / f"{name}.partial").is_dir():
+                raise UserError(f"{self.path / name}.partial is not a file: move it, or give another directory")
         if not locked:
             check_unlocked(self.path)
 

@@ -32,6 +32,7 @@ CLIENT_COLUMNS = (
     "client_id", "true_cluster", "cluster", "examples", "test_examples", "rounds_trained", "cluster_accuracy",
     "local_accuracy",
 )  # fmt: skip
+_ROUNDING = 1e-6  # by which a number may be beyond the limits of its metric
 _LARGEST = 2**63  # of numbers in a summary: bytes are the largest
 SPLIT_COLUMNS = ("round", "cluster", "founded")
 NO_CLUSTER = -1
@@ -336,8 +337,15 @@ def _read_rounds(directory: RunDirectory) -> dict[str, np.ndarray]:
 
 
 def known_rounds(table: csv_files.Table) -> dict[str, np.ndarray]:
-    """Returns the columns of a `rounds.csv` that the table of metrics knows."""
-    return {name: table.floats(name) for name in table.names if name in (metrics.ROUND, *metrics.OF_ROUNDS)}
+    """Returns the columns of a `rounds.csv` that the table of metrics knows; UserError for a number that its metric cannot be."""
+    columns = {name: table.floats(name) for name in table.names if name in (metrics.ROUND, *metrics.OF_ROUNDS)}
+    for name, metric in metrics.OF_ROUNDS.items():
+        least, most = (end if limit is None else limit for limit, end in zip(metric.limits, (-math.inf, math.inf), strict=True))
+        values = columns.get(name, np.zeros(0))
+        wrong = values[(metric.scale * values < least - _ROUNDING) | (metric.scale * values > most + _ROUNDING)]
+        if wrong.size:
+            raise csv_files.damaged(table.path, f"{name} is {wrong[0]:g}")
+    return columns
 
 
 def _read_clients(path: pathlib.Path) -> Clients:

@@ -142,6 +142,14 @@ def test_damage_is_described(run_path, name, old, new, why):
     assert why in text
 
 
+@pytest.mark.parametrize("value", ["1e999", "1.5", "-0.1"])
+def test_an_accuracy_that_is_no_share_is_damage(run_path, value):
+    names, first, *others = (run_path / "rounds.csv").read_text().splitlines()
+    cells = dict(zip(names.split(","), first.split(","), strict=True)) | {"cluster_accuracy": value}
+    (run_path / "rounds.csv").write_text("\n".join([names, ",".join(cells.values()), *others]))
+    assert message(run_path).endswith(f"rounds.csv is damaged: cluster_accuracy is {float(value):g}")
+
+
 def test_half_a_cluster_is_damage(run_path):
     path = run_path / "clients.csv"
     lines = path.read_text().splitlines()
