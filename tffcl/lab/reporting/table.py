@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import io
 import itertools
 import math
@@ -119,7 +120,7 @@ class Table:
         """The titles of the columns."""
         return [each.header for each in self.columns]
 
-    @property
+    @functools.cached_property
     def cells(self) -> list[list[Cell]]:
         """The rows as cells."""
         return [[column.cell(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
