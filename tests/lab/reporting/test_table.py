@@ -47,7 +47,9 @@ def test_what_nobody_has_is_left_out_but_for_some_groups():
     assert TABLE.without_empty().heads == ["method", "cluster", "sent"]
     assert TABLE.without_empty(("clusters",)).heads == TABLE.heads
     assert TABLE.groups == [("", 1), ("accuracy %", 1), ("clusters", 1), ("traffic", 1)]
-    assert Table.of(["a"], []).groups == [] and Table.of(["a"], []).without_empty().to_text() == "a"
+    nothing = Table.of(["a"], [], notes=["nobody < a"])
+    assert nothing.groups == [] and nothing.without_empty().heads == ["a"]
+    assert nothing.to_text() == "nobody < a" and nothing.to_markdown() == "\nnobody &lt; a\n"
 
 
 def test_a_cell_is_sorted_by_its_number():

@@ -82,7 +82,7 @@ def to_text(study: StudyResults) -> str:
     """Returns the tables for a terminal, one for each of the paper's columns."""
     parts = [study.heading, study.setting, *_notes(study)]
     for heading, table in _tables(study):
-        parts += ["", heading, *([table.to_text()] if table.rows else table.notes)]
+        parts += ["", heading, table.to_text()]
     return "\n".join(parts)
 
 

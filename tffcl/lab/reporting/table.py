@@ -94,7 +94,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table; where it has no rows, only its notes are shown.
 
     Attributes:
       columns: From the left; the first is of what the rows are called.
@@ -166,7 +166,7 @@ class Table:
             if blocks[-1] != names and len(blocks[-1][0]) + 3 + len(lines[0]) > width:
                 blocks.append(list(names))
             blocks[-1] = [f"{old}   {new}" for old, new in zip(blocks[-1], lines, strict=True)]
-        text = ["\n".join(line.rstrip() for line in block) for block in blocks]
+        text = ["\n".join(line.rstrip() for line in block) for block in blocks if self.rows]
         notes = [textwrap.fill(each, width, subsequent_indent="  ") for each in self.notes]
         return "\n\n".join([*text, *(["\n".join(notes)] if notes else [])])
 
@@ -174,9 +174,9 @@ class Table:
         """Returns the table in Markdown: numbers stand at the right, a < is no tag."""
         marks = str.maketrans({"|": "\\|", "<": "&lt;"})
         heads, *rows = [[cell.translate(marks) for cell in line] for line in self._texts(grouped=True)]
-        text = tabulate.tabulate(rows, heads, _MARKDOWN, stralign=None, disable_numparse=True)
+        text = [tabulate.tabulate(rows, heads, _MARKDOWN, stralign=None, disable_numparse=True)] if rows else []
         notes = [f"\n{printable(each).replace('<', '&lt;')}" for each in self.notes]
-        return "\n".join([text, *notes]) + "\n"
+        return "\n".join([*text, *notes]) + "\n"
 
     def to_latex(self) -> str:
         """Returns the table as a `tabular` of LaTeX with booktabs' rules; notes are comments."""
