@@ -5,6 +5,8 @@ import pathlib
 
 import pytest
 
+from tffcl.registry import ALGORITHMS
+
 PACKAGE = pathlib.Path(__file__).parents[1] / "tffcl"
 # Each room may import those after it in the chain, and what stands apart. The lab comes first: the library never imports it.
 CHAIN = [
@@ -28,7 +30,7 @@ APART = {
 # What knows less than its place in the chain allows.
 KNOWN = {
     "runtime": {"errors"},
-    "lab.reporting": {"runs", "errors", "display", "regular_files", "csv_files", "json_files"},
+    "lab.reporting": {"runs", "registry", "errors", "display", "regular_files", "csv_files", "json_files"},
     "json_files": {"csv_files", "errors", "regular_files"},
     "lab.datasets": {"errors", "validation", "references", "registry", "display", "arrays", "regular_files"},
     "registry": {"errors", "validation", "references"},
@@ -128,6 +130,19 @@ def test_nobody_looks_inside_a_method():
         if room_of(path) in ("runs", "export"):
             known = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
             assert not {name for name in known if name.startswith("tffcl.algorithms.")} - {"tffcl.algorithms.method"}, path
+
+
+# Schemes of papers that are called as the papers' methods are.
+SCHEMES = {"lab/datasets/preparation.py": {"pacfl"}, "lab/datasets/partitions/by_label.py": {"stocfl"}}
+
+
+def test_nobody_knows_a_methods_name():
+    for path in files():
+        place = path.relative_to(PACKAGE).as_posix()
+        if room_of(path) not in ("algorithms", "registry"):
+            texts = {node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant)}
+            found = {text for text in texts if isinstance(text, str)} & set(ALGORITHMS)
+            assert found <= SCHEMES.get(place, set()), f"{place} knows {found}"
 
 
 def test_files_and_functions_are_short():

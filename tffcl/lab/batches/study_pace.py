@@ -14,6 +14,7 @@ from tffcl.lab.batches.run import run
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks.attack_settings import AttackSettings
 from tffcl.lab.tasks.resolve import RunConfig
+from tffcl.registry import PLAIN
 from tffcl.regular_files import read_text
 from tffcl.runs.privacy import PrivacySettings
 
@@ -80,7 +81,7 @@ def _rounds_of(config: RunConfig, clients: int, data_dir: str | None) -> _Trial:
     checkpoint = configs.CheckpointSettings(every=_TRIAL_ROUNDS)
     short = dataclasses.replace(
         config,
-        algorithm="fedavg",
+        algorithm=PLAIN,
         base="",
         method=None,
         aggregation={},

@@ -6,7 +6,7 @@ from tffcl.errors import UserError
 from tffcl.lab.cli import command_options as shared
 from tffcl.lab.cli.sweep_command import parse_seeds
 
-_DEMO = ("pacfl", "fedavg", "solo")
+_DEMO = "demo_digits"
 
 
 def add_demo(parser):
@@ -51,9 +51,10 @@ def add_compare(parser):
 def demo(options):
     """Compares three methods on the embedded default."""
     from tffcl.lab.batches import compare
-    from tffcl.lab.tasks import resolve
+    from tffcl.lab.tasks import resolve, task_file
 
-    configs = [resolve.resolve("demo_digits", algorithm, seed=options.seed) for algorithm in _DEMO]
+    names = task_file.named_algorithms(_DEMO)
+    configs = [resolve.resolve(_DEMO, name, seed=options.seed) for name in names]
     compare.compare(configs, options.out, resume=options.resume, overwrite=not options.resume)
     shared.print_report(options.out)
 

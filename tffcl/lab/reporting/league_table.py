@@ -18,11 +18,12 @@ from tffcl.lab.reporting.number_format import (
 )
 from tffcl.lab.reporting.study_results import Result, StudyResults
 from tffcl.lab.reporting.table import Table
+from tffcl.registry import PLAIN
 from tffcl.runs.metrics import BY_KEY, BY_MEASURE
 from tffcl.runs.run_directory import RunDirectory, State
 from tffcl.runs.run_files import RunNumbers
 
-BASELINE = "fedavg"
+BASELINE = PLAIN
 _CHANCE = 0.05  # of a difference that is marked
 HEADS = (
     "",
