@@ -188,6 +188,8 @@ def test_accuracy_stands_over_all_bytes_sent_by_then(runs):
     assert rounds.traffic_figure([far, *runs[2:]]).panels[0].get_xscale() == "log"
     nothing = dataclasses.replace(runs[0], rounds={name: values[:0] for name, values in runs[0].rounds.items()})
     assert rounds.traffic_figure([nothing]) is None
+    (line,) = rounds.traffic_figure([nothing, *runs[2:]]).panels[0].lines
+    assert line.get_color() == style.color(1)  # as in the other figures of the comparison
     drawn(figure)
 
 
@@ -275,11 +277,12 @@ def test_client_accuracies_are_dots_of_all_seeds(runs):
     drawn(figure)
 
 
-@pytest.mark.parametrize("sizes", [[7], [5, 5, 5], [3, 5], range(20, 120), [2, 40, 90_000], [0, 8]])
+@pytest.mark.parametrize("sizes", [[7], [5, 5, 5], [3, 5], range(20, 120), [2, 40, 90_000], [0, 8], [90, 5_000]])
 def test_each_client_is_in_one_bar(sizes):
     figure = figures.client_sizes_figure(list(sizes))
     assert sum(bar.get_height() for bar in figure.axes[0].patches) == len(sizes)
     drawn(figure)
+    assert not any("$" in text.get_text() for text in figure.axes[0].get_xticklabels(which="both"))  # no formulas
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -9,11 +9,13 @@ import matplotlib
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from tffcl.errors import printable
 from tffcl.regular_files import write_bytes
@@ -223,6 +225,14 @@ def tidy(axes: Axes, grid: str | None = "y") -> None:
     if grid:
         axes.grid(axis=grid, color=GRID, linewidth=0.6)
         axes.set_axisbelow(True)
+
+
+def tick_ratios(axis: Axis, low: float, high: float) -> None:
+    """Makes an axis logarithmic, with numbers at its ticks and none between them: the usual ones are formulas."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axis.set_major_formatter("{x:,.4g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def legend_below(figure: Figure, most: int, **look) -> None:

@@ -65,8 +65,7 @@ def client_sizes_figure(examples: Sequence[int]) -> ReportFigure:
             bar, f"{count:,} client{'s' * (count != 1)} with {start:,.0f} to {max(start, stop - 1):,.0f} examples"
         )
     if logarithmic:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:,.0f}")
+        style.tick_ratios(axes.xaxis, edges[0], edges[-1])
     else:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=[1, 2, 5, 10]))
     median = float(np.median(examples))

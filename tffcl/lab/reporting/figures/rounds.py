@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from tffcl.lab.reporting import style
 from tffcl.lab.reporting.number_format import Stat
@@ -49,22 +49,24 @@ def merging_figure(runs: Sequence[RunFiles], methods: Sequence[str] | None = Non
 def traffic_figure(runs: Sequence[RunFiles]) -> ReportFigure | None:
     """Draws the three accuracies over the bytes sent by then, down and up, signatures included; None without any.
 
-    Places and accuracies are means over the seeds of a method. Bytes that differ much stand on a logarithmic axis.
+    Places and accuracies are means over the seeds of a method; one that sends nothing has no line. Bytes that differ
+    much stand on a logarithmic axis.
     """
-    sent = []
+    drawn, ends = [], []
     for run in runs:
         exchanged = np.cumsum(run.rounds["down_bytes"] + run.rounds["up_bytes"])
         # What is exchanged before and between the rounds stands in the summary alone.
         whole = run.number("traffic", "down_bytes") + run.number("traffic", "up_bytes")
-        sent.append(exchanged + whole - exchanged[-1:])
-    if not all(len(each) and each[0] > 0 for each in sent):
+        sent = exchanged + whole - exchanged[-1:]
+        if len(sent) and sent[0] > 0:
+            ends += [sent[0], sent[-1]]
+            drawn.append(dataclasses.replace(run, rounds={**run.rounds, _SENT: 1e-6 * sent}))
+    if not drawn:
         return None
-    least, most = min(each[0] for each in sent), max(each[-1] for each in sent)
-    places = [dataclasses.replace(run, rounds={**run.rounds, _SENT: 1e-6 * each}) for run, each in zip(runs, sent)]
-    figure = _panels(places, of_panel("accuracy"), sharey=True, over=_SENT)
-    for axes in figure.panels if most >= _FAR * least else []:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:,.4g}")
+    methods = list(dict.fromkeys(run.method for run in runs))
+    figure = _panels(drawn, of_panel("accuracy"), methods, sharey=True, over=_SENT)
+    for axes in figure.panels if max(ends) >= _FAR * min(ends) else []:
+        style.tick_ratios(axes.xaxis, min(ends), max(ends))
     return figure
 
 
@@ -113,10 +115,8 @@ def set_range(axes: Axes, metric: Metric) -> None:
         axes.set_ylim(min(-0.05, low), most + 0.05)
     elif metric.digits == "count" and values.max() >= 20 and values.min() >= 1:
         # A method of a cluster a client would hide all others on an axis of equal distances.
-        axes.set(yscale="log", ylim=(0.9, 1.1 * values.max()))
-        axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:,.0f}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        style.tick_ratios(axes.yaxis, 1, values.max())
+        axes.set_ylim(0.9, 1.1 * values.max())
     elif metric.digits == "count":
         axes.set_ylim(0, np.ceil(high) + 0.5)
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))

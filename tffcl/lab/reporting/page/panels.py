@@ -87,7 +87,7 @@ def panels_of(name: str, figure: ReportFigure) -> list[Panel]:
     boxes = [_box(figure, axes.get_tightbbox().padded(_GAP)) for axes in figure.panels]
     width = max(box[2] for box in boxes)  # of all, so that they have one scale
     return [
-        Panel(axes.get_title(), _view(*box[:2], width, box[3]), drawn.content(number), _hover(axes, figure))
+        Panel(axes.get_title() or axes.get_xlabel(), _view(*box[:2], width, box[3]), drawn.content(number), _hover(axes, figure))
         for number, (axes, box) in enumerate(zip(figure.panels, boxes, strict=True))
     ]
 
