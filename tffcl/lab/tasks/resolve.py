@@ -26,7 +26,7 @@ from tffcl.references import load_reference, references_in
 from tffcl.registry import ALGORITHMS, find_in_table, given, noun, parameters_of
 from tffcl.regular_files import read_text
 from tffcl.runs.privacy import PrivacySettings
-from tffcl.runs.run_directory import BUILT_FROM
+from tffcl.runs.run_directory import BUILT_FROM, CONFIG
 from tffcl.validation import Parameters, check_kind, check_labels, check_options, check_value, from_table
 
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -379,7 +379,7 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
       UserError: If it is not a run's directory, its config.toml is damaged, or it names functions that are not trusted.
     """
     out = pathlib.Path(out)
-    file = out / "config.toml"
+    file = out / CONFIG
     if not out.is_dir():
         raise UserError(f"{out} is not a directory; give the output directory of a run")
     if not file.is_file():
