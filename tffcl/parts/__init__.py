@@ -19,6 +19,7 @@ _SHOWN = {
     "client_work.client_work": ("ClientWork", "stack"),
     "client_work.local_sgd": ("LocalTraining",),
     "client_work.training": ("build_update_work",),
+    "clients.client_examples": ("ClientExamples",),
     "clients.cohort": ("Cohort",),
     "clients.population": ("check_newcomers", "extended", "joined_order"),
     "clients.simulation_context": ("simulating",),
