@@ -68,7 +68,8 @@ def _object(place: str) -> Any:
 
 
 _STEPS = {
-    "dp": "FedNova's clients upload their numbers of steps beside the updates, which dp does not hide; secure_sum hides both"
+    "dp": "FedNova's clients upload their numbers of steps beside the updates, which dp does not hide; secure_sum "
+    "hides both"
 }
 
 
@@ -80,7 +81,8 @@ _OF_SIGNATURES, _OF_AGGREGATIONS = "tffcl.signatures.parameters", "tffcl.aggrega
 def _method(
     name: str, keys: str, summary: str, *, file: str = "", of: str = _OF_METHODS, clusters: bool = False, **columns
 ) -> tuple[str, Row]:
-    """A method and its row; it is in the file of its name or in `file`, `clusters` says that it groups clients before training."""
+    """A method and its row; it is in the file of its name or in `file`, `clusters` says that it groups clients before
+    training."""
     module = f"tffcl.algorithms.{file or name}"
     clustering = f"{module}:group_{name}" if clusters else ""
     return name, Row(summary, f"{module}:build_{name}", keys and f"{of}:{keys}", clustering=clustering, **columns)
@@ -129,8 +131,8 @@ ALGORITHMS: Mapping[str, Row] = dict([
             takes=("seed", "noise_seed"), clusters=True),
     _method("fedprox", "FedProxParameters", "FedProx: FedAvg whose local training is held near the global model "
             "(MLSys 2020)", of=_OF_TRAININGS, file="fedavg"),
-    _method("fednova", "FedNovaParameters", "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)", of=_OF_TRAININGS,
-            refuses=_STEPS),
+    _method("fednova", "FedNovaParameters", "FedNova: FedAvg of updates per step's worth of training (NeurIPS 2020)",
+            of=_OF_TRAININGS, refuses=_STEPS),
     _method("scaffold", "ScaffoldParameters", "SCAFFOLD: FedAvg whose local steps are corrected by control variates "
             "(ICML 2020)", of=_OF_TRAININGS),
     _method("lg_fedavg", "LGFedAvgParameters", "LG-FedAvg: clients keep their first layers and share the last ones "
@@ -253,10 +255,12 @@ AGGREGATIONS: Mapping[str, Row] = {
 
 MODELS: Mapping[str, Row] = {
     "lenet5": Row(
-        "LeNet-5, 44,426 parameters on 28x28x1 with 10 classes (PACFL Table 10)", "tffcl.models.classifiers:build_lenet5"
+        "LeNet-5, 44,426 parameters on 28x28x1 with 10 classes (PACFL Table 10)",
+        "tffcl.models.classifiers:build_lenet5",
     ),
     "mlp": Row(
-        "one hidden layer of `hidden` ReLU units, default 200: 159,010 parameters on 28x28x1 with 10 classes; any image size",
+        "one hidden layer of `hidden` ReLU units, default 200: 159,010 parameters on 28x28x1 with 10 classes; any "
+        "image size",
         "tffcl.models.classifiers:build_mlp",
     ),
     "resnet9": Row(
@@ -292,7 +296,9 @@ class Kind:
 
 
 _KINDS: dict[str, Kind] = {
-    "algorithms": Kind(lambda: ALGORITHMS, ("seed", "server_images", "encoder", "find_encoder", "noise_seed", "aggregation")),
+    "algorithms": Kind(
+        lambda: ALGORITHMS, ("seed", "server_images", "encoder", "find_encoder", "noise_seed", "aggregation")
+    ),
     "models": Kind(lambda: MODELS, ("input_shape", "num_classes", "normalization", "seed")),
     "signatures": Kind(lambda: SIGNATURES, ("training", "seed", "server_images", "find_encoder", "noise_seed")),
     "trainings": Kind(lambda: TRAININGS),

@@ -12,7 +12,12 @@ from tffcl.clustering.inference_similarity import check_threshold
 from tffcl.errors import UserError, unknown
 from tffcl.references import is_reference, named
 from tffcl.registry import find, parameters_of
-from tffcl.signatures.parameters import InferenceParameters, PartialWeightsParameters, PCACentresParameters, SubspaceParameters
+from tffcl.signatures.parameters import (
+    InferenceParameters,
+    PartialWeightsParameters,
+    PCACentresParameters,
+    SubspaceParameters,
+)
 from tffcl.validation import Count, Fraction, NonNegative, Parameters, Positive, Whole, one_of, tell_once, wrong
 
 Cut = NonNegative | one_of(choices.RULES)  # the type of a `threshold`
@@ -62,10 +67,7 @@ class _NoisedSignature:
         return {"noise_multiplier": self.signature_noise_multiplier, "clip": self.signature_clip}
 
 
-ARRIVALS = {
-    "before_training": "all clients are clustered before the first round (the authors' code)",
-    "as_they_join": "those of the first round are, others are placed when they first take part (Alg. 1 as printed)",
-}
+ARRIVALS = ("before_training", "as_they_join")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +78,9 @@ class PACFLParameters(_NoisedSignature, CutParameters, SubspaceParameters):
       metric: Of two subspaces: "smallest_angle" (Eq. 2), "trace" (Eq. 3), "angle_sum", "smallest_entry".
       linkage: How far two clusters are apart; "weighted" is what the authors' code calls average.
       threshold: β in degrees; merges up to it are made; or "self" or "gap", rules that find it.
-      when: "before_training": all clients are clustered before the first round (the authors' code, and the paper's "one-shot");
-        "as_they_join": those of the first round are, with their threshold or number of clusters, and others are placed when
-        they first take part (Alg. 1 lines 7 to 16).
+      when: "before_training": all clients are clustered before the first round (the authors' code, and the paper's
+        "one-shot"); "as_they_join": those of the first round are, with their threshold or number of clusters, and
+        others are placed when they first take part (Alg. 1 lines 7 to 16).
       signature_noise_multiplier: z of the Gaussian noise that makes a client's vectors private; 0 is none, and no clip.
       signature_clip: The largest norm of an example with it.
     """
@@ -166,9 +168,10 @@ class ComposedParameters(Parameters):
 
     Attributes:
       signature: A name of `tffcl list signatures`, one that a package has registered, a builder "module:function"
-        `(model, *, ...) -> Signature`, or a table of one of them with its parameters: {name = "subspace", num_vectors =
-        5}.
-      metric: How far two clients are apart: one of the signature's own, "euclidean" or "cosine"; default the signature's first.
+        `(model, *, ...) -> Signature`, or a table of one of them with its parameters:
+        {name = "subspace", num_vectors = 5}.
+      metric: How far two clients are apart: one of the signature's own, "euclidean" or "cosine"; default the
+        signature's first.
       linkage: How far two clusters are apart.
       threshold: Merges up to this distance are made; or "self" or "gap", rules that find it.
       num_clusters: The number of clusters instead. With neither, the threshold is "self".
@@ -202,7 +205,8 @@ class ComposedParameters(Parameters):
 
 @dataclasses.dataclass(frozen=True)
 class CFLParameters(Parameters):
-    """When CFL splits a cluster, and how. The two norms depend on the model and on local training unless they are relative.
+    """When CFL splits a cluster, and how. The two norms depend on the model and on local training unless they are
+    relative.
 
     Attributes:
       stationary_norm: ε₁, a cluster is split when its mean update is shorter than this (authors' notebook: 0.4).
@@ -210,7 +214,8 @@ class CFLParameters(Parameters):
       relative: Whether both norms are shares of the longest update of the first round.
       first_rounds: No split in so many first rounds (authors' notebook: 20).
       gate: γ, split only if sqrt((1 - α) / 2) is above it, α the largest cosine across the halves; default no gate.
-      linkage: "single" makes that cosine as small as it can be (the paper's bipartition); "complete": the authors' notebook.
+      linkage: "single" makes that cosine as small as it can be (the paper's bipartition); "complete": the authors'
+        notebook.
     """
 
     stationary_norm: Positive = 0.4
@@ -256,7 +261,8 @@ class FLUXParameters(Parameters):
     """When and how FLUX groups clients.
 
     Attributes:
-      warm_up_rounds: Rounds of FedAvg before clients are grouped (the authors' code waits until the accuracy rises no more).
+      warm_up_rounds: Rounds of FedAvg before clients are grouped (the authors' code waits until the accuracy rises no
+        more).
       neighbourhood: From which distance on clients are no neighbours, "knee" or "gap".
       eps_scale: What that distance is multiplied by (the authors' code: 1).
     """
@@ -274,15 +280,17 @@ class FLISDCParameters(Parameters):
     """How FLIS (DC) groups the clients of a round.
 
     Attributes:
-      threshold: β, clients whose models' similarity is at least this are in a cluster (paper: 0.3 CIFAR-10 and SVHN, 0.5
-        FMNIST).
+      threshold: β, clients whose models' similarity is at least this are in a cluster (paper: 0.3 CIFAR-10 and SVHN,
+        0.5 FMNIST).
       metric: Of two clients' answers: "agreement" (the authors' code) or "frobenius" (the paper's formula).
       soft: Whether models answer with probabilities instead of their most likely class.
-      answered_by: "clients": they answer the server's images themselves and upload the answers; "server": the aggregator
-        answers with the uploaded models. The same clusters; the first costs upload, the second work at the server.
-      choose_by: How clients choose a model: by "train_loss", on their training examples, by "validation_loss", on examples held
-        out of these, or by "test_accuracy", on their test examples (the authors' code; a leak). The paper prints a loss on the
-        test examples (Alg. 1 line 9) and one on the server's images (its text), which have no labels.
+      answered_by: "clients": they answer the server's images themselves and upload the answers; "server": the
+        aggregator answers with the uploaded models. The same clusters; the first costs upload, the second work at the
+        server.
+      choose_by: How clients choose a model: by "train_loss", on their training examples, by "validation_loss", on
+        examples held out of these, or by "test_accuracy", on their test examples (the authors' code; a leak). The paper
+        prints a loss on the test examples (Alg. 1 line 9) and one on the server's images (its text), which have no
+        labels.
     """
 
     threshold: float = 0.5
@@ -295,7 +303,7 @@ class FLISDCParameters(Parameters):
         check_threshold(self.threshold, "agreement", 1, None)
 
 
-CASES = {"joint": "case I, every client its own mix by the relatedness matrix", "disjoint": "case II, disjoint clusters"}
+CASES = ("joint", "disjoint")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,41 +311,47 @@ class FLTParameters(Parameters):
     """How FLT relates clients and what follows from it.
 
     Attributes:
-      encoder: What the server pre-trains the autoencoder on, once: a name of `tffcl list encoders`, a data set, or several and
-        chosen classes of them, e.g. "cifar10+cifar100:11,20,22"; or a file of a pre-trained one (.npz).
+      encoder: What the server pre-trains the autoencoder on, once: a name of `tffcl list encoders`, a data set, or
+        several and chosen classes of them, e.g. "cifar10+cifar100:11,20,22"; or a file of a pre-trained one (.npz).
       encoder_epochs: Passes of the pre-training over its data (authors: 25 to 30).
       encoder_examples: Only so many of its images; default all.
       latent: e, size of a code (paper: 128).
-      num_centres: k, centres that a client sends: 5 in the paper; "classes": as many as the client has classes, to which "k can
-        be adjusted on the client side" (section IV-A3) and is in the authors' code. More centres than classes cut the codes of
-        one class in pieces, and pieces of two groups may lie near each other. The server sees how many there are.
-      fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before the first round; 5 in the
-        paper for an encoder of other data than the clients' (Enc2), 0, the normal mode of Alg. 2, for one whose data cover
-        them (Enc1).
+      num_centres: k, centres that a client sends: 5 in the paper; "classes": as many as the client has classes, to
+        which "k can be adjusted on the client side" (section IV-A3) and is in the authors' code. More centres than
+        classes cut the codes of one class in pieces, and pieces of two groups may lie near each other. The server sees
+        how many there are.
+      fine_tune_epochs: J, epochs in which each client fine-tunes the encoder on its own images before the first round;
+        5 in the paper for an encoder of other data than the clients' (Enc2), 0, the normal mode of Alg. 2, for one
+        whose data cover them (Enc1).
       refine_epochs: The same each time clients are related anew in the middle of training (Alg. 3 line 25, always the
-        fine-tune mode): each client goes on from its latest encoder. 0: nobody trains; a client encodes with the one that it
-        has, its own if it fine-tuned one before the first round, else the pre-trained one.
+        fine-tune mode): each client goes on from its latest encoder. 0: nobody trains; a client encodes with the one
+        that it has, its own if it fine-tuned one before the first round, else the pre-trained one.
       fine_tune_optimizer: "sgd" (paper) or "adam" (the authors' code).
-      fine_tune_rate: Its step size; default 0.01 for SGD, the paper's for all training, and 0.001 for Adam, as in the code.
+      fine_tune_rate: Its step size; default 0.01 for SGD, the paper's for all training, and 0.001 for Adam, as in the
+        code.
       metric: Of two clients' centres: "closest_pair" (paper) or "matching" (the authors' code).
       threshold: γ, clients nearer than this in the map are related (paper: 1, "can be tuned"); "gap": where the tree of
-        average linkage of the clients' distances has its largest relative gap, which needs to know nothing of the groups.
+        average linkage of the clients' distances has its largest relative gap, which needs to know nothing of the
+        groups.
       clusters: "joint" (case I, every client its own mix by the relatedness matrix) or "disjoint" (case II).
       num_clusters: C, for the disjoint clusters; default the best fitting number.
-      mixes: With "joint", who gets a new mix in a round, and of what: "everyone" (of the cohort's models), "cohort" (only who
-        took part) or "stored" (everyone, of all models that the server has, as in Alg. 3 line 17). Where all take part
-        the three are one. Else "stored" thins each update out with the models of absent clients: with a fifth of the clients a
-        round on LEAF FEMNIST it is at 55 % after 100 rounds, "everyone" at 67 %; and only "everyone" is FedAvg when all are
-        related. The paper has FLT converge faster than FedAvg there (Fig. 4), so this is what it must mean.
-      weighting: Of clients in a mix or a cluster's mean. Alg. 3 lines 17 and 19 print both p_m, a client's share of all examples,
-        and one part by the number of relatives, 1/|Ã_m|_0 and 1/|C_c|, whose products do not sum to 1: "examples" takes the
-        first, which is FedAvg and the authors' later code, "uniform" the second, as their earlier code.
+      mixes: With "joint", who gets a new mix in a round, and of what: "everyone" (of the cohort's models), "cohort"
+        (only who took part) or "stored" (everyone, of all models that the server has, as in Alg. 3 line 17). Where all
+        take part the three are one. Else "stored" thins each update out with the models of absent clients: with a fifth
+        of the clients a round on LEAF FEMNIST it is at 55 % after 100 rounds, "everyone" at 67 %; and only "everyone"
+        is FedAvg when all are related. The paper has FLT converge faster than FedAvg there (Fig. 4), so this is what it
+        must mean.
+      weighting: Of clients in a mix or a cluster's mean. Alg. 3 lines 17 and 19 print both p_m, a client's share of all
+        examples, and one part by the number of relatives, 1/|Ã_m|_0 and 1/|C_c|, whose products do not sum to 1:
+        "examples" takes the first, which is FedAvg and the authors' later code, "uniform" the second, as their earlier
+        code.
       num_neighbors: Of UMAP.
       map_dimensions: u, of UMAP's map (paper: "typically 2 or 3").
       min_dist: Of UMAP: how near points may lie in the map, from 0 to 1; γ has the same unit.
       change_flags: λ of Alg. 3 line 23: clients tell when their data have changed, and when more than so many have, all
         send centres again and are related anew; default: flags are not asked for.
-      period: τ: the same in every round that is a multiple of it, or the next in which someone takes part; default never.
+      period: τ: the same in every round that is a multiple of it, or the next in which someone takes part; default
+        never.
       signature_noise_multiplier: z of the Gaussian noise that makes a client's centres private; 0 is none, and no clip.
       signature_clip: The largest norm of a centre with it.
     """
@@ -366,12 +380,7 @@ class FLTParameters(Parameters):
     signature_clip: Positive = 1.0
 
 
-IFCA_STARTS = {
-    "independent": "K models drawn independently",
-    "attracting": "drawn again until each is chosen by `least_share` of the clients (the authors' finder)",
-    "warm_up": "K models drawn independently, then `warm_up_rounds` rounds with clients in random equal groups",
-    "fedavg": "`fedavg_rounds` rounds of FedAvg, whose model all K share then but for their last layers, drawn independently",
-}
+IFCA_STARTS = ("independent", "attracting", "warm_up", "fedavg")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,20 +390,20 @@ class IFCAParameters(Parameters):
     Attributes:
       num_clusters: K, the number of models.
       start: How the first models differ: "independent", drawn so; "attracting", drawn again until each is chosen by
-        `least_share` of the clients (the authors' finder); "warm_up", `warm_up_rounds` rounds with clients in random equal
-        groups; "fedavg", `fedavg_rounds` rounds of FedAvg, whose model all share then but for their last layers.
+        `least_share` of the clients (the authors' finder); "warm_up", `warm_up_rounds` rounds with clients in random
+        equal groups; "fedavg", `fedavg_rounds` rounds of FedAvg, whose model all share then but for their last layers.
       initialization: How the K models are drawn; default as the model's own.
         PACFL's code draws them by "ifca_reference".
-      least_share: With "attracting": the least share of the clients that every model must attract, at most 1 / K (authors:
-        0.35 with 2 models, 0.1 with 4); default 0.4 / K.
+      least_share: With "attracting": the least share of the clients that every model must attract, at most 1 / K
+        (authors: 0.35 with 2 models, 0.1 with 4); default 0.4 / K.
       warm_up_rounds: With "warm_up": how many (authors: 20 on FEMNIST).
-      fedavg_rounds: With "fedavg": how many, the first of the run (FLT's Table III: 500 before 1,000 of IFCA; the authors:
-        2,000).
-      share_representation: Whether all layers but the last are common to all clusters and averaged over the whole cohort
-        (paper, section 5, FEMNIST).
-      choose_by: How clients choose a model: by "train_loss", on their training examples (paper), by "validation_loss", on
-        examples held out of these, or by "test_accuracy", on their test examples, as the PACFL and FLIS authors' code does (a
-        leak).
+      fedavg_rounds: With "fedavg": how many, the first of the run (FLT's Table III: 500 before 1,000 of IFCA; the
+        authors: 2,000).
+      share_representation: Whether all layers but the last are common to all clusters and averaged over the whole
+        cohort (paper, section 5, FEMNIST).
+      choose_by: How clients choose a model: by "train_loss", on their training examples (paper), by "validation_loss",
+        on examples held out of these, or by "test_accuracy", on their test examples, as the PACFL and FLIS authors'
+        code does (a leak).
     """
 
     num_clusters: Count = 2
@@ -409,18 +418,13 @@ class IFCAParameters(Parameters):
     def check(self):
         if self.least_share is not None and self.least_share > 1 / self.num_clusters:
             most = f"{1 / self.num_clusters:.3g}"
-            raise UserError(f"least_share is {self.least_share}; it must be above 0 and at most 1 / num_clusters, {most}")
+            raise UserError(
+                f"least_share is {self.least_share}; it must be above 0 and at most 1 / num_clusters, {most}"
+            )
 
 
-STOCFL_STARTS = {
-    "initial": "from the initial model (paper: all cluster models are the same at first)",
-    "global": "from the global model of that round (the authors' code)",
-    "closest": "from the model of the closest cluster, as newcomers do (section 3.3)",
-}
-GLOBAL_OBJECTIVES = {
-    "fedavg": "the mean of the clients' losses, trained as FedAvg does (the paper's Alg. 1 line 29)",
-    "fedprox": "the same, each client's global model held near the broadcast one by the same λ",
-}
+STOCFL_STARTS = ("initial", "global", "closest")
+GLOBAL_OBJECTIVES = ("fedavg", "fedprox")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -434,21 +438,22 @@ class StoCFLParameters(Parameters):
       linkage: "single" (Alg. 1) or "centroid": which clusters of a round merge. Where single clients tell little (50
         examples each), some of another group are more alike than those of one's own: "centroid" then finds the groups,
         at a lower threshold, "single" joins them.
-      representation: Of what a cluster's representation is the mean: its "members" (Eq. 2), or those of them in the round's
-        "cohort" (the authors' code).
-      model_merge: The model of clusters that merge: the "mean", weighted by members that trained, or that of the "larger"
-        (the authors' code).
-      start: Where a cluster that has never been trained starts: the "initial" model, the "global" one of that round (the
-        authors' code), or that of the "closest" cluster.
+      representation: Of what a cluster's representation is the mean: its "members" (Eq. 2), or those of them in the
+        round's "cohort" (the authors' code).
+      model_merge: The model of clusters that merge: the "mean", weighted by members that trained, or that of the
+        "larger" (the authors' code).
+      start: Where a cluster that has never been trained starts: the "initial" model, the "global" one of that round
+        (the authors' code), or that of the "closest" cluster.
       global_objective: G of Eq. 3: "fedavg" or "fedprox".
-      global_order: How a round's clients train the global model: in "parallel" (Eq. 3), or in a "sequential" chain, as the
-        authors' trainers do: it then takes as many times more steps, and Tables 1 and 5 cannot be met without it.
-      form: What a client sends of its data: its "gradient", or its "displacement" from the anchor after some local steps
-        (the authors' code).
+      global_order: How a round's clients train the global model: in "parallel" (Eq. 3), or in a "sequential" chain, as
+        the authors' trainers do: it then takes as many times more steps, and Tables 1 and 5 cannot be met without it.
+      form: What a client sends of its data: its "gradient", or its "displacement" from the anchor after some local
+        steps (the authors' code).
       anchor_epochs: With the form "displacement": passes over the local data from the anchor.
       anchor_batch_size: With it: examples a step; 0 is all local data.
       anchor_learning_rate: With it: step size; default that of training.
-      projection: Dimensions that each client projects its signature to; 0, or as many as the model has parameters, is none.
+      projection: Dimensions that each client projects its signature to; 0, or as many as the model has parameters, is
+        none.
       signature_noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0 is none, and no
         clip.
       signature_clip: The largest norm of a signature with it.
@@ -477,6 +482,6 @@ class StoCFLParameters(Parameters):
             raise UserError(f"representation 'cohort' knows linkage 'single' only, not {self.linkage!r}")
         if self.global_order == "sequential" and self.global_objective == "fedprox":
             raise UserError(
-                "global_objective 'fedprox' goes with global_order 'parallel' only: in a sequential chain a client starts from, and would "
-                "be held near, the model of the client before it, not the broadcast one"
+                "global_objective 'fedprox' goes with global_order 'parallel' only: in a sequential chain a client "
+                "starts from, and would be held near, the model of the client before it, not the broadcast one"
             )

@@ -1,4 +1,5 @@
-"""The keys of each local training that a task file can name, and of the methods of one model that are made of them. Imports nothing heavy."""
+"""The keys of each local training that a task file can name, and of the methods of one model that are made of them.
+Imports nothing heavy."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -33,8 +34,9 @@ class FedNovaParameters(Parameters):
 
     Attributes:
       proximal_weight: μ; each client minimises its loss plus μ/2 times the squared distance to the model it received.
-      effective_steps: τ_eff, which multiplies the mean direction: the clients' mean "norm" ‖a‖₁ (paper, section 4), or their mean
-        number of "local_steps" τ, as in its authors' code with μ above 0, where ‖a‖₁ can be several times less than τ.
+      effective_steps: τ_eff, which multiplies the mean direction: the clients' mean "norm" ‖a‖₁ (paper, section 4), or
+        their mean number of "local_steps" τ, as in its authors' code with μ above 0, where ‖a‖₁ can be several times
+        less than τ.
     """
 
     proximal_weight: NonNegative = 0.0
@@ -46,8 +48,8 @@ class ScaffoldParameters(Parameters):
     """How control variates are made, and how the server steps.
 
     Attributes:
-      option: How a client renews its control variate c_i: "difference" (Option II, which the paper's experiments take) or
-        "gradient" (Option I: a pass more over the local data).
+      option: How a client renews its control variate c_i: "difference" (Option II, which the paper's experiments take)
+        or "gradient" (Option I: a pass more over the local data).
       weighting: Of the clients' updates: "uniform" (the paper) or by "examples". Control variates are always averaged
         uniformly.
       server_learning_rate: η_g (the paper's experiments: 1).
@@ -80,12 +82,12 @@ class LGFedAvgParameters(Parameters):
     """What clients keep, and how the rest is averaged.
 
     Attributes:
-      local_layers: The layers that a client keeps, by name (a single weight is "block6b/kernel"), or so many from the first on,
-        or all_but_four_tensors, as the code of PACFL and FLIS has it. Default: all but the last two, and the first of two; that
-        is 3 of LeNet-5's 5 layers and 7 of ResNet-9's 9, as in PACFL's Table 13.
+      local_layers: The layers that a client keeps, by name (a single weight is "block6b/kernel"), or so many from the
+        first on, or all_but_four_tensors, as the code of PACFL and FLIS has it. Default: all but the last two, and the
+        first of two; that is 3 of LeNet-5's 5 layers and 7 of ResNet-9's 9, as in PACFL's Table 13.
       weighting: Of clients in the mean: by examples as in the paper, or uniform as in its authors' code.
-      fedavg_rounds: In so many first rounds all layers are shared, by FedAvg weighted by examples; its authors' code starts
-        from a model that was trained so, the paper and PACFL from the initial one.
+      fedavg_rounds: In so many first rounds all layers are shared, by FedAvg weighted by examples; its authors' code
+        starts from a model that was trained so, the paper and PACFL from the initial one.
     """
 
     local_layers: LocalLayers = None
@@ -100,13 +102,13 @@ class PerFedAvgParameters(Parameters):
     Attributes:
       alpha: α, rate of the step that adapts, in training and before the local test.
       beta: β, rate of the step that is kept; default the learning rate of training.
-      gradient: How the gradient through the adaptation is taken: first_order leaves its Hessian out, hessian_free takes a
-        difference of gradients for it, with a third batch a step.
+      gradient: How the gradient through the adaptation is taken: first_order leaves its Hessian out, hessian_free takes
+        a difference of gradients for it, with a third batch a step.
       delta: δ of that difference.
-      velocity: What the task's momentum is of: outer, the steps that are kept; shared, both steps through one velocity, as in
-        the code of PACFL and FLIS. The paper has no momentum.
-      adaptation_steps: Steps with α, over all training examples of a client, before its own model is tested: 1 in the paper; 0
-        in the code of PACFL and FLIS.
+      velocity: What the task's momentum is of: outer, the steps that are kept; shared, both steps through one velocity,
+        as in the code of PACFL and FLIS. The paper has no momentum.
+      adaptation_steps: Steps with α, over all training examples of a client, before its own model is tested: 1 in the
+        paper; 0 in the code of PACFL and FLIS.
       weighting: Of clients in the mean: uniform as in the paper, or by examples as in the code of PACFL and FLIS.
     """
 
@@ -123,7 +125,8 @@ def training_of(asked: str | Mapping) -> tuple[Row, tuple[Parameters, ...]]:
     """Returns the row of the registry that is asked for, and its parameters if it has any.
 
     Args:
-      asked: A name in `registry.TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight = 0.1}.
+      asked: A name in `registry.TRAININGS`, or a table of one with its parameters: {name = "proximal", proximal_weight
+        = 0.1}.
 
     Raises:
       UserError: For an unknown name or parameter, or a wrong value.

@@ -24,8 +24,8 @@ class SubspaceParameters(Parameters):
       num_vectors: p, singular vectors that a client sends (paper: 3 to 5); with `energy` at most so many.
       per_class: p vectors for each of the client's classes (the authors' code) instead of p over all its data (paper).
       max_classes: With `per_class`, room for so many classes a client; default all.
-      preprocess: What the vectors are of: "raw" pixels (the authors' code), "normalized" ones as the model takes them (their
-        code for MIX-4), or "centred", less the mean of the client's examples.
+      preprocess: What the vectors are of: "raw" pixels (the authors' code), "normalized" ones as the model takes them
+        (their code for MIX-4), or "centred", less the mean of the client's examples.
       samples: A signature is of only so many of a client's examples, at random; default all.
       energy: A client sends only as many as hold this share of its data's energy, the sum of squares; 1: all p.
     """
@@ -93,8 +93,8 @@ class EmbeddingSignatureParameters(_Noised, Parameters):
     """FLT's signature.
 
     Attributes:
-      encoder: What the server pre-trains the autoencoder on: a name of `tffcl list encoders`, a data set, or a file of a
-        pre-trained one.
+      encoder: What the server pre-trains the autoencoder on: a name of `tffcl list encoders`, a data set, or a file of
+        a pre-trained one.
       encoder_epochs: Passes of the pre-training over its data.
       encoder_examples: Only so many of its images; default all.
       num_centres: k-means centres of the codes that a client sends; "classes": as many as it has classes.
@@ -117,7 +117,8 @@ class AnchorGradientSignatureParameters(_Noised, Parameters):
     """StoCFL's signature.
 
     Attributes:
-      form: What a client sends of its data: its "gradient" at the anchor, or its "displacement" from it after local training.
+      form: What a client sends of its data: its "gradient" at the anchor, or its "displacement" from it after local
+        training.
       projection: Dimensions that each client projects it to; 0, or as many as the model has parameters, is none.
       noise_multiplier: z of the Gaussian noise that makes a client's signature private; 0: none, and no clip.
       clip: The largest norm of a signature, with noise.
@@ -134,7 +135,8 @@ class PartialWeightsParameters(Parameters):
     """FedClust's signature.
 
     Attributes:
-      warm_up_epochs: Epochs of local training before the weights are sent; the other hyper-parameters are those of training.
+      warm_up_epochs: Epochs of local training before the weights are sent; the other hyper-parameters are those of
+        training.
       layers: Names of the layers whose weights are sent; default the last one (the paper).
     """
 
@@ -147,8 +149,8 @@ class LabelHistogramParameters(Parameters):
     """The shares of the labels.
 
     Attributes:
-      noise_multiplier: z: every share gets Gaussian noise of this standard deviation. A client's shares have norm 1 at most, so that
-        this is the noise multiplier of leaving the client out. 0 is none.
+      noise_multiplier: z: every share gets Gaussian noise of this standard deviation. A client's shares have norm 1 at
+        most, so that this is the noise multiplier of leaving the client out. 0 is none.
     """
 
     noise_multiplier: NonNegative = 0.0
