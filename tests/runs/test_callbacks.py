@@ -14,6 +14,7 @@ from tests.short_runs import TRAINING
 from tffcl.errors import UserError
 from tffcl.runs.callbacks import EarlyStopping
 from tffcl.runs.checkpoints import Checkpoints
+from tffcl.runs.interrupts import Interrupted
 
 DOCS = pathlib.Path(tffcl.__file__).parent / "docs" / "own_parts.md"
 
@@ -87,6 +88,16 @@ def test_an_error_in_a_callback_is_one_line_and_loses_nothing(go, act):
     ) as raised:
         go("run", mine, other, rounds=4)
     assert "\n" not in str(raised.value) and mine.seen[-1] == ("end", "") and (2, 4) in other.seen
+    same(go("run", resume=True, rounds=4), go("whole", rounds=4))
+
+
+@pytest.mark.parametrize("number", [2, 4], ids=["in the middle", "in the last round"])
+def test_ctrl_c_in_a_callback_ends_the_run_with_its_round(go, number):
+    def interrupt(run):
+        raise KeyboardInterrupt
+
+    with pytest.raises(Interrupted, match=f"stopped after round {number};"):
+        go("run", Mine(number, interrupt), rounds=4)
     same(go("run", resume=True, rounds=4), go("whole", rounds=4))
 
 

@@ -141,6 +141,8 @@ class UsersCallback(Callback):
         name = f"the callback {type(self._callback).__name__}"
         try:
             reason = getattr(self._callback, hook)(run)
+        except KeyboardInterrupt:  # not now: the callbacks after this one shall have the round
+            run.interrupts.asked, reason = True, None
         except UserError as error:
             raise CallbackFailed(str(error)) from error
         except Exception as error:

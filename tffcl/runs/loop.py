@@ -9,7 +9,6 @@ from tffcl.errors import Diverged, UserError
 from tffcl.runs import method_checks
 from tffcl.runs.callbacks import Callback, CallbackFailed
 from tffcl.runs.checkpoints import Checkpoints
-from tffcl.runs.interrupts import stopped
 from tffcl.runs.privacy import NOTHING, BudgetSpent
 from tffcl.runs.run import CLUSTERING, Run
 from tffcl.runs.training_round import accounted, count_joining, evaluate, next_round
@@ -74,7 +73,7 @@ def run_rounds(run: Run, callbacks: Sequence[Callback]):
 
     Raises:
       UserError: If a round fails; what was done before it is saved.
-      Interrupted: After Ctrl-C.
+      KeyboardInterrupt: After Ctrl-C; what was done is saved.
     """
     with contextlib.ExitStack() as ends:
         for each in callbacks:
@@ -86,8 +85,6 @@ def run_rounds(run: Run, callbacks: Sequence[Callback]):
                 _one_round(run, callbacks)
             if run.is_over and run.evaluation is None:
                 evaluate(run)
-        except KeyboardInterrupt:
-            raise stopped(run.round_number) from None
         except UserError as error:
             kind = Diverged if isinstance(error, Diverged) else UserError
             saved = f" (rounds 1 to {run.round_number} are saved)" if run.round_number else ""

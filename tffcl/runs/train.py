@@ -158,8 +158,9 @@ def train_by(
                 resource_checks.check_state(method, run.state, taking_part)
                 files = [RoundsTable(), TensorBoard(), ClusterHistory(), run.progress]
                 run_rounds(run, [*files, *map(UsersCallback, callbacks), SaveCheckpoints(checkpoints)])
+                run.interrupts.check()
                 return finish(run, settings) if run.is_over else None
-    except KeyboardInterrupt:  # not in a round
+    except KeyboardInterrupt:
         raise stopped(checkpoints.latest() or 0) from None
     except (ConnectionError, TimeoutError):  # of workers, not of files
         raise
