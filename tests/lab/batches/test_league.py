@@ -129,16 +129,16 @@ def test_the_table_has_what_methods_are_compared_by(league, read):
     assert set(rows) == {"FedAvg", "SOLO"}
     summary = json.loads((league[1] / "results" / "digits" / "fedavg" / "seed-0" / "summary.json").read_text())
     row = rows["FedAvg"]
-    assert row.decile.mean == pytest.approx(100 * summary["accuracy"]["cluster"]["worst_decile"])
-    assert row.gap.mean == pytest.approx(100 * summary["accuracy"]["cluster"]["participants"]["gap"])
-    assert row.total_bytes.mean == summary["traffic"]["down_bytes"] + summary["traffic"]["up_bytes"]
+    assert row.stats["cluster_worst_decile"].mean == pytest.approx(100 * summary["accuracy"]["cluster"]["worst_decile"])
+    assert row.stats["participation_gap"].mean == pytest.approx(100 * summary["accuracy"]["cluster"]["participants"]["gap"])
+    assert row.stats["total_bytes"].mean == summary["traffic"]["down_bytes"] + summary["traffic"]["up_bytes"]
     with open(league[1] / "results" / "digits" / "fedavg" / "seed-0" / "rounds.csv", encoding="utf-8") as file:
         head, *lines = [line.strip().split(",") for line in file]
     accuracies = [100 * float(line[head.index("cluster_accuracy")]) for line in lines]
     reached = [place for place, value in enumerate(accuracies) if value >= 15]
-    assert row.rounds_to_target.count == bool(reached)
+    assert row.stats["rounds_to_target"].count == bool(reached)
     if reached:
-        assert row.rounds_to_target.mean == float(lines[reached[0]][head.index("round")])
+        assert row.stats["rounds_to_target"].mean == float(lines[reached[0]][head.index("round")])
     cells = dict(zip(league_table.HEADS, league_table.cells(row), strict=True))
     assert cells["chosen"] == "learning rate 0.08" and cells["seeds"] == "1"
 
@@ -345,4 +345,4 @@ def test_other_work_on_the_machine_does_not_count_as_a_methods_seconds(read, tmp
     shutil.copy(copy / cell["directory"] / "seed-0" / "rounds.csv", again)
     rows = league_table.league_rows(study_results.read_study(copy), cell["column"])
     (row,) = [row for row in rows if row.result.noted["row"] == cell["row"]]
-    assert row.seeds == 2 and row.seconds.mean == least
+    assert row.seeds == 2 and row.stats["seconds"].mean == least

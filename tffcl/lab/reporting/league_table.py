@@ -25,6 +25,9 @@ from tffcl.runs.run_files import RunNumbers
 
 BASELINE = PLAIN
 _CHANCE = 0.05  # of a difference that is marked
+_METRICS = (
+    "cluster_accuracy", "cluster_worst_decile", "participation_gap", "clusters", "seconds", "down_bytes", "up_bytes",
+)  # fmt: skip
 HEADS = (
     "",
     "cluster %",
@@ -59,28 +62,16 @@ class LeagueRow:
 
     Attributes:
       result: The cell of the study.
-      chosen: What was chosen by validation, as text.
       above_baseline: Cluster accuracy less that of FedAvg with the same seed, in points, over the seeds that both have.
-      decile: Worst decile of the cluster accuracy, in percent.
-      gap: Cluster accuracy of those that took part less that of the others, in points.
-      clusters: How many.
-      rounds_to_target: Of the seeds that reached it, as the next.
-      bytes_to_target: Down and up.
-      total_bytes: Down and up, of all rounds.
-      seconds: Of training, evaluation and clustering, the least of the seeds: other work on the machine only adds to it.
+      stats: The metrics "cluster_worst_decile", "participation_gap" and "clusters"; "rounds_to_target" and
+        "bytes_to_target" of the seeds that reached it; "total_bytes", down and up, of all rounds; "seconds", the least of
+        the seeds, as other work on the machine only adds to it.
       seeds: How many have been run.
     """
 
     result: Result
-    chosen: str
     above_baseline: Stat
-    decile: Stat
-    gap: Stat
-    clusters: Stat
-    rounds_to_target: Stat
-    bytes_to_target: Stat
-    total_bytes: Stat
-    seconds: Stat
+    stats: Mapping[str, Stat]
     seeds: int
 
 
@@ -109,13 +100,10 @@ def _row(study: StudyResults, result: Result, baseline: Mapping[int, float]) -> 
     noted, runs = result.noted, _runs(study, result)
     found = [_numbers(run, noted.get("target")) for run in runs.values()]
     compared = zip(runs, found) if noted["method"] != BASELINE else ()
-    above = Stat.of(each["cluster"] - baseline[seed] for seed, each in compared if seed in baseline)
-    stats = {name: Stat.of(each[name] for each in found) for name in _NAMES}
+    above = Stat.of(each["cluster_accuracy"] - baseline[seed] for seed, each in compared if seed in baseline)
+    stats = {name: Stat.of(each[name] for each in found) for name in (found[0] if found else ())}
     stats["seconds"] = Stat.of(sorted(each["seconds"] for each in found)[:1])
-    return LeagueRow(result=result, chosen=_chosen(noted), above_baseline=above, seeds=len(runs), **stats)
-
-
-_NAMES = ("decile", "gap", "clusters", "rounds_to_target", "bytes_to_target", "total_bytes", "seconds")
+    return LeagueRow(result, above, stats, len(runs))
 
 
 def _chosen(noted: Mapping) -> str:
@@ -125,37 +113,37 @@ def _chosen(noted: Mapping) -> str:
 
 
 def _numbers(run: RunNumbers, target: float | None) -> dict[str, float]:
-    """What one run gives, by the names of `LeagueRow`."""
-    names = {"cluster": "cluster_accuracy", "decile": "cluster_worst_decile", "gap": "participation_gap"}
-    found = {name: BY_KEY[key].of_run(run) for name, key in {**names, "clusters": "clusters", "seconds": "seconds"}.items()}
-    number, in_rounds, beside = (math.nan,) * 3 if target is None else targets.needed(run, BY_MEASURE["cluster"], target)
-    total = BY_KEY["down_bytes"].of_run(run) + BY_KEY["up_bytes"].of_run(run)
+    """What one run gives, by the names of `LeagueRow.stats`."""
+    found = {key: BY_KEY[key].of_run(run) for key in _METRICS}
+    nowhere = (math.nan, math.nan, math.nan)
+    number, in_rounds, beside = nowhere if target is None else targets.needed(run, BY_MEASURE["cluster"], target)
+    total = found.pop("down_bytes") + found.pop("up_bytes")
     return {**found, "rounds_to_target": number, "bytes_to_target": in_rounds + beside, "total_bytes": total}
 
 
 def cells(row: LeagueRow) -> list[str]:
     """A line under `HEADS`."""
-    result, target = row.result, row.result.noted.get("target")
+    result, stats, target = row.result, row.stats, row.result.noted.get("target")
     accuracies = [show_number(result.accuracies[kind], 2) for kind in ("cluster", "local", "global")]
-    missed = row.seeds - row.rounds_to_target.count
-    rounds = show_count(row.rounds_to_target) if row.rounds_to_target.count else "not reached" if target else MISSING
-    if missed and row.rounds_to_target.count:
+    missed = row.seeds - stats["rounds_to_target"].count
+    rounds = show_count(stats["rounds_to_target"]) if stats["rounds_to_target"].count else "not reached" if target else MISSING
+    if missed and stats["rounds_to_target"].count:
         rounds = f"{rounds} ({missed} not reached)"
     return [
         result.noted["row"],
         accuracies[0],
         _show_difference(row.above_baseline),
         *accuracies[1:],
-        show_number(row.decile, 1),
-        _with_minus(show_number(row.gap, 1)),
+        show_number(stats["cluster_worst_decile"], 1),
+        _with_minus(show_number(stats["participation_gap"], 1)),
         _with_minus(show_number(result.ari, 2)),
-        show_count(row.clusters),
+        show_count(stats["clusters"]),
         rounds,
-        show_bytes(row.bytes_to_target),
-        show_bytes(row.total_bytes),
-        show_seconds(row.seconds),
+        show_bytes(stats["bytes_to_target"]),
+        show_bytes(stats["total_bytes"]),
+        show_seconds(stats["seconds"]),
         str(row.seeds),
-        row.chosen or MISSING,
+        _chosen(result.noted) or MISSING,
     ]
 
 
