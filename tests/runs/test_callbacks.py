@@ -25,7 +25,13 @@ def go(model, population, tmp_path):
     method = tffcl.algorithms.build_fedavg(model, TRAINING)
 
     def run(out, *callbacks, population=population, **more):
-        how = {"rounds": 7, "clients_per_round": 2, "evaluate_every": 1, "checkpoint_every": 3, "show_progress": False} | more
+        how = {
+            "rounds": 7,
+            "clients_per_round": 2,
+            "evaluate_every": 1,
+            "checkpoint_every": 3,
+            "show_progress": False,
+        } | more
         return tffcl.train(method, population, callbacks=callbacks, out=tmp_path / out, **how)
 
     return run
@@ -84,7 +90,8 @@ def test_a_resumed_run_calls_from_where_it_goes_on(go):
 def test_an_error_in_a_callback_is_one_line_and_loses_nothing(go, act):
     mine, other = Mine(2, act), Mine()
     with pytest.raises(
-        UserError, match=r"the callback Mine (failed in after_round: \w+: .*|returned True .*, or None) \(rounds 1 to 2 are saved\)"
+        UserError,
+        match=r"the callback Mine (failed in after_round: \w+: .*|returned True .*, or None) \(rounds 1 to 2 are saved",
     ) as raised:
         go("run", mine, other, rounds=4)
     assert "\n" not in str(raised.value) and mine.seen[-1] == ("end", "") and (2, 4) in other.seen
@@ -109,16 +116,21 @@ def test_an_error_at_the_end_is_told_and_the_result_stays(go, capsys):
 
 
 def test_a_reason_ends_the_run_and_its_result_says_so(go, capsys):
-    """At a round without an evaluation too: every client's own model is tested, as in the run that has no more rounds."""
+    """At a round without an evaluation too: every client's own model is tested, as in the run that has no more
+    rounds."""
     result = go("run", Mine(2, lambda run: "that will do"), evaluate_every=5)
     assert result.summary["stopped"] == "stopped after round 2: that will do" in result.summary["notes"]
-    assert result.summary["stopped"] in capsys.readouterr().err and Checkpoints(result.out / "checkpoints").latest() == 2
+    assert (
+        result.summary["stopped"] in capsys.readouterr().err and Checkpoints(result.out / "checkpoints").latest() == 2
+    )
     whole = go("whole", rounds=2, evaluate_every=5).summary
     assert whole["accuracy"] == result.summary["accuracy"] and "stopped" not in whole
 
 
 def test_what_is_no_callback_is_told(go):
-    with pytest.raises(UserError, match="one of callbacks is of str; it must be an object of a class that derives from tffcl.Callback"):
+    with pytest.raises(
+        UserError, match="one of callbacks is of str; it must be an object of a class that derives from tffcl.Callback"
+    ):
         go("run", "mine")
     with pytest.raises(UserError, match="unknown metric 'accuracy'; did you mean 'ari'|unknown metric 'accuracy'"):
         EarlyStopping("accuracy", 3)
@@ -137,16 +149,26 @@ def stops_at(values, patience, min_delta=0.0, sign=1):
     return None
 
 
-@pytest.mark.parametrize("metric, every, min_delta, sign", [("cluster_accuracy", 2, 0.04, 1), ("train_loss", 7, 0.3, -1)])
-def test_early_stopping_ends_where_the_metric_stays_and_a_resumed_run_there_too(go, capsys, metric, every, min_delta, sign):
+@pytest.mark.parametrize(
+    "metric, every, min_delta, sign", [("cluster_accuracy", 2, 0.04, 1), ("train_loss", 7, 0.3, -1)]
+)
+def test_early_stopping_ends_where_the_metric_stays_and_a_resumed_run_there_too(
+    go, capsys, metric, every, min_delta, sign
+):
     how, stopping = {"evaluate_every": every, "rounds": 12}, EarlyStopping(metric, 2, min_delta)
     free = go("free", **how)
-    values = {number: value for number, value in zip(free.round_columns["round"], free.round_columns[metric]) if value == value}
+    values = {
+        number: value
+        for number, value in zip(free.round_columns["round"], free.round_columns[metric])
+        if value == value
+    }
     expected = stops_at(values, 2, min_delta, sign)
     assert expected is not None and expected < 12
     whole = go("whole", stopping, **how)
     assert whole.summary["rounds"] == expected == len(rows_of(whole.out / "rounds.csv"))
-    assert whole.summary["stopped"].startswith(f"stopped after round {expected:g}: {metric} has not become better than its ")
+    assert whole.summary["stopped"].startswith(
+        f"stopped after round {expected:g}: {metric} has not become better than its "
+    )
     assert ("of test data" in capsys.readouterr().err) == (metric != "train_loss")
     assert go("run", stopping, until=int(expected) - 1, **how) is None
     same(go("run", stopping, resume=True, **how), whole)
@@ -168,7 +190,9 @@ def test_runs_of_a_task_that_end_at_different_rounds_stand_in_one_table(tmp_path
     configs = [tffcl.resolve("demo_digits", name, overrides=tables) for name in ("fedavg", "solo")]
     summaries = tffcl.compare(configs, tmp_path, show_progress=False)
     lengths = [summary["rounds"] for summary in summaries]
-    assert len({*lengths}) == 2 and max(lengths) < 8 and all("validation_cluster" in each["stopped"] for each in summaries)
+    assert (
+        len({*lengths}) == 2 and max(lengths) < 8 and all("validation_cluster" in each["stopped"] for each in summaries)
+    )
     for row, summary in zip(rows_of(tmp_path / "table.csv"), summaries, strict=True):
         assert float(row["cluster_accuracy_percent"]) == pytest.approx(100 * summary["accuracy"]["cluster"]["mean"])
     assert tffcl.compare(configs, tmp_path, resume=True, show_progress=False) == summaries

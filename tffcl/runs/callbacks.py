@@ -18,8 +18,8 @@ class Callback:
     A resumed run begins in the middle: what a callback must know of the rounds before is kept in `run.callback_states`.
 
     Attributes:
-      stops_between_evaluations: Whether it may end the run in a round without an evaluation. Then every client of a cohort tests
-        its own model in every round, which takes time; False for a callback that never ends a run.
+      stops_between_evaluations: Whether it may end the run in a round without an evaluation. Then every client of a
+        cohort tests its own model in every round, which takes time; False for a callback that never ends a run.
     """
 
     stops_between_evaluations = True
@@ -47,14 +47,17 @@ class Callback:
 
 @dataclasses.dataclass(frozen=True)
 class EarlyStopping(Parameters, Callback):
-    """Ends a run whose metric no longer gets better; what the run gives is the model after its last round, not that of its best.
+    """Ends a run whose metric no longer gets better; what the run gives is the model after its last round, not that of
+    its best.
 
-    An accuracy is that on validation examples where clients have some: one that is chosen on test data looks better than it is.
+    An accuracy is that on validation examples where clients have some: one that is chosen on test data looks better
+    than it is.
 
     Attributes:
       metric: A column of rounds.csv, e.g. "cluster_accuracy" or "train_loss".
       patience: How many values in a row may be no better than the best one before.
-      min_delta: By how much a value must exceed the best to count as better, in the unit of rounds.csv (a share for accuracies).
+      min_delta: By how much a value must exceed the best to count as better, in the unit of rounds.csv (a share for
+        accuracies).
     """
 
     metric: one_of([column for column, metric in OF_ROUNDS.items() if metric.better])
@@ -80,8 +83,8 @@ class EarlyStopping(Parameters, Callback):
         column = self._column(run)
         if self._is_accuracy and not column.startswith("validation_"):
             run.progress.say(
-                f"tffcl: early stopping chooses by {column}, which is of test data, so that this looks better than it is; with "
-                "dataset.validation = 0.1 clients hold out validation data to choose by"
+                f"tffcl: early stopping chooses by {column}, which is of test data, so that this looks better than it "
+                "is; with dataset.validation = 0.1 clients hold out validation data to choose by"
             )
         return self._reason(run, column)
 
@@ -113,8 +116,8 @@ class EarlyStopping(Parameters, Callback):
         metric = OF_ROUNDS[column]
         best = f"{metric.scale * known['best']:.4g}{f' {metric.unit}' if metric.unit else ''}"
         return (
-            f"{column} has not become better than its {best} of round {known['round']} in {known['since']} values since; the result is "
-            "the model of the last round"
+            f"{column} has not become better than its {best} of round {known['round']} in {known['since']} values "
+            "since; the result is the model of the last round"
         )
 
 
@@ -123,12 +126,13 @@ class CallbackFailed(UserError):
 
 
 class UsersCallback(Callback):
-    """A user's callback: whatever it raises is a CallbackFailed, and at the end of a run, when nothing is left to stop, a line on
-    standard error."""
+    """A user's callback: whatever it raises is a CallbackFailed, and at the end of a run, when nothing is left to stop,
+    a line on standard error."""
 
     def __init__(self, callback: Callback):
         self._callback = callback
-        self.begin, self.after_round = functools.partial(self._call, "begin"), functools.partial(self._call, "after_round")
+        self.begin = functools.partial(self._call, "begin")
+        self.after_round = functools.partial(self._call, "after_round")
 
     def end(self, run: "Run") -> None:
         """See `Callback`."""
@@ -148,5 +152,7 @@ class UsersCallback(Callback):
         except Exception as error:
             raise CallbackFailed(f"{name} failed in {hook}: {type(error).__name__}: {error}") from error
         if reason is not None and not isinstance(reason, str):
-            raise CallbackFailed(f"{name} returned {reason!r:.100} from {hook}; it must be a reason to stop, in words, or None")
+            raise CallbackFailed(
+                f"{name} returned {reason!r:.100} from {hook}; it must be a reason to stop, in words, or None"
+            )
         return reason

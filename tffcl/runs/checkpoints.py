@@ -1,9 +1,10 @@
 """Checkpoints of a run: the method's state and what it has counted, as arrays in one file a round.
 
-A file is written whole or not at all. It holds arrays and a description of how they are nested (`state_arrays`), nothing that
-is executed when it is read. What clients keep between rounds has files of its own, see `clients.client_state`; a checkpoint names the
-versions that belong to it. So have large arrays, by the digest of their contents: one that stays as it is, as the distances of all
-pairs of clients, is written once, and every checkpoint names it.
+A file is written whole or not at all. It holds arrays and a description of how they are nested (`state_arrays`),
+nothing that is executed when it is read. What clients keep between rounds has files of its own, see
+`clients.client_state`; a checkpoint names the versions that belong to it. So have large arrays, by the digest of their
+contents: one that stays as it is, as the distances of all pairs of clients, is written once, and every checkpoint names
+it.
 """
 
 import collections
@@ -135,7 +136,9 @@ class Checkpoints:
                 if self._run and str(saved[_RUN]) != self._run:
                     raise _Foreign(f"{self._path(round_number)} is of another run; move it, or give another directory")
                 self._check_kept(saved[_KEPT].tolist())
-                loaded = state_arrays.unpack(collections.ChainMap(self._read_large(saved), saved), {"state": state_class, "totals": Totals})
+                loaded = state_arrays.unpack(
+                    collections.ChainMap(self._read_large(saved), saved), {"state": state_class, "totals": Totals}
+                )
             return loaded["state"], loaded["totals"]
         except _Foreign:
             raise
@@ -144,8 +147,8 @@ class Checkpoints:
             raise UserError(f"the checkpoint of round {round_number} cannot be read ({reason}){ANEW}") from None
 
     def load_newest(self, state_class: type, last_round: int):
-        """Loads the newest checkpoint that can be read; damaged ones after it are told on standard error, and removed, as
-        are those before the newest that are kept.
+        """Loads the newest checkpoint that can be read; damaged ones after it are told on standard error, and removed,
+        as are those before the newest that are kept.
 
         Args:
           state_class: The dataclass of the method's state.

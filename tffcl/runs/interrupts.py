@@ -1,7 +1,8 @@
-"""Ctrl-C that is not lost, and what else asks a process to end: SLURM, Kubernetes and `timeout` by SIGTERM, a closed terminal by SIGHUP.
+"""Ctrl-C that is not lost, and what else asks a process to end: SLURM, Kubernetes and `timeout` by SIGTERM, a closed
+terminal by SIGHUP.
 
-Python raises KeyboardInterrupt wherever the main thread happens to be. In a destructor, a callback of the garbage collector
-or a callback from C++ it is printed or dropped, and the program goes on as if nobody had asked.
+Python raises KeyboardInterrupt wherever the main thread happens to be. In a destructor, a callback of the garbage
+collector or a callback from C++ it is printed or dropped, and the program goes on as if nobody had asked.
 """
 
 import contextlib
@@ -11,8 +12,8 @@ import threading
 
 from tffcl.errors import RESUME, UserError
 
-# What asks a process to end, and what Python does then by itself. Whatever else is set is another's wish: `nohup` ignores
-# SIGHUP, a script's background ignores SIGINT, a program may have handlers of its own.
+# What asks a process to end, and what Python does then by itself. Whatever else is set is another's wish: `nohup`
+# ignores SIGHUP, a script's background ignores SIGINT, a program may have handlers of its own.
 _ASKING = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
 
 
@@ -46,7 +47,8 @@ class Interrupts:
     def handle(self, number, frame):
         """A signal handler: remembers, then raises KeyboardInterrupt as Python's own does.
 
-        A second Ctrl-C comes from an impatient user; `timeout` sends its signal twice, and must not break what is being saved.
+        A second Ctrl-C comes from an impatient user; `timeout` sends its signal twice, and must not break what is being
+        saved.
         """
         if self.asked and number != signal.SIGINT:
             return
@@ -58,8 +60,8 @@ class Interrupts:
 def watch_for_interrupts():
     """Yields an `Interrupts` that knows of each Ctrl-C, SIGTERM and SIGHUP inside the block.
 
-    One that Python loses in a destructor is not printed with a traceback: it is remembered, and not lost. A signal that is
-    ignored or has a handler of the program's own keeps it, and outside the main thread no handler can be set.
+    One that Python loses in a destructor is not printed with a traceback: it is remembered, and not lost. A signal that
+    is ignored or has a handler of the program's own keeps it, and outside the main thread no handler can be set.
     """
     interrupts = Interrupts()
     main = threading.current_thread() is threading.main_thread()

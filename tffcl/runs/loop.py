@@ -62,14 +62,15 @@ def _count_lost(run: Run, entries, when: str):
     """Keeps what was released after the state that the run goes on from, and that no seed repeats, in the ledger."""
     if lost := run.ledger.rewind(entries):
         run.progress.say(
-            f"tffcl: {lost} private releases {when} came to nothing, and are told anew with other noise; they stay counted: "
-            f"epsilon {run.ledger.epsilon:.4g}"
+            f"tffcl: {lost} private releases {when} came to nothing, and are told anew with other noise; they stay "
+            f"counted: epsilon {run.ledger.epsilon:.4g}"
         )
     run.totals.releases = run.ledger.as_array()
 
 
 def run_rounds(run: Run, callbacks: Sequence[Callback]):
-    """Runs the rounds up to the run's last one, or to that with which a callback or the budget stops it, and evaluates the last.
+    """Runs the rounds up to the run's last one, or to that with which a callback or the budget stops it, and evaluates
+    the last.
 
     Raises:
       UserError: If a round fails; what was done before it is saved.

@@ -1,4 +1,5 @@
-"""What a run writes after each of its rounds: a row of rounds.csv, TensorBoard's numbers, and the clusters where they changed."""
+"""What a run writes after each of its rounds: a row of rounds.csv, TensorBoard's numbers, and the clusters where they
+changed."""
 
 import asyncio
 import concurrent.futures
@@ -39,8 +40,8 @@ class RoundsTable(Callback):
 
     def after_round(self, run: Run):
         """Writes the row; a cell is empty where nothing was measured."""
-        row = {"round": run.round_number, **{key: "" if value is None else value for key, value in sorted(run.metrics.items())}}
-        row = {key: np.asarray(value).item() for key, value in row.items()}  # NumPy's numbers look otherwise
+        row = {"round": run.round_number, **dict(sorted(run.metrics.items()))}
+        row = {key: "" if value is None else np.asarray(value).item() for key, value in row.items()}
         if new := [name for name in row if name not in self._names]:
             _, *before = csv.reader(io.StringIO(read_bytes(self._file).decode(), newline=""))
             self._names = [*self._names, *new]
@@ -118,7 +119,8 @@ def _read(path: pathlib.Path) -> np.ndarray:
 
 
 def _keep_rows(file: pathlib.Path, done: int) -> list[str]:
-    """Keeps the rows of the rounds that are done, each once; a row that was half written when a process ended is not one.
+    """Keeps the rows of the rounds that are done, each once; a row that was half written when a process ended is not
+    one.
 
     Returns:
       The names of its columns.
@@ -155,7 +157,9 @@ def _write_rows(file: pathlib.Path, names: list[str], rows: Iterable[Sequence]) 
 
 
 def _damaged(file: pathlib.Path, reason: str) -> UserError:
-    return UserError(f"{file} is damaged: {' '.join(reason.split())}; without it, {RESUME} goes on, but its rounds are lost")
+    return UserError(
+        f"{file} is damaged: {' '.join(reason.split())}; without it, {RESUME} goes on, but its rounds are lost"
+    )
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -78,7 +78,8 @@ class Totals:
     def local_accuracies(self) -> np.ndarray:
         """Accuracy of each client's own model after its last local training, `float64 [N]`.
 
-        NaN for clients that never trained, that have not trained since their data changed, or that have no test examples.
+        NaN for clients that never trained, that have not trained since their data changed, or that have no test
+        examples.
         """
         total = self.local_total
         return np.divide(self.local_correct, total, out=np.full(len(total), np.nan), where=total > 0)
@@ -108,8 +109,8 @@ class Run:
       round_number: How many rounds are done.
       state: The method's state after this round.
       metrics: This round's row of rounds.csv; None for what was not measured. Empty before the first round.
-      evaluation: Where this round has one: accuracies `cluster float [N]`, `global float | None`, `untrained float [N]` (of the
-        initial model), and with validation examples `validation`, of the first two on these.
+      evaluation: Where this round has one: accuracies `cluster float [N]`, `global float | None`, `untrained float [N]`
+        (of the initial model), and with validation examples `validation`, of the first two on these.
       stopped: Why the run ends before its last round; "" if it does not.
       callback_states: What callbacks keep between rounds, JSON values by a name of theirs: a part of every checkpoint.
     """

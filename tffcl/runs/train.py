@@ -63,31 +63,34 @@ def train(
 
     Args:
       method: A method, see `tffcl.algorithms`, or one of your own that derives from `tffcl.algorithms.Method`.
-      population: The clients, with their examples; numbers of another type than the model takes become it where none of them
-        changes.
+      population: The clients, with their examples; numbers of another type than the model takes become it where none of
+        them changes.
       rounds: Communication rounds.
       clients_per_round: Cohort size, sampled uniformly without replacement.
       seed: Decides sampling and shuffling.
-      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in a round
-        that nobody is drawn for nothing moves, but where rounds are private: then there is noise as always.
+      sampling: "fixed", or "poisson": each client takes part independently, `clients_per_round` of them on average; in
+        a round that nobody is drawn for nothing moves, but where rounds are private: then there is noise as always.
       evaluate_every: Rounds between evaluations; the last round always has one.
-      place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it can.
+      place_unseen: At evaluations, whether clients that the method has not met are placed without training, where it
+        can.
       checkpoint_every: Rounds between checkpoints; the last round always has one.
       keep_checkpoints: How many of the newest checkpoints are kept.
       privacy: Budget and δ of what private aggregations and signatures release; without a budget ε is told only.
-      later: Round to the population from then on, where newcomers join or data change in the middle, see `population_changes.Stages`.
+      later: Round to the population from then on, where newcomers join or data change in the middle, see
+        `population_changes.Stages`.
       callbacks: Are called after each round and may end the run, see `tffcl.Callback`; `tffcl.EarlyStopping` is one.
       out: Directory of the run's files.
-      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run that was asked for fewer rounds,
-        finished or not, goes on to `rounds`.
+      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run that was asked for fewer
+        rounds, finished or not, goes on to `rounds`.
       overwrite: Delete the run that is in `out`.
       until: Stop after this round with a checkpoint, to go on later with `resume`.
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.
-      memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A larger
-        cohort computes in blocks: the same numbers up to the order of sums.
+      memory: What the clients of a round may take at a time, "4GB" or bytes; default up to half of what is free. A
+        larger cohort computes in blocks: the same numbers up to the order of sums.
       show_progress: A progress bar with an ETA on standard error.
-      settings: What was set, nested tables for config.toml; `task` and `algorithm` name the run in tables. A run is resumed
-        with the same settings only. Default: what is given here, and what a builder of `tffcl.algorithms` was given.
+      settings: What was set, nested tables for config.toml; `task` and `algorithm` name the run in tables. A run is
+        resumed with the same settings only. Default: what is given here, and what a builder of `tffcl.algorithms` was
+        given.
 
     Returns:
       What the run gave; None if it has stopped by `until` before its end.
@@ -97,11 +100,12 @@ def train(
       Interrupted: After Ctrl-C, SIGTERM or SIGHUP.
     """
     protocol = Protocol(
-        rounds, clients_per_round, seed, sampling, evaluate_every, place_unseen, checkpoint_every, keep_checkpoints, privacy
-    )
+        rounds, clients_per_round, seed, sampling, evaluate_every, place_unseen, checkpoint_every, keep_checkpoints,
+        privacy,
+    )  # fmt: skip
     return train_by(
-        protocol, method, population, later=later, callbacks=callbacks, out=out, resume=resume, overwrite=overwrite, until=until,
-        workers=workers, memory=memory, show_progress=show_progress, settings=settings,
+        protocol, method, population, later=later, callbacks=callbacks, out=out, resume=resume, overwrite=overwrite,
+        until=until, workers=workers, memory=memory, show_progress=show_progress, settings=settings,
     )  # fmt: skip
 
 
@@ -180,12 +184,20 @@ def _check_given(population, later, callbacks, settings, out):
         raise UserError("settings lack task or algorithm, which name the run in tables")
     for start in later or {}:
         check_value("a round of later", start, Count)
-    for place, each in {"population": population, **{f"later[{start}]": each for start, each in (later or {}).items()}}.items():
+    places = {"population": population, **{f"later[{start}]": each for start, each in (later or {}).items()}}
+    for place, each in places.items():
         check_kind(place, each, Population, "a tffcl.Population, as Population.from_arrays makes one")
 
 
 def _prepared(
-    method: Method, protocol: Protocol, population: Population, later, callbacks, directory: RunDirectory, until, progress: Progress
+    method: Method,
+    protocol: Protocol,
+    population: Population,
+    later,
+    callbacks,
+    directory: RunDirectory,
+    until,
+    progress: Progress,
 ) -> Run:
     """A run whose clients fit the model and the cohort; nothing has been computed."""
     spec = method.model.example_spec
@@ -195,7 +207,10 @@ def _prepared(
         check_tokens(method.model, each)
     stages = Stages(method.model, population, later)
     if stages.starts[-1] > protocol.rounds:
-        raise UserError(f"later is from round {stages.starts[-1]} on, and the run has {protocol.rounds}; until= stops a run before its end")
+        raise UserError(
+            f"later is from round {stages.starts[-1]} on, and the run has {protocol.rounds}; until= stops a run "
+            "before its end"
+        )
     sample_cohort(population.client_ids, protocol.clients_per_round, protocol.seed, 1)  # too large a cohort is told now
     clients = len(stages.populations[-1])
     ledger = Ledger(protocol.privacy, clients)
@@ -206,7 +221,9 @@ def _prepared(
     return Run(method, protocol, directory, stages, stages.at(0), ledger, last, progress, tests_each_round)
 
 
-def _claimed(run: Run, settings: Mapping, data: Mapping, checkpoints: Checkpoints, *, resume: bool, overwrite: bool) -> str:
+def _claimed(
+    run: Run, settings: Mapping, data: Mapping, checkpoints: Checkpoints, *, resume: bool, overwrite: bool
+) -> str:
     """Takes the directory, whose lock is held, for a run that begins or goes on; returns the run's name."""
     directory, ledger = run.directory, run.ledger
     directory.check_claim(settings, resume=resume, overwrite=overwrite, locked=True, longer=True)

@@ -61,7 +61,8 @@ def evaluate(run: Run):
 
 
 def accounted(population: Population) -> contextlib.AbstractContextManager:
-    """A block in which a method that reads clients' examples itself, and not through a round, has released them without noise."""
+    """A block in which a method that reads clients' examples itself, and not through a round, has released them without
+    noise."""
     read = privacy_releases.of_all("what the method reads of the clients' examples itself", population, once=True)
     return simulating(on_reading=functools.cache(lambda: current().release(read)))  # once is enough
 
@@ -118,7 +119,9 @@ def _draw(run: Run, number: int) -> Cohort:
         population,
         sampling.sample_cohort(population.client_ids, size, seed, number, how),
         (sampling.stream(seed, "clients"), number),
-        sampling.needs_local_test(lambda at: run.stages.population(at).client_ids, size, seed, number, rounds, every, how),
+        sampling.needs_local_test(
+            lambda at: run.stages.population(at).client_ids, size, seed, number, rounds, every, how
+        ),
         size / len(population) if how == "poisson" else None,
     )
 

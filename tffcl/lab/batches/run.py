@@ -36,14 +36,15 @@ def run(
     until: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result | None:
-    """Runs one method on one task and writes the files of a run (see `tffcl/docs/experiments.md`) but for report and figures.
+    """Runs one method on one task and writes the files of a run (see `tffcl/docs/experiments.md`) but for report and
+    figures.
 
     Args:
       config: What to run, see `resolve.resolve`.
       out: Directory of the run's files.
       data_dir: Where data sets are, or are put; default as in `datasets`.
-      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run of fewer rounds goes on to those
-        of `config`.
+      resume: Go on from the newest checkpoint in `out`; from the start if there is none. A run of fewer rounds goes on
+        to those of `config`.
       overwrite: Delete the run that is in `out`.
       show_progress: A progress bar with an ETA on standard error.
       workers: Running TFF workers that share each round's clients; default one of this machine, started and ended here.

@@ -1,4 +1,5 @@
-"""The tables of a task file that are the same for every method: what they hold, and what is allowed in them; and all of a run's."""
+"""The tables of a task file that are the same for every method: what they hold, and what is allowed in them; and all of
+a run's."""
 
 import dataclasses
 from typing import Annotated
@@ -26,8 +27,9 @@ class TrainSettings(Parameters):
       learning_rate_decay: What it is multiplied by after every round, e.g. 0.99; 1 leaves it as it is.
       momentum: Of local SGD.
       weight_decay: L2 coefficient.
-      early_stopping: A table `{metric = "cluster_accuracy", patience = 3, min_delta = 0}`: a run ends when so many values of the
-        metric in a row were no better than the best before. An accuracy is that on validation examples where there are some.
+      early_stopping: A table `{metric = "cluster_accuracy", patience = 3, min_delta = 0}`: a run ends when so many
+        values of the metric in a row were no better than the best before. An accuracy is that on validation examples
+        where there are some.
     """
 
     rounds: Count = 10
@@ -53,8 +55,8 @@ class EvaluationSettings(Parameters):
 
     Attributes:
       every: Rounds between evaluations; the last round always has one.
-      place_unseen: Whether clients that have not taken part yet are placed for the evaluation without training, where the
-        method can (StoCFL, section 3.3); else they have the model that it gives to those of whom it knows nothing.
+      place_unseen: Whether clients that have not taken part yet are placed for the evaluation without training, where
+        the method can (StoCFL, section 3.3); else they have the model that it gives to those of whom it knows nothing.
     """
 
     every: Count = 10
@@ -81,8 +83,8 @@ class NewcomerSettings(Parameters):
     Attributes:
       clients: How many of the population are held out of clustering and training; the seed decides which.
       share: The same as a share of the population, e.g. 0.3; of this and `clients` the one that is said last holds.
-      epochs: Passes over its own data with which a newcomer trains the model that it is given; 0 is none. After the last
-        round only.
+      epochs: Passes over its own data with which a newcomer trains the model that it is given; 0 is none. After the
+        last round only.
       round: From this round on they take part as all others do; 0: they join after the last (`tffcl newcomers`).
     """
 
