@@ -123,16 +123,6 @@ def pictures_where_they_are_looked_at():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_trials():
-    """What runs will take is tried out in the tests of the clock, and not before every longer run of the others."""
-    from tffcl.lab.batches import run_time_estimate
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_time_estimate, "WORTH_A_TRIAL", 10**12)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
 def graphs_as_traced(request):
     """TFF's compiler lets TensorFlow rewrite each graph before it is sent to a worker, for a fifth of the suite's time.
 

@@ -61,10 +61,9 @@ def _alarm(*_):
 def stop_before_training(monkeypatch):
     """Lets commands end where a run would begin to train, or an encoder: data, model and method are there, if it has got so far."""
     from tffcl.lab.batches import run as runs
-    from tffcl.lab.batches import study_pace
     from tffcl.lab.tasks import encoders
 
-    load, asked = runs.prepare.load_data, []
+    load, asked = runs.build.load_data, []
 
     def note(config, *args, **kwargs):
         asked[:] = [config]
@@ -73,11 +72,7 @@ def stop_before_training(monkeypatch):
     def stop(*args, **kwargs):
         raise Reached(asked[0])
 
-    def stop_before_a_trial(config, *args, **kwargs):
-        raise Reached(config)
-
-    monkeypatch.setattr(study_pace, "try_out", stop_before_a_trial)
-    monkeypatch.setattr(runs.prepare, "load_data", note)
+    monkeypatch.setattr(runs.build, "load_data", note)
     monkeypatch.setattr(runs, "train", stop)
     monkeypatch.setattr(encoders, "find_encoder", stop)
 

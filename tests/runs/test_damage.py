@@ -17,7 +17,6 @@ from tests.runs.finished_runs import rows_of
 from tests.runs.stopped_runs import NEWEST, assert_same_result, go, refused, resolved
 from tffcl.errors import UserError
 from tffcl.lab.batches.run import run
-from tffcl.lab.batches.run_time_estimate import ended
 from tffcl.lab.tasks.export_run import export_run
 from tffcl.runs.round_files import RoundsTable
 from tffcl.runs.run_directory import RunDirectory
@@ -99,14 +98,14 @@ def test_rows_in_the_middle_are_told_and_no_row_is_there_twice(tmp_path, capsys)
 @pytest.mark.parametrize("until", [5, None])
 def test_a_longer_run_that_is_interrupted_has_no_result_of_the_shorter_one(finished, tmp_path, until):
     """Else a comparison, which runs what has no result, would take the shorter run's for its own."""
-    assert ended(finished) == "finished"
+    assert RunDirectory(finished).ended == "finished"
     found = run(resolved(rounds=6), finished, show_progress=False, resume=True, until=until)
     if until:
-        assert found is None and not ended(finished) and not (finished / "clients.csv").exists()
+        assert found is None and not RunDirectory(finished).ended and not (finished / "clients.csv").exists()
         found = run(resolved(rounds=6), finished, show_progress=False, resume=True)
     whole = run(resolved(rounds=6), tmp_path / "whole", show_progress=False)
     assert_same_result(found.summary, whole.summary)
-    assert ended(finished) == "finished" and read_run(finished).summary["rounds"] == 6
+    assert RunDirectory(finished).ended == "finished" and read_run(finished).summary["rounds"] == 6
 
 
 def test_leftovers_are_cleared(stopped, runs):

@@ -74,7 +74,7 @@ def test_a_users_own_file_is_refused_by_name(tmp_path, name, overwrite):
     assert str(tmp_path / name) in refused(tmp_path, overwrite=overwrite)
 
 
-@pytest.mark.parametrize("name", ["comparison.toml", "sweep.toml", "search.json", "results/study.json", "manifest.json"])
+@pytest.mark.parametrize("name", ["batch.json", "results/batch.json", "manifest.json"])
 def test_no_run_inside_something_else(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("")
@@ -138,9 +138,9 @@ def test_two_runs_of_one_process(tmp_path):
 
 
 def test_two_comparisons_or_studies_in_one_directory(tmp_path):
-    from tffcl.lab.batches import compare, study, study_files
+    from tffcl.lab.batches import compare, study, study_file
 
-    planned = study.plan(study_files.load_study("demo_digits"), rounds=2)
+    planned = study.plan(study_file.load_study("demo_digits"), rounds=2)
     calls = [lambda: compare.compare([resolved()], tmp_path, show_progress=False), lambda: study.run_study(planned, tmp_path)]
     for call in calls:
         with locked(tmp_path), pytest.raises(UserError, match=f"being written by another run .process {os.getpid()}"):
@@ -149,14 +149,14 @@ def test_two_comparisons_or_studies_in_one_directory(tmp_path):
 
 
 def test_a_study_whose_contents_are_damaged(tmp_path):
-    from tffcl.lab.batches import study, study_files
+    from tffcl.lab.batches import study, study_file
 
-    file = tmp_path / "results" / "study.json"
+    file = tmp_path / "results" / "batch.json"
     file.parent.mkdir()
-    for damage in ("{", "[]", '{"study": "demo_digits"}'):
+    for damage in ("{", "[]", '{"study": "demo_digits"}', '{"kind": "study", "study": "demo_digits"}'):
         file.write_text(damage)
-        with pytest.raises(UserError, match="study.json is damaged: [^\n]*$"):
-            study.run_study(study.plan(study_files.load_study("demo_digits"), rounds=2), tmp_path)
+        with pytest.raises(UserError, match="batch.json is (damaged: |not of a study)[^\n]*$"):
+            study.run_study(study.plan(study_file.load_study("demo_digits"), rounds=2), tmp_path)
 
 
 def test_resume_and_overwrite_together_are_refused(finished):
@@ -334,8 +334,8 @@ def test_names_that_cannot_be(tmp_path, monkeypatch, capsys, command, out):
 
 
 OURS = {
-    "comparison": ["report.html", "table.csv", "targets.csv", "comparison.toml"],
-    "sweep": ["report.html", "sweep.csv", "sweep.toml"],
+    "comparison": ["report.html", "table.csv", "targets.csv", "batch.json"],
+    "sweep": ["report.html", "sweep.csv", "batch.json"],
 }
 
 

@@ -22,7 +22,6 @@ from tffcl.errors import OVERWRITE, RESUME, UserError, tell
 from tffcl.json_files import parse_toml, read_json
 from tffcl.regular_files import check_replaceable, read_bytes, read_text, write_text
 from tffcl.runs.lock import LOCK, check_unlocked
-from tffcl.validation import check_label
 
 MARKER = "run.json"
 CONFIG, ROUNDS, CLIENTS, SUMMARY = "config.toml", "rounds.csv", "clients.csv", "summary.json"
@@ -378,52 +377,3 @@ def short_path(path: pathlib.Path) -> str:
     """Returns a path as a message can hold it: a long one shortened."""
     text = str(path)
     return text if len(text) <= 150 else f"{text[:70]}...{text[-70:]}"
-
-
-def place_in(out: pathlib.Path, *names: str) -> pathlib.Path:
-    """Returns the directory of a run in that of several.
-
-    Raises:
-      UserError: If a name would lead out of it, or to a link: a run writes into its own directory alone.
-    """
-    place = out
-    for name in names:
-        check_label(name, "the name of a directory")
-        place = place / name
-        if place.is_symlink():
-            raise UserError(f"{place} is a link, and runs are written through none: remove it, or give another directory")
-    return place
-
-
-def check_no_run(out: pathlib.Path, what: str, contents: str, keys: Iterable[str], written: Iterable[str]):
-    """Checks that something of several runs may be made in a directory.
-
-    Args:
-      out: The directory; it need not exist.
-      what: Shall be made, e.g. "a comparison".
-      contents: Name of the file that says what is in the directory, TOML or JSON; who has written that may write the others.
-      keys: That it has.
-      written: Names of the other files.
-
-    Raises:
-      UserError: If the directory is a run's, or a file there is somebody else's.
-    """
-    try:
-        if (out / MARKER).is_file() or (out / SUMMARY).is_file():
-            raise UserError(f"{short_path(out)} holds a run; {what} needs another directory")
-        foreign = [name for name in written if (out / name).exists()]
-        if (out / contents).exists():
-            foreign = [] if _has_keys(out / contents, keys) else [contents]
-    except OSError as error:
-        raise UserError(f"--out {short_path(out)} cannot be used: {error.strerror or error}") from None
-    if foreign:
-        raise UserError(f"{out / foreign[0]} is not of {what}, which would write over it; move it, or give another directory")
-
-
-def _has_keys(file: pathlib.Path, keys: Iterable[str]) -> bool:
-    try:
-        text = read_text(file)
-        found = json.loads(text) if file.suffix == ".json" else parse_toml(text)
-        return isinstance(found, dict) and set(keys) <= set(found)
-    except (OSError, ValueError, RecursionError):
-        return False

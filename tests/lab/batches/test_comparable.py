@@ -1,10 +1,12 @@
 """What is in a comparison's directory is of the settings of what is added; a table never mixes two settings."""
 
+import pathlib
+
 import pytest
 
-from tests.lab.batches.test_clock import ran  # noqa: F401
+from tests.lab.batches.test_batch import ran  # noqa: F401
 from tffcl.errors import UserError
-from tffcl.lab.batches import compare
+from tffcl.lab.batches import batch, compare
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
 
@@ -85,7 +87,8 @@ def test_another_task_is_refused(out, task, capsys):
 
 def test_what_run_left_there_counts(out, task, capsys, monkeypatch):
     (resolved,) = [resolve.resolve(task, "pacfl", overrides={"train": {"rounds": 1}})]
-    compare.run_or_note(resolved, out / "pacfl" / "seed-0")
+    alone = batch.Batch("comparison", out, batch.Options())
+    alone.run_or_note(batch.Job(resolved, pathlib.PurePath("pacfl", "seed-0"), "alone"))
     told = refused(capsys, task, out, "--algorithms", "fedavg")
     assert f"{out}/pacfl/seed-0 was run with train.rounds 1, not 2" in told
     assert "own" not in told.split(" was run with ")[1]

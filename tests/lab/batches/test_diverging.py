@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tffcl.lab.cli.main import main
-from tffcl.lab.reporting import comparisons
+from tffcl.lab.reporting import batch_index
 
 SHORT = ["--rounds", "2", "--set", "evaluation.every=2", "--set", "train.clients_per_round=4", "--set", "train.local_epochs=1"]
 WILD = ["--set", "algorithms.fedavg.learning_rate=1e30"]
@@ -34,13 +34,13 @@ def test_the_others_go_on_and_the_table_has_all_in_the_order_asked(compared):
     assert rows[1]["cluster_accuracy_percent"] == ""
     page = (compared / "report.html").read_text()
     assert "fedavg seed 0 failed: client" in page and "0 of 1" in page
-    assert json.loads((compared / "fedavg" / "seed-0" / comparisons.FAILED).read_text())["algorithm"] == "fedavg"
+    assert json.loads((compared / "fedavg" / "seed-0" / batch_index.FAILED).read_text())["algorithm"] == "fedavg"
 
 
 def test_resuming_does_not_meet_it_again(compared, capsys, monkeypatch):
-    from tffcl.lab.batches import compare
+    from tffcl.lab.batches import batch
 
-    monkeypatch.setattr(compare, "run", lambda *_, **__: pytest.fail("a run that had ended was run again"))
+    monkeypatch.setattr(batch, "run", lambda *_, **__: pytest.fail("a run that had ended was run again"))
     assert main([*COMPARE, "--out", str(compared), "--resume"]) == 1
     out = capsys.readouterr().out
     assert "fedavg" in out and "0 of 1" in out and "not finite" in out
@@ -53,7 +53,7 @@ def test_overwriting_tries_it_again(tmp_path, capsys):
     assert "0 of 1" in capsys.readouterr().out  # where all diverge there is a table still
     assert not (tmp_path / "report.html").exists()
     assert main([*command, "--overwrite"]) == 0
-    assert not (tmp_path / "fedavg" / "seed-0" / comparisons.FAILED).exists()
+    assert not (tmp_path / "fedavg" / "seed-0" / batch_index.FAILED).exists()
     assert rows_of(tmp_path / "table.csv")[0]["failed"] == ""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.batches.test_small_tasks import missing
 from tests.lab.cli.test_cli import fails
-from tffcl.lab.batches import study, study_files, study_plan, study_tuning
+from tffcl.lab.batches import batch, search, study, study_file, study_plan, study_tuning
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import league_figure, league_table, study_results
 from tffcl.lab.reporting.number_format import Stat, human_time
@@ -66,7 +66,7 @@ def read(league):
 
 
 def test_the_best_on_validation_examples_is_chosen(league, read):
-    tuned = json.loads((league[1] / "results" / study_tuning.TUNED).read_text())
+    tuned = json.loads((league[1] / "results" / "batch.json").read_text())["tuned"]
     points = tuned["digits/FedAvg"]["points"]
     assert [point["values"] for point in points] == [{"train.learning_rate": 1e-6}, {"train.learning_rate": 0.08}]
     assert points[0]["validation"] < points[1]["validation"]
@@ -90,7 +90,7 @@ def test_what_was_chosen_and_run_elsewhere_is_not_run_again(league, tmp_path, mo
     (tmp_path / "tasks" / "demo_digits.toml").write_text(reworded, encoding="utf-8")
     monkeypatch.setattr(task_file, "task_directory", lambda: tmp_path / "tasks")
     ran = []
-    monkeypatch.setattr(study.compare, "run_or_note", lambda config, *_, **__: ran.append(config.algorithm))
+    monkeypatch.setattr(batch.Batch, "run_or_note", lambda _, job: ran.append(job.config.algorithm))
     out = tmp_path / "out"
     assert main(["study", str(league[0]), *SHORT, "--out", str(out)]) == 0 and ran == []
     assert (out / "results" / "digits" / "solo" / "seed-0" / "summary.json").is_file()
@@ -103,24 +103,22 @@ def test_the_same_command_goes_on_in_the_same_place(league, tmp_path, monkeypatc
     out = shutil.copytree(league[1], tmp_path / "out")
     (out / "results" / "digits" / "solo" / "seed-0" / "summary.json").unlink()  # as if killed in its last run
     (out / "runs" / "digits" / "solo" / "seed-0" / "summary.json").unlink()
-    before = (out / "results" / "study.json").read_text()
-    monkeypatch.setattr(study_tuning, "RunDirectory", lambda _: pytest.fail("what is chosen is not chosen again"))
+    before = (out / "results" / "batch.json").read_text()
+    monkeypatch.setattr(search, "validation", lambda *_: pytest.fail("what is chosen is not chosen again"))
     noted = []
-    monkeypatch.setattr(
-        study.compare, "run_or_note", lambda *_, **__: noted.append((out / "results" / "study.json").read_text())
-    )
+    monkeypatch.setattr(batch.Batch, "run_or_note", lambda *_: noted.append((out / "results" / "batch.json").read_text()))
     main(["study", str(league[0]), *SHORT, "--out", str(out)])
     assert noted == [before]
     assert "holds another run" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", '{"digits/FedAvg": 3}', None])
+@pytest.mark.parametrize("damage", [3, {"points": 3}, {"points": [3]}])
 def test_choices_that_are_damaged_are_told(league, tmp_path, capsys, damage):
     out = shutil.copytree(league[1], tmp_path / "out")
-    file = out / "results" / study_tuning.TUNED
+    file = out / "results" / "batch.json"
     known = json.loads(file.read_text())
-    known["digits/FedAvg"]["points"] = 3
-    file.write_text(json.dumps(known) if damage is None else damage)
+    known["tuned"]["digits/FedAvg"] = damage if damage == 3 else {**known["tuned"]["digits/FedAvg"], **damage}
+    file.write_text(json.dumps(known))
     assert f"{file} is damaged: " in fails(capsys, "study", str(league[0]), *SHORT, "--out", str(out))
 
 
@@ -222,9 +220,9 @@ def test_a_league_without_fedavg_is_coloured_by_its_mean(read):
 def with_accuracies(study, tmp_path, accuracies):
     """A copy of the league in which the methods have had these cluster accuracies, by method and seed."""
     copy = shutil.copytree(study.path, tmp_path / "results")
-    noted = json.loads((copy / "study.json").read_text())
+    noted = json.loads((copy / "batch.json").read_text())
     noted["seeds"] = [0, 1, 2]
-    (copy / "study.json").write_text(json.dumps(noted))
+    (copy / "batch.json").write_text(json.dumps(noted))
     for method, own in accuracies.items():
         (cell,) = [each.noted for each in study.results if each.noted["row"] == method]
         before = copy / cell["directory"] / "seed-0"
@@ -286,7 +284,7 @@ def test_what_is_wrong_is_said_before_anything_runs(capsys, tmp_path, old, new, 
 
 
 def test_every_method_of_the_league_is_in_it_with_as_many_trials():
-    found = study_files.load_study("league")
+    found = study_file.load_study("league")
     methods = {cell.method for cell in found.cells}
     from tffcl.registry import ALGORITHMS
 
@@ -297,12 +295,12 @@ def test_every_method_of_the_league_is_in_it_with_as_many_trials():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("column", list(dict.fromkeys(cell.column for cell in study_files.load_study("league").cells)))
+@pytest.mark.parametrize("column", list(dict.fromkeys(cell.column for cell in study_file.load_study("league").cells)))
 def test_a_method_that_is_told_a_number_of_clusters_is_told_that_of_the_groups(column):
-    told, absent = {}, missing(next(cell.task for cell in study_files.load_study("league").cells if cell.column == column))
+    told, absent = {}, missing(next(cell.task for cell in study_file.load_study("league").cells if cell.column == column))
     if absent:
         pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
-    for cell in study_files.load_study("league").cells:
+    for cell in study_file.load_study("league").cells:
         if cell.column == column:
             config = study_plan.resolve(cell, 0, 1, {})
             number = (config.as_dict().get("method") or {}).get("num_clusters")
@@ -317,12 +315,12 @@ def test_the_time_that_the_runs_took_is_said_and_a_shared_run_counts_once(league
     runs = {file.parent: json.loads(file.read_text())["seconds"]["total"] for file in read.path.glob("**/summary.json")}
     assert f"seed 0; {human_time(sum(runs.values()))} of training, evaluation and clustering; set otherwise" in read.setting
     copy = shutil.copytree(read.path, tmp_path / "results")
-    noted = json.loads((copy / "study.json").read_text())
+    noted = json.loads((copy / "batch.json").read_text())
     noted["cells"] += [{**cell, "column": "again"} for cell in noted["cells"]]
-    (copy / "study.json").write_text(json.dumps(noted))
+    (copy / "batch.json").write_text(json.dumps(noted))
     assert study_results.read_study(copy).setting == read.setting
     noted["seeds"] = [0, 5, 6]  # of which the last two have not been run
-    (copy / "study.json").write_text(json.dumps(noted))
+    (copy / "batch.json").write_text(json.dumps(noted))
     assert study_results.read_study(copy).setting == read.setting
     for file in copy.glob("**/seed-0"):
         shutil.rmtree(file)
@@ -333,9 +331,9 @@ def test_the_time_that_the_runs_took_is_said_and_a_shared_run_counts_once(league
 
 def test_other_work_on_the_machine_does_not_count_as_a_methods_seconds(read, tmp_path):
     copy = shutil.copytree(read.path, tmp_path / "results")
-    noted = json.loads((copy / "study.json").read_text())
+    noted = json.loads((copy / "batch.json").read_text())
     noted["seeds"] = [0, 1]
-    (copy / "study.json").write_text(json.dumps(noted))
+    (copy / "batch.json").write_text(json.dumps(noted))
     cell = next(each for each in read.results if each.seconds).noted
     (again := copy / cell["directory"] / "seed-1").mkdir()
     summary = json.loads((copy / cell["directory"] / "seed-0" / "summary.json").read_text())

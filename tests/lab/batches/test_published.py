@@ -7,12 +7,13 @@ import pytest
 from tffcl.lab.batches.published import write_published
 from tffcl.lab.reporting import files, published_table
 from tffcl.lab.tasks import resolve as configs
+from tffcl.runs.run_directory import RunDirectory
 
 TASK = "pacfl_fmnist_label_skew_20"
 
 
 def noted(tmp_path, *arguments, **options) -> list[dict]:
-    write_published(configs.resolve(*arguments, seed=3, **options), tmp_path)
+    write_published(configs.resolve(*arguments, seed=3, **options), RunDirectory(tmp_path))
     file = tmp_path / "published.json"
     return json.loads(file.read_text())["cells"] if file.exists() else []
 
@@ -55,7 +56,7 @@ def finished_runs(tmp_path):
     for seed in (0, 1):
         out = tmp_path / "out" / "fedavg" / f"seed-{seed}"
         write_run(out, "fedavg", seed)
-        write_published(configs.resolve(TASK, "fedavg", seed=seed, overrides={"train": {"rounds": 5}}), out)
+        write_published(configs.resolve(TASK, "fedavg", seed=seed, overrides={"train": {"rounds": 5}}), RunDirectory(out))
         contents = json.loads((out / "published.json").read_text())
         contents["cells"] = [each for each in contents["cells"] if each["study"] == "pacfl_table_1"]
         (out / "published.json").write_text(json.dumps(contents))

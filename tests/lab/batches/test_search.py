@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 
 import pytest
 
@@ -18,10 +19,10 @@ SELECT = ["--select", "cluster", "--halving", "2", "--fresh-seeds", "2"]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """Four learning rates with halving, of which one learns and one diverges: `(directory, search.json)`; only read by tests."""
+    """Four learning rates with halving, of which one learns and one diverges: `(directory, batch.json)`; only read by tests."""
     out = tmp_path_factory.mktemp("search") / "out"
     assert main([*COMMAND, *SELECT, "--out", str(out)]) == 0
-    return out, json.loads((out / "search.json").read_text())
+    return out, json.loads((out / "batch.json").read_text())
 
 
 def rows_of(place):
@@ -77,12 +78,12 @@ def test_the_picked_one_alone_is_tested_with_fresh_seeds(found, capsys):
 
 
 def test_resuming_repeats_nothing(found, monkeypatch):
-    from tffcl.lab.batches import compare
+    from tffcl.lab.batches import batch
 
     out, contents = found
-    monkeypatch.setattr(compare, "run", lambda *_, **__: pytest.fail("a run that had ended was run again"))
+    monkeypatch.setattr(batch, "run", lambda *_, **__: pytest.fail("a run that had ended was run again"))
     assert main([*COMMAND, *SELECT, "--out", str(out), "--resume"]) == 0
-    assert json.loads((out / "search.json").read_text()) == contents
+    assert json.loads((out / "batch.json").read_text()) == contents
 
 
 def test_random_points():
@@ -119,8 +120,11 @@ def test_one_line_says_what_is_wrong(capsys, tmp_path, arguments, message):
 def test_a_run_whose_budget_is_spent_is_scored_by_what_it_has_come_to(tmp_path):
     """It has fewer rounds than are compared, and no further one may run."""
     (tmp_path / "rounds.csv").write_text("round,validation_cluster_accuracy\n1,0.3\n2,0.4\n")
-    (tmp_path / "summary.json").write_text(json.dumps({"validation": {"cluster": {"mean": 0.45}, "global": {"mean": None}}}))
-    assert search._validation(tmp_path, "cluster", 2) == 0.4
-    assert search._validation(tmp_path, "cluster", 8) == 0.45
-    with pytest.raises(UserError, match="has no global accuracy on validation examples"):
-        search._validation(tmp_path, "global", 8)
+    about = {"task": "t", "algorithm": "a", "seed": 0, "rounds": 2}
+    about["validation"] = {"cluster": {"mean": 0.45}, "global": {"mean": None}}
+    (tmp_path / "summary.json").write_text(json.dumps(about))
+    assert search.validation(tmp_path, "cluster", 2) == 0.4
+    assert search.validation(tmp_path, "cluster", 8) == search.validation(tmp_path, "cluster") == 0.45
+    assert math.isnan(search.validation(tmp_path, "global", 8))
+    (tmp_path / "summary.json").unlink()
+    assert search.validation(tmp_path, "cluster", 8) == -math.inf

@@ -15,7 +15,7 @@ import pytest
 
 from tests.lab.cli.test_cli import fails
 from tffcl.errors import UserError
-from tffcl.lab.batches import study, study_files, study_record
+from tffcl.lab.batches import batch, study, study_file
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import study_results, study_table
 
@@ -100,9 +100,9 @@ def done(tmp_path_factory):
 
 def test_every_cell_of_every_study_can_be_planned():
     """Methods, tasks, keys and values are known, and no cell takes part in two runs of one setting."""
-    for name in study_files.study_names():
-        planned = study.plan(study_files.load_study(name), rounds=0.25)
-        assert planned.runs and len(planned.cells) == len(planned.study.cells)
+    for name in study_file.study_names():
+        planned = study.plan(study_file.load_study(name), rounds=0.25)
+        assert planned.jobs and len(planned.cells) == len(planned.study.cells)
         for cell, place in zip(planned.cells, planned.places, strict=True):
             assert (place is None) == bool(cell.missing), cell.name
 
@@ -112,26 +112,26 @@ def test_names_that_directories_cannot_tell_apart_have_their_own_runs(mine):
         '[cells."unseen/SOLO"]', '[rows."SOLO!"]\nmethod = "pacfl"\n[rows."solo?"]\nmethod = "fedprox"\n[cells."unseen/SOLO"]'
     )
     mine.write_text(text)
-    planned = study.plan(study_files.load_study(mine), only=["digits"])
-    found = {each.config.algorithm: each.place.name for each in planned.runs if "solo" in each.place.name}
+    planned = study.plan(study_file.load_study(mine), only=["digits"])
+    found = {each.config.algorithm: each.place.parent.name for each in planned.jobs if "solo" in each.place.parent.name}
     assert found == {"solo": "solo", "pacfl": "solo~2", "fedprox": "solo~3"}
 
 
 def test_published_numbers_are_read():
-    cells = {cell.name: cell for cell in study_files.load_study("pacfl_table_1").cells}
+    cells = {cell.name: cell for cell in study_file.load_study("pacfl_table_1").cells}
     assert len(cells) == 40
     assert cells["FMNIST/PACFL"].published == (97.54, 0.08) and cells["FMNIST/PACFL"].measure == "local"
     assert cells["SVHN/FedAvg"].published == (80.2, 0.8) and cells["SVHN/FedAvg"].measure == "global"
     assert cells["CIFAR-100/CFL"].task == "pacfl_cifar100_label_skew_20"
-    unseen = {cell.name: cell for cell in study_files.load_study("stocfl_table_4").cells}
+    unseen = {cell.name: cell for cell in study_file.load_study("stocfl_table_4").cells}
     assert unseen["unseen/StoCFL"].measure == "unseen_cluster" and unseen["unseen/StoCFL"].published == (91.06, 0.05)
-    lacking = [cell for cell in study_files.load_study("pacfl_table_8").cells if cell.missing]
+    lacking = [cell for cell in study_file.load_study("pacfl_table_8").cells if cell.missing]
     assert [cell.name for cell in lacking] == ["CIFAR-100/LG-FedAvg"] and "not printed" in lacking[0].missing
 
 
 def test_the_authors_megabits_are_theirs():
     """PACFL Table 8 prints 79.36 Mb for FedAvg on FMNIST: 200 rounds; 11.30 for IFCA: 19; 1.26 for LG-FedAvg: 18."""
-    cells = {cell.name: cell for cell in study_files.load_study("pacfl_table_8").cells}
+    cells = {cell.name: cell for cell in study_file.load_study("pacfl_table_8").cells}
     for name, rounds in (("FMNIST/FedAvg", 200), ("FMNIST/IFCA", 19), ("FMNIST/LG-FedAvg", 18), ("CIFAR-100/PACFL", 47)):
         assert rounds * cells[name].megabits_a_round == pytest.approx(cells[name].published[0], rel=0.01), name
 
@@ -140,19 +140,19 @@ def test_the_authors_megabits_are_theirs():
     ("rounds", "found"), [(1, 30), (0.25, 8), (0.01, 1), (7, 7)], ids=["all", "a quarter", "at least one", "a number"]
 )
 def test_a_share_of_the_rounds(rounds, found):
-    planned = study.plan(study_files.load_study("demo_digits"), rounds=rounds)
-    assert {each.config.train.rounds for each in planned.runs} == {found}
+    planned = study.plan(study_file.load_study("demo_digits"), rounds=rounds)
+    assert {each.config.train.rounds for each in planned.jobs} == {found}
 
 
 def test_only_some_cells_and_cells_of_one_setting_share_runs():
-    found = study_files.load_study("demo_digits")
-    assert [cell.name for cell in study_files.chosen(found, ["*/pacfl"])] == ["digits/PACFL"]
-    assert [cell.name for cell in study_files.chosen(found, ["DIGITS", "digits_v*/*"])] == [cell.name for cell in found.cells]
-    assert [cell.name for cell in study_files.chosen(study_files.load_study("flis_table_2"), ["FMNIST/FLIS (DC)"])]
-    assert [cell.name for cell in study_files.chosen(found, ["*/fedavg,*/pacfl"])] == ["digits/FedAvg", "digits/PACFL"]
-    assert [cell.name for cell in study_files.chosen(found, ["digits, variance"])] == ["digits, variance/SOLO, clients"]
+    found = study_file.load_study("demo_digits")
+    assert [cell.name for cell in study_file.chosen(found, ["*/pacfl"])] == ["digits/PACFL"]
+    assert [cell.name for cell in study_file.chosen(found, ["DIGITS", "digits_v*/*"])] == [cell.name for cell in found.cells]
+    assert [cell.name for cell in study_file.chosen(study_file.load_study("flis_table_2"), ["FMNIST/FLIS (DC)"])]
+    assert [cell.name for cell in study_file.chosen(found, ["*/fedavg,*/pacfl"])] == ["digits/FedAvg", "digits/PACFL"]
+    assert [cell.name for cell in study_file.chosen(found, ["digits, variance"])] == ["digits, variance/SOLO, clients"]
     planned = study.plan(found)
-    assert len(planned.cells) == 4 and len(planned.runs) == 3  # SOLO's accuracy and variance are of one run
+    assert len(planned.cells) == 4 and len(planned.jobs) == 3  # SOLO's accuracy and variance are of one run
     assert planned.places[2] == planned.places[3]
 
 
@@ -182,7 +182,7 @@ def test_a_wrong_file_is_one_line(mine, old, new, message):
     assert old in text
     mine.write_text(text.replace(old, new))
     with pytest.raises(UserError) as caught:
-        study_files.load_study(mine)
+        study_file.load_study(mine)
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -208,7 +208,7 @@ def test_a_killed_study_goes_on_and_says_how_long(done):
     assert code == 1  # Wild diverges
     assert "finished before" in errors or "diverged before" in errors
     assert "not available: digits/Another: no code of it is known" in errors
-    assert "4 runs, " in errors and ("on this machine as it is now" in errors or "going by earlier runs" in errors)
+    assert "4 runs, " in errors and "to do" in errors
     assert "[1/4] " in errors and "all that is left: " in errors
     assert len(list((out / "results").glob("*/*/seed-3/summary.json"))) == 3
 
@@ -252,10 +252,10 @@ def test_rounds_to_a_target_are_compared_whatever_the_rounds():
 
 def test_a_study_in_which_nothing_is_published_has_all_of_its_cells(mine):
     mine.write_text(re.sub(r"published = .*", 'published = "none"', mine.read_text()))
-    found = study_files.load_study(mine)
+    found = study_file.load_study(mine)
     assert len(found.cells) == 12 and {cell.published for cell in found.cells} == {(None, None)}
     mine.write_text(mine.read_text().replace('published = "none"', "published = 70", 1))
-    assert [cell.name for cell in study_files.load_study(mine).cells] == ["digits/FedAvg", "to target/FedAvg", "unseen/FedAvg"]
+    assert [cell.name for cell in study_file.load_study(mine).cells] == ["digits/FedAvg", "to target/FedAvg", "unseen/FedAvg"]
 
 
 def test_the_table_is_made_again_and_goes_into_the_page(done, tmp_path, capsys):
@@ -265,8 +265,8 @@ def test_the_table_is_made_again_and_goes_into_the_page(done, tmp_path, capsys):
     table = out / "results" / "table.csv"
     before = table.read_bytes()
     table.unlink()
-    study_file = next(out.parent.glob("mine.toml"))
-    assert main(["study", str(study_file), "--table-only", "--out", str(out)]) == 0
+    own_file = next(out.parent.glob("mine.toml"))
+    assert main(["study", str(own_file), "--table-only", "--out", str(out)]) == 0
     assert table.read_bytes() == before
     text = capsys.readouterr().out
     assert "set otherwise than in the tasks: train.clients_per_round, train.local_epochs." in text
@@ -328,11 +328,11 @@ def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_
 
     out = tmp_path / "copy"
     shutil.copytree(done[0], out)
-    study_file = str(done[0].parent / "mine.toml")
-    message = fails(capsys, "study", study_file, *SHORT, "--set", "train.momentum=0.1", "--out", str(out))
+    own_file = str(done[0].parent / "mine.toml")
+    message = fails(capsys, "study", own_file, *SHORT, "--set", "train.momentum=0.1", "--out", str(out))
     assert "holds another run: its train.momentum is 0.5, not 0.1" in message
     assert "holds the study mine, not demo_digits" in fails(capsys, "study", "demo_digits", "--out", str(out))
-    more = ["study", study_file, *SHORT, "--only", "digits/SOLO", "--seeds", "4", "--out", str(out)]
+    more = ["study", own_file, *SHORT, "--only", "digits/SOLO", "--seeds", "4", "--out", str(out)]
     assert main(more) == 0
     capsys.readouterr()
     read = study_table.read_study(out / "results")
@@ -386,8 +386,6 @@ def test_a_study_is_listed_with_its_cells(capsys):
 
 @pytest.mark.parametrize("error", [UserError("no data"), RuntimeError("a fault of ours")], ids=["the user's", "ours"])
 def test_a_cell_that_fails_leaves_the_others_and_is_tried_again(tmp_path, monkeypatch, capsys, error):
-    from tffcl.lab.batches import compare, study_pace
-
     calls = []
 
     def run(config, place, **_):
@@ -396,13 +394,13 @@ def test_a_cell_that_fails_leaves_the_others_and_is_tried_again(tmp_path, monkey
             raise error
         place.mkdir(parents=True)
         (place / "config.toml").write_text("")
-        (place / "summary.json").write_text(json.dumps({"seconds": {"total": 1.0}, "rounds": 1}))
+        about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "rounds": 1}
+        (place / "summary.json").write_text(json.dumps({**about, "seconds": {"total": 1.0}}))
 
-    monkeypatch.setattr(compare, "run_or_note", run)
-    monkeypatch.setattr(study.runtime, "renew_local_worker", lambda **_: None)
-    monkeypatch.setattr(study_pace, "try_out", lambda *_: study_pace.Pace(1.0, 1.0, 1.0, 40))
-    monkeypatch.setattr(study_record, "check_claim", lambda *_, **__: None)
-    planned = study.plan(study_files.load_study("demo_digits"), rounds=2)
+    monkeypatch.setattr(batch, "run", run)
+    monkeypatch.setattr(batch.runtime, "renew_local_worker", lambda **_: None)
+    monkeypatch.setattr(batch.RunDirectory, "check_claim", lambda *_, **__: None)
+    planned = study.plan(study_file.load_study("demo_digits"), rounds=2)
     for _ in range(2):
         assert study.run_study(planned, tmp_path) == 1
         assert str(error) in capsys.readouterr().err
@@ -413,12 +411,12 @@ def test_a_cell_that_fails_leaves_the_others_and_is_tried_again(tmp_path, monkey
 
 @pytest.mark.parametrize("name", ["..", ".", "../../x", "/etc", "", "a\nb", "x" * 300, "...", "\u202e"])
 def test_the_directory_of_a_cell_is_inside_of_the_studys(tmp_path, name):
-    place = tmp_path / study_files.slug(name)
+    place = tmp_path / study_file.slug(name)
     assert place.resolve().parent == tmp_path.resolve() and not place.name.startswith(".") and len(place.name) <= 80
 
 
 def test_results_are_read_from_inside_of_the_studys_directory_alone(tmp_path):
     cell = {"column": "a", "row": "b", "directory": "../other", "measure": "local", "published": [None, None], "missing": ""}
-    (tmp_path / "study.json").write_text(json.dumps({"cells": [cell], "seeds": [0]}))
-    with pytest.raises(UserError, match="study.json is damaged.*must be inside its own"):
+    (tmp_path / "batch.json").write_text(json.dumps({"kind": "study", "study": "a", "cells": [cell], "seeds": [0], "tuned": {}}))
+    with pytest.raises(UserError, match="batch.json is damaged.*must be inside its own"):
         study_table.read_study(tmp_path)

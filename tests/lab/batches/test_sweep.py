@@ -2,15 +2,15 @@
 
 import csv
 import json
+import pathlib
 import shutil
-import tomllib
 
 import pytest
 
 import tffcl
 from tests.lab.cli.test_cli import fails
 from tffcl.errors import UserError
-from tffcl.lab.batches import compare, sweep
+from tffcl.lab.batches import batch, sweep
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve, task_file
 
@@ -218,7 +218,7 @@ def test_the_report_is_made_again_from_the_files(two_keys, capsys):
     assert main(["report", str(two_keys)]) == 0
     assert (page.read_bytes(), picture.read_bytes()) == before
     assert "threshold, local epochs  seeds" in capsys.readouterr().out
-    noted = tomllib.loads((two_keys / "sweep.toml").read_text())
+    noted = json.loads((two_keys / "batch.json").read_text())
     assert noted["labels"] == ["threshold", "local epochs"]
     assert noted["points"][2] == {"values": [210, 1], "directory": "threshold-210/local_epochs-1"}
 
@@ -245,9 +245,11 @@ def test_a_value_is_added_to_those_that_are_there(two_seeds, tmp_path, capsys):
 
 
 def test_a_last_place_that_is_taken_is_found_first(two_keys, tmp_path):
-    settings = [resolve.resolve("demo_digits", "solo", overrides=OVERRIDES)] * 2
-    taken = two_keys / "threshold-210" / "local_epochs-1" / "seed-0"
+    out = shutil.copytree(two_keys, tmp_path / "out")
+    settings = resolve.resolve("demo_digits", "solo", overrides=OVERRIDES)
+    taken = pathlib.PurePath("threshold-210", "local_epochs-1", "seed-0")
+    jobs = [batch.Job(settings, place, "a run") for place in (pathlib.PurePath("free"), taken)]
     for resume in (False, True):
         with pytest.raises(UserError, match="its algorithm is 'pacfl', not 'solo'"):
-            compare.run_all(settings, [tmp_path / "free", taken], show_progress=False, resume=resume)
-    assert not (tmp_path / "free").exists()
+            batch.Batch("sweep", out, batch.Options(resume=resume)).check(jobs)
+    assert not (out / "free").exists()

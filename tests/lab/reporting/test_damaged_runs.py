@@ -9,6 +9,7 @@ import pytest
 
 from tffcl.errors import UserError
 from tffcl.lab.reporting import published_table, report, sweeps
+from tffcl.lab.reporting.batch_index import write_index
 from tffcl.runs import run_files
 
 
@@ -39,10 +40,8 @@ def test_a_summary_nested_too_deep(run_path):
 
 @pytest.mark.parametrize("directory", ["/etc", "../other", "a/../../b"])
 def test_a_sweep_with_a_directory_outside(tmp_path, directory):
-    (tmp_path / "sweep.toml").write_text(
-        f'task = "t"\nalgorithm = "a"\nkeys = ["train.rounds"]\nlabels = ["rounds"]\nseeds = [0]\n'
-        f'[[points]]\nvalues = [1]\ndirectory = "{directory}"\n'
-    )
+    about = {"task": "t", "algorithm": "a", "keys": ["train.rounds"], "labels": ["rounds"], "seeds": [0]}
+    write_index(tmp_path, "sweep", {**about, "points": [{"values": [1], "directory": directory}]})
     assert "it must be inside its own" in refused(sweeps.read_sweep, tmp_path)
 
 

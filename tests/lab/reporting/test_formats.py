@@ -7,7 +7,7 @@ import pytest
 
 from tests.lab.cli.test_cli import fails
 from tffcl.lab.reporting import comparison_table, files
-from tffcl.lab.reporting.comparisons import Failure
+from tffcl.lab.reporting.batch_index import Failure
 from tffcl.lab.reporting.report import write_report
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from tffcl.lab.cli.study_command import write_tables
 from tffcl.lab.reporting import figures, study_results, study_table
+from tffcl.lab.reporting.batch_index import write_index
 from tffcl.lab.reporting.results_page import results_page
 from tffcl.runs.run_files import RunNumbers
 
@@ -39,9 +40,9 @@ def study(tmp_path):
             })  # fmt: skip
     noted = {
         "study": "mine", "title": "Mine", "paper": "", "table": "", "page": 0, "note": "", "published_is": "none", "rounds": 1,
-        "seeds": [0, 1], "cells": cells,
+        "seeds": [0, 1], "cells": cells, "tuned": {},
     }  # fmt: skip
-    (place / study_table.CONTENTS).write_text(json.dumps(noted))
+    write_index(place, "study", noted)
     return place
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from tffcl.errors import UserError
 from tffcl.lab.reporting import comparison_table, files, settings
+from tffcl.lab.reporting.batch_index import write_index
 from tffcl.lab.reporting.comparison_table import notes_of
 from tffcl.lab.reporting.html import render
 from tffcl.lab.reporting.report import write_report
@@ -263,7 +264,7 @@ def test_the_clients_of_a_comparison_have_their_clusters(comparison):
 def test_rows_stand_in_the_order_that_was_asked_for(comparison_path, tmp_path):
     path = tmp_path / "out"
     shutil.copytree(comparison_path, path)
-    (path / "comparison.toml").write_text('algorithms = ["pacfl", "fedavg"]\ntargets = ["cluster=50"]\n')
+    write_index(path, "comparison", {"algorithms": ["pacfl", "fedavg"], "targets": ["cluster=50"]})
     (path / "pacfl" / "seed-0" / "newcomers.json").write_text(json.dumps(NEWCOMERS))
     (path / "fedavg" / "seed-0" / "newcomers.json").write_text(json.dumps(NEWCOMERS))
     page = page_without_pictures(path)

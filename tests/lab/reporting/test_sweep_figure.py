@@ -7,11 +7,11 @@ import math
 
 import numpy as np
 import pytest
-import tomli_w
 
 from tests.lab.reporting.test_report import Page, assert_stands_alone
 from tffcl.errors import UserError
 from tffcl.lab.reporting import figures, sweeps
+from tffcl.lab.reporting.batch_index import write_index
 from tffcl.lab.reporting.report import write_report
 from tffcl.runs import run_files
 
@@ -38,7 +38,7 @@ def write_sweep(path, make_run, values, *, keys=("algorithms.pacfl.beta",), seed
         "points": points,
     }
     noted["labels"] = [key.rpartition(".")[2].replace("_", " ") for key in keys]
-    (path / "sweep.toml").write_text(tomli_w.dumps(noted))
+    write_index(path, "sweep", noted)
     return path
 
 
@@ -208,13 +208,13 @@ def test_the_page(with_errors):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("keys =", "kees =", "sweep.toml is damaged: there is no 'keys'"),
-        ("values = [\n    1,\n]", "values = []", "sweep.toml is damaged: a point has 0 values for 1 keys"),
-        ("[[points]]", "[[points", "sweep.toml is damaged"),
+        ('"keys"', '"kees"', "batch.json is damaged: there is no 'keys'"),
+        ('"values": [\n    1\n   ]', '"values": []', "batch.json is damaged: a point has 0 values for 1 keys"),
+        ("{", "[", "batch.json is damaged"),
     ],
 )
 def test_damage_is_one_line(tmp_path, make_run, old, new, message):
-    file = write_sweep(tmp_path, make_run, [(1,), (2,)]) / "sweep.toml"
+    file = write_sweep(tmp_path, make_run, [(1,), (2,)]) / "batch.json"
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new, 1))
     with pytest.raises(UserError) as caught:

@@ -10,6 +10,7 @@ from tests.lab.cli.test_cli import fails
 from tffcl.errors import UserError
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import files, targets
+from tffcl.lab.reporting.batch_index import write_index
 
 COMMAND = ["compare", "demo_digits", "--algorithms", "pacfl,fedavg", "--rounds", "5", "--set", "train.clients_per_round=10"]
 WANTED = ["--target", "local=30", "--target", "cluster=100", "--target", "cluster=30"]
@@ -94,7 +95,7 @@ def test_a_share_is_no_percentage(capsys, tmp_path, share, percent):
 
 
 def test_a_target_that_was_noted_earlier_is_read_still(tmp_path):
-    (tmp_path / "comparison.toml").write_text('algorithms = ["pacfl"]\ntargets = ["local=0.75"]\n')
+    write_index(tmp_path, "comparison", {"algorithms": ["pacfl"], "targets": ["local=0.75"]})
     assert targets.read_targets(tmp_path) == [targets.Target("local", 0.75)]
 
 

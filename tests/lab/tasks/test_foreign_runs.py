@@ -12,7 +12,7 @@ import tomli_w
 import tffcl
 from tffcl.errors import UserError
 from tffcl.export import manifest
-from tffcl.lab.batches import study_plan
+from tffcl.lab.batches import batch, study
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
 from tffcl.lab.tasks.export_run import export_run
@@ -116,8 +116,7 @@ def test_who_trusts_it_or_names_the_same_herself_goes_on(forged, capsys):
     for another in (resolved, dataclasses.replace(asked, directory="elsewhere")):
         with pytest.raises(UserError, match="names 'subprocess:getoutput'"):
             resolve.load_run_config(run, trust_builders=another)
-    foreign = study_plan.StudyRun(pathlib.PurePath("pacfl"), resolved, "a cell", newcomers=False)
-    assert not study_plan.kept(foreign, out)
+    assert not study.kept(batch.Job(resolved, pathlib.PurePath("pacfl", "seed-0"), "a cell"), out)
     assert not canary.exists()
     assert main(["export", "--check", str(to), "--trust-builders"]) == 2  # it is called, and gives no factory
     assert canary.exists() and "aggregation is ''; it must be an aggregation factory" in capsys.readouterr().err  # what the command printed

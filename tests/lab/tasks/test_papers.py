@@ -3,7 +3,7 @@
 import pytest
 
 from tffcl.lab.batches import study_plan
-from tffcl.lab.batches.study_files import load_study
+from tffcl.lab.batches.study_file import load_study
 from tffcl.lab.tasks import resolve, task_file
 
 WHOLE = [name for name in task_file.task_names() if not name.endswith("_small")]

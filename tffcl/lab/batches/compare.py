@@ -1,24 +1,15 @@
 """Several methods and seeds on one task, one after the other, in the layout of a comparison."""
 
-import contextlib
 import pathlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
-import tomli_w
-
-from tffcl import runtime
-from tffcl.errors import Diverged, UserError, tell
-from tffcl.lab.batches.run import run
-from tffcl.lab.batches.run_time_estimate import Job, ended, started
-from tffcl.lab.batches.study_plan import settings_of
+from tffcl.errors import UserError
+from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
 from tffcl.lab.reporting import report
-from tffcl.lab.reporting.comparisons import COMPARISON, read_order
+from tffcl.lab.reporting.batch_index import read_order
 from tffcl.lab.reporting.targets import Target, read_targets
 from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
-from tffcl.regular_files import write_text
-from tffcl.runs.lock import locked
-from tffcl.runs.run_directory import RunDirectory, State, check_no_run, first_difference, place_in, short_path
+from tffcl.runs.run_directory import RunDirectory, State, first_difference, short_path
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_kind
 
@@ -52,129 +43,31 @@ def compare(
       The summaries in the order of `configs`; None for a run that diverged.
 
     Raises:
-      UserError: As `run_all`, or if two configurations are the same run, or one that is there already has other settings.
+      UserError: If the directory or a place in it holds what may not be touched, which is found before anything runs; if two
+        configurations are the same run, or one that is there already has other settings; or if a run fails otherwise than by
+        diverging.
     """
     check_kind("configs", configs, (list, tuple), "a list of what tffcl.resolve(task, algorithm) returns")
     for each in configs:
         check_config("one of configs", each)
-    out = pathlib.Path(out)
-    check_no_run(out, "a comparison", COMPARISON, ["algorithms"], ["report.html", "table.csv", "targets.csv"])
-    places = [place_in(out, config.algorithm, f"seed-{config.seed}") for config in configs]
-    if len(set(places)) < len(places):
+    options = Options(data_dir, resume, overwrite, show_progress, workers)
+    batch = Batch("comparison", out, options, written=["report.html", "table.csv", "targets.csv"])
+    jobs = [
+        Job(each, pathlib.PurePath(each.algorithm, f"seed-{each.seed}"), f"{each.algorithm}, seed {each.seed}")
+        for each in configs
+    ]
+    if len({job.place for job in jobs}) < len(jobs):
         raise UserError("a comparison needs each algorithm and each seed once")
-    check_comparable(out, configs, overwrite=overwrite, others=others)
-    return run_all(
-        configs,
-        places,
-        data_dir=data_dir,
-        resume=resume,
-        overwrite=overwrite,
-        show_progress=show_progress,
-        workers=workers,
-        hold=locked(out),
-        begun=lambda: _write_asked(out, configs, targets),
-        after_each=lambda: report.write_table(out),
-    )
+    check_comparable(batch.out, configs, overwrite=overwrite, others=others)
+    with batch.begun(jobs, _contents(batch, configs, targets)):
+        return batch.run(jobs, after_each=lambda: report.write_table(batch.out))
 
 
-def _write_asked(out: pathlib.Path, configs: Sequence[RunConfig], targets: Sequence[Target]):
-    """Writes which methods and targets were asked for, those of an earlier command in this directory behind them."""
-    asked = dict.fromkeys([*(config.algorithm for config in configs), *read_order(out)])
-    wanted = dict.fromkeys(map(str, [*targets, *read_targets(out)]))
-    contents = {"algorithms": list(asked), **({"targets": list(wanted)} if wanted else {})}
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / COMPARISON, tomli_w.dumps(contents))
-
-
-def run_all(
-    configs: Sequence[RunConfig],
-    places: Sequence[pathlib.Path],
-    *,
-    titles: Sequence[str] = (),
-    data_dir: str | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    show_progress: bool = True,
-    workers: RemoteWorkers | None = None,
-    hold: contextlib.AbstractContextManager | None = None,
-    begun: Callable[[], None] = lambda: None,
-    after_each: Callable[[], None] = lambda: None,
-) -> list[dict | None]:
-    """Runs every configuration into its place, one after the other; those that have ended, with the same settings, are kept.
-
-    A run that diverges leaves `failed.json` with the reason, and the others go on; it is not met again when the runs are
-    resumed.
-
-    Args:
-      configs: What to run.
-      places: A directory for each.
-      titles: What progress calls each, by default algorithm and seed.
-      data_dir: As in `run.run`.
-      resume: A started run goes on.
-      overwrite: Runs that are there are deleted.
-      show_progress: With several runs a line on what all will take, and one before each; a bar a run.
-      workers: As in `run.run`.
-      hold: Entered for the runs when all places have been found free, a lock on what they are written into.
-      begun: Called when all places have been found free, before the first run.
-      after_each: Called after each run.
-
-    Returns:
-      The summaries in the order of `configs`; None for a run that diverged.
-
-    Raises:
-      UserError: If a place holds a run that may not be touched, which is found before anything runs, or a run fails
-        otherwise than by diverging; what is finished stays.
-    """
-    for config, place in zip(configs, places, strict=True):  # after hours of work would be too late
-        kept = bool(ended(place)) and not overwrite
-        RunDirectory(place).check_claim(config.as_dict(), resume=resume or kept, overwrite=overwrite)
-    titles = titles or [f"{config.algorithm}, seed {config.seed}" for config in configs]
-    jobs = [Job(*each) for each in zip(titles, configs, places, strict=True)]
-    options = {
-        "data_dir": data_dir,
-        "resume": resume,
-        "overwrite": overwrite,
-        "show_progress": show_progress,
-        "workers": workers,
-    }
-    with hold or contextlib.nullcontext():
-        begun()
-        return _run_each(jobs, after_each, not overwrite, options)
-
-
-def _run_each(jobs: Sequence[Job], after_each: Callable[[], None], keeps: bool, options: Mapping) -> list[dict | None]:
-    """The runs of `run_all`, where all places are free; those that have ended are kept if `keeps`."""
-    clock = None
-    if keeps and all(ended(job.place) for job in jobs):
-        if options["show_progress"]:
-            print(f"nothing to do: all {len(jobs)} runs are there; --overwrite runs them anew", file=sys.stderr)
-    elif len(jobs) > 1 and options["show_progress"]:
-        clock = started(jobs, options["data_dir"], anew=not keeps, trial=not options["workers"])
-    summaries, ran = [], False
-    for job in jobs:
-        known = keeps and ended(job.place)
-        if clock:
-            clock.announce(job, known or "")
-        if not known:
-            if ran and not options["workers"]:
-                runtime.renew_local_worker(above=runtime.LARGE_WORKER)
-            run_or_note(job.config, job.place, **options)
-            ran = True
-            after_each()
-        if clock:
-            clock.finished(job)
-        summaries.append(RunDirectory(job.place).summary())
-    return summaries
-
-
-def run_or_note(config: RunConfig, place: pathlib.Path, **options):
-    """Runs a configuration into its place with the options of `run.run`; if it diverges, says so in failed.json."""
-    try:
-        run(config, place, **options)
-    except Diverged as error:
-        about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "reason": str(error)}
-        RunDirectory(place).write_failure(about)
-        tell(f"{config.algorithm} seed {config.seed} diverged: {error}")
+def _contents(batch: Batch, configs: Sequence[RunConfig], targets: Sequence[Target]) -> dict:
+    """Which methods and targets were asked for, those of an earlier command in this directory behind them."""
+    asked = dict.fromkeys([*(config.algorithm for config in configs), *read_order(batch.out)])
+    wanted = dict.fromkeys(map(str, [*targets, *read_targets(batch.out)]))
+    return {"algorithms": list(asked), "targets": list(wanted)}
 
 
 # What all methods of a task have in common, beside [train], of which each may have values of its own.
@@ -209,7 +102,8 @@ def check_comparable(
         label, seed = place.parent.name, place.name.removeprefix("seed-")
         again = seed.isdecimal() and (label, int(seed)) in places
         # What has been asked for and has not ended is looked at where it is claimed.
-        if not seed.isdecimal() or RunDirectory(place).state is State.EMPTY or again and (overwrite or not ended(place)):
+        directory = RunDirectory(place)
+        if not seed.isdecimal() or directory.state is State.EMPTY or again and (overwrite or not directory.ended):
             continue
         there = _settings_there(place, asked.get(label))
         if label in asked:

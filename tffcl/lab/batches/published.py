@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from tffcl.lab.batches.study_files import Cell, Study, load_study, study_directory
+from tffcl.lab.batches.study_file import Cell, Study, load_study, study_directory
 from tffcl.lab.reporting.published_table import PUBLISHED
 from tffcl.lab.reporting.settings import flatten
 from tffcl.lab.tasks import resolve as configs

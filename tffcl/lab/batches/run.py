@@ -18,10 +18,7 @@ from tffcl.runs.train import train_by
 from tffcl.runtime import RemoteWorkers, remote_workers
 
 # What else a directory may be, by a file in it; a run would put its own report in the place of theirs.
-_OTHERS = {
-    "comparison.toml": "a comparison", "sweep.toml": "a sweep", "search.json": "a search", "results/study.json": "a study",
-    "manifest.json": "an export",
-}  # fmt: skip
+_OTHERS = {"batch.json": "several runs", "results/batch.json": "a study", "manifest.json": "an export"}
 
 
 def run(

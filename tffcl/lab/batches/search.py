@@ -5,22 +5,17 @@ import math
 import pathlib
 import re
 import statistics
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from tffcl import runtime
 from tffcl.errors import UserError
-from tffcl.json_files import write_json
-from tffcl.lab.batches import compare, sweep
-from tffcl.lab.batches.run_time_estimate import ended
-from tffcl.lab.batches.sweep import Axis, Plan, Point
-from tffcl.lab.reporting.search_table import CONTENTS
+from tffcl.lab.batches import sweep
+from tffcl.lab.batches.batch import Batch, Job, Options, rounds_done
+from tffcl.lab.batches.sweep import Axis, Plan, Point, contents_of, jobs_of
 from tffcl.lab.tasks.method_settings import MethodSource
 from tffcl.lab.tasks.resolve import method_key
-from tffcl.runs.lock import locked
-from tffcl.runs.run_directory import FAILED, ROUNDS, RunDirectory, check_no_run, place_in
+from tffcl.runs.run_directory import RunDirectory, State
 
 SELECTABLE = ("cluster", "global")  # `local` is measured on the clients, on their test examples
 _PICKED = "picked"
@@ -145,7 +140,8 @@ def search(
 
     Args:
       planned: The points; each run must hold validation examples out (`dataset.validation`).
-      out: Directory; runs are in `OUT/<key>-<value>/seed-<n>/` and `OUT/picked/seed-<n>/`, what was found in `OUT/search.json`.
+      out: Directory; runs are in `OUT/<key>-<value>/seed-<n>/` and `OUT/picked/seed-<n>/`, what was found, so far, in
+        `OUT/batch.json`.
       options: How to choose.
       data_dir: As in `run.run`.
       resume: Go on with what is there.
@@ -153,135 +149,96 @@ def search(
       show_progress: A line and a bar a run.
 
     Returns:
-      The contents of search.json.
+      The contents of batch.json.
 
     Raises:
       UserError: If runs hold no validation examples out, a place holds another run, or all points diverge.
     """
-    out = pathlib.Path(out)
     if any(not run.dataset.get("validation") for point in planned.points for run in point.runs):
         raise UserError(
             "--select needs validation examples, e.g. --set dataset.validation=0.1: a share of each client's training data"
         )
-    picked_seeds = [max(planned.seeds) + 1 + number for number in range(options.fresh_seeds)]
-    for point in planned.points:
-        for run in point.runs:
-            place = place_in(out, *point.directory.parts, f"seed-{run.seed}")
-            RunDirectory(place).check_claim(run.as_dict(), resume=resume, overwrite=overwrite)
-    check_no_run(out, "a search", CONTENTS, ["task", "picked"], [])
-    with locked(out):
-        return _pick(planned, out, options, picked_seeds, {"data_dir": data_dir, "show_progress": show_progress}, overwrite)
+    batch = Batch("search", out, Options(data_dir, resume, overwrite, show_progress))
+    points = list(zip(planned.points, jobs_of(planned), strict=True))
+    contents = {**contents_of(planned), "select": options.select, "rungs": [], "picked": None}
+    with batch.begun([job for _, own in points for job in own], contents):
+        if overwrite:
+            for place in (batch.out / _PICKED).glob("seed-*"):
+                RunDirectory(place).clear()
+        first = planned.points[0].runs[0]
+        for until, count in rungs(len(points), first.train.rounds, first.evaluation.every, options.halving):
+            points = points[:count]
+            found = scores(batch, [own for _, own in points], options.select, until)
+            _check_scores(found, planned, options.select)
+            order = sorted(range(len(points)), key=lambda place: -found[place])
+            noted = [{"values": list(points[place][0].values), "score": _json(found[place])} for place in order]
+            contents["rungs"].append({"rounds": until, "points": noted})
+            batch.note(contents)
+            points, best = [points[place] for place in order], found[order[0]]
+        contents["picked"] = _tested(batch, planned, points[0][0], options.fresh_seeds) | {"validation": best}
+        batch.note(contents)
+    return batch.index
 
 
-def _pick(planned: Plan, out: pathlib.Path, options: SearchOptions, picked_seeds, how: Mapping, overwrite: bool) -> dict:
-    """The search itself, in a directory whose lock is held."""
-    first = planned.points[0].runs[0]
-    if overwrite:
-        for place in [*(out / point.directory for point in planned.points), out / _PICKED]:
-            for run in place.glob("seed-*/config.toml"):
-                RunDirectory(run.parent).clear()
-    job = _Search(planned, out, options, how)
-    noted = []
-    left: list[Point] = list(planned.points)
-    for until, count in rungs(len(left), first.train.rounds, first.evaluation.every, options.halving):
-        left = left[:count]
-        scores = {place: job.score(point, until) for place, point in enumerate(left)}
-        order = sorted(scores, key=lambda place: -scores[place])
-        noted.append(
-            {
-                "rounds": until,
-                "points": [{"values": list(left[place].values), "score": _json(scores[place])} for place in order],
-            }
+def scores(batch: Batch, points: Sequence[Sequence[Job]], select: str, until: int | None = None, **how) -> list[float]:
+    """Runs what points lack, and takes their accuracies on validation examples.
+
+    Args:
+      batch: To which they belong.
+      points: The jobs of each, one a seed.
+      select: Which accuracy, one of `SELECTABLE`.
+      until: The round after which it is taken; default the end.
+      **how: Further arguments of `Batch.run`.
+
+    Returns:
+      The mean over its seeds for each point; minus infinity if a seed has diverged or failed, NaN if the method has no such
+      accuracy, as a clustered one has no global model.
+    """
+    to_do = [job for own in points for job in own if not batch.done(job, until)]
+    if to_do:
+        batch.run(to_do, until=until, **how)
+    return [statistics.fmean(validation(batch.place(job), select, until) for job in own) for own in points]
+
+
+def validation(place: pathlib.Path, select: str, until: int | None = None) -> float:
+    """Returns the accuracy on validation examples of the run in a directory, as of one job in `scores`."""
+    directory, column = RunDirectory(place), f"validation_{select}_accuracy"
+    if until is not None and until <= rounds_done(place) and directory.state is not State.DIVERGED:
+        rounds = directory.rounds()
+        return float(rounds.floats(column)[until - 1]) if column in rounds.names else math.nan
+    summary = directory.summary()  # before that round where its budget of privacy was spent: what it has come to then
+    if summary is None:
+        return -math.inf
+    value = summary.get("validation", {}).get(select, {}).get("mean")
+    return math.nan if value is None else value
+
+
+def _check_scores(found: Sequence[float], planned: Plan, select: str):
+    if any(map(math.isnan, found)):
+        raise UserError(
+            f"{planned.algorithm} has no {select} accuracy on validation examples; --select cluster is there for every method"
         )
-        if not math.isfinite(scores[order[0]]):
-            raise UserError(
-                f"all {len(left)} points diverged; give other values of {' and '.join(axis.key for axis in planned.axes)}"
-            )
-        left, best = [left[place] for place in order], scores[order[0]]
-    tests = [job.test(left[0], seed) for seed in picked_seeds]
-    contents = {
-        "task": planned.task,
-        "algorithm": planned.algorithm,
-        "keys": [axis.key for axis in planned.axes],
-        "labels": [axis.label for axis in planned.axes],
-        "select": options.select,
-        "seeds": list(planned.seeds),
-        "rungs": noted,
-        "picked": {"values": list(left[0].values), "validation": best, "seeds": picked_seeds, "test": _tested(tests)},
-    }
-    write_json(out / CONTENTS, contents)
-    return contents
+    if not any(map(math.isfinite, found)):
+        keys = " and ".join(axis.key for axis in planned.axes)
+        raise UserError(f"all {len(found)} points diverged; give other values of {keys}")
 
 
 def _json(score: float) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def _tested(summaries: Sequence[Mapping | None]) -> dict:
-    """The test accuracies of the picked point for each fresh seed, None where it diverged."""
-    kinds = ("cluster", "local", "global")
-    return {kind: [each and each["accuracy"][kind]["mean"] for each in summaries] for kind in kinds}
-
-
-@dataclasses.dataclass
-class _Search:
-    """Runs, as far as they must go."""
-
-    planned: Plan
-    out: pathlib.Path
-    options: SearchOptions
-    how: Mapping
-    ran: bool = False
-
-    def score(self, point: Point, until: int) -> float:
-        """The mean over seeds of the validation accuracy after so many rounds; minus infinity if a seed diverges."""
-        values = []
-        for run in point.runs:
-            place = self.out / point.directory / f"seed-{run.seed}"
-            done = _rounds_done(place)
-            if done < until and not ended(place):  # one that has ended early has spent its budget of privacy
-                self._say(f"{sweep.describe(self.planned.axes, point.values)}, seed {run.seed}: rounds {done + 1} to {until}")
-                self._run(run, place, until)
-            values.append(-math.inf if (place / FAILED).is_file() else _validation(place, self.options.select, until))
-        return statistics.fmean(values)
-
-    def test(self, point: Point, seed: int) -> Mapping | None:
-        """Runs the picked point with a fresh seed to its end; returns its summary."""
-        place, config = place_in(self.out, _PICKED, f"seed-{seed}"), dataclasses.replace(point.runs[0], seed=seed)
-        RunDirectory(place).check_claim(config.as_dict(), resume=True, overwrite=False)
-        if not ended(place):
-            self._say(f"picked: {sweep.describe(self.planned.axes, point.values)}, fresh seed {seed}")
-            self._run(config, place, config.train.rounds)
-        return RunDirectory(place).summary()
-
-    def _run(self, config, place: pathlib.Path, until: int):
-        if self.ran:
-            runtime.renew_local_worker(above=runtime.LARGE_WORKER)
-        compare.run_or_note(config, place, resume=True, until=until, **self.how)
-        self.ran = True
-
-    def _say(self, line: str):
-        if self.how["show_progress"]:
-            print(line, file=sys.stderr, flush=True)
-
-
-def _rounds_done(place: pathlib.Path) -> int:
-    """How many rounds of a run stand in its files; those after its checkpoint are done again, with the same numbers."""
-    return len(RunDirectory(place).rounds().rows) if (place / ROUNDS).is_file() else 0
-
-
-def _validation(place: pathlib.Path, select: str, until: int) -> float:
-    """The validation accuracy that a run noted after a round.
-
-    Raises:
-      UserError: If the method has none, as a clustered one has no global model.
-    """
-    directory, column = RunDirectory(place), f"validation_{select}_accuracy"
-    rounds = directory.rounds()
-    if until <= len(rounds.rows):
-        value = rounds.floats(column)[until - 1] if column in rounds.names else math.nan
-    else:  # its budget of privacy was spent before: what it has come to then
-        value = ((directory.summary() or {}).get("validation", {}).get(select) or {}).get("mean")
-    if value is None or math.isnan(value):
-        raise UserError(f"{place} has no {select} accuracy on validation examples; --select cluster is there for every method")
-    return float(value)
+def _tested(batch: Batch, planned: Plan, point: Point, fresh_seeds: int) -> dict:
+    """Runs the picked point to its end with seeds that chose nothing; returns what the index says of it."""
+    seeds = [max(planned.seeds) + 1 + number for number in range(fresh_seeds)]
+    title = f"picked: {sweep.describe(planned.axes, point.values)}, fresh seed"
+    jobs = [
+        Job(dataclasses.replace(point.runs[0], seed=seed), pathlib.PurePath(_PICKED, f"seed-{seed}"), f"{title} {seed}")
+        for seed in seeds
+    ]
+    batch.check(jobs, resume=True)
+    summaries = batch.run(jobs)
+    test = {
+        kind: [each and each["accuracy"][kind]["mean"] for each in summaries]  # None where it diverged
+        for kind in ("cluster", "local", "global")
+    }
+    return {"values": list(point.values), "seeds": seeds, "test": test}

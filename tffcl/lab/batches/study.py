@@ -1,26 +1,32 @@
-"""A paper's table or figure, run: each cell's method on its task for each seed, resumable at any point, cheapest first."""
+"""A paper's table or figure, run: each cell's method on its task for each seed; the same command goes on wherever one was ended."""
 
+import dataclasses
 import pathlib
 import shutil
 import sys
+import tomllib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import tomli_w
 
 from tffcl import runtime
 from tffcl.errors import UserError, tell
-from tffcl.json_files import write_json
-from tffcl.lab.batches import compare, newcomers, study_tuning
-from tffcl.lab.batches.run_time_estimate import Clock, Job, ended
-from tffcl.lab.batches.study_plan import RESULTS, RUNS, SMALL_FILES, StudyPlan, StudyRun, kept, place_of, plan
-from tffcl.lab.batches.study_record import claim
+from tffcl.json_files import read_json, write_json
+from tffcl.lab.batches import study_tuning
+from tffcl.lab.batches.batch import Batch, Job, Options, settings_of
+from tffcl.lab.batches.study_plan import StudyPlan, plan
+from tffcl.lab.reporting.settings import flatten
+from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.regular_files import read_bytes, write_bytes
 from tffcl.runs.interrupts import Interrupted
-from tffcl.runs.lock import locked
-from tffcl.runs.run_directory import CHECKPOINTS, FAILED, KEPT
+from tffcl.runs.run_directory import CHECKPOINTS, FAILED, KEPT, RunDirectory
 
-TRIALS = "trials.json"
-__all__ = ["StudyPlan", "StudyRun", "plan", "run_study"]
+RUNS, RESULTS = "runs", "results"
+SMALL_FILES = ("rounds.csv", "summary.json", "config.toml", "newcomers.json", FAILED)
+_UNCHANGING = ("evaluation.", "checkpoint.")  # settings that change nothing of what is trained
+__all__ = ["StudyPlan", "plan", "run_study"]
 
 
 def run_study(
@@ -35,8 +41,8 @@ def run_study(
 ) -> int:
     """Runs what a study lacks. The same call goes on wherever an earlier one was ended.
 
-    `OUT/results/` has the small files of every run and `study.json`; it can be copied to `tasks/results/NAME`. `OUT/runs/` has
-    the rest.
+    `OUT/results/` has the small files of every run and the study's `batch.json`; it can be copied to `tasks/results/NAME`.
+    `OUT/runs/` has the rest.
 
     Args:
       planned: What to run.
@@ -45,7 +51,7 @@ def run_study(
       overwrite: Runs that are there are deleted.
       keep_checkpoints: Keep what only resuming and exporting need of finished runs, too.
       show_progress: Estimates, a line and a bar a run on standard error.
-      workers: As in `run.run`; estimates are of this machine's own worker.
+      workers: As in `run.run`.
 
     Returns:
       How many runs failed; the others went on.
@@ -53,101 +59,107 @@ def run_study(
     Raises:
       UserError: If `out` holds another study, or this one with other settings.
     """
-    out = pathlib.Path(out)
-    how = {"data_dir": data_dir, "show_progress": show_progress, "workers": workers}
-    with locked(out):
-        claim(planned, out, overwrite)
-        if not overwrite:
-            _take_over(planned, out, show_progress)
+    options = Options(data_dir, not overwrite, overwrite, show_progress, workers)
+    batch = Batch("study", out, options, index=RESULTS, written=["table.csv", "table.md"])
+    if batch.index and batch.index["study"] != planned.study.name:
+        raise UserError(f"{out} holds the study {batch.index['study']}, not {planned.study.name}; give another --out")
+    contents = _contents(planned, batch.index or {})
+    with batch.begun([_below(RUNS, job) for job in planned.decided], contents):
+        if overwrite:
+            for job in planned.jobs:
+                for name in SMALL_FILES:
+                    (batch.place(_below(RESULTS, job)) / name).unlink(missing_ok=True)
+        else:
+            _take_over(planned.decided, planned.study.name, batch)
         if any(cell.tune for cell in planned.cells):
-            planned = study_tuning.tuned(planned, out, lambda trials: _run_all(trials, out, how, keep_checkpoints))
-            claim(planned, out, overwrite=False)
-            _take_over(planned, out, show_progress)
-        return _run_all(planned, out, how, keep_checkpoints)
+            elsewhere = None if overwrite else _kept_results(planned.study.name)
+            planned = study_tuning.tuned(planned, batch, elsewhere, lambda job: _run(job, batch, keep_checkpoints))
+            batch.check([_below(RUNS, job) for job in planned.jobs], resume=True)  # with what has been chosen
+            batch.note(_contents(planned, batch.index))
+            if not overwrite:
+                _take_over(planned.jobs, planned.study.name, batch)
+        return _run_all(planned, batch, keep_checkpoints)
 
 
-def _take_over(planned: StudyPlan, out: pathlib.Path, show: bool):
-    """Copies what `tasks/results` has of these very runs, so that what one machine has computed another goes on from, and says so."""
-    known = task_file.task_directory() / "results" / planned.study.name
-    if (known / study_tuning.TUNED).is_file() and not (out / RESULTS / study_tuning.TUNED).is_file():
-        (out / RESULTS).mkdir(parents=True, exist_ok=True)
-        write_bytes(out / RESULTS / study_tuning.TUNED, read_bytes(known / study_tuning.TUNED))
-    taken = [each for each in planned.runs if not ended(place_of(each, out)) and kept(each, known)]
-    for each in taken:
-        _copy(known / each.directory, out / RESULTS / each.directory)
-    if taken and show:
-        told = f"{len(taken)} of {len(planned.runs)} runs come from the kept results in tasks/results/{planned.study.name}"
-        print(f"{told}, and were not made here; --overwrite makes them here", file=sys.stderr)
+def _below(directory: str, job: Job) -> Job:
+    return dataclasses.replace(job, place=directory / job.place)
 
 
-def _run_all(planned: StudyPlan, out: pathlib.Path, how: Mapping, keep_checkpoints: bool) -> int:
-    """The runs of a study, in a directory whose lock is held; returns how many failed."""
-    clock, order = _timed(planned, out, how)
-    failed, ran = 0, False
-    for each, job in order:
-        state = ended(job.place)
-        clock.announce(job, state)
-        if state != "diverged":
-            if ran and not state and not how["workers"]:
-                runtime.renew_local_worker(above=runtime.LARGE_WORKER)
-            failure = _run(each, out, how)
-            ran |= not state
-            if failure:
-                tell(f"{each.title} failed: {failure}")
-        _keep(each, out, keep_checkpoints)
-        failed += not (out / RESULTS / each.directory / "summary.json").is_file()
-        clock.finished(job)
-    return failed
+def _kept_results(name: str) -> pathlib.Path:
+    return task_file.task_directory() / "results" / name
 
 
-def _timed(planned: StudyPlan, out: pathlib.Path, how: Mapping) -> tuple[Clock, list[tuple[StudyRun, Job]]]:
-    """The runs seed by seed, the cheapest of each seed first, and the clock that has said what they will take."""
-    jobs = [Job(each.title, each.config, place_of(each, out)) for each in planned.runs]
-    places = [task_file.task_directory() / "results", out / RESULTS]
-    clock = Clock(jobs, places, show=how["show_progress"])
-    clock.try_unknown(how["data_dir"], out / TRIALS, patient=True)
-    pairs = list(zip(planned.runs, jobs, strict=True))
-    order = sorted(pairs, key=lambda pair: (planned.seeds.index(pair[0].config.seed), clock.estimate(pair[1])))
-    for reason, names in planned.missing.items():
-        clock.say(f"not available: {', '.join(names)}: {reason}")
-    clock.begin([job for _, job in order])
-    return clock, order
-
-
-def _run(each: StudyRun, out: pathlib.Path, how: Mapping) -> str:
-    """Runs one run to its end, newcomers included; returns why it failed, "" if it has not."""
-    place = out / RUNS / each.directory
+def kept(job: Job, results: pathlib.Path) -> bool:
+    """Whether a directory of results has a run of these very settings that has finished or diverged."""
+    place = results / job.place
+    if not (place / "config.toml").is_file() or job.newcomers and not (place / "newcomers.json").is_file():
+        return False
     try:
-        if not ended(place_of(each, out)):
-            compare.run_or_note(each.config, place, resume=True, **how)
-        joins = each.newcomers and ended(place) == "finished"
-        if joins and not (place / "newcomers.json").is_file():
-            newcomers.join_newcomers(
-                place, data_dir=how["data_dir"], show_progress=how["show_progress"], trust_builders=each.config
-            )
+        # With the defaults of keys that an earlier version had not.
+        before = configs.load_run_config(place, trust_builders=job.config)
+    except UserError:
+        return False
+    diverged = (place / FAILED).is_file() and read_json(place / FAILED).get("task")
+    return settings_of(before) == settings_of(job.config) and bool((place / "summary.json").is_file() or diverged)
+
+
+def _take_over(jobs: Sequence[Job], name: str, batch: Batch):
+    """Copies what `tasks/results` has of these very runs, so that what one machine has computed another goes on from, and says so."""
+    known = _kept_results(name)
+    taken = [job for job in jobs if not RunDirectory(batch.place(_placed(job, batch))).ended and kept(job, known)]
+    for job in taken:
+        _copy(known / job.place, batch.place(_below(RESULTS, job)))
+    if taken:
+        said = f"{len(taken)} of {len(jobs)} runs come from the kept results in tasks/results/{name}"
+        batch.say(f"{said}, and were not made here; --overwrite makes them here")
+
+
+def _placed(job: Job, batch: Batch) -> Job:
+    """The job where its run is made, or where its results are if it was run elsewhere and these alone are here."""
+    made = _below(RUNS, job)
+    return _below(RESULTS, job) if not RunDirectory(batch.place(made)).ended and kept(job, batch.out / RESULTS) else made
+
+
+def _run_all(planned: StudyPlan, batch: Batch, keep_checkpoints: bool) -> int:
+    """Runs what is lacking; returns how many runs have no result."""
+    for reason, names in planned.missing.items():
+        batch.say(f"not available: {', '.join(names)}: {reason}")
+    jobs = [_placed(job, batch) for job in planned.jobs]
+    for job in jobs:  # one that was ended before its results were copied
+        _keep(job, batch, keep_checkpoints)
+    batch.run(jobs, each=lambda job: _run(job, batch, keep_checkpoints), cheapest_first=True)
+    return sum(not (batch.place(_below(RESULTS, job)) / "summary.json").is_file() for job in planned.jobs)
+
+
+def _run(job: Job, batch: Batch, keep_checkpoints: bool):
+    """Runs one run to its end; one that fails is noted, said and tried again by the same command, and the others go on."""
+    reason = ""
+    try:
+        batch.run_or_note(job)
     except Interrupted:
-        raise Interrupted(f"stopped in {each.title}; the same command goes on") from None
-    except UserError as error:  # of one run, as data that are not there; the study's others go on
-        return _note(each, out, str(error))
-    except Exception as error:  # a fault of ours in one cell must not cost a night: the others go on, and it is told in full
-        traceback.print_exc()
-        return _note(each, out, f"{type(error).__name__}: {error}")
-    return ""
+        raise Interrupted(f"stopped in {job.title}; the same command goes on") from None
+    except UserError as error:  # of one run, as data that are not there
+        reason = str(error)
+    except Exception as error:  # a fault of ours in one cell must not cost a night, and it is told in full
+        traceback.print_exc(file=sys.stderr)
+        reason = f"{type(error).__name__}: {error}"
+    if reason:
+        tell(f"{job.title} failed: {reason}")
+        results = _results_of(job, batch)
+        results.mkdir(parents=True, exist_ok=True)
+        about = {"algorithm": job.config.algorithm, "seed": job.config.seed, "reason": reason}
+        write_json(results / FAILED, about)
+    _keep(job, batch, keep_checkpoints)
 
 
-def _note(each: StudyRun, out: pathlib.Path, reason: str) -> str:
-    """Writes into the results why a run failed; the same command tries it again. Returns the reason."""
-    results = out / RESULTS / each.directory
-    results.mkdir(parents=True, exist_ok=True)
-    about = {"algorithm": each.config.algorithm, "seed": each.config.seed, "reason": reason}
-    write_json(results / FAILED, about)
-    return reason
+def _results_of(job: Job, batch: Batch) -> pathlib.Path:
+    return batch.place(dataclasses.replace(job, place=pathlib.PurePath(RESULTS, *job.place.parts[1:])))
 
 
-def _keep(each: StudyRun, out: pathlib.Path, keep_checkpoints: bool):
+def _keep(job: Job, batch: Batch, keep_checkpoints: bool):
     """Copies the small files of a run that has ended to the results, and gives the room of the others back."""
-    place, results = out / RUNS / each.directory, out / RESULTS / each.directory
-    if not ended(place):
+    place, results = batch.place(job), _results_of(job, batch)
+    if not batch.done(job) or place == results:
         return
     _copy(place, results)
     if (results / "summary.json").is_file():
@@ -163,3 +175,51 @@ def _copy(place: pathlib.Path, results: pathlib.Path):
     for name in SMALL_FILES:
         if (place / name).is_file():
             write_bytes(results / name, read_bytes(place / name))
+
+
+def _contents(planned: StudyPlan, before: Mapping) -> dict:
+    """What the index says of a study; cells, seeds and choices of an earlier command stay."""
+    study = planned.study
+    # A run's task with all of its rounds, for "50 of 200".
+    whole = {}
+    for cell, place in zip(planned.cells, planned.places, strict=True):
+        if place is not None and place not in whole:
+            whole[place] = configs.resolve(cell.task, cell.method, overrides=cell.overrides).train.rounds
+    changed = [key for key in sorted(flatten(planned.overrides)) if not key.startswith(_UNCHANGING)]
+    cells = {cell.name: cell for cell in planned.cells}
+    noted = {f"{each['column']}/{each['row']}": each for each in before.get("cells", ())}
+    for (name, cell), place in zip(cells.items(), planned.places, strict=True):
+        if not (cell.tune and name in noted):  # else its settings are not chosen yet
+            noted[name] = {
+                "column": cell.column,
+                "row": cell.row,
+                "task": pathlib.Path(cell.task).stem,
+                "method": cell.method,
+                "measure": cell.measure,
+                "accuracy": cell.accuracy,
+                "target": cell.target,
+                "megabits_a_round": cell.megabits_a_round,
+                "published": list(cell.published),
+                "missing": cell.missing,
+                "directory": None if place is None else place.as_posix(),
+                "paper_rounds": whole.get(place),
+                "set": tomllib.loads(tomli_w.dumps(cell.overrides)),
+                "changed": changed,
+                "tuned": dict(cell.tuned),
+            }
+    order = [cell.name for cell in study.cells]
+    return {
+        "study": study.name,
+        "title": study.title,
+        "paper": study.paper,
+        "table": study.table,
+        "page": study.page,
+        "note": study.note,
+        "published_is": study.published_is,
+        "layout": study.layout,
+        "about": dict(study.about),
+        "rounds": planned.rounds,
+        "seeds": sorted({*planned.seeds, *before["seeds"]}) if before else list(planned.seeds),
+        "cells": [noted[name] for name in order if name in noted],
+        "tuned": before.get("tuned", {}),
+    }

@@ -1,47 +1,17 @@
-"""A study before it runs: the configurations of all of its runs, and where each of them is kept."""
+"""A study before it runs: the jobs of its cells."""
 
 import dataclasses
 import json
 import math
 import pathlib
-import tomllib
 from collections.abc import Mapping, Sequence
 
-import tomli_w
-
 from tffcl.errors import UserError
-from tffcl.json_files import read_json
-from tffcl.lab.batches.run_time_estimate import ended
-from tffcl.lab.batches.study_files import Cell, Study, chosen, slug
+from tffcl.lab.batches.batch import Job
+from tffcl.lab.batches.study_file import Cell, Study, chosen, slug
 from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.resolve import RunConfig
-from tffcl.runs.run_directory import FAILED
-
-RUNS, RESULTS = "runs", "results"
-SMALL_FILES = ("rounds.csv", "summary.json", "config.toml", "newcomers.json", FAILED)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class StudyRun:
-    """One method on one task with one seed, which gives a number to one cell or more.
-
-    Attributes:
-      place: Its directory in those of all runs and of all results, without the seed's.
-      config: What is run.
-      title: What progress calls it.
-      newcomers: Whether held-out clients join it at its end.
-    """
-
-    place: pathlib.PurePath
-    config: RunConfig
-    title: str
-    newcomers: bool
-
-    @property
-    def directory(self) -> pathlib.PurePath:
-        """Of the run, in that of all runs and of all results."""
-        return self.place / f"seed-{self.config.seed}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,11 +21,11 @@ class StudyPlan:
     Attributes:
       study: What it is.
       cells: Those that were asked for.
-      places: For each of them where its runs are; None where it cannot be run.
+      places: For each of them where its runs are, without the seed's directory; None where it cannot be run.
       seeds: Of the runs.
       rounds: What was asked for: a share of each task's rounds, or their number.
       overrides: Nested tables over those of the tasks, for all runs.
-      runs: All of them, without their order.
+      jobs: All runs, each of which gives a number to one cell or more, below the directory of all runs and of all results.
     """
 
     study: Study
@@ -64,7 +34,7 @@ class StudyPlan:
     seeds: tuple[int, ...]
     rounds: float
     overrides: Mapping
-    runs: tuple[StudyRun, ...]
+    jobs: tuple[Job, ...]
 
     @property
     def missing(self) -> dict[str, list[str]]:
@@ -75,6 +45,12 @@ class StudyPlan:
                 reasons.setdefault(cell.missing, []).append(cell.name)
         return reasons
 
+    @property
+    def decided(self) -> list[Job]:
+        """The runs whose settings have not to be chosen first."""
+        waiting = {place for cell, place in zip(self.cells, self.places, strict=True) if cell.tune}
+        return [job for job in self.jobs if job.place.parent not in waiting]
+
 
 def plan(
     study: Study, *, only: Sequence[str] = (), seeds: Sequence[int] = (), rounds: float = 1, overrides: Mapping | None = None
@@ -82,8 +58,8 @@ def plan(
     """Puts the configurations of all runs together, so that a wrong value is refused before anything runs.
 
     Args:
-      study: What `study_files.load_study` gave.
-      only: Which cells, see `study_files.chosen`; default all.
+      study: What `study_file.load_study` gave.
+      only: Which cells, see `study_file.chosen`; default all.
       seeds: Default the study's.
       rounds: Up to 1 a share of each task's rounds, from 2 on their number.
       overrides: Nested tables that replace the tasks' values, for all runs.
@@ -96,25 +72,22 @@ def plan(
     seeds = tuple(seeds) or study.seeds
     if len(set(seeds)) < len(seeds):
         raise UserError("--seeds names a seed twice; give each once")
-    cells, places, runs, known = chosen(study, only), [], {}, {}
+    cells, places, jobs, known = chosen(study, only), [], {}, {}
     for cell in cells:
         if cell.missing:
             places.append(None)
             continue
         resolved = [resolve(cell, seed, rounds, overrides or {}) for seed in seeds]
         # Cells of one setting, as an accuracy and its variance, are of the same runs.
-        place = known.setdefault(_identity(resolved[0]), _free(pathlib.PurePath(slug(cell.column), slug(cell.row)), known))
+        identity = json.dumps(resolved[0].as_dict(), sort_keys=True, default=str)
+        place = known.setdefault(identity, _free(pathlib.PurePath(slug(cell.column), slug(cell.row)), known))
         places.append(place)
         for config in resolved:
-            joins = (
-                cell.measure in ("unseen_cluster", "unseen_local")
-                or (place, config.seed) in runs
-                and runs[place, config.seed].newcomers
-            )
-            title = f"{cell.column} / {cell.row}, seed {config.seed}"
-            before = runs.get((place, config.seed))
-            runs[place, config.seed] = StudyRun(place, config, before.title if before else title, joins)
-    return StudyPlan(study, tuple(cells), tuple(places), seeds, rounds, overrides or {}, tuple(runs.values()))
+            own = place / f"seed-{config.seed}"
+            job = jobs.setdefault(own, Job(config, own, f"{cell.column} / {cell.row}, seed {config.seed}"))
+            if cell.measure in ("unseen_cluster", "unseen_local"):
+                jobs[own] = dataclasses.replace(job, newcomers=True)
+    return StudyPlan(study, tuple(cells), tuple(places), seeds, rounds, overrides or {}, tuple(jobs.values()))
 
 
 def _free(place: pathlib.PurePath, known: Mapping[str, pathlib.PurePath]) -> pathlib.PurePath:
@@ -125,10 +98,6 @@ def _free(place: pathlib.PurePath, known: Mapping[str, pathlib.PurePath]) -> pat
     return place.with_name(f"{place.name}~{same + 1}") if same else place
 
 
-def _identity(config: RunConfig) -> str:
-    return json.dumps(config.as_dict(), sort_keys=True, default=str)
-
-
 def resolve(cell: Cell, seed: int, rounds: float, overrides: Mapping) -> RunConfig:
     """Returns the configuration of a cell's run with a seed, with a share of its task's rounds, or with so many."""
     changed = task_file.merged(cell.overrides, overrides)
@@ -136,36 +105,5 @@ def resolve(cell: Cell, seed: int, rounds: float, overrides: Mapping) -> RunConf
     if rounds == 1:
         return config
     fewer = int(rounds) if rounds >= 2 else max(1, math.ceil(config.train.rounds * rounds - 1e-9))
-    train = dataclasses.replace(config.train, rounds=fewer)
     # Where fewer rounds are run than lie between two evaluations there is one at the end.
-    return dataclasses.replace(config, train=train)
-
-
-def plain(tables: Mapping) -> dict:
-    """Returns nested tables as a TOML file gives them back."""
-    return tomllib.loads(tomli_w.dumps(tables)) if tables else {}
-
-
-def place_of(each: StudyRun, out: pathlib.Path) -> pathlib.Path:
-    """Returns the directory of a study's run, or that of its results where it was run elsewhere and these alone are here."""
-    place, results = out / RUNS / each.directory, out / RESULTS / each.directory
-    return results if not ended(place) and kept(each, out / RESULTS) else place
-
-
-def kept(each: StudyRun, results: pathlib.Path) -> bool:
-    """Whether a directory of results has a run of these very settings that has finished or diverged."""
-    place = results / each.directory
-    if not (place / "config.toml").is_file() or each.newcomers and not (place / "newcomers.json").is_file():
-        return False
-    try:
-        # With the defaults of keys that an earlier version had not.
-        before = configs.load_run_config(place, trust_builders=each.config)
-    except UserError:
-        return False
-    diverged = (place / FAILED).is_file() and read_json(place / FAILED).get("task")
-    return settings_of(before) == settings_of(each.config) and bool((place / "summary.json").is_file() or diverged)
-
-
-def settings_of(config: RunConfig) -> dict:
-    """Returns the settings of a run as nested tables, without what only tells about them: runs of the same ones are the same."""
-    return {key: value for key, value in plain(config.as_dict()).items() if key not in ("description", "source")}
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, rounds=fewer))

@@ -1,4 +1,4 @@
-"""Settings of a study's methods, chosen by accuracy on validation examples, with the same number of trials for each cell."""
+"""Settings of a study's methods, chosen by a search over validation examples with as many trials for each cell."""
 
 import dataclasses
 import functools
@@ -8,40 +8,33 @@ import json
 import math
 import pathlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tffcl.errors import UserError
-from tffcl.json_files import read_json, telling_damage, write_json
-from tffcl.lab.batches import sweep
-from tffcl.lab.batches.study_files import Cell, Tuning, slug
-from tffcl.lab.batches.study_plan import RESULTS, RUNS, StudyPlan, StudyRun, plan, resolve, settings_of
+from tffcl.json_files import telling_damage
+from tffcl.lab.batches import search, sweep
+from tffcl.lab.batches.batch import Batch, Job
+from tffcl.lab.batches.study_file import Cell, slug
+from tffcl.lab.batches.study_plan import StudyPlan, plan, resolve
+from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.resolve import method_key
-from tffcl.runs.run_directory import RunDirectory
 
-TUNED = "tuned.json"
-_TRIALS = "trials"
+_TRIALS = pathlib.PurePath("runs", "trials")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Trial:
-    """One point of a cell: its values by key, and its run."""
-
-    values: Mapping
-    run: StudyRun
-
-
-def tuned(planned: StudyPlan, out: pathlib.Path, run_trials: Callable[[StudyPlan], int]) -> StudyPlan:
+def tuned(planned: StudyPlan, batch: Batch, elsewhere: pathlib.Path | None, run_trial: Callable[[Job], None]) -> StudyPlan:
     """Chooses the settings of the cells that say over which values.
 
     Each point of a cell is run once, with the seed and the share of the rounds of `Study.tuning`; the best accuracy on
     validation examples wins, the first of equal ones. Test examples decide nothing. What was chosen, and every point's
-    accuracy, is kept in `OUT/results/tuned.json`, so that nothing is run twice, also where another machine goes on.
+    accuracy, is kept in the index, so that nothing is run twice, also where another machine goes on.
 
     Args:
       planned: The study.
-      out: Its directory.
-      run_trials: Runs all runs of a plan, returns how many have no summary.
+      batch: Its runs.
+      elsewhere: A directory of results of this study whose choices are taken over; None for none.
+      run_trial: Runs a trial, and notes why it failed if it does.
 
     Returns:
       The study with the chosen values among the cells' own. A cell all of whose points diverge is missing, and says so.
@@ -49,25 +42,28 @@ def tuned(planned: StudyPlan, out: pathlib.Path, run_trials: Callable[[StudyPlan
     Raises:
       UserError: If a cell's runs hold no validation examples out, or a value is wrong.
     """
-    file = out / RESULTS / TUNED
-    known = read_json(file) if file.is_file() else {}
-    trials = {cell.name: _trials(cell, planned) for cell in planned.cells if cell.tune and not cell.missing}
-    marks = {name: _mark(own) for name, own in trials.items()}
-    with telling_damage(file):
-        wanted = [name for name in trials if known.get(name, {}).get("mark") != marks[name]]
-    if wanted:
-        runs = tuple(trial.run for name in wanted for trial in trials[name])
-        run_trials(dataclasses.replace(planned, cells=(), places=(), seeds=(planned.study.tuning.seed,), runs=runs))
-        for name in wanted:
-            known[name] = {"mark": marks[name], "points": _points(trials[name], planned.study.tuning, out)}
-        write_json(file, known, sort_keys=True)
-        shutil.rmtree(out / RESULTS / _TRIALS, ignore_errors=True)  # the one file says what a reader wants to know of them
-    with telling_damage(file):
-        cells = tuple(
-            _with_best(cell, known[cell.name]["points"]) if cell.name in trials else cell for cell in planned.study.cells
-        )
+    cells = [cell for cell in planned.cells if cell.tune and not cell.missing]
+    jobs = {cell.name: [_trial(cell, values, number, planned) for number, values in enumerate(points(cell))] for cell in cells}
+    marks = {cell.name: mark(cell, planned) for cell in cells}
+    known = dict(batch.index["tuned"])
+    there = elsewhere and read_index(elsewhere, "study") or {"tuned": {}}
+    with telling_damage(batch.index_file):
+        for name, choice in there["tuned"].items():
+            if choice["mark"] == marks.get(name) != known.get(name, {}).get("mark"):
+                known[name] = choice
+        wanted = [cell for cell in cells if known.get(cell.name, {}).get("mark") != marks[cell.name]]
+    tuning = planned.study.tuning
+    trials = [[job] for cell in wanted for job in jobs[cell.name]]
+    scores = iter(search.scores(batch, trials, tuning.select, each=run_trial) if trials else ())
+    for cell in wanted:
+        tried = [{"values": values, "validation": _finite(next(scores))} for values in points(cell)]
+        known[cell.name] = {"mark": marks[cell.name], "points": tried}
+    batch.note({**batch.index, "tuned": dict(sorted(known.items()))})
+    shutil.rmtree(batch.out / "results" / "trials", ignore_errors=True)  # the index says what a reader wants to know of them
+    with telling_damage(batch.index_file):
+        chosen = {cell.name: _with_best(cell, known[cell.name]["points"]) for cell in cells}
+    changed = dataclasses.replace(planned.study, cells=tuple(chosen.get(cell.name, cell) for cell in planned.study.cells))
     names = [cell.name for cell in planned.cells]
-    changed = dataclasses.replace(planned.study, cells=cells)
     return plan(changed, only=names, seeds=planned.seeds, rounds=planned.rounds, overrides=planned.overrides)
 
 
@@ -81,45 +77,40 @@ def points(cell: Cell) -> list[dict]:
     return [dict(zip(keys, values, strict=True)) for values in itertools.product(*cell.tune.values())]
 
 
-def _trials(cell: Cell, planned: StudyPlan) -> list[_Trial]:
-    tuning, found = planned.study.tuning, []
-    for number, chosen in enumerate(points(cell)):
-        overrides = task_file.merged(planned.overrides, _nested(chosen))
-        config = resolve(cell, tuning.seed, planned.rounds, overrides)
-        if not config.dataset.get("validation"):
-            raise UserError(f"{cell.name} is tuned, which needs validation examples, e.g. set.dataset.validation = 0.1")
-        rounds = max(1, math.ceil(config.train.rounds * tuning.rounds - 1e-9))
-        every = dataclasses.replace(config.evaluation, every=rounds)  # its end alone decides
-        config = dataclasses.replace(config, train=dataclasses.replace(config.train, rounds=rounds), evaluation=every)
-        title = f"{cell.column} / {cell.row}, trial {', '.join(f'{key} = {value}' for key, value in chosen.items())}"
-        place = pathlib.PurePath(_TRIALS, slug(cell.column), slug(cell.row), str(number))
-        found.append(_Trial(chosen, StudyRun(place, config, title, newcomers=False)))
-    return found
+def mark(cell: Cell, planned: StudyPlan) -> str:
+    """Returns what a choice is of, as one short text: what the task, the study and the command say, and not what is default."""
+    task = {key: value for key, value in task_file.load_task(cell.task).contents.items() if key not in ("description", "source")}
+    task["algorithms"] = task.get("algorithms", {}).get(cell.method, {})
+    tuning, rounds = dataclasses.asdict(planned.study.tuning), float(planned.rounds)
+    said = [task, cell.method, cell.overrides, cell.tune, tuning, rounds, planned.overrides]
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _trial(cell: Cell, values: Mapping, number: int, planned: StudyPlan) -> Job:
+    """The run of one point of a cell."""
+    tuning = planned.study.tuning
+    config = resolve(cell, tuning.seed, planned.rounds, task_file.merged(planned.overrides, _nested(values)))
+    if not config.dataset.get("validation"):
+        raise UserError(f"{cell.name} is tuned, which needs validation examples, e.g. set.dataset.validation = 0.1")
+    rounds = max(1, math.ceil(config.train.rounds * tuning.rounds - 1e-9))
+    every = dataclasses.replace(config.evaluation, every=rounds)  # its end alone decides
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, rounds=rounds), evaluation=every)
+    title = f"{cell.column} / {cell.row}, trial {', '.join(f'{key} = {value}' for key, value in values.items())}"
+    return Job(config, _TRIALS / slug(cell.column) / slug(cell.row) / str(number) / f"seed-{tuning.seed}", title)
 
 
 def _nested(values: Mapping) -> Mapping:
     return functools.reduce(task_file.merged, (sweep.nested(key, value) for key, value in values.items()), {})
 
 
-def _mark(trials: list[_Trial]) -> str:
-    """What trials were of: their settings, as one short text."""
-    settings = [settings_of(trial.run.config) for trial in trials]
-    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()[:16]
+def _finite(score: float) -> float | None:
+    return score if math.isfinite(score) else None
 
 
-def _points(trials: list[_Trial], tuning: Tuning, out: pathlib.Path) -> list[dict]:
-    points = []
-    for trial in trials:
-        summary = RunDirectory(out / RUNS / trial.run.directory).summary()
-        score = summary["validation"][tuning.select] if summary else {}
-        points.append({"values": dict(trial.values), "validation": score.get("mean")})
-    return points
-
-
-def _with_best(cell: Cell, points: list[dict]) -> Cell:
-    able = [point for point in points if point["validation"] is not None]
+def _with_best(cell: Cell, tried: Sequence[Mapping]) -> Cell:
+    able = [point for point in tried if point["validation"] is not None]
     if not able:
-        return dataclasses.replace(cell, tune={}, missing=f"all {len(points)} settings that were tried failed or diverged")
+        return dataclasses.replace(cell, tune={}, missing=f"all {len(tried)} settings that were tried failed or diverged")
     best = max(able, key=lambda point: point["validation"])
     return dataclasses.replace(
         cell, tune={}, tuned=best["values"], overrides=task_file.merged(cell.overrides, _nested(best["values"]))

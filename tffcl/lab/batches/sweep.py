@@ -5,8 +5,7 @@ import itertools
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-
-import tomli_w
+from typing import TYPE_CHECKING
 
 from tffcl.errors import UserError
 from tffcl.lab.reporting import report
@@ -15,9 +14,9 @@ from tffcl.lab.tasks import resolve as configs
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.method_settings import MethodSource
 from tffcl.lab.tasks.resolve import RunConfig
-from tffcl.regular_files import write_text
-from tffcl.runs.lock import locked
-from tffcl.runs.run_directory import check_no_run, place_in
+
+if TYPE_CHECKING:
+    from tffcl.lab.batches.batch import Job
 
 _RANGE = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?\.\.[-+]?[\d.]+(e[-+]?\d+)?")  # from which `search` draws values
 _LONGEST_NAME = 80  # of a directory; file systems end at 255 bytes
@@ -240,7 +239,7 @@ def sweep(
 ) -> list[dict | None]:
     """Runs every point into `OUT/<key>-<value>[/<key>-<value>]/seed-<n>/`.
 
-    `OUT/sweep.toml` says before the first run what there will be, and `OUT/sweep.csv` is written anew after each.
+    `OUT/batch.json` says before the first run what there will be, and `OUT/sweep.csv` is written anew after each.
 
     Args:
       planned: What to run.
@@ -254,27 +253,35 @@ def sweep(
       The summaries, point by point and of each point seed by seed; None for a run that diverged.
 
     Raises:
-      UserError: As `compare.run_all`.
+      UserError: As `compare.compare`.
     """
-    out = pathlib.Path(out)
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; --out must be a directory")
-    check_no_run(out, "a sweep", "sweep.toml", ["task", "algorithm", "points"], ["report.html", "sweep.csv"])
-    # The data set is kept from run to run, but only one: all points of a seed before the next.
-    order = [(number, point) for number in range(len(planned.seeds)) for point in planned.points]
-    places = [place_in(out, *point.directory.parts, f"seed-{planned.seeds[number]}") for number, point in order]
-    titles = [f"{describe(planned.axes, point.values)}, seed {planned.seeds[number]}" for number, point in order]
-    options = {"data_dir": data_dir, "resume": resume, "overwrite": overwrite, "show_progress": show_progress}
-    options |= {"hold": locked(out), "begun": lambda: _write_plan(out, planned), "after_each": lambda: report.write_table(out)}
-    from tffcl.lab.batches import compare  # which imports TensorFlow: a mistake is told before
+    from tffcl.lab.batches import batch as batches  # which imports TensorFlow: a mistake is told before
 
-    summaries = compare.run_all([point.runs[number] for number, point in order], places, titles=titles, **options)
+    options = batches.Options(data_dir, resume, overwrite, show_progress)
+    batch = batches.Batch("sweep", out, options, written=["report.html", "sweep.csv"])
+    jobs = jobs_of(planned)
+    # The data set is kept from run to run, but only one: all points of a seed before the next.
+    order = [own[number] for number in range(len(planned.seeds)) for own in jobs]
+    with batch.begun(order, contents_of(planned)):
+        summaries = batch.run(order, after_each=lambda: report.write_table(batch.out))
     points = len(planned.points)
     return [summaries[number * points + place] for place in range(points) for number in range(len(planned.seeds))]
 
 
-def _write_plan(out: pathlib.Path, planned: Plan):
-    contents = {
+def jobs_of(planned: Plan) -> "list[list[Job]]":
+    """Returns for each point its jobs, one a seed, in `<key>-<value>[/<key>-<value>]/seed-<n>/`."""
+    from tffcl.lab.batches.batch import Job
+
+    names = [describe(planned.axes, point.values) for point in planned.points]
+    return [
+        [Job(run, point.directory / f"seed-{run.seed}", f"{name}, seed {run.seed}") for run in point.runs]
+        for name, point in zip(names, planned.points, strict=True)
+    ]
+
+
+def contents_of(planned: Plan) -> dict:
+    """Returns what the index of a batch says of a plan."""
+    return {
         "task": planned.task,
         "algorithm": planned.algorithm,
         "seeds": list(planned.seeds),
@@ -282,5 +289,3 @@ def _write_plan(out: pathlib.Path, planned: Plan):
         "labels": [axis.label for axis in planned.axes],
         "points": [{"values": list(point.values), "directory": point.directory.as_posix()} for point in planned.points],
     }
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "sweep.toml", tomli_w.dumps(contents))

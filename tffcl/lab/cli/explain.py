@@ -10,7 +10,7 @@ import docstring_parser
 from tffcl import registry
 from tffcl.algorithms.parameters import METRICS
 from tffcl.choices import VECTOR_METRICS
-from tffcl.lab.batches import study_files
+from tffcl.lab.batches import study_file
 from tffcl.lab.datasets import federated
 from tffcl.lab.tasks import resolve, task_file
 from tffcl.lab.tasks.encoder_data import ENCODERS, training_sets
@@ -56,7 +56,7 @@ def _algorithm(name: str) -> Iterator[str]:
 
 
 def _study(name: str) -> Iterator[str]:
-    study = study_files.load_study(name)
+    study = study_file.load_study(name)
     yield ", ".join(filter(None, [study.title, study.paper, study.table]))
     if study.note:
         yield study.note

@@ -4,11 +4,11 @@ import argparse
 from collections.abc import Iterator
 
 from tffcl import registry
-from tffcl.lab.batches import study_files
+from tffcl.lab.batches import study_file
 from tffcl.lab.datasets import federated
 from tffcl.lab.tasks import encoder_data, task_file
 
-_LAB = (federated, encoder_data, task_file, study_files)  # importing them adds the lab's kinds to the registry
+_LAB = (federated, encoder_data, task_file, study_file)  # importing them adds the lab's kinds to the registry
 
 
 def listing(kind: str | None) -> Iterator[str]:

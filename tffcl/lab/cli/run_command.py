@@ -1,6 +1,7 @@
 """`tffcl run`, `tffcl compare` and `tffcl demo`: their options, and the runs by them."""
 
 import pathlib
+import sys
 
 from tffcl.errors import UserError
 from tffcl.lab.cli import command_options as shared
@@ -67,7 +68,7 @@ def run(options):
         names = options.algorithm[:100]
         raise UserError(f"--algorithm {names!r} is not one method; tffcl compare --algorithms {names} runs several")
     resolved = resolve.resolve(options.task, options.algorithm, seed=options.seed, overrides=shared.overrides(options))
-    from tffcl.lab.batches import run_time_estimate  # which imports TensorFlow: a mistake is told before
+    from tffcl.lab.batches import batch  # which imports TensorFlow: a mistake is told before
     from tffcl.lab.batches.run import run
     from tffcl.runs.run_directory import RunDirectory
 
@@ -76,9 +77,10 @@ def run(options):
     workers = shared.workers(options)
     RunDirectory(out).check_claim(resolved.as_dict(), **how, longer=True)
     if not options.resume:
-        run_time_estimate.started(
-            [run_time_estimate.Job(options.algorithm, resolved, pathlib.Path(out))], options.data_dir, anew=True, trial=not workers
-        )
+        job = batch.Job(resolved, pathlib.Path(out), options.algorithm)
+        about = batch.Estimate({job: resolved.train.rounds}, batch.earlier_places([job])).in_words
+        if about:
+            print(f"1 run{about}", file=sys.stderr, flush=True)
     run(resolved, out, data_dir=options.data_dir, **how, workers=workers)
     shared.print_report(out, options)
 

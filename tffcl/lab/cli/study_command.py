@@ -31,18 +31,18 @@ def add_results(parser):
 
 def study(options, overrides: dict, workers) -> int:
     """Runs a study, or makes its table again; `workers(options)` are its workers, if any. Returns 1 if a run failed."""
-    from tffcl.lab.batches import study_files
+    from tffcl.lab.batches import study_file
 
-    found = study_files.load_study(options.name)
+    found = study_file.load_study(options.name)
     out = pathlib.Path(options.out or _default_out(found.name, options.rounds))
     seeds = () if options.seeds is None else parse_seeds(options.seeds)
     if options.table_only:
-        names = [(cell.column, cell.row) for cell in study_files.chosen(found, options.only)] if options.only else None
+        names = [(cell.column, cell.row) for cell in study_file.chosen(found, options.only)] if options.only else None
         _show_table(found.name, out, options, {"cells": names, "seeds": seeds})
         return 0
     from tffcl.lab.tasks import resolve, task_file
 
-    cells = [cell for cell in study_files.chosen(found, options.only) if not cell.missing]
+    cells = [cell for cell in study_file.chosen(found, options.only) if not cell.missing]
     for cell in cells:
         resolve.resolve(cell.task, cell.method, overrides=task_file.merged(cell.overrides, overrides))
     from tffcl.lab.batches import study as studies  # which imports TensorFlow: a mistake is told before
@@ -70,6 +70,7 @@ def _show_table(name: str, out: pathlib.Path, options, asked: Mapping):
       asked: Which cells and seeds, as `read_study` takes them.
     """
     from tffcl.lab.reporting import study_table
+    from tffcl.lab.reporting.batch_index import read_index
     from tffcl.lab.tasks.task_file import task_directory
 
     if options.out is not None or out.exists():
@@ -77,7 +78,7 @@ def _show_table(name: str, out: pathlib.Path, options, asked: Mapping):
         return
     ran = ", ".join(map(str, sorted([*out.parent.glob(name), *out.parent.glob(f"{name}-rounds-*")])))
     directory = task_directory() / "results" / name
-    if options.rounds == 1 and (directory / study_table.CONTENTS).is_file():
+    if options.rounds == 1 and read_index(directory, "study"):
         print(f"{study_table.to_text(study_table.read_study(directory, **asked))}\n\nkept results: {directory}")
         if ran:
             print(f"run here, with other rounds: {ran}; --out DIR shows the table of one")
@@ -92,8 +93,9 @@ def _default_out(name: str, rounds: float) -> str:
 def write_tables(out: pathlib.Path, asked: Mapping | None = None):
     """Writes the table of a study as CSV and Markdown, and prints it, or the part of it that is asked for (see `read_study`)."""
     from tffcl.lab.reporting import study_table
+    from tffcl.lab.reporting.batch_index import read_index
 
-    results = out if (out / study_table.CONTENTS).is_file() else out / "results"
+    results = out if read_index(out, "study") else out / "results"
     read = study_table.read_study(results)
     if any(each.noted["measure"] in study_table.EPSILONS and each.here.count for each in read.results):
         from tffcl.lab.reporting import figures

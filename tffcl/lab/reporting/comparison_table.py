@@ -4,8 +4,8 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from tffcl.lab.reporting import comparisons, files
-from tffcl.lab.reporting.comparisons import Failure
+from tffcl.lab.reporting import batch_index, files
+from tffcl.lab.reporting.batch_index import Failure
 from tffcl.lab.reporting.number_format import Stat
 from tffcl.lab.reporting.table import Cell, Column, Table
 from tffcl.runs.metrics import METRICS
@@ -97,10 +97,10 @@ def directory_rows(path: str | pathlib.Path) -> list[Row]:
     Raises:
       UserError: As `files.find_runs`, but not where all runs failed.
     """
-    failures = [] if RunDirectory(path).is_run else comparisons.find_failures(path)
+    failures = [] if RunDirectory(path).is_run else batch_index.find_failures(path)
     finished = not failures or any(pathlib.Path(path).glob(f"*/seed-*/{SUMMARY}"))
     rows = comparison_rows(files.find_runs(path) if finished else [], failures)
-    order = comparisons.in_order(pathlib.Path(path), [row.algorithm for row in rows]) if failures else []
+    order = batch_index.in_order(pathlib.Path(path), [row.algorithm for row in rows]) if failures else []
     return sorted(rows, key=lambda row: order.index(row.algorithm)) if order else rows
 
 

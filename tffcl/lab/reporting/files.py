@@ -4,7 +4,7 @@ import pathlib
 import re
 
 from tffcl.errors import RESUME, UserError
-from tffcl.lab.reporting import comparisons
+from tffcl.lab.reporting import batch_index
 from tffcl.runs.run_directory import CONFIG, SUMMARY, RunDirectory
 from tffcl.runs.run_files import RunFiles, read_run
 
@@ -26,12 +26,12 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
     found = [(each.parent.name, int(match[1]), each) for each, match in seeds if match]
     if not found:
         raise UserError(f"{path} holds no run: there is neither config.toml nor <algorithm>/seed-<n>/ in it{runs_below(path)}")
-    methods = comparisons.in_order(path, [method for method, _, _ in found])
+    methods = batch_index.in_order(path, [method for method, _, _ in found])
     found.sort(key=lambda each: (methods.index(each[0]), *each[1:]))
     unfinished = unfinished_runs(path)
     finished = [(method, each) for method, _, each in found if (each / SUMMARY).is_file()]
     if not finished:
-        failures = comparisons.find_failures(path)
+        failures = batch_index.find_failures(path)
         if failures and not unfinished:
             raise UserError(f"no run in {path} is finished: {failures[0]}")
         raise UserError(f"no run in {path} is finished: summary.json is missing in {unfinished[0]}; {RESUME} goes on with it")

@@ -56,8 +56,9 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
       out: Its directory.
       formats: Further ones, as of `write_report`.
     """
-    if search_table.is_search(out):
-        print(printable(search_table.to_text(search_table.read_search(out)), keep="\n"))
+    search = search_table.read_search(out)
+    if search is not None:
+        print(printable(search_table.to_text(search), keep="\n"))
         return
     if sweeps.is_sweep(out):
         found = sweeps.read_sweep(out)

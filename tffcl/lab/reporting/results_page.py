@@ -11,6 +11,7 @@ import jinja2
 from tffcl import csv_files
 from tffcl.errors import UserError
 from tffcl.lab.reporting import league_figure, league_table, study_table, style
+from tffcl.lab.reporting.batch_index import INDEX
 from tffcl.lab.reporting.number_format import human_time
 from tffcl.lab.reporting.study_results import StudyResults
 from tffcl.lab.reporting.table import Table
@@ -42,10 +43,10 @@ def results_page(directory: str | pathlib.Path) -> str:
       UserError: If there is neither a study nor notes, or a file is damaged.
     """
     directory = pathlib.Path(directory)
-    found = sorted(file.parent for file in directory.glob(f"*/{study_table.CONTENTS}"))
+    found = sorted(file.parent for file in directory.glob(f"*/{INDEX}"))
     notes = directory / NOTES
     if not found and not notes.is_file():
-        raise UserError(f"{directory} holds no results: neither NAME/{study_table.CONTENTS} nor {NOTES}")
+        raise UserError(f"{directory} holds no results: neither NAME/{INDEX} nor {NOTES}")
     studies = [study_table.read_study(each) for each in found]
     shown = f"{directory.parent.name}/{directory.name}" if directory.is_absolute() else directory.as_posix()
     parts = [_HEAD.format(directory=shown), *([_contents(studies)] if studies else [])]
@@ -81,7 +82,7 @@ def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
       What has been written.
     """
     written = []
-    for file in sorted(pathlib.Path(directory).glob(f"*/{study_table.CONTENTS}")):
+    for file in sorted(pathlib.Path(directory).glob(f"*/{INDEX}")):
         study = study_table.read_study(file.parent)
         if study.league:
             page, picture = pathlib.Path(directory, f"{file.parent.name}.html"), file.parent / study_table.LEAGUE_PICTURE

@@ -4,28 +4,23 @@ import math
 import pathlib
 from collections.abc import Mapping
 
-from tffcl.json_files import read_json, telling_damage
+from tffcl.errors import RESUME
+from tffcl.json_files import telling_damage
+from tffcl.lab.reporting.batch_index import INDEX, read_index
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_number, show_value
 from tffcl.lab.reporting.table import Table
 
-CONTENTS = "search.json"
 
-
-def is_search(path: str | pathlib.Path) -> bool:
-    """Says whether a directory is that of a search that has finished."""
-    return (pathlib.Path(path) / CONTENTS).is_file()
-
-
-def read_search(path: str | pathlib.Path) -> dict:
-    """Reads what a search has found.
+def read_search(path: str | pathlib.Path) -> dict | None:
+    """Reads what a search has found so far; None if a directory is not that of a search.
 
     Raises:
-      UserError: If the file is damaged.
+      UserError: If its index is damaged.
     """
-    file = pathlib.Path(path) / CONTENTS
-    found = read_json(file)
-    with telling_damage(file):  # whoever reads it relies on all of it
-        to_text(found)
+    found = read_index(path, "search")
+    with telling_damage(pathlib.Path(path) / INDEX):  # whoever reads it relies on all of it
+        if found is not None:
+            to_text(found)
     return found
 
 
@@ -43,6 +38,8 @@ def to_text(found: Mapping) -> str:
                 seen.add(name)
     text = [Table.of(heads, lines).to_text()]
     picked = found["picked"]
+    if picked is None:
+        return "\n".join([*text, "", f"not finished; {RESUME} goes on"])
     seeds = ", ".join(map(str, picked["seeds"]))
     text += ["", f"picked: {title} {_name(picked['values'])}, on test data over the fresh seeds {seeds}:"]
     for kind, values in picked["test"].items():

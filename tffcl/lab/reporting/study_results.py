@@ -11,13 +11,12 @@ import numpy as np
 from tffcl import csv_files as columns
 from tffcl.errors import UserError
 from tffcl.json_files import inside, read_json, telling_damage
-from tffcl.lab.reporting.comparisons import Failure, read_failure
+from tffcl.lab.reporting.batch_index import INDEX, Failure, read_failure, read_index
 from tffcl.lab.reporting.number_format import Stat, human_time
 from tffcl.runs.metrics import BY_MEASURE, ROUND, find, of_panel
 from tffcl.runs.run_directory import SUMMARY, RunDirectory, State
 from tffcl.runs.run_files import RunFiles, RunNumbers
 
-CONTENTS = "study.json"
 FINDINGS = "FINDINGS.md"
 EPSILONS = ("epsilon", "noised_epsilon")  # measures
 _KINDS = tuple(each.measure for each in of_panel("accuracy"))
@@ -30,7 +29,7 @@ class Result:
     """A cell of a study with what its runs gave.
 
     Attributes:
-      noted: The cell as `study.json` has it.
+      noted: The cell as `batch.json` has it.
       here: Over the seeds, in the unit of the published number.
       missed: How many seeds never reached the target.
       published: `(mean, spread)`; None where the paper has none.
@@ -68,7 +67,7 @@ class StudyResults:
 
     Attributes:
       path: Its directory of results.
-      noted: `study.json`.
+      noted: `batch.json`.
       results: One a cell, column by column.
     """
 
@@ -166,13 +165,12 @@ def read_study(
       seeds: Those that are read; default all.
 
     Raises:
-      UserError: If there is no `study.json`, nothing of what is asked for, or a file is damaged.
+      UserError: If there is no `batch.json`, nothing of what is asked for, or a file is damaged.
     """
     path = pathlib.Path(path)
-    file = path / CONTENTS
-    if not file.is_file():
-        raise UserError(f"{path} holds no results of a study: there is no {CONTENTS} in it")
-    noted = read_json(file)
+    file, noted = path / INDEX, read_index(path, "study")
+    if noted is None:
+        raise UserError(f"{path} holds no results of a study: there is no {INDEX} of one in it")
     with telling_damage(file):
         chosen = [cell for cell in noted["cells"] if cells is None or (cell["column"], cell["row"]) in cells]
         noted = {**noted, "cells": chosen, "seeds": [seed for seed in noted["seeds"] if not seeds or seed in seeds]}

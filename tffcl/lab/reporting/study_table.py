@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from tffcl.lab.reporting import league_table
 from tffcl.lab.reporting.number_format import MISSING, Stat, decimals_of, show_number
-from tffcl.lab.reporting.study_results import CONTENTS, EPSILONS, Result, StudyResults, read_study
+from tffcl.lab.reporting.study_results import EPSILONS, Result, StudyResults, read_study
 from tffcl.lab.reporting.table import Column, Table
 from tffcl.runs.metrics import BY_MEASURE
 
-__all__ = ["CONTENTS", "EPSILONS", "compared_cells", "read_study", "to_csv", "to_markdown", "to_text"]
+__all__ = ["EPSILONS", "compared_cells", "read_study", "to_csv", "to_markdown", "to_text"]
 
 _COMPARED = {
     "unseen_cluster": "unseen, cluster", "unseen_local": "unseen, local", "benign_worst": "benign, worst cluster",
@@ -25,7 +25,7 @@ def compared_cells(
     """Returns what is compared, the number here, the published one and their difference, as text.
 
     Args:
-      noted: The cell as `study.json` has it.
+      noted: The cell as `batch.json` has it.
       here: What the runs gave.
       missed: How many of them never reached the target.
       published: Mean and spread, each None where the paper has none.

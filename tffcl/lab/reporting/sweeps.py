@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tffcl import csv_files
 from tffcl.errors import RESUME, UserError
-from tffcl.json_files import inside, read_toml
+from tffcl.json_files import inside
 from tffcl.lab.reporting import comparison_table
+from tffcl.lab.reporting.batch_index import INDEX, Failure, read_failure, read_index
 from tffcl.lab.reporting.comparison_table import LEGEND, Row
-from tffcl.lab.reporting.comparisons import Failure, read_failure
 from tffcl.lab.reporting.number_format import Stat, show_value
 from tffcl.lab.reporting.table import Column, Table
 from tffcl.runs import run_files
@@ -89,7 +89,7 @@ class Sweep:
 
 def is_sweep(path: str | pathlib.Path) -> bool:
     """Says whether a directory is that of a sweep."""
-    return (pathlib.Path(path) / "sweep.toml").is_file()
+    return read_index(path, "sweep") is not None
 
 
 def read_sweep(path: str | pathlib.Path) -> Sweep:
@@ -99,9 +99,9 @@ def read_sweep(path: str | pathlib.Path) -> Sweep:
       UserError: If none has, or a file is missing or damaged; the message names it.
     """
     path = pathlib.Path(path)
-    file = path / "sweep.toml"
+    file = path / INDEX
     try:
-        noted = read_toml(file)
+        noted = read_index(path, "sweep")
         keys, labels = tuple(noted["keys"]), tuple(noted["labels"])
         points = [_read_point(path, each, noted["seeds"], len(keys)) for each in noted["points"]]
         if len(keys) not in (1, 2) or len(labels) != len(keys) or not points:

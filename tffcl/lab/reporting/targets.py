@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tffcl import csv_files
 from tffcl.errors import UserError
-from tffcl.json_files import read_toml
-from tffcl.lab.reporting.comparisons import COMPARISON
+from tffcl.json_files import telling_damage
+from tffcl.lab.reporting.batch_index import INDEX, read_index
 from tffcl.lab.reporting.number_format import MISSING, Stat, show_bytes, show_number
 from tffcl.lab.reporting.table import Column, Table
 from tffcl.runs.metrics import BY_MEASURE, ROUND, Metric, find, of_panel
@@ -100,14 +99,9 @@ def read_targets(path: str | pathlib.Path) -> list[Target]:
     Raises:
       UserError: If the file is damaged.
     """
-    file = pathlib.Path(path) / COMPARISON
-    if not file.is_file():
-        return []
-    found = read_toml(file).get("targets", [])
-    try:
-        return [_written(each) for each in found]
-    except (TypeError, AttributeError) as error:
-        raise csv_files.damaged(file, error) from error
+    found = read_index(path, "comparison")
+    with telling_damage(pathlib.Path(path) / INDEX):
+        return [_written(each) for each in found["targets"]] if found else []
 
 
 def reached(runs: Sequence[RunFiles], targets: Sequence[Target]) -> list[Reached]:

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import msgspec
 
 from tffcl.errors import UserError, unknown
-from tffcl.json_files import MOST_TOML, read_json
+from tffcl.json_files import MOST_TOML
+from tffcl.lab.reporting.batch_index import read_index
 from tffcl.lab.reporting.study_results import MEASURES
 from tffcl.lab.tasks.task_file import is_file, merged, read_toml, task_directory, task_names
 from tffcl.registry import Row, add
@@ -156,7 +157,7 @@ def _kept_cells(results: pathlib.Path) -> set[tuple[str, str]]:
     """The columns and rows of which a study's kept results have a finished run; what is damaged counts as none."""
     finished = {place.parent.parent for place in results.glob("*/*/seed-*/summary.json")}
     try:
-        cells = read_json(results / "study.json")["cells"] if finished else []
+        cells = (read_index(results, "study") or {"cells": []})["cells"] if finished else []
         return {
             (cell["column"], cell["row"]) for cell in cells if cell["directory"] and results / cell["directory"] in finished
         }

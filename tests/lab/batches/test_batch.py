@@ -1,0 +1,156 @@
+"""What several runs will take, said before they start; and a comparison to which seeds are added."""
+
+import pathlib
+
+import pytest
+
+from tffcl.errors import UserError
+from tffcl.lab.batches import batch, compare
+from tffcl.lab.reporting import batch_index
+from tffcl.lab.tasks import resolve as config
+from tffcl.runs.run_directory import RunDirectory
+
+
+def configs(seeds, algorithms=("fedavg", "solo"), rounds=2):
+    overrides = {"train": {"rounds": rounds}}
+    return [config.resolve("demo_digits", name, seed=seed, overrides=overrides) for seed in seeds for name in algorithms]
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The runs that were made: each takes 2 s, and no time."""
+    made = []
+
+    def run(self, job, until=None):
+        asked, place = job.config, self.place(job)
+        made.append((asked.algorithm, asked.seed))
+        place.mkdir(parents=True, exist_ok=True)
+        directory = RunDirectory(place)
+        directory.claim(asked.as_dict(), {}, anew=True)
+        about = {"task": asked.task, "algorithm": asked.algorithm, "seed": asked.seed, "rounds": asked.train.rounds}
+        directory.write_summary({**about, "seconds": {"total": 2.0}})
+
+    monkeypatch.setattr(batch.Batch, "run_or_note", run)
+    monkeypatch.setattr(compare.report, "write_table", lambda _: None)
+    monkeypatch.setattr(batch.runtime, "renew_local_worker", lambda **_: None)
+    return made
+
+
+@pytest.fixture
+def nothing_known(monkeypatch):
+    monkeypatch.setattr(batch, "earlier_runs", lambda *_: {})
+
+
+def test_seeds_are_added_to_those_that_are_there(tmp_path, ran, capsys):
+    compare.compare(configs([0]), tmp_path)
+    assert ran == [("fedavg", 0), ("solo", 0)]
+    before = (tmp_path / "solo" / "seed-0" / "run.json").read_bytes()
+    capsys.readouterr()
+    assert len(compare.compare(configs([0, 1, 2]), tmp_path)) == 6
+    assert ran[2:] == [(name, seed) for seed in (1, 2) for name in ("fedavg", "solo")]
+    assert (tmp_path / "solo" / "seed-0" / "run.json").read_bytes() == before
+    said = capsys.readouterr().err
+    assert "6 runs, 4 to do" in said
+    assert "[2/6] solo, seed 0: finished before" in said and "[6/6] solo, seed 2" in said
+    compare.compare(configs([1], ["fedavg", "pacfl"]), tmp_path)  # fewer seeds, one method more
+    assert ran[6:] == [("pacfl", 1)]
+
+
+def test_what_is_all_there_is_not_run_again(tmp_path, ran, capsys):
+    first = compare.compare(configs([0, 1]), tmp_path)
+    capsys.readouterr()
+    assert compare.compare(configs([0, 1]), tmp_path) == first and len(ran) == 4
+    assert capsys.readouterr().err == "nothing to do: all 4 runs are there; --overwrite runs them anew\n"
+    assert compare.compare(configs([1]), tmp_path, resume=True) == first[2:] and len(ran) == 4
+    compare.compare(configs([0, 1]), tmp_path, overwrite=True)
+    assert len(ran) == 8
+
+
+def test_what_has_not_ended_does_not_go_on_unasked(tmp_path, ran):
+    compare.compare(configs([0]), tmp_path)
+    (tmp_path / "solo" / "seed-0" / "summary.json").unlink()
+    (tmp_path / "solo" / "seed-0" / "checkpoints").mkdir()
+    (tmp_path / "solo" / "seed-0" / "checkpoints" / "round_000001.npz").touch()
+    with pytest.raises(UserError, match="holds a run already; --resume"):
+        compare.compare(configs([0]), tmp_path)
+    assert len(ran) == 2
+
+
+def test_the_first_run_tells_what_the_others_of_its_task_take(tmp_path, ran, nothing_known, capsys):
+    compare.compare(configs([0, 1]), tmp_path)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "4 runs, 4 to do",
+        "[1/4] fedavg, seed 0",
+        "[2/4] solo, seed 0: about 2 s; all that is left: 6 s",
+        "[3/4] fedavg, seed 1: about 2 s; all that is left: 4 s",
+        "[4/4] solo, seed 1: about 2 s; all that is left: 2 s",
+    ]
+
+
+def test_what_earlier_runs_took_is_corrected_by_what_these_take(tmp_path, ran, monkeypatch, capsys):
+    known = configs([1])
+    rates = {batch.settings_key(each.as_dict()): 10.0 for each in known}
+    monkeypatch.setattr(batch, "earlier_runs", lambda *_: rates)
+    compare.compare(known, tmp_path)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "2 runs, 2 to do: about 40 s, going by earlier runs",
+        "[1/2] fedavg, seed 1: about 20 s; all that is left: 40 s",
+        "[2/2] solo, seed 1: about 2 s; all that is left: 2 s",  # a tenth, as the one before
+    ]
+
+
+def test_runs_of_the_same_setting_are_remembered(tmp_path, ran, capsys):
+    compare.compare(configs([0]), tmp_path)
+    capsys.readouterr()
+    compare.compare(configs([0, 1]), tmp_path)
+    assert capsys.readouterr().err.startswith("4 runs, 2 to do: about 4 s, going by earlier runs\n")
+
+
+def test_of_a_run_that_was_ended_only_the_rounds_after_its_checkpoint_are_left(tmp_path, ran, nothing_known, monkeypatch, capsys):
+    asked = configs([1, 2], ["solo"], rounds=20)
+    monkeypatch.setattr(batch, "earlier_runs", lambda *_: {batch.settings_key(asked[0].as_dict()): 0.1})
+    place = tmp_path / "solo" / "seed-1"
+    (place / "checkpoints").mkdir(parents=True)
+    (place / "checkpoints" / "round_000010.npz").touch()
+    monkeypatch.setattr(batch.RunDirectory, "check_claim", lambda *_, **__: None)
+    compare.compare(asked, tmp_path, resume=True)
+    known, first, *_ = capsys.readouterr().err.splitlines()
+    assert known == "2 runs, 2 to do: about 3 s, going by earlier runs"
+    assert first == "[1/2] solo, seed 1: about 1 s; all that is left: 3 s"
+
+
+def test_the_cheapest_of_a_seed_comes_first(tmp_path, ran, monkeypatch):
+    asked = configs([0, 1])
+    monkeypatch.setattr(batch, "earlier_runs", lambda *_: {batch.settings_key(asked[0].as_dict()): 9.0})
+    jobs = [batch.Job(each, pathlib.PurePath(each.algorithm, f"seed-{each.seed}"), each.algorithm) for each in asked]
+    some = batch.Batch("comparison", tmp_path, batch.Options(show_progress=False))
+    with some.begun(jobs, {"algorithms": [], "targets": []}):
+        some.run(jobs, cheapest_first=True)
+    assert ran == [("solo", 0), ("fedavg", 0), ("solo", 1), ("fedavg", 1)]
+
+
+def test_runs_of_other_settings_are_not_parsed(tmp_path, ran, monkeypatch):
+    """There are a thousand kept runs, and every command that begins a run looks them up."""
+    compare.compare(configs([0]), tmp_path)
+    (fedavg, _) = configs([1])
+    parsed, parse = [], batch.parse_toml
+    monkeypatch.setattr(batch, "parse_toml", lambda text: parsed.append(text) or parse(text))
+    assert set(batch.earlier_runs([tmp_path], [fedavg.as_dict()])) == {batch.settings_key(fedavg.as_dict())}
+    assert len(parsed) == 1 and 'algorithm = "fedavg"' in parsed[0]
+
+
+def test_a_directory_is_of_one_kind_of_batch(tmp_path, ran):
+    compare.compare(configs([0]), tmp_path)
+    with pytest.raises(UserError, match="holds a comparison .batch.json.; a sweep needs another directory"):
+        batch.Batch("sweep", tmp_path, batch.Options())
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", "3", '{"kind": 3}', '{"kind": "league"}', '{"kind": "comparison"}'])
+def test_a_damaged_index_is_one_line(tmp_path, damage):
+    (tmp_path / "batch.json").write_text(damage)
+    with pytest.raises(UserError, match=r"batch.json is damaged: [^\n]*$"):
+        batch_index.read_order(tmp_path)
+    with pytest.raises(UserError, match=r"batch.json is [^\n]*$"):
+        compare.compare(configs([0]), tmp_path)

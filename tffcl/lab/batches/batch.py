@@ -1,0 +1,357 @@
+"""Several runs in one directory: jobs, the index that says what they are, what is there already, and how long they take."""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import tomli_w
+
+from tffcl import runtime
+from tffcl.errors import Diverged, UserError, tell
+from tffcl.json_files import parse_toml, read_json
+from tffcl.lab.batches.newcomers import NEWCOMERS, join_newcomers
+from tffcl.lab.batches.run import run
+from tffcl.lab.reporting.batch_index import INDEX, KINDS, read_index, write_index
+from tffcl.lab.reporting.number_format import human_time
+from tffcl.lab.tasks import task_file
+from tffcl.lab.tasks.resolve import RunConfig
+from tffcl.regular_files import read_text
+from tffcl.runs.checkpoints import Checkpoints
+from tffcl.runs.lock import locked
+from tffcl.runs.run_directory import CHECKPOINTS, MARKER, ROUNDS, SUMMARY, RunDirectory, short_path
+from tffcl.runtime import RemoteWorkers
+from tffcl.validation import check_label
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Job:
+    """One of several runs.
+
+    Attributes:
+      config: What is run.
+      place: Its directory below that of the batch.
+      title: What progress calls it.
+      newcomers: Whether held-out clients join it at its end.
+    """
+
+    config: RunConfig
+    place: pathlib.PurePath
+    title: str
+    newcomers: bool = False
+
+
+def settings_of(config: RunConfig) -> dict:
+    """Returns the settings of a run as a TOML file gives them back, without what only describes them."""
+    settings = tomllib.loads(tomli_w.dumps(config.as_dict()))
+    return {key: value for key, value in settings.items() if key not in ("description", "source")}
+
+
+def _has_kind(file: pathlib.Path) -> bool:
+    try:
+        return file.name == INDEX and "kind" in read_json(file)
+    except UserError:
+        return False
+
+
+def rounds_done(place: pathlib.Path) -> int:
+    """How many rounds of a run stand in its files; those after its checkpoint are done again, with the same numbers."""
+    return len(RunDirectory(place).rounds().rows) if (place / ROUNDS).is_file() else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How the runs of a batch are made.
+
+    Attributes:
+      data_dir: Where data sets are; default as in `datasets`.
+      resume: A started run goes on; one that has ended is kept in any case.
+      overwrite: Runs that are there are deleted before the first is run.
+      show_progress: What all runs will take, a line before each and a bar a run, on standard error.
+      workers: As in `run.run`.
+    """
+
+    data_dir: str | None = None
+    resume: bool = False
+    overwrite: bool = False
+    show_progress: bool = True
+    workers: RemoteWorkers | None = None
+
+
+class Batch:
+    """Runs in one directory, one after the other.
+
+    A run that diverges leaves `failed.json` with the reason, and the others go on; it is not met again when the batch is
+    resumed.
+    """
+
+    def __init__(self, kind: str, out: str | pathlib.Path, options: Options, *, index: str = "", written: Sequence[str] = ()):
+        """Checks that the directory may become, or is, that of such a batch.
+
+        Args:
+          kind: A name in `batch_index.KINDS`.
+          out: The directory; it need not exist.
+          options: How runs are made.
+          index: Name of the directory in `out` that has the index; default `out` itself.
+          written: Names of the files that are written beside the index.
+
+        Raises:
+          UserError: If the directory is a run's or another kind of batch's, or a file there is somebody else's.
+        """
+        self.kind, self.out, self.options = kind, pathlib.Path(out), options
+        self._index = self.out / index
+        try:
+            self._check_place(written)
+        except OSError as error:
+            raise UserError(f"--out {short_path(self.out)} cannot be used: {error.strerror or error}") from None
+        self.index = read_index(self._index, kind)
+        if self.index is None and self.index_file.exists():
+            other = next(each for each in KINDS if read_index(self._index, each))
+            raise UserError(f"{self._index} holds a {other} ({INDEX}); a {kind} needs another directory")
+
+    def _check_place(self, written: Sequence[str]):
+        if (self._index / MARKER).is_file() or (self._index / SUMMARY).is_file():
+            raise UserError(f"{short_path(self._index)} holds a run; a {self.kind} needs another directory")
+        if self.out.exists() and not self.out.is_dir():
+            raise UserError(f"{self.out} is a file; --out must be a directory")
+        names = [INDEX] if self.index_file.exists() else written
+        foreign = [self._index / name for name in names if (self._index / name).exists()]
+        if foreign and not _has_kind(foreign[0]):
+            raise UserError(
+                f"{foreign[0]} is not of a {self.kind}, which would write over it; move it, or give another directory"
+            )
+
+    def place(self, job: Job) -> pathlib.Path:
+        """Returns the directory of a run; UserError if a name leads out of the batch's, or to a link."""
+        place = self.out
+        for name in job.place.parts:
+            check_label(name, "the name of a directory")
+            place = place / name
+            if place.is_symlink():
+                raise UserError(f"{place} is a link, and runs are written through none: remove it, or give another directory")
+        return place
+
+    def check(self, jobs: Iterable[Job], *, resume: bool = False):
+        """Checks that no run is in the place of a job that may not be touched.
+
+        Args:
+          jobs: What shall be run.
+          resume: Whether a started run goes on whatever the options say, and none is overwritten.
+
+        Raises:
+          UserError: Naming the first that is of other settings, or that must be resumed or overwritten.
+        """
+        overwrite = self.options.overwrite and not resume
+        for job in jobs:
+            directory = RunDirectory(self.place(job))
+            goes_on = resume or self.options.resume or bool(directory.ended) and not overwrite
+            directory.check_claim(job.config.as_dict(), resume=goes_on, overwrite=overwrite)
+
+    @contextlib.contextmanager
+    def begun(self, jobs: Iterable[Job], contents: Mapping):
+        """Checks the jobs, and holds the directory for the block, with its index written and what is overwritten deleted.
+
+        Args:
+          jobs: As far as they are known.
+          contents: Of the index.
+        """
+        jobs = list(jobs)
+        self.check(jobs)
+        with locked(self.out):
+            if self.options.overwrite:
+                for job in jobs:
+                    RunDirectory(self.place(job)).clear()
+            self.note(contents)
+            yield
+
+    @property
+    def index_file(self) -> pathlib.Path:
+        """Where the index is."""
+        return self._index / INDEX
+
+    def note(self, contents: Mapping):
+        """Writes the index."""
+        write_index(self._index, self.kind, contents)
+        self.index = {"kind": self.kind, **contents}
+
+    def say(self, line: str):
+        """Writes a line to standard error, if anything is to be said."""
+        if self.options.show_progress:
+            print(line, file=sys.stderr, flush=True)
+
+    def done(self, job: Job, until: int | None = None) -> str:
+        """Says how a job has ended; or, with `until`, that it has so many rounds. "" if neither."""
+        place = self.place(job)
+        state = RunDirectory(place).ended
+        if state == "finished" and job.newcomers and not (place / NEWCOMERS).is_file():
+            return ""
+        return state or ("so far" if until is not None and rounds_done(place) >= until else "")
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        *,
+        until: int | None = None,
+        each: Callable[[Job], None] | None = None,
+        after_each: Callable[[], None] = lambda: None,
+        cheapest_first: bool = False,
+    ) -> list[dict | None]:
+        """Runs what jobs lack; those that have ended are kept.
+
+        Args:
+          jobs: In their order.
+          until: Runs stop after this round, to go on later.
+          each: Runs a job, default `self.run_or_note`.
+          after_each: Called after each run.
+          cheapest_first: Whether the runs of each seed are put into the order of what they are known to take.
+
+        Returns:
+          The summary of each job, None for one that diverged or has not finished.
+
+        Raises:
+          UserError: If a run fails otherwise than by diverging; what is finished stays.
+        """
+        to_do = [job for job in jobs if not self.done(job, until)]
+        if not to_do:
+            self.say(f"nothing to do: all {len(jobs)} runs are there; --overwrite runs them anew")
+            return [RunDirectory(self.place(job)).summary() for job in jobs]
+        left = {job: max((until or job.config.train.rounds) - _saved_rounds(self.place(job)), 1) for job in to_do}
+        estimate = Estimate(left, [*earlier_places(to_do), self.out])
+        order = list(jobs)
+        if cheapest_first:
+            seeds = list(dict.fromkeys(job.config.seed for job in jobs))
+            order.sort(key=lambda job: (seeds.index(job.config.seed), estimate.seconds(job)))
+        if len(jobs) > 1:
+            self.say(f"{len(jobs)} runs, {len(to_do)} to do{estimate.in_words}")
+        for number, job in enumerate(order, 1):
+            state = self.done(job, until)
+            about = f": {state} before" if state else estimate.of(job)
+            if len(jobs) > 1:
+                self.say(f"[{number}/{len(jobs)}] {job.title}{about}{estimate.rest}")
+            if state:
+                continue
+            if len(left) > len(estimate) and not self.options.workers:
+                runtime.renew_local_worker(above=runtime.LARGE_WORKER)
+            each(job) if each else self.run_or_note(job, until)
+            estimate.finished(job, RunDirectory(self.place(job)).summary())
+            after_each()
+        return [RunDirectory(self.place(job)).summary() for job in jobs]
+
+    def run_or_note(self, job: Job, until: int | None = None):
+        """Runs a job to its end, or to a round, and lets its newcomers join; if it diverges, says so in failed.json."""
+        config, place = job.config, self.place(job)
+        how = {"data_dir": self.options.data_dir, "show_progress": self.options.show_progress}
+        try:
+            if not RunDirectory(place).ended:
+                run(config, place, resume=True, until=until, workers=self.options.workers, **how)
+        except Diverged as error:
+            about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "reason": str(error)}
+            RunDirectory(place).write_failure(about)
+            tell(f"{config.algorithm} seed {config.seed} diverged: {error}")
+        if job.newcomers and RunDirectory(place).ended == "finished":
+            join_newcomers(place, trust_builders=config, **how)
+
+
+class Estimate:
+    """What runs will take: by earlier runs of the same settings, and by what those of this command have taken so far."""
+
+    def __init__(self, rounds: Mapping[Job, int], known: Iterable[pathlib.Path]):
+        """Looks up what is known.
+
+        Args:
+          rounds: How many are left of each job that is to be run.
+          known: Directories below which earlier runs are; later ones win.
+        """
+        self._known = earlier_runs(known, [job.config.as_dict() for job in rounds])
+        self._rounds = dict(rounds)
+        self._by_settings: dict[str, float] = {}  # seconds a round of this command's runs
+        self._by_task: dict[str, float] = {}
+        self._expected = self._took = 0.0  # of those that were known from earlier ones, which may be of another machine
+
+    def seconds(self, job: Job) -> float:
+        """Returns what is left of a job; 0 where nothing is known."""
+        settings, pace = settings_key(job.config.as_dict()), self._took / self._expected if self._expected else 1.0
+        rate = self._by_settings.get(settings) or pace * self._known.get(settings, 0.0) or self._by_task.get(job.config.task, 0.0)
+        return rate * self._rounds.get(job, 0)
+
+    @property
+    def in_words(self) -> str:
+        """Of all jobs together, for the line before the first."""
+        seconds = sum(map(self.seconds, self._rounds))
+        return f": about {human_time(seconds)}, going by earlier runs" if seconds else ""
+
+    def of(self, job: Job) -> str:
+        """Of one job, for the line before it."""
+        seconds = self.seconds(job)
+        return f": about {human_time(seconds)}" if seconds else ""
+
+    @property
+    def rest(self) -> str:
+        """Of all jobs that have not ended."""
+        seconds = sum(map(self.seconds, self._rounds))
+        return f"; all that is left: {human_time(seconds)}" if seconds else ""
+
+    def __len__(self) -> int:
+        """How many jobs have not ended."""
+        return len(self._rounds)
+
+    def finished(self, job: Job, summary: Mapping | None):
+        """Notes that a job has ended, with its summary if it has one, and what it took."""
+        settings, rounds = settings_key(job.config.as_dict()), self._rounds.pop(job)
+        if not summary:
+            return
+        rate = summary["seconds"]["total"] / max(summary["rounds"], 1)
+        self._by_settings[settings] = self._by_task[job.config.task] = rate
+        if settings in self._known:
+            self._expected += self._known[settings] * rounds
+            self._took += rate * rounds
+
+
+def _saved_rounds(place: pathlib.Path) -> int:
+    return Checkpoints(place / CHECKPOINTS).latest() or 0
+
+
+def earlier_places(jobs: Iterable[Job]) -> list[pathlib.Path]:
+    """Where earlier runs of the tasks of jobs may be, beside their own directory."""
+    tasks = sorted({job.config.task for job in jobs})
+    return [task_file.task_directory() / "results", *(pathlib.Path("runs") / task for task in tasks)]
+
+
+def settings_key(settings: Mapping) -> str:
+    """What two runs must share to take equally long a round: all but seed, rounds and how often is saved."""
+    train = {key: value for key, value in settings["train"].items() if key != "rounds"}
+    kept = {key: settings.get(key, {}) for key in ("task", "algorithm", "partition", "dataset", "model", "method", "base")}
+    return json.dumps({**kept, "train": train}, sort_keys=True, default=str)
+
+
+def earlier_runs(roots: Iterable[pathlib.Path], settings: Iterable[Mapping]) -> dict[str, float]:
+    """Reads the seconds a round of finished runs of some settings.
+
+    Args:
+      roots: Directories below which runs are; later ones win.
+      settings: Those that are asked about; runs of other tasks and methods are not parsed, since there are a thousand kept
+        ones.
+
+    Returns:
+      Seconds a round by `settings_key`, of those settings of which a run was found.
+    """
+    settings = list(settings)
+    wanted = {settings_key(each) for each in settings}
+    named = {(tomli_w.dumps({"task": each["task"]}), tomli_w.dumps({"algorithm": each["algorithm"]})) for each in settings}
+    found = {}
+    for root in roots:
+        for file in sorted(root.glob("**/seed-*/summary.json")):
+            try:
+                text = read_text(file.parent / "config.toml")
+                if not any(task in text and algorithm in text for task, algorithm in named):
+                    continue
+                key = settings_key(parse_toml(text))
+                if key in wanted:
+                    summary = json.loads(read_text(file))
+                    found[key] = summary["seconds"]["total"] / max(summary["rounds"], 1)
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):  # a run of another version tells nothing
+                continue
+    return found
