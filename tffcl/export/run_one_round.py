@@ -33,9 +33,7 @@ def main():
         moved = f" by {np.abs(trained - before).max():.4f} at most" if trained.shape == before.shape else ""
         print(f"{len(clients)} clients moved {len(trained)} models{moved}")
         if moved and np.array_equal(trained, before):
-            print(
-                "nothing moved: a private mean leaves a model as it is where the noisy number of clients is too small"
-            )
+            print("nothing moved: a private mean leaves a model as it is where the noisy number of clients is small")
 
 
 if __name__ == "__main__":
@@ -43,5 +41,4 @@ if __name__ == "__main__":
     try:
         main()
     finally:
-        # drops the context that was used, which ends its worker
-        tff.backends.native.set_sync_local_cpp_execution_context()
+        tff.backends.native.set_sync_local_cpp_execution_context()  # drops the one before, which ends its worker
