@@ -79,7 +79,9 @@ TIME_GROUPS = ("seconds", "of which")
 TEXT_GROUPS = (*_FIRST_GROUPS, *TRAFFIC_GROUPS, "seconds")
 
 
-def comparison_rows(runs: Sequence[RunFiles], failures: Sequence[Failure] = ()) -> list[Row]:
+def comparison_rows(
+    runs: Sequence[RunFiles], failures: Sequence[Failure] = (), columns: Sequence[Column] = COLUMNS
+) -> list[Row]:
     """Returns one row a method, in the order in which the methods first appear; those that failed in all runs come last.
 
     Accuracies are in percent. Deviations are sample standard deviations (ddof=1) over seeds.
@@ -88,7 +90,7 @@ def comparison_rows(runs: Sequence[RunFiles], failures: Sequence[Failure] = ()) 
     for run in runs:
         methods[run.method].append(run)
     failed = {name: tuple(each for each in failures if each.method == name) for name in methods}
-    return [Row.of(name, own, COLUMNS, failed[name]) for name, own in methods.items()]
+    return [Row.of(name, own, columns, failed[name]) for name, own in methods.items()]
 
 
 def directory_rows(path: str | pathlib.Path) -> list[Row]:

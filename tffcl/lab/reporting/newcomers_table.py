@@ -45,11 +45,8 @@ def newcomer_rows(path: str | pathlib.Path) -> list[Row]:
 
 def _rows(runs: Sequence[RunFiles]) -> list[Row]:
     """A row a method that has a run whose newcomers have joined."""
-    runs = [_with_newcomers(run) for run in runs if (run.path / NEWCOMERS).is_file()]
-    methods: dict[str, list[RunFiles]] = {}
-    for run in runs:
-        methods.setdefault(run.method, []).append(run)
-    return [Row.of(name, own, COLUMNS) for name, own in methods.items()]
+    joined = [_with_newcomers(run) for run in runs if (run.path / NEWCOMERS).is_file()]
+    return comparison_table.comparison_rows(joined, columns=COLUMNS)
 
 
 def _with_newcomers(run: RunFiles) -> RunFiles:
