@@ -68,8 +68,8 @@ def _object(place: str) -> Any:
 
 
 _STEPS = {
-    "dp": "FedNova's clients upload their numbers of steps beside the updates, which dp does not hide; secure_sum "
-    "hides both"
+    "dp": "FedNova's clients upload their numbers of steps beside the updates, which dp does not hide; "
+    "secure_sum hides both"
 }
 
 
@@ -81,8 +81,7 @@ _OF_SIGNATURES, _OF_AGGREGATIONS = "tffcl.signatures.parameters", "tffcl.aggrega
 def _method(
     name: str, keys: str, summary: str, *, file: str = "", of: str = _OF_METHODS, clusters: bool = False, **columns
 ) -> tuple[str, Row]:
-    """A method and its row; it is in the file of its name or in `file`, `clusters` says that it groups clients before
-    training."""
+    """A method, in the file of its name or in `file`, and its row; `clusters`: it groups clients before training."""
     module = f"tffcl.algorithms.{file or name}"
     clustering = f"{module}:group_{name}" if clusters else ""
     return name, Row(summary, f"{module}:build_{name}", keys and f"{of}:{keys}", clustering=clustering, **columns)

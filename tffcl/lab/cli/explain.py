@@ -132,7 +132,7 @@ def _toml(value) -> str:
 
 
 def _meanings(documented: Callable) -> dict[str, str]:
-    """What the docstrings of a class and of those that it derives from, or of a function, say of each key, in one line."""
+    """What the docstrings of a class and of its bases, or of a function, say of each key, in one line."""
     found = {}
     for each in reversed(getattr(documented, "__mro__", (documented,))):
         for entry in docstring_parser.parse(each.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE).params:

@@ -34,9 +34,18 @@ def data_fingerprint(federated) -> dict[str, str]:
     found = {}
     for name, images in (("training", federated.train), ("test", federated.test), ("the server's", federated.server)):
         if images is not None:
-            found |= {f"{name} images": fingerprint.of_array(images.x), f"{name} labels": fingerprint.of_array(images.y)}
-    held = {"training": federated.train_indices, "test": federated.test_indices, "validation": federated.validation_indices}
-    found |= {f"the clients' shares of {name} examples": fingerprint.of_parts(held[name]) for name in held if held[name]}
+            found |= {
+                f"{name} images": fingerprint.of_array(images.x),
+                f"{name} labels": fingerprint.of_array(images.y),
+            }
+    held = {
+        "training": federated.train_indices,
+        "test": federated.test_indices,
+        "validation": federated.validation_indices,
+    }
+    found |= {
+        f"the clients' shares of {name} examples": fingerprint.of_parts(held[name]) for name in held if held[name]
+    }
     return {"clients": str(federated.num_clients), **found}
 
 
@@ -117,8 +126,8 @@ def build_method(
       model: What is trained.
       federated: Its data.
       data_dir: Where data sets are.
-      simulated: For a run, whose noise repeats with its seed and whose malicious clients attack. Else the method as it would be
-        deployed: with fresh noise, and clients that are what they are.
+      simulated: For a run, whose noise repeats with its seed and whose malicious clients attack. Else the method as it
+        would be deployed: with fresh noise, and clients that are what they are.
     """
     given = _given(config, federated, data_dir, simulated=simulated)
     factory = build_aggregation(config, model, simulated=simulated)

@@ -31,7 +31,8 @@ def training_sets(encoder: str) -> list[tuple[str, tuple[int, ...]]]:
     """Says what an encoder is trained on.
 
     Args:
-      encoder: A name in `ENCODERS`, or data sets joined by "+", each alone or with chosen classes: "cifar10+cifar100:11,20,22".
+      encoder: A name in `ENCODERS`, or data sets joined by "+", each alone or with chosen classes:
+        "cifar10+cifar100:11,20,22".
 
     Returns:
       `(data set, classes)` for each set; no classes are all.
@@ -53,7 +54,8 @@ def training_sets(encoder: str) -> list[tuple[str, tuple[int, ...]]]:
 
 def _unreadable(encoder: str) -> UserError:
     return UserError(
-        f"encoder is {encoder!r}; it must be a name of `tffcl list encoders`, a file (.npz), or different data sets with their classes, "
+        f"encoder is {encoder!r}; it must be a name of `tffcl list encoders`, a file (.npz), or different data sets "
+        "with their classes, "
         'e.g. "cifar10+cifar100:11,20,22"',
         key="encoder",
     )

@@ -1,4 +1,4 @@
-"""Which method a table [algorithms.LABEL] means: one of the registry, of an installed package, or a user's own builder."""
+"""The method that a table [algorithms.LABEL] means: of the registry, of an installed package, or of a user's own."""
 
 import dataclasses
 import functools
@@ -15,7 +15,8 @@ from tffcl.validation import Parameters, from_table, types_of
 # Why a method takes no other aggregation.
 _NO_MEAN = "its server needs each client's upload, or has an aggregation of its own"
 _NO_PARAMETER = (
-    "its builder has no parameter 'aggregation'; with `aggregation=None` among its parameters it is given the factory, e.g. for "
+    "its builder has no parameter 'aggregation'; with `aggregation=None` among its parameters it is given the "
+    "factory, e.g. for "
     "build_clustered_training(model, training, aggregation=aggregation)"
 )
 KEYS = ("method", "builder")  # of [algorithms.LABEL], beside the method's own
@@ -88,7 +89,7 @@ class MethodSource:
         return build(parameters, **given)
 
     def parameters_from(self, values: Mapping) -> Parameters | None:
-        """Makes the method's own parameters of its table's keys; None if it has none; UserError for what is not allowed."""
+        """Makes the method's own parameters of its table's keys, None if it has none; UserError for a wrong key."""
         table = f"algorithms.{self.label}"
         if self.parameter_class is not None:
             return from_table(self.parameter_class, values, table)
@@ -98,7 +99,7 @@ class MethodSource:
         return None
 
     def check(self, contents: Mapping):
-        """Raises UserError if the method cannot work with a task's data, aggregation or attack, as far as names tell it.
+        """Raises UserError if names tell that the method cannot work with a task's data, aggregation or attack.
 
         Args:
           contents: Tables of the task.
@@ -163,7 +164,8 @@ def _described(builder: Callable, reference: str) -> tuple[Callable, type[Parame
     for each in own:
         if each.name in taken:
             raise UserError(
-                f"{reference} has a parameter {each.name!r}, which as a key means something else: a method's table may have keys of "
+                f"{reference} has a parameter {each.name!r}, which as a key means something else: a method's table "
+                "may have keys of "
                 "[train], and its own need other names"
             )
     fields = []

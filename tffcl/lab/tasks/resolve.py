@@ -139,10 +139,15 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
         path = key.strip().split(".")
         if not equals or len(path) < 2 or not all(path):
             raise UserError(
-                f"--set {pair[:100]!r} is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4"
+                f"--set {pair[:100]!r} is not SECTION.KEY=VALUE, e.g. train.rounds=20 or "
+                "algorithms.pacfl.num_clusters=4"
             )
         try:
-            value = task_file.read_toml(f"value = {text}", f"--set {key.strip()[:100]}")["value"] if text.strip() else task_file.UNSET
+            value = (
+                task_file.read_toml(f"value = {text}", f"--set {key.strip()[:100]}")["value"]
+                if text.strip()
+                else task_file.UNSET
+            )
         except tomllib.TOMLDecodeError:
             value = text
         table = overrides
@@ -156,13 +161,13 @@ def parse_overrides(pairs: Sequence[str]) -> dict:
 
 def check_config(name: str, config: object):
     """Raises UserError if something else is given in the place of what `resolve` returns."""
-    wanted = "what tffcl.resolve(task, algorithm) returns; methods and clients that were made in Python are for tffcl.train"
+    wanted = (
+        "what tffcl.resolve(task, algorithm) returns; methods and clients that were made in Python are for tffcl.train"
+    )
     check_kind(name, config, RunConfig, wanted)
 
 
-def resolve(
-    task: str | pathlib.Path, algorithm: str, *, seed: int = 0, overrides: Mapping | None = None
-) -> RunConfig:
+def resolve(task: str | pathlib.Path, algorithm: str, *, seed: int = 0, overrides: Mapping | None = None) -> RunConfig:
     """Puts a run's configuration together.
 
     A task's [train] holds for all methods; [algorithms.NAME] holds that method's own parameters, and its own values of
@@ -200,7 +205,7 @@ def _unknown_section(section: str, table: object, loaded: task_file.Task) -> Use
 
 
 def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
-    """Returns a key that has no section with it: "train.rounds" for "rounds", "algorithms.pacfl.threshold" for "threshold".
+    """Returns a key with its section: "train.rounds" for "rounds", "algorithms.pacfl.threshold" for "threshold".
 
     Args:
       task: The task.
@@ -215,7 +220,8 @@ def full_key(task: str | pathlib.Path, algorithm: str | None, key: str) -> str:
     known = {field.name for field in dataclasses.fields(TrainSettings)}
     if key not in known:
         raise UserError(
-            f"--set {key}=... is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4; without a section "
+            f"--set {key}=... is not SECTION.KEY=VALUE, e.g. train.rounds=20 or algorithms.pacfl.num_clusters=4; "
+            "without a section "
             f"there are train's keys: {', '.join(sorted(known))}"
         )
     return f"train.{key}"
@@ -262,11 +268,13 @@ def _find(label: str, contents: Mapping, directory: str) -> MethodSource:
 
 
 def _without_replaced(contents: Mapping, overrides: Mapping, source: MethodSource) -> Mapping:
-    """The file's tables without the keys that one on the command line stands for, as a cut by count for one by threshold."""
+    """The file's tables without keys that one on the command line replaces, as a cut by count does one by threshold."""
     label, cls = source.label, source.parameter_class
     given = overrides.get("algorithms", {}).get(label, {})
     table = contents.get("algorithms", {}).get(label, {})
-    replaced = {each for group in (cls.alternatives if cls else ()) if set(group) & set(given) for each in group} - set(given)
+    replaced = {each for group in (cls.alternatives if cls else ()) if set(group) & set(given) for each in group} - set(
+        given
+    )
     if not replaced & set(table):
         return contents
     kept = {key: value for key, value in table.items() if key not in replaced}
@@ -333,7 +341,7 @@ def _check_named(kind: str, table: Mapping):
 
 
 def _load_own(contents: Mapping, directory: str) -> str:
-    """Imports the user's own builders of data, model and aggregation; returns where they are looked for, "" without any."""
+    """Imports the user's own builders of data, model and aggregation; returns where they are, "" without any."""
     found = ""
     for section in _OWN:
         for reference in references_in(contents.get(section, {})):
@@ -372,8 +380,8 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
 
     Args:
       out: The directory of one run.
-      trust_builders: Whether functions that the file names as "module:function" may be imported and called; a configuration of the
-        reader's own: those that it names in the same directory.
+      trust_builders: Whether functions that the file names as "module:function" may be imported and called; a
+        configuration of the reader's own: those that it names in the same directory.
 
     Raises:
       UserError: If it is not a run's directory, its config.toml is damaged, or it names functions that are not trusted.
@@ -388,7 +396,8 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
         values = task_file.read_toml(read_text(file), file.name)
         if BUILT_FROM in values:
             raise UserError(
-                f"{out} is of tffcl.train, whose method and data no file holds; tffcl.train(..., resume=True) with them "
+                f"{out} is of tffcl.train, whose method and data no file holds; tffcl.train(..., resume=True) with "
+                "them "
                 "gives its result again, and tffcl.export_result(result, to) exports it"
             )
         task_file.check_tables({name: values.get(name, {}) for name in _OWN}, file.name)
@@ -406,7 +415,7 @@ def load_run_config(out: str | pathlib.Path, *, trust_builders: bool | RunConfig
 
 
 def _check_trusted(values: Mapping, file: pathlib.Path, own: Mapping):
-    """Checks, before anything is imported, that a run's file names no function that its reader has not named or trusted.
+    """Checks, before anything is imported, that a run's file names no function that its reader does not trust.
 
     Args:
       values: Of a run's config.toml, which whoever made the run has written.
@@ -420,7 +429,8 @@ def _check_trusted(values: Mapping, file: pathlib.Path, own: Mapping):
     foreign = [each for each in _named_in(values) if each not in known]
     if foreign:
         raise UserError(
-            f"{file} names {foreign[0]!r}, which would be imported and called, and whoever made that run may have written "
+            f"{file} names {foreign[0]!r}, which would be imported and called, and whoever made that run may have "
+            "written "
             "it; if you trust its code, say --trust-builders, in Python trust_builders=True"
         )
 

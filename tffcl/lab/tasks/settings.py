@@ -1,5 +1,4 @@
-"""The tables of a task file that are the same for every method: what they hold, and what is allowed in them; and all of
-a run's."""
+"""The tables of a task file that are the same for every method: what they hold, and what is allowed in them."""
 
 import dataclasses
 from typing import Annotated

@@ -16,8 +16,8 @@ from tffcl.registry import Row, add
 from tffcl.regular_files import read_text
 
 SECTIONS = (
-    "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint", "newcomers",
-    "drift", "privacy", "attack", "aggregation", "algorithms",
+    "extends", "description", "source", "dataset", "partition", "model", "train", "evaluation", "checkpoint",
+    "newcomers", "drift", "privacy", "attack", "aggregation", "algorithms",
 )  # fmt: skip
 _TEXTS = ("extends", "description", "source")
 _COHORT_SIZES = ("clients_per_round", "participation")
@@ -55,7 +55,7 @@ class Task(Shown):
 
     @contextlib.contextmanager
     def locating(self, overrides: Mapping):
-        """Adds file and line to an error that is about a key of this file; one of the command line's `overrides` has none."""
+        """Adds file and line to an error about a key of this file; a key of the command line's `overrides` has none."""
         try:
             yield
         except UserError as error:
@@ -77,7 +77,7 @@ def _table(contents: Mapping, path: list[str]) -> Mapping:
 
 
 def _line_of(text: str, table: str, key: str | None) -> int | None:
-    """The line of a key in a table of a task file, or of the table's head if `key` is None; None if there is no such line."""
+    """The line of a key in a table of a task file, or of the table's head if `key` is None; None if there is none."""
     current = ""
     for number, line in enumerate(text.splitlines(), 1):
         header = re.match(r"\s*\[([^\]]+)\]", line)
@@ -179,7 +179,9 @@ def check_tables(contents: Mapping, where: str):
     """Raises UserError if a section that must be a table of keys is something else."""
     named = [(f"[{name}]", value) for name, value in contents.items() if name not in _TEXTS]
     methods = contents.get("algorithms", {})
-    named += [(f"[algorithms.{name}]", value) for name, value in methods.items()] if isinstance(methods, Mapping) else []
+    named += (
+        [(f"[algorithms.{name}]", value) for name, value in methods.items()] if isinstance(methods, Mapping) else []
+    )
     for name, value in named:
         if not isinstance(value, Mapping):
             raise UserError(f"{where}: {name} is {value!r}; it must be a table of keys and values")
@@ -214,7 +216,9 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
     if path.absolute() in extending or (extending and path.resolve() in [each.resolve() for each in extending]):
         raise UserError(f"{path.name} extends itself")
     if len(extending) > _MOST_EXTENDED:
-        raise UserError(f"{extending[0].name} extends more than {_MOST_EXTENDED} tasks, one after the other; fewer are allowed")
+        raise UserError(
+            f"{extending[0].name} extends more than {_MOST_EXTENDED} tasks, one after the other; fewer are allowed"
+        )
     own = dict(_parse(path))
     for section in own:
         if section not in SECTIONS:
@@ -226,7 +230,9 @@ def _read(path: pathlib.Path, extending: tuple) -> dict:
     if "\0" in other:
         raise UserError(f"{path.name}: extends is {other[:100]!r}; no file has such a name")
     beside = path.parent / str(other)
-    base = _read(beside if beside.suffix == ".toml" else _by_name(str(other), path.parent), (*extending, path.absolute()))
+    base = _read(
+        beside if beside.suffix == ".toml" else _by_name(str(other), path.parent), (*extending, path.absolute())
+    )
     for section in ("dataset", "partition", "model"):
         # Another set's options mean nothing to this one.
         tables = own.get(section, {}), base.get(section, {})
@@ -289,7 +295,9 @@ def check_plain(contents: Mapping, where: str):
         value, path, depth = left.pop()
         key = ".".join(path)[:100]
         if depth > _DEEPEST:
-            raise UserError(f"{where}: {key[:40]}... is nested too deep; at most {_DEEPEST} tables and lists are allowed")
+            raise UserError(
+                f"{where}: {key[:40]}... is nested too deep; at most {_DEEPEST} tables and lists are allowed"
+            )
         if isinstance(value, Mapping):
             left += [(each, (*path, name), depth + 1) for name, each in value.items()]
         elif isinstance(value, (list, tuple)):
