@@ -193,7 +193,11 @@ def resolve(task: str | pathlib.Path, algorithm: str, *, seed: int = 0, override
     with loaded.locating(overrides):
         source = _find(algorithm, task_file.merged(loaded.contents, overrides), str(loaded.path.parent))
         contents = task_file.merged(_without_replaced(loaded.contents, overrides, source), overrides)
-        return _resolved(loaded.name, contents, source, seed, overrides, str(loaded.path.parent))
+        config = _resolved(loaded.name, contents, source, seed, overrides, str(loaded.path.parent))
+        for kind, table in (("models", config.model), ("aggregations", config.aggregation)):
+            if references_in(table):
+                _check_named(kind, table)
+        return config
 
 
 def _unknown_section(section: str, table: object, loaded: task_file.Task) -> UserError:
@@ -284,7 +288,7 @@ def _without_replaced(contents: Mapping, overrides: Mapping, source: MethodSourc
 def _resolved(
     name: str, contents: Mapping, source: MethodSource, seed: int, overrides: Mapping, directory: str
 ) -> RunConfig:
-    """Checks a task's tables, first those for which nothing of the user's own is imported.
+    """Checks a task's tables, but for what the user's own builders of model and aggregation take.
 
     Args:
       name: Of the task.
@@ -320,14 +324,10 @@ def _resolved(
         directory=source.directory,
     )
     _check_happens(config)
-    named = {"models": parts["model"], "aggregations": aggregation}
-    for kind, table in named.items():
+    for kind, table in (("models", parts["model"]), ("aggregations", aggregation)):
         if table and not references_in(table):
             _check_named(kind, table)
     found = _load_own(contents, directory)
-    for kind, table in named.items():
-        if references_in(table):
-            _check_named(kind, table)
     return dataclasses.replace(config, directory=source.directory or found)
 
 
