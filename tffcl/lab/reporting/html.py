@@ -67,7 +67,9 @@ class _Section:
     groups: Sequence[_Group]
 
 
-def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.Path, sweep: Sweep | None = None) -> str:
+def render(
+    runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.Path, sweep: Sweep | None = None
+) -> str:
     """Returns the page.
 
     Args:
@@ -90,7 +92,7 @@ def render(runs: Sequence[RunFiles], pictures: Sequence[Picture], root: pathlib.
 
 
 def _breakable(text: str) -> Markup:
-    """A name that may go on in another line after each underscore: on a phone a long one would leave no room for numbers."""
+    """A name that may be broken after each underscore: on a phone a long one would leave no room for numbers."""
     return escape(text).replace("_", Markup("_<wbr>"))
 
 
@@ -131,7 +133,9 @@ def _of_runs(runs: Sequence[RunFiles], root: pathlib.Path, rows: Sequence[compar
         "newcomers": newcomers_table.to_page(runs),
         "newcomers_legend": newcomers_table.LEGEND,
         "newcomers_each": None if comparison else newcomers_table.clients_table(runs[0]),
-        "files": Table.of(("file", "size", "SHA-256 begins"), [row for run in runs for row in _provenance(run, root)], numbers=False),
+        "files": Table.of(
+            ("file", "size", "SHA-256 begins"), [row for run in runs for row in _provenance(run, root)], numbers=False
+        ),
         "reports": [_link(run, root) for run in runs if comparison and (run.path / REPORT).is_file()],
     }
 
@@ -237,7 +241,9 @@ def _sections(pictures: Sequence[Picture], shown: Sequence[RunFiles]) -> list[_S
     for name in names:
         own = [picture for picture in pictures if picture.section == name]
         if name == CLUSTERS and shown:
-            groups = [_cluster_group(run, number, own, shown[:number], len(shown) > 1) for number, run in enumerate(shown)]
+            groups = [
+                _cluster_group(run, number, own, shown[:number], len(shown) > 1) for number, run in enumerate(shown)
+            ]
         else:
             groups = [_Group("", None, own)]
         sections.append(_Section(name, [group for group in groups if group.pictures or group.table]))
@@ -247,7 +253,7 @@ def _sections(pictures: Sequence[Picture], shown: Sequence[RunFiles]) -> list[_S
 def _cluster_group(
     run: RunFiles, number: int, pictures: Sequence[Picture], before: Sequence[RunFiles], several: bool
 ) -> _Group:
-    """What the page shows of the clusters of one run; who holds which labels only where no run before has the same clusters."""
+    """What the page shows of the clusters of one run; labels only where no run before has the same clusters."""
     table = cluster_tables.clusters_table(run, compared=several)
     left = cluster_tables.clusters_left_out(run) if table else 0
     note = f"The {left} smallest clusters are left out; the table of all clients has them." if left else ""

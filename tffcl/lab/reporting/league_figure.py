@@ -17,7 +17,7 @@ _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def accuracy_grid(study: StudyResults, kind: str) -> tuple[list[str], list[str], np.ndarray]:
-    """Returns methods, settings and the mean accuracies in percent, [methods, settings], NaN where nothing has been run."""
+    """Returns methods, settings and mean accuracies in percent, [methods, settings], NaN where nothing has been run."""
     settings = [column for column in study.columns if _has(study, column)]
     methods = list(dict.fromkeys(each.noted["row"] for each in study.results))
     grid = np.full((len(methods), len(settings)), np.nan)
@@ -48,9 +48,10 @@ def _mean(result, kind: str) -> float:
 
 
 def groups_grid(study: StudyResults) -> tuple[list[str], np.ndarray]:
-    """Returns the settings in which somebody formed clusters and there are true groups, and the adjusted Rand index, [methods, settings]; NaN for methods that form none.
+    """Returns the settings in which clusters were formed and true groups are known, and the adjusted Rand index there.
 
-    A method that has one model for all, or one for each client, has an index of 0 wherever it is run.
+    The index is [methods, settings], NaN for methods that form no clusters. A method that has one model for all, or one
+    for each client, has an index of 0 wherever it is run.
     """
     methods, settings, _ = accuracy_grid(study, "cluster")
     grid = np.full((len(methods), len(settings)), np.nan)
@@ -63,7 +64,7 @@ def groups_grid(study: StudyResults) -> tuple[list[str], np.ndarray]:
 
 
 def ranked(grid: np.ndarray) -> np.ndarray:
-    """Returns the rows of a grid in the order of their mean rank over the columns in which they have a value, the best first."""
+    """Returns the rows of a grid by their mean rank over the columns in which they have a value, the best first."""
     ranks = np.full(grid.shape, np.nan)
     for column in range(grid.shape[1]):
         there = np.flatnonzero(np.isfinite(grid[:, column]))
@@ -77,12 +78,12 @@ def ranked(grid: np.ndarray) -> np.ndarray:
 
 
 def league_figure(study: StudyResults, panels: Sequence[str] = tuple(PANELS)) -> ReportFigure:
-    """Draws cluster and local accuracies, a row a method and a column a setting, the best mean rank of the cluster accuracy first,
-    and the adjusted Rand index where there are groups.
+    """Draws cluster and local accuracies and, where there are groups, the adjusted Rand index.
 
-    The number is the mean over the seeds, accuracies in percent; their colour says by how many points it is above (blue) or
-    below (red) the same accuracy of FedAvg on the same setting. Where fewer seeds have ended than the study has, as others
-    diverged or have not been run, how many is written as a superscript.
+    A row is a method, a column is a setting; the best mean rank of the cluster accuracy stands first. The number is the
+    mean over the seeds, accuracies in percent; their colour says by how many points it is above (blue) or below (red)
+    the same accuracy of FedAvg on the same setting. Where fewer seeds have ended than the study has, as others diverged
+    or have not been run, how many is written as a superscript.
 
     Args:
       study: The league.
@@ -110,7 +111,8 @@ def league_figure(study: StudyResults, panels: Sequence[str] = tuple(PANELS)) ->
         strength = (grid - _baseline(study, methods, grid))[order] / _RANGE
         image = _draw(axes, grid[order], strength, ".1f", settings, few)
         ends = [f"−{_RANGE:g}", "0", f"+{_RANGE:g}"]
-        _add_scale(figure, axes, image, f"points above FedAvg's {PANELS[each].removesuffix(' %')} accuracy", [-1, 0, 1], ends)
+        label = f"points above FedAvg's {PANELS[each].removesuffix(' %')} accuracy"
+        _add_scale(figure, axes, image, label, [-1, 0, 1], ends)
     if widths:
         drawn[0].set_yticks(range(len(order)), [methods[row] for row in order], fontsize=9)
     return figure
@@ -137,7 +139,7 @@ def _is_baseline(study: StudyResults, row: str) -> bool:
 
 
 def _draw(axes: Axes, grid: np.ndarray, strength: np.ndarray, form: str, settings: list[str], few: np.ndarray):
-    """Numbers on colours, which are full where the strength is 1 or -1; how many seeds they are of, where those are `few` (0: all).
+    """Numbers on colours, full where the strength is 1 or -1; how many seeds they are of, where `few` is not 0.
 
     Returns the image.
     """

@@ -13,7 +13,7 @@ from tffcl.runs.run_directory import FIGURES, REPORT, SAMPLES, RunDirectory
 
 
 def write_report(path: str | pathlib.Path, formats: Sequence[str] = ()) -> pathlib.Path:
-    """Writes `figures/*.png` and `report.html` of a run, and `table.csv` of a comparison or `sweep.csv` of a sweep, too.
+    """Writes `figures/*.png` and `report.html` of a run, and `table.csv` of a comparison, `sweep.csv` of a sweep.
 
     What was there under these names is replaced; the same files give the same report.
 
@@ -62,7 +62,8 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
         return
     if sweeps.is_sweep(out):
         found = sweeps.read_sweep(out)
-        text, runs, notes = sweeps.to_table(found).to_text(), len(found.runs), comparison_table.cost_together(found.runs)
+        text, runs = sweeps.to_table(found).to_text(), len(found.runs)
+        notes = comparison_table.cost_together(found.runs)
     else:
         rows = comparison_table.directory_rows(out)
         text, runs = comparison_table.to_table(rows).to_text(), sum(len(row.seeds) for row in rows)
@@ -95,7 +96,8 @@ def write_table(path: str | pathlib.Path):
 def _of_runs(path: pathlib.Path, formats: Sequence[str]) -> tuple[list[Picture], dict[str, str]]:
     runs = files.find_runs(path)
     alone = RunDirectory(path).is_run
-    pictures = report_figures.run_pictures(runs[0], formats) if alone else report_figures.comparison_pictures(runs, formats)
+    draw = report_figures.run_pictures if alone else report_figures.comparison_pictures
+    pictures = draw(runs[0] if alone else runs, formats)
     rows = comparison_table.directory_rows(path)
     table = {} if alone else {"table.csv": comparison_table.to_csv(rows)}
     table |= _further("table", formats, comparison_table.to_table(rows))
