@@ -188,7 +188,11 @@ def test_runs_of_a_task_that_end_at_different_rounds_stand_in_one_table(tmp_path
     tables = {"train": {"rounds": 8, "clients_per_round": 6, "early_stopping": early}, "partition": {"clients": 12}}
     tables |= {"model": {"hidden": 8}, "dataset": {"validation": 0.2}, "evaluation": {"every": 1}}
     configs = [tffcl.resolve("demo_digits", name, overrides=tables) for name in ("fedavg", "solo")]
-    summaries = tffcl.compare(configs, tmp_path, show_progress=False)
+    mine = Mine()
+    summaries = tffcl.compare(configs, tmp_path, show_progress=False, callbacks=[mine])
+    assert mine.seen.count(("begin", 0)) == 2 and [("end", each["stopped"]) for each in summaries] == [
+        each for each in mine.seen if each[0] == "end"
+    ]
     lengths = [summary["rounds"] for summary in summaries]
     assert (
         len({*lengths}) == 2 and max(lengths) < 8 and all("validation_cluster" in each["stopped"] for each in summaries)

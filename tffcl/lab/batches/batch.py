@@ -20,6 +20,7 @@ from tffcl.lab.reporting.number_format import human_time
 from tffcl.lab.tasks import task_file
 from tffcl.lab.tasks.resolve import RunConfig
 from tffcl.regular_files import read_text
+from tffcl.runs.callbacks import Callback
 from tffcl.runs.checkpoints import Checkpoints
 from tffcl.runs.lock import locked
 from tffcl.runs.run_directory import CHECKPOINTS, MARKER, ROUNDS, SUMMARY, RunDirectory, short_path
@@ -72,6 +73,7 @@ class Options:
       overwrite: Runs that are there are deleted before the first is run.
       show_progress: What all runs will take, a line before each and a bar a run, on standard error.
       workers: As in `run.run`.
+      callbacks: As in `run.run`; they are called for one run after the other.
     """
 
     data_dir: str | None = None
@@ -79,6 +81,7 @@ class Options:
     overwrite: bool = False
     show_progress: bool = True
     workers: RemoteWorkers | None = None
+    callbacks: Sequence[Callback] = ()
 
 
 class Batch:
@@ -244,9 +247,10 @@ class Batch:
         """Runs a job to its end, or to a round, and lets its newcomers join; if it diverges, says so in failed.json."""
         config, place = job.config, self.place(job)
         how = {"data_dir": self.options.data_dir, "show_progress": self.options.show_progress}
+        more = {"workers": self.options.workers, "callbacks": self.options.callbacks}
         try:
             if not RunDirectory(place).ended:
-                run(config, place, resume=True, until=until, workers=self.options.workers, **how)
+                run(config, place, resume=True, until=until, **how, **more)
         except Diverged as error:
             about = {"task": config.task, "algorithm": config.algorithm, "seed": config.seed, "reason": str(error)}
             RunDirectory(place).write_failure(about)

@@ -9,6 +9,7 @@ from tffcl.lab.reporting import report
 from tffcl.lab.reporting.batch_index import read_order
 from tffcl.lab.reporting.targets import Target, read_targets
 from tffcl.lab.tasks.resolve import RunConfig, check_config, load_run_config
+from tffcl.runs.callbacks import Callback
 from tffcl.runs.run_directory import RunDirectory, State, first_difference, short_path
 from tffcl.runtime import RemoteWorkers
 from tffcl.validation import check_kind
@@ -25,6 +26,7 @@ def compare(
     workers: RemoteWorkers | None = None,
     targets: Sequence[Target] = (),
     others: Callable[[str], RunConfig] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> list[dict | None]:
     """Runs every configuration into `OUT/<algorithm>/seed-<n>/`, and writes `OUT/table.csv` anew after each.
 
@@ -38,6 +40,7 @@ def compare(
       workers: As in `run.run`.
       targets: Accuracies to which rounds and bytes are counted in the report, beside those of an earlier call.
       others: Returns what a method that is there already, but not among `configs`, would be run with, see `check_comparable`.
+      callbacks: Are called in each run and may end it, see `tffcl.Callback`.
 
     Returns:
       The summaries in the order of `configs`; None for a run that diverged.
@@ -50,7 +53,7 @@ def compare(
     check_kind("configs", configs, (list, tuple), "a list of what tffcl.resolve(task, algorithm) returns")
     for each in configs:
         check_config("one of configs", each)
-    options = Options(data_dir, resume, overwrite, show_progress, workers)
+    options = Options(data_dir, resume, overwrite, show_progress, workers, callbacks)
     batch = Batch("comparison", out, options, written=["report.html", "table.csv", "targets.csv"])
     jobs = [
         Job(each, pathlib.PurePath(each.algorithm, f"seed-{each.seed}"), f"{each.algorithm}, seed {each.seed}")
