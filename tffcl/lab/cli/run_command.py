@@ -70,12 +70,10 @@ def run(options):
     resolved = resolve.resolve(options.task, options.algorithm, seed=options.seed, overrides=shared.overrides(options))
     from tffcl.lab.batches import batch  # which imports TensorFlow: a mistake is told before
     from tffcl.lab.batches.run import run
-    from tffcl.runs.run_directory import RunDirectory
 
     out = options.out or f"runs/{shared.task_name(options.task)}/{options.algorithm}/seed-{options.seed}"
     how = {"resume": options.resume, "overwrite": options.overwrite}
     workers = shared.workers(options)
-    RunDirectory(out).check_claim(resolved.as_dict(), **how, longer=True)
     if not options.resume:
         job = batch.Job(resolved, pathlib.Path(out), options.algorithm)
         about = batch.Estimate({job: resolved.train.rounds}, batch.earlier_places([job])).in_words
