@@ -59,7 +59,7 @@ def test_a_run_never_touches_who_is_held_out(finished):
     assert summary["traffic"]["signature_bytes"] == (40 - HELD_OUT) * 5 * (64 * 4 + 1)
     state, progress = last_state(out)
     np.testing.assert_array_equal(state.client_ids, participants)
-    assert len(progress["rounds_trained"]) == 40 - HELD_OUT
+    assert len(progress.rounds_trained) == 40 - HELD_OUT
     with np.load(out / "clustering.npz") as saved:
         np.testing.assert_array_equal(saved["client_ids"], participants)
 

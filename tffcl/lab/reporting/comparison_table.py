@@ -17,21 +17,23 @@ LEGEND = (
      "set; the mean over clients."),
     ("local", "A client's own model after its last local training, on its own test set; the mean over the clients "
      "that have trained. “trained” is their share of all clients, in percent."),
-    ("global", "One model on the union of all test data: where all clients share it, or where a method has a global one beside the others; else "
-     "a dash."),
+    ("global", "One model on the union of all test data: where all clients share it, or where a method has a global one "
+     "beside the others; else a dash."),
     ("variance, worst 10 %", "Over clients: how unequally well they are served (in percent squared), and how well the "
      "worst served tenth is."),
     ("clusters, ARI", "How many clusters were found, and their agreement with the true groups where these are known "
      "(adjusted Rand index: 1 is perfect, about 0 is chance)."),
-    ("NMI", "Normalised mutual information of the clusters and the true groups: 1 is perfect; many small clusters have some by chance."),
-    ("those that took part", "The cluster accuracy over the clients that trained in at least one round, which is what the papers test, and "
-     "by how much it is above that of the others: a client that never took part has the model that the method gives to unknown clients."),
-    ("never trained counted", "Local accuracy over all clients, those that never trained with the untrained model, as the authors of PACFL "
-     "and FLIS count."),
+    ("NMI", "Normalised mutual information of the clusters and the true groups: 1 is perfect; many small clusters have "
+     "some by chance."),
+    ("those that took part", "The cluster accuracy over the clients that trained in at least one round, which is what the "
+     "papers test, and by how much it is above that of the others: a client that never took part has the model that the "
+     "method gives to unknown clients."),
+    ("never trained counted", "Local accuracy over all clients, those that never trained with the untrained model, as the "
+     "authors of PACFL and FLIS count."),
     ("down, up, signatures", "Bytes from the server to all clients, from all clients to the server, and what the "
      "signatures took of them, over the whole run."),
-    ("±", "Mean and sample standard deviation (ddof = 1) over the seeds; absent with one seed. table.csv has the standard error of the "
-     "mean beside it."),
+    ("±", "Mean and sample standard deviation (ddof = 1) over the seeds; absent with one seed. table.csv has the standard "
+     "error of the mean beside it."),
 )  # fmt: skip
 CAUTION = (
     "The three accuracies answer three questions. Compare methods within a column, never the local accuracy of one "
@@ -82,7 +84,7 @@ TEXT_GROUPS = (*_FIRST_GROUPS, *TRAFFIC_GROUPS, "seconds")
 def comparison_rows(
     runs: Sequence[RunFiles], failures: Sequence[Failure] = (), columns: Sequence[Column] = COLUMNS
 ) -> list[Row]:
-    """Returns one row a method, in the order in which the methods first appear; those that failed in all runs come last.
+    """Returns one row a method, in the order in which methods first appear; those that failed in all runs come last.
 
     Accuracies are in percent. Deviations are sample standard deviations (ddof=1) over seeds.
     """
@@ -137,7 +139,7 @@ def to_csv(
     first: Sequence[str] = ("algorithm",),
     names: Sequence[Sequence[object]] | None = None,
 ) -> str:
-    """Returns the table for programs: of each column the mean, `<column>_std` and the standard error, `<column>_stderr`.
+    """Returns the table for programs: of each column mean, `<column>_std` and standard error, `<column>_stderr`.
 
     A cell is empty where there is no number. The last column, `failed`, says which seeds failed and why.
 
@@ -161,7 +163,7 @@ def page_table(rows: Sequence[Row], groups: Sequence[str], **others) -> Table:
 
 
 def notes_of(runs: Sequence[RunFiles]) -> list[str]:
-    """What the runs note; where not all have a note, with the methods that have it; and what private ones cost together."""
+    """What the runs note, with the methods that do where not all do; and what private runs cost together."""
     notes: dict[str, dict[str, None]] = {}
     for run in runs:
         for note in run.summary.get("notes", []):

@@ -46,13 +46,14 @@ HEADS = (
     "chosen",
 )
 LEGEND = (
-    "cluster: the model that a method assigns to a client, before local training. cluster − FedAvg's: the same in points above FedAvg, "
-    "seed by seed; * where a paired t test over the seeds would find such a difference by chance in less than one case of twenty. local: "
-    "the client's own model after its last local training. global: one model on all test data. worst decile: the mean of the worst tenth of "
-    "the clients. took part − others: by how much the cluster accuracy of the clients that trained is above that of those that never did. "
-    "ARI: adjusted Rand index, 1 where the clusters are the true groups and 0 where they are as by chance. bytes: down and up, signatures "
-    "included. seconds: of training, evaluation and clustering, the least of the seeds, as other work on the machine only adds to them. "
-    "± is the sample standard deviation over the seeds."
+    "cluster: the model that a method assigns to a client, before local training. cluster − FedAvg's: the same in "
+    "points above FedAvg, seed by seed; * where a paired t test over the seeds would find such a difference by chance "
+    "in less than one case of twenty. local: the client's own model after its last local training. global: one model "
+    "on all test data. worst decile: the mean of the worst tenth of the clients. took part − others: by how much the "
+    "cluster accuracy of the clients that trained is above that of those that never did. ARI: adjusted Rand index, 1 "
+    "where the clusters are the true groups and 0 where they are as by chance. bytes: down and up, signatures "
+    "included. seconds: of training, evaluation and clustering, the least of the seeds, as other work on the machine "
+    "only adds to them. ± is the sample standard deviation over the seeds."
 )
 
 
@@ -64,8 +65,8 @@ class LeagueRow:
       result: The cell of the study.
       above_baseline: Cluster accuracy less that of FedAvg with the same seed, in points, over the seeds that both have.
       stats: The metrics "cluster_worst_decile", "participation_gap" and "clusters"; "rounds_to_target" and
-        "bytes_to_target" of the seeds that reached it; "total_bytes", down and up, of all rounds; "seconds", the least of
-        the seeds, as other work on the machine only adds to it.
+        "bytes_to_target" of the seeds that reached it; "total_bytes", down and up, of all rounds; "seconds", the least
+        of the seeds, as other work on the machine only adds to it.
       seeds: How many have been run.
     """
 
@@ -107,9 +108,8 @@ def _row(study: StudyResults, result: Result, baseline: Mapping[int, float]) -> 
 
 
 def _chosen(noted: Mapping) -> str:
-    return ", ".join(
-        f"{key.rpartition('.')[2].replace('_', ' ')} {show_value(value)}" for key, value in noted.get("tuned", {}).items()
-    )
+    chosen = noted.get("tuned", {})
+    return ", ".join(f"{key.rpartition('.')[2].replace('_', ' ')} {show_value(chosen[key])}" for key in chosen)
 
 
 def _numbers(run: RunNumbers, target: float | None) -> dict[str, float]:
@@ -126,7 +126,9 @@ def cells(row: LeagueRow) -> list[str]:
     result, stats, target = row.result, row.stats, row.result.noted.get("target")
     accuracies = [show_number(result.accuracies[kind], 2) for kind in ("cluster", "local", "global")]
     missed = row.seeds - stats["rounds_to_target"].count
-    rounds = show_count(stats["rounds_to_target"]) if stats["rounds_to_target"].count else "not reached" if target else MISSING
+    rounds = "not reached" if target else MISSING
+    if stats["rounds_to_target"].count:
+        rounds = show_count(stats["rounds_to_target"])
     if missed and stats["rounds_to_target"].count:
         rounds = f"{rounds} ({missed} not reached)"
     return [

@@ -27,7 +27,8 @@ COLUMNS = (
 )
 _GROUPS = ("accuracy %", "worst 10 %", "newcomers", "clusters")
 LEGEND = (
-    "cluster: the model that a newcomer is given; local: after its own epochs with it. ARI: of all clients, newcomers included."
+    "cluster: the model that a newcomer is given; local: after its own epochs with it. ARI: of all clients, newcomers "
+    "included."
 )
 
 

@@ -58,7 +58,7 @@ def show_stat(stat: Stat, digits: int | str) -> str:
 
 
 def decimals_of(stat: Stat, digits: int | str) -> int:
-    """Returns how many digits a number has after the point beside a published one: two at least, and none of a count."""
+    """Returns how many digits a number has after the point beside a published one: two at least, none of a count."""
     return max(digits, 2) if isinstance(digits, int) else int(digits == "epsilon" and stat.mean < 100)
 
 

@@ -75,7 +75,7 @@ class Column:
 
     @classmethod
     def of(cls, metric: Metric, group: str = "", header: str = "") -> "Column":
-        """Makes a column of a metric, with the titles that it has in the table of a comparison if no others are given."""
+        """Makes a column of a metric; its titles are those in the table of a comparison if no others are given."""
         return cls(header or metric.header, group or metric.group, metric.digits, metric.name, metric)
 
     @property

@@ -16,16 +16,16 @@ from tffcl.runs.metrics import BY_MEASURE, ROUND, Metric, find, of_panel
 from tffcl.runs.run_files import RunFiles, RunNumbers
 
 NONE_ASKED = (
-    "No target was asked for; this is the greatest multiple of 5 % that half of the methods reach. “tffcl compare --target local=75” asks for "
-    "others."
+    "No target was asked for; this is the greatest multiple of 5 % that half of the methods reach. “tffcl compare "
+    "--target local=75” asks for others."
 )
 ACCURACIES = tuple(each.measure for each in of_panel("accuracy"))
 HEADS = ("method", "target", "rounds", "bytes", "Mb a client", "rounds, never trained counted", "seeds")
 LEGEND = (
-    "The first evaluated round in which the mean accuracy over clients is at least the target, and the true bytes down and up to "
-    "then, signatures included. “Mb a client” is how the authors of PACFL and FLIS count: the traffic of the rounds in megabits, "
-    "divided by all clients. Local accuracy is of the clients that have trained; the last number of rounds counts those that never "
-    "have with their untrained model, as these authors do."
+    "The first evaluated round in which the mean accuracy over clients is at least the target, and the true bytes "
+    "down and up to then, signatures included. “Mb a client” is how the authors of PACFL and FLIS count: the traffic "
+    "of the rounds in megabits, divided by all clients. Local accuracy is of the clients that have trained; the last "
+    "number of rounds counts those that never have with their untrained model, as these authors do."
 )
 
 
@@ -89,7 +89,9 @@ def _written(text: str) -> Target:
     except ValueError:
         value = math.nan
     if accuracy not in ACCURACIES or not 0 < value <= 100:
-        raise UserError(f"--target {text!r} is not ACCURACY=PERCENT, e.g. local=75; accuracies are cluster, local and global")
+        raise UserError(
+            f"--target {text!r} is not ACCURACY=PERCENT, e.g. local=75; accuracies are cluster, local and global"
+        )
     return Target(accuracy, value)
 
 
@@ -119,7 +121,8 @@ def reached(runs: Sequence[RunFiles], targets: Sequence[Target]) -> list[Reached
 
 
 def suggested(runs: Sequence[RunFiles]) -> list[Target]:
-    """Returns a target where the user has asked for none: the greatest multiple of 5 % that half of the methods reach in cluster accuracy."""
+    """Returns a target where the user has asked for none: the greatest multiple of 5 % that half of the methods reach in
+    cluster accuracy."""
     best: dict[str, float] = {}
     for run in runs:
         values = 100 * run.rounds["cluster_accuracy"]
@@ -130,14 +133,14 @@ def suggested(runs: Sequence[RunFiles]) -> list[Target]:
 
 
 def _needed(run: RunFiles, target: Target) -> tuple[float, float, float, float]:
-    """Rounds, bytes, megabits a client, and rounds with those who never trained; NaN where the target is not reached."""
+    """Rounds, bytes, megabits a client, rounds with those who never trained; NaN where the target is not reached."""
     number, in_rounds, beside = needed(run, BY_MEASURE[target.accuracy], target.percent)
     everyone = needed(run, find("local_accuracy_all"), target.percent)[0] if target.accuracy == "local" else math.nan
     return number, in_rounds + beside, 8e-6 * in_rounds / len(run.clients), everyone
 
 
 def needed(run: RunFiles | RunNumbers, metric: Metric, target: float) -> tuple[float, float, float]:
-    """Returns the first evaluated round that reaches a target, the bytes of the rounds up to it, and those beside rounds.
+    """Returns the first evaluated round that reaches a target, the bytes of the rounds up to it, and those beside.
 
     All are NaN where no round reaches it.
     """
@@ -173,8 +176,8 @@ def to_csv(rows: Sequence[Reached]) -> str:
     heads = [Column(name) for name in ("algorithm", "accuracy", "target_percent", "seeds", "seeds_reached")]
     heads += [Column(name, digits=2) for name in ("rounds", "bytes", "megabits_a_client", "rounds_of_all")]
     lines = [
-        [each.method, each.target.accuracy, each.target.percent, each.seeds, each.rounds.count, each.rounds, each.total_bytes,
-         each.megabits, each.rounds_of_all]
+        [each.method, each.target.accuracy, each.target.percent, each.seeds, each.rounds.count, each.rounds,
+         each.total_bytes, each.megabits, each.rounds_of_all]
         for each in rows
     ]  # fmt: skip
     return Table(heads, lines).to_csv()
