@@ -92,10 +92,9 @@ def test_keys_are_known_without_tensorflow():
     """What the registry points to for the keys of a name is imported without TensorFlow."""
     code = """
 import sys
-from tffcl import registry
 from tffcl.lab.cli import listing
-for kind in registry.kinds():
-    for name, row in registry.rows(kind).items():
+for kind in listing.kinds():
+    for name, row in listing.rows(kind).items():
         row.parameter_class()
         if kind in ("models", "datasets", "partitions"):
             row.builder()

@@ -1,24 +1,41 @@
 """What there is by name, a line each: `tffcl list`."""
 
 import argparse
+import importlib
 from collections.abc import Iterator
 
 from tffcl import registry
-from tffcl.lab.batches import study_file
-from tffcl.lab.datasets import federated
-from tffcl.lab.tasks import encoder_data, task_file
 
-_LAB = (federated, encoder_data, task_file, study_file)  # importing them adds the lab's kinds to the registry
+# The lab's kinds, and the modules that add them to the registry when they are imported.
+_LAB = {
+    "tasks": "tffcl.lab.tasks.task_file",
+    "studies": "tffcl.lab.batches.study_file",
+    "datasets": "tffcl.lab.datasets.federated",
+    "partitions": "tffcl.lab.datasets.federated",
+    "encoders": "tffcl.lab.tasks.encoder_data",
+}
+
+
+def kinds() -> tuple[str, ...]:
+    """All kinds of names, the library's before the lab's."""
+    return (*(kind for kind in registry.kinds() if kind not in _LAB), *_LAB)
+
+
+def rows(kind: str) -> dict[str, registry.Row]:
+    """As `registry.rows`, of the lab's kinds too."""
+    if kind in _LAB:
+        importlib.import_module(_LAB[kind])
+    return registry.rows(kind)
 
 
 def listing(kind: str | None) -> Iterator[str]:
     """Yields the names of one kind, with a line on each, or those of all kinds under headings."""
-    for each in [kind] if kind else registry.kinds():
+    for each in [kind] if kind else kinds():
         if not kind:
             yield f"{each}:"
-        rows = registry.rows(each)
-        width = max(map(len, rows), default=0)
-        for name, row in rows.items():
+        found = rows(each)
+        width = max(map(len, found), default=0)
+        for name, row in found.items():
             yield f"  {name:<{width}}  {row.summary}"
 
 
@@ -50,7 +67,7 @@ def _name_values(parser: argparse.ArgumentParser):
     """Tells every option whose values have names what they are; none of this checks what a user gives."""
     import shtab
 
-    kinds = {
+    named = {
         "task": "tasks",
         "algorithm": "algorithms",
         "algorithms": "algorithms",
@@ -61,8 +78,8 @@ def _name_values(parser: argparse.ArgumentParser):
     files = {"out": shtab.DIRECTORY, "to": shtab.DIRECTORY, "check": shtab.DIRECTORY, "data_dir": shtab.DIRECTORY}
     for command in _parsers(parser):
         for action in command._actions:
-            if action.dest in kinds and command.prog != "tffcl list":
-                action.choices = list(registry.rows(kinds[action.dest]))
+            if action.dest in named and command.prog != "tffcl list":
+                action.choices = list(rows(named[action.dest]))
             elif action.dest in files or action.dest == "file":
                 action.complete = files.get(action.dest, shtab.FILE)
 

@@ -8,7 +8,6 @@ import pathlib
 import signal
 import sys
 
-from tffcl import registry
 from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError, printable, tell, unknown
 from tffcl.lab.cli import (
@@ -82,7 +81,7 @@ def _add_first_steps(commands):
     run_command.add_demo(demo)
 
     listing = _command(commands, "list", _list, "what there is, a line each")
-    kinds = registry.kinds()
+    kinds = completion.kinds()
     listing.add_argument("what", nargs="?", choices=kinds, metavar=f"[{'|'.join(kinds)}]")
     listing.add_argument("name", nargs="?", metavar="NAME", help="the keys that this one takes in a task file")
 
@@ -295,9 +294,12 @@ def _report(options):
 
 
 def _list(options):
-    from tffcl.lab.cli import explain, listing
+    if options.name:
+        from tffcl.lab.cli import explain
 
-    lines = explain.explain(options.what, options.name) if options.name else listing.listing(options.what)
+        lines = explain.explain(options.what, options.name)
+    else:
+        lines = completion.listing(options.what)
     print("\n".join(lines))
 
 
