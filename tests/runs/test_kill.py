@@ -27,9 +27,13 @@ paper = "none"
 table = "none"
 [columns.digits]
 task = "demo_digits"
+set.dataset.validation = 0.2
+[tuning]
+rounds = 0.5
 [rows.FedAvg]
 method = "fedavg"
 measure = "global"
+tune = {learning_rate = [0.01, 0.1]}
 published = {digits = "none"}
 [rows.Ditto]
 method = "ditto"
@@ -41,10 +45,15 @@ WORK = {
     "stocfl": ["run", "demo_digits", "--algorithm", "stocfl", "--set=algorithms.stocfl.threshold=0.3"],
     "ditto": ["run", "demo_digits", "--algorithm", "ditto"],
     "flt": ["run", "demo_digits", "--algorithm", "flt", *(f"--set=algorithms.flt.{key}={value}" for key, value in FLT.items())],
+    "compare": ["compare", "demo_digits", "--algorithms", "fedavg,ditto"],
     "sweep": ["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshold=150,210"],
+    "search": [  # fmt: skip
+        "sweep", "demo_digits", "--algorithm", "fedavg", "--over", "learning_rate=0.01,0.1", "--select", "cluster", "--halving", "2",
+        "--fresh-seeds", "1", "--set=dataset.validation=0.2",
+    ],
     "study": ["study", "own_study.toml"],
 }
-MOMENTS = {"pacfl": 4, "stocfl": 4, "ditto": 4, "flt": 2, "sweep": 3, "study": 3}
+MOMENTS = {"pacfl": 4, "stocfl": 4, "ditto": 4, "flt": 2, "compare": 3, "sweep": 3, "search": 4, "study": 4}
 
 # Ends itself as `kill -9` would, some milliseconds after it has touched a file below its OUT for the n-th time; tells how often
 # it did.
@@ -124,6 +133,8 @@ def results_of(out: pathlib.Path) -> dict:
         elif path.name in ("rounds.csv", "clients.csv", "sweep.csv"):
             with open(path, newline="") as file:
                 found[name] = [{key: row[key] for key in row if "seconds" not in key} for row in csv.DictReader(file)]
+        elif path.name == "batch.json":
+            found[name] = json.loads(path.read_text())
         elif path.suffix == ".npy" or path.parent.name == "checkpoints":
             found[name] = path.name
     return found
