@@ -31,7 +31,9 @@ def one_index(results: pathlib.Path):
         noted = json.loads(file.read_text(encoding="utf-8"))
         chosen, tuned = file.parent / "tuned.json", {}
         if chosen.is_file():
-            planned = study_plan.plan(study_file.load_study(noted["study"]), seeds=noted["seeds"], rounds=noted["rounds"])
+            planned = study_plan.plan(
+                study_file.load_study(noted["study"]), seeds=noted["seeds"], rounds=noted["rounds"]
+            )
             known = json.loads(chosen.read_text(encoding="utf-8"))
             cells = {cell.name: cell for cell in planned.cells}
             # A choice is of what the study says today, or its cell is gone.

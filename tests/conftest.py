@@ -10,19 +10,21 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # The suite has a process for each core: more threads of scikit-learn and NumPy would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Where Python is told to keep no compiled modules, each process would compile TensorFlow anew for 8 s. Those of the suite share
-# what they compile, in pytest's cache and not beside the sources; the test processes and their children inherit it.
+# Where Python is told to keep no compiled modules, each process would compile TensorFlow anew for 8 s. Those of the
+# suite share what they compile, in pytest's cache and not beside the sources; the test processes and their children
+# inherit it.
 if sys.dont_write_bytecode:
     sys.pycache_prefix = str(pathlib.Path(__file__).resolve().parents[1] / ".pytest_cache" / "bytecode")
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
-# Traced graphs are many objects that live long; with Python's thresholds an eighth of the time goes into looking through them.
+# Traced graphs are many objects that live long; with Python's thresholds an eighth of the time goes into looking
+# through them.
 gc.set_threshold(50_000, 10, 10)
 
-# TFF ends the worker of its test context by SIGINT and waits; started in the background of a script, we and our children
-# would ignore it, and wait for ever.
+# TFF ends the worker of its test context by SIGINT and waits; started in the background of a script, we and our
+# children would ignore it, and wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -43,8 +45,8 @@ MAPPING = (
     "clustering/test_client_relatedness.py",
     "clustering/test_projection.py",
 )
-# Those that take longest come first, so that no process begins one of them when the other is about to end; before them those of
-# whole data sets, which take a gigabyte for a moment, while a process holds little else.
+# Those that take longest come first, so that no process begins one of them when the other is about to end; before them
+# those of whole data sets, which take a gigabyte for a moment, while a process holds little else.
 LONGEST = (
     *MAPPING,
     "lab/datasets/test_datasets_real.py",
@@ -112,7 +114,9 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(scope="session", autouse=True)
 def pictures_where_they_are_looked_at():
-    """Every run draws its report: the figures are made in all tests, and turned into points, for most of a second, where a test looks."""
+    """Every run draws its report: the figures are made in all tests, and turned into points, for most of a second,
+    where a test looks.
+    """
     from tffcl.lab.reporting import report_figures
 
     draw, panels = report_figures.to_png, report_figures.panels_of
@@ -126,9 +130,9 @@ def pictures_where_they_are_looked_at():
 def graphs_as_traced(request):
     """TFF's compiler lets TensorFlow rewrite each graph before it is sent to a worker, for a fifth of the suite's time.
 
-    No result depends on it but of Keras models, whose inputs are placeholders inside functions that the rewriting takes away.
-    In the suite's own processes it is left out of the others, as TFF does with a graph that cannot be rewritten. Commands that
-    tests start in processes of their own, and all tests of `-m slow`, compile as users do."""
+    No result depends on it but of Keras models, whose inputs are placeholders inside functions that the rewriting takes
+    away. In the suite's own processes it is left out of the others, as TFF does with a graph that cannot be rewritten.
+    Commands that tests start in processes of their own, and all tests of `-m slow`, compile as users do."""
     if request.config.getoption("markexpr") != "not slow":
         yield
         return
@@ -149,8 +153,9 @@ def graphs_as_traced(request):
 
 @pytest.fixture(scope="session", autouse=True)
 def operations_without_history(request):
-    """TensorFlow keeps with every operation of a graph the Python lines that made it, for a twentieth of the suite's time, as stacks are
-    deep below pytest. In the suite's own processes all operations have the same lines; `-m slow` keeps them as users do."""
+    """TensorFlow keeps with every operation of a graph the Python lines that made it, for a twentieth of the suite's
+    time, as stacks are deep below pytest. In the suite's own processes all operations have the same lines; `-m slow`
+    keeps them as users do."""
     if request.config.getoption("markexpr") != "not slow":
         yield
         return
@@ -213,7 +218,8 @@ def digit_clients(digits):
         for client, (start, size) in enumerate(zip(starts, sizes)):
             images = np.rot90(x, turns[client], axes=(1, 2))
             train[client], test[client] = (
-                (images[rows], y[rows]) for rows in (slice(start, start + size), slice(1797 - 50 - client, 1797 - client))
+                (images[rows], y[rows])
+                for rows in (slice(start, start + size), slice(1797 - 50 - client, 1797 - client))
             )
         return Population.from_arrays(train, test)
 

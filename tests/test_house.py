@@ -8,10 +8,20 @@ import pytest
 from tffcl.registry import ALGORITHMS
 
 PACKAGE = pathlib.Path(__file__).parents[1] / "tffcl"
-# Each room may import those after it in the chain, and what stands apart. The lab comes first: the library never imports it.
+# Each room may import those after it in the chain, and what stands apart. The lab comes first: the library never
+# imports it.
 CHAIN = [
-    "lab.cli", "lab.batches", "lab.tasks", "lab.reporting", "lab.datasets", "export", "learning", "runs", "algorithms", "rounds",
-]  # fmt: skip
+    "lab.cli",
+    "lab.batches",
+    "lab.tasks",
+    "lab.reporting",
+    "lab.datasets",
+    "export",
+    "learning",
+    "runs",
+    "algorithms",
+    "rounds",
+]
 BASE = ["signatures", "client_work", "models", "aggregators", "clustering", "clients"]
 APART = {
     "runtime",
@@ -56,7 +66,9 @@ def imports(path):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "tffcl":
             below = node.module.split(".")[1:]
             yield from (
-                [room(below)] if len(below) > (below[:1] == ["lab"]) else [room([*below, each.name]) for each in node.names]
+                [room(below)]
+                if len(below) > (below[:1] == ["lab"])
+                else [room([*below, each.name]) for each in node.names]
             )
         elif isinstance(node, ast.Import):
             yield from (room(each.name.split(".")[1:]) for each in node.names if each.name.startswith("tffcl."))
@@ -85,7 +97,9 @@ def modules():
 def imported_modules(path, known):
     """The modules that a file imports, also inside functions; not those that only a type checker sees."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    checked = [node for node in ast.walk(tree) if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"]
+    checked = [
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+    ]
     unseen = {inner for node in checked for inner in ast.walk(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node not in unseen:
@@ -122,14 +136,18 @@ def attributes_of(name, tree):
 
 
 def test_nobody_looks_inside_a_method():
-    """The runner, the export and the experiments ask for views; a method's name or a part of its state would be a special case."""
+    """The runner, the export and the experiments ask for views; a method's name or a part of its state would be a
+    special case.
+    """
     for path in files():
         if room_of(path) in ("runs", "export", "lab.tasks", "lab.batches", "rounds", "lab.cli"):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             assert not attributes_of("state", tree), f"{path} looks inside a state"
         if room_of(path) in ("runs", "export"):
             known = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
-            assert not {name for name in known if name.startswith("tffcl.algorithms.")} - {"tffcl.algorithms.method"}, path
+            assert not {name for name in known if name.startswith("tffcl.algorithms.")} - {"tffcl.algorithms.method"}, (
+                path
+            )
 
 
 # Schemes of papers that are called as the papers' methods are.
@@ -140,7 +158,9 @@ def test_nobody_knows_a_methods_name():
     for path in files():
         place = path.relative_to(PACKAGE).as_posix()
         if room_of(path) not in ("algorithms", "registry"):
-            texts = {node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant)}
+            texts = {
+                node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant)
+            }
             found = {text for text in texts if isinstance(text, str)} & set(ALGORITHMS)
             assert found <= SCHEMES.get(place, set()), f"{place} knows {found}"
 

@@ -33,10 +33,14 @@ def test_versions(objects):
 
 
 def test_selectors_match_labels_and_ports_agree(objects):
-    workers, service, policy, job = (objects[kind]["spec"] for kind in ("StatefulSet", "Service", "NetworkPolicy", "Job"))
+    workers, service, policy, job = (
+        objects[kind]["spec"] for kind in ("StatefulSet", "Service", "NetworkPolicy", "Job")
+    )
     labels = workers["template"]["metadata"]["labels"]
     assert workers["selector"]["matchLabels"] == service["selector"] == policy["podSelector"]["matchLabels"] == labels
-    assert policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"] == job["template"]["metadata"]["labels"] != labels
+    assert (
+        policy["ingress"][0]["from"][0]["podSelector"]["matchLabels"] == job["template"]["metadata"]["labels"] != labels
+    )
     assert workers["serviceName"] == objects["Service"]["metadata"]["name"] and service["clusterIP"] == "None"
     (container,) = workers["template"]["spec"]["containers"]
     (port,) = container["ports"]
@@ -72,7 +76,9 @@ def test_pods_may_do_what_they_need_and_no_more(objects):
         assert rights["capabilities"] == {"drop": ["ALL"]}
         assert set(container["resources"]["limits"]) == {"cpu", "memory"}
         places = {each["mountPath"] for each in container["volumeMounts"]}
-        assert {each["value"] for each in container["env"] if each["name"] == "HOME"} <= places  # the rest cannot be written
+        assert {
+            each["value"] for each in container["env"] if each["name"] == "HOME"
+        } <= places  # the rest cannot be written
     worker = objects["StatefulSet"]["spec"]["template"]["spec"]["containers"][0]
     assert worker["livenessProbe"]["tcpSocket"] == worker["readinessProbe"]["tcpSocket"]
     policy = objects["NetworkPolicy"]["spec"]

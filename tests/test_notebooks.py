@@ -11,7 +11,9 @@ from nbclient import NotebookClient
 NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 # These take a minute or more; the others go the same ways, and `SHORTER` runs them with less.
 LONG = ("femnist", "which_method", "deploy", "private")
-EXECUTED = [pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else [], id=path.stem) for path in NOTEBOOKS]
+EXECUTED = [
+    pytest.param(path, marks=[pytest.mark.slow] if path.stem in LONG else [], id=path.stem) for path in NOTEBOOKS
+]
 # The cell of parameters of a notebook, with fewer rounds and cases: `(notebook, what is replaced, by what)`.
 SHORTER = (
     ("which_method", "ROUNDS = 8", "ROUNDS = 1"),
@@ -117,12 +119,16 @@ def test_shorter_it_runs_too(name, tmp_path):
     for _, long, short in [each for each in SHORTER if each[0] == name]:
         (cell,) = [cell for cell in code_cells(notebook) if long in cell.source]
         cell.source = cell.source.replace(long, short)
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     assert pictures(notebook) == pictures(committed) > 0
     assert "Warning" not in streams(notebook, "stderr")
 
 
-@pytest.mark.parametrize("committed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["committed", "executed"])
+@pytest.mark.parametrize(
+    "committed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["committed", "executed"]
+)
 def test_which_method_says_what_its_text_says(executed, committed):
     path = next(path for path in NOTEBOOKS if path.stem == "which_method")
     printed = streams(nbformat.read(path, as_version=4) if committed else executed(path)[0], "stdout")
@@ -136,7 +142,9 @@ def test_which_method_says_what_its_text_says(executed, committed):
     assert all(found[case]["images"] > found[case]["fedavg"] + 10 for case in ("P(X)", "P(X|Y)"))
 
 
-@pytest.mark.parametrize("committed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["committed", "executed"])
+@pytest.mark.parametrize(
+    "committed", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["committed", "executed"]
+)
 def test_deploy_exports_serves_and_keeps_secrets(executed, committed):
     path = next(path for path in NOTEBOOKS if path.stem == "deploy")
     printed = streams(nbformat.read(path, as_version=4) if committed else executed(path)[0], "stdout")

@@ -97,7 +97,9 @@ def write_stubs():
 
 @pytest.mark.slow
 def test_types_are_right_for_who_uses_the_library(tmp_path):
-    """The public modules as pyproject.toml lists them, and a user's file: what is wrong in it is found, and nothing else."""
+    """The public modules as pyproject.toml lists them, and a user's file: what is wrong in it is found, and
+    nothing else.
+    """
     pytest.importorskip("mypy")
     root = pathlib.Path(tffcl.__file__).parents[1]
     user = tmp_path / "user.py"

@@ -1,4 +1,6 @@
-"""Files are read and written where they are files: no pipe is waited for, no device is read, no link is followed to be written."""
+"""Files are read and written where they are files: no pipe is waited for, no device is read, no link is followed to
+be written.
+"""
 
 import os
 import socket

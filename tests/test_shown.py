@@ -44,12 +44,21 @@ def test_a_line_and_a_table(objects):
         line, html = repr(each), each._repr_html_()
         assert line.startswith(type(each).__name__ + "(") and "\n" not in line and len(line) < LONGEST, line
         assert "array(" not in line
-        assert html.startswith("<table><caption>") and html.count("<tr>") == html.count("</tr>") == len(each.facts()) > 0
+        assert (
+            html.startswith("<table><caption>") and html.count("<tr>") == html.count("</tr>") == len(each.facts()) > 0
+        )
 
 
 def test_lines_say_what_one_looks_for(objects, config):
     said = " ".join(map(repr, objects))
-    for words in ("algorithm: pacfl", "30 of 20 clients", "clients: 40", "true groups: 4", "training examples: 30", "10 to 20"):
+    for words in (
+        "algorithm: pacfl",
+        "30 of 20 clients",
+        "clients: 40",
+        "true groups: 4",
+        "training examples: 30",
+        "10 to 20",
+    ):
         assert words in said, words
     assert "not set" in config.train._repr_html_() and "momentum" in config.train._repr_html_()
 

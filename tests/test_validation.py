@@ -129,7 +129,11 @@ A_NUMBER = "a number above 0"
         (0, Count | None, "key is 0; it must be a whole number from 1"),
         ("x", Sequence[str], "key is 'x'; it must be a list of texts"),
         ([0, True], Sequence[Whole], "key is [0, True]; it must be a list of whole numbers from 0"),
-        ([[1], [0]], Sequence[Sequence[Count]], "key is [[1], [0]]; it must be a list of lists of whole numbers from 1"),
+        (
+            [[1], [0]],
+            Sequence[Sequence[Count]],
+            "key is [[1], [0]]; it must be a list of lists of whole numbers from 1",
+        ),
         (2, COSINE, "key is 2; it must be a cosine, from -1 to 1"),
         (2, COSINE | None, "key is 2; it must be a cosine, from -1 to 1"),
         (3, Literal[4, 2], "key is 3; it must be one of 2, 4"),
@@ -178,7 +182,9 @@ def test_fields_are_converted_and_checked_when_an_instance_is_made():
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.rounds = 4
     assert refused(Settings, rounds=0)[0] == "rounds is 0; it must be a whole number from 1"
-    assert refused(dataclasses.replace, made, momentum=1.0)[0] == "momentum is 1.0; it must be a number from 0 to below 1"
+    assert (
+        refused(dataclasses.replace, made, momentum=1.0)[0] == "momentum is 1.0; it must be a number from 0 to below 1"
+    )
     assert refused(Settings, clusters=11)[0] == "clusters is 11; it must be at most rounds, 10"
     assert refused(Settings, clusters=2, threshold=0.5)[0] == "give threshold or clusters, not both"
 
@@ -232,7 +238,11 @@ def test_options_of_a_function():
         "anything": {},
     }
     for options, message, key in (
-        ({"client": 3}, "unknown option of partition rule 'client'; did you mean 'clients'? (allowed: anything, c", "client"),
+        (
+            {"client": 3},
+            "unknown option of partition rule 'client'; did you mean 'clients'? (allowed: anything, c",
+            "client",
+        ),
         ({"clients": 3, "seed": 1}, "unknown option of partition rule 'seed'", "seed"),
         ({"clients": 3, "nam": 1}, "unknown option of partition rule 'nam'; did you mean 'name'?", "nam"),
         ({"share": True}, "partition rule needs 'clients' (its options: anything, clients, name, share)", None),
@@ -272,5 +282,7 @@ def test_a_parameter_that_there_is_not_is_told_with_the_nearest():
     with pytest.raises(UserError, match="unknown parameter of Settings"):
         dataclasses.replace(Settings(), nothing=1)
     assert (
-        pickle.loads(pickle.dumps(LocalTraining(epochs=2))) == copy.deepcopy(LocalTraining(epochs=2)) == LocalTraining(epochs=2)
+        pickle.loads(pickle.dumps(LocalTraining(epochs=2)))
+        == copy.deepcopy(LocalTraining(epochs=2))
+        == LocalTraining(epochs=2)
     )

@@ -1,4 +1,6 @@
-"""Arrays as users bring them, of NumPy, pandas or lists: what a model can't take is refused, with the line that mends it."""
+"""Arrays as users bring them, of NumPy, pandas or lists: what a model can't take is refused, with the line that
+mends it.
+"""
 
 import numpy as np
 
@@ -13,11 +15,14 @@ def as_array(given, what: str) -> np.ndarray:
       what: Names it in messages, e.g. "the labels of client a".
 
     Raises:
-      UserError: If lists are of unequal lengths, or entries of a masked array are masked: NumPy would take what is under the mask.
+      UserError: If lists are of unequal lengths, or entries of a masked array are masked: NumPy would take what is
+        under the mask.
     """
     if np.ma.is_masked(given):
         masked = int(np.ma.count_masked(given))
-        raise UserError(f"{what} are a masked array with {masked} entries masked; fill them, x.filled(...), or leave their rows out")
+        raise UserError(
+            f"{what} are a masked array with {masked} entries masked; fill them, x.filled(...), or leave their rows out"
+        )
     try:
         return np.asarray(given)
     except ValueError:
@@ -46,7 +51,9 @@ def _to_numbers(given, x: np.ndarray) -> str:
 
 
 def labels_of(given, what: str) -> np.ndarray:
-    """Returns labels `[n]` or `[n, L]` of any type of integers; UserError for other types and shapes, masked and unequal ones."""
+    """Returns labels `[n]` or `[n, L]` of any type of integers; UserError for other types and shapes, masked and
+    unequal ones.
+    """
     y = as_array(given, what)
     if not np.issubdtype(y.dtype, np.integer) or y.ndim not in (1, 2) or y.shape[1:] == (1,):
         raise UserError(f"{what} are {y.dtype} {list(y.shape)}; they must be integers, [n] or [n, L]{_to_labels(y)}")

@@ -12,7 +12,9 @@ import numpy as np
 from tffcl import regular_files
 from tffcl.errors import UserError
 
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # how a cell begins that a spreadsheet would compute, or this module has marked
+_FORMULA = re.compile(
+    r"'*[=+\-@\t\r\n]"
+)  # how a cell begins that a spreadsheet would compute, or this module has marked
 
 
 def damaged(path: pathlib.Path, why: object) -> UserError:
@@ -37,7 +39,9 @@ def read_text(path: pathlib.Path, newline: str | None = None) -> str:
 
 
 def text_cell(text: object) -> str:
-    """Returns a text as a cell of a CSV file that no spreadsheet computes: with an apostrophe before =, +, -, @ and tab."""
+    """Returns a text as a cell of a CSV file that no spreadsheet computes: with an apostrophe before =, +, -,
+    @ and tab.
+    """
     return f"'{text}" if _FORMULA.match(str(text)) else str(text)
 
 

@@ -30,7 +30,8 @@ class Shown:
 def table(title: str, facts: Mapping[str, object]) -> str:
     """Returns an HTML table of names and values under a title."""
     rows = (
-        f'<tr><th style="text-align: left">{html.escape(name)}</th><td style="text-align: left">{html.escape(str(value))}</td></tr>'
+        f'<tr><th style="text-align: left">{html.escape(name)}</th><td style="text-align: '
+        f'left">{html.escape(str(value))}</td></tr>'
         for name, value in facts.items()
     )
     return f"<table><caption>{html.escape(title)}</caption>{''.join(rows)}</table>"

@@ -32,7 +32,12 @@ def stub(package: str, places: Mapping[str, str]) -> str:
       places: As for `lazily`.
     """
     lines = [
-        f"from {package} import {name} as {name}" if module == f"{package}.{name}" else f"from {module} import {name} as {name}"
+        f"from {package} import {name} as {name}"
+        if module == f"{package}.{name}"
+        else f"from {module} import {name} as {name}"
         for name, module in sorted(places.items())
     ]
-    return "\n".join(["# Made from the names in __init__.py; tests/test_public_names.py holds them together.", *lines]) + "\n"
+    return (
+        "\n".join(["# Made from the names in __init__.py; tests/test_public_names.py holds them together.", *lines])
+        + "\n"
+    )

@@ -27,7 +27,8 @@ def references_in(value: object) -> list[str]:
 
 
 def named(kind: str, value: str | Mapping) -> tuple[str, dict]:
-    """Returns name and own parameters of something that is named, or a table with `name` or `builder` and its parameters.
+    """Returns name and own parameters of something that is named, or a table with `name` or `builder` and its
+    parameters.
 
     Args:
       kind: Its key, for messages.
@@ -62,7 +63,9 @@ def load_reference(reference: str, directory: str | pathlib.Path | None = None, 
     module = _module(module_name, directory, where)
     found = getattr(module, name, None)
     if found is None:
-        public = [each for each, value in vars(module).items() if inspect.isfunction(value) and not each.startswith("_")]
+        public = [
+            each for each, value in vars(module).items() if inspect.isfunction(value) and not each.startswith("_")
+        ]
         raise unknown(f"function in {module_name}", name, public)
     if not callable(found):
         raise UserError(f"{where} names {reference}, which is of {type(found).__name__}; it must be a function")
@@ -76,7 +79,9 @@ def load_reference(reference: str, directory: str | pathlib.Path | None = None, 
 
 
 def in_a_line(error: BaseException, file: object) -> str:
-    """Returns what was raised, and the last line of the user's that led to it: in the file that was called, or one beside it."""
+    """Returns what was raised, and the last line of the user's that led to it: in the file that was called, or one
+    beside it.
+    """
     said = " ".join(f"{type(error).__name__}: {error}".split())
     if not isinstance(file, str):
         return said
@@ -90,7 +95,9 @@ def in_a_line(error: BaseException, file: object) -> str:
 
 def _module(name: str, directory, where: str):
     path = pathlib.Path(directory or ".", *name.split(".")).with_suffix(".py").resolve()
-    if path.is_file() and name in sys.stdlib_module_names:  # whoever imports Python's own would get this one from now on
+    if (
+        path.is_file() and name in sys.stdlib_module_names
+    ):  # whoever imports Python's own would get this one from now on
         another = f"Python has one of that name itself; call {path.name} something else"
         raise UserError(f"{where} names the module {name}, but {another}")
     try:
@@ -112,7 +119,8 @@ def _module(name: str, directory, where: str):
     except ModuleNotFoundError as error:
         if error.name == name.split(".")[0] or error.name == name:
             raise UserError(
-                f"{where} names the module {name}, which is neither a file {path.name} beside the task file nor on Python's path"
+                f"{where} names the module {name}, which is neither a file {path.name} beside the task file nor on "
+                "Python's path"
             ) from None
         raise UserError(f"{where} names the module {name}, which cannot be imported: {error}") from None
     except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported

@@ -1,4 +1,6 @@
-"""Files as tffcl reads and writes them: regular ones alone. No link is followed to be written, no pipe or device is read."""
+"""Files as tffcl reads and writes them: regular ones alone. No link is followed to be written, no pipe or
+device is read.
+"""
 
 import contextlib
 import hashlib
@@ -25,7 +27,9 @@ def opened(path: str | pathlib.Path, most: int | None = None) -> BinaryIO:
       UserError: If it is a directory, a pipe, a socket or a device, or has more bytes.
       OSError: If it is not there, or may not be read.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode):  # what is no file is not opened: that could wait for ever, or change a device
+    if not stat.S_ISREG(
+        os.stat(path).st_mode
+    ):  # what is no file is not opened: that could wait for ever, or change a device
         raise UserError(f"{path} is not a file")
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     found = os.fstat(file.fileno())
@@ -33,7 +37,11 @@ def opened(path: str | pathlib.Path, most: int | None = None) -> BinaryIO:
     if regular and (most is None or found.st_size <= most):
         return file
     file.close()
-    raise UserError(f"{path} has {found.st_size:,} bytes; at most {most:,} can be of such a file" if regular else f"{path} is not a file")
+    raise UserError(
+        f"{path} has {found.st_size:,} bytes; at most {most:,} can be of such a file"
+        if regular
+        else f"{path} is not a file"
+    )
 
 
 def read_text(path: str | pathlib.Path, most: int = MOST_TEXT, newline: str | None = None) -> str:
@@ -62,7 +70,8 @@ def digest_of_file(path: str | pathlib.Path) -> str:
 def check_replaceable(path: pathlib.Path):
     """Raises UserError if there is something else than a regular file where one shall be written.
 
-    A link could lead anywhere: whoever may write into a directory would choose which of the user's files is written over.
+    A link could lead anywhere: whoever may write into a directory would choose which of the user's files is written
+    over.
     """
     if path.is_symlink():
         raise UserError(f"{path} is a link, and nothing is written through one: remove it, or give another directory")

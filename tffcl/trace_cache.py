@@ -36,8 +36,8 @@ class KeptBuilds:
 def built_once(build: Callable) -> Callable:
     """Makes a builder return the same object for the same arguments.
 
-    Models of one architecture count as the same whatever their initial weights (`FlatModel.key`), arrays by their contents, and
-    all else by equality; an argument that has none, such as an aggregation factory, by identity.
+    Models of one architecture count as the same whatever their initial weights (`FlatModel.key`), arrays by their
+    contents, and all else by equality; an argument that has none, such as an aggregation factory, by identity.
 
     Args:
       build: What it returns must not depend on anything but its arguments, and not on a model's initial weights.

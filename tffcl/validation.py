@@ -7,10 +7,10 @@ What a value may be is said once, where it is declared, by the type of a datacla
     rotations: Literal[4, 2] = 4
     groups: Sequence[Sequence[Whole]] | None = None
 
-Other bounds are `Annotated[float, msgspec.Meta(ge=-1, le=1)]`; with `description="a cosine, from -1 to 1"` in the Meta, this
-is what the message says of the value. A whole number passes where a number is asked for, and becomes one; true and false are
-no numbers, and no number may be NaN or infinite. NumPy's scalars are taken for the numbers that they are, and paths for
-their text.
+Other bounds are `Annotated[float, msgspec.Meta(ge=-1, le=1)]`; with `description="a cosine, from -1 to 1"` in the Meta,
+this is what the message says of the value. A whole number passes where a number is asked for, and becomes one; true and
+false are no numbers, and no number may be NaN or infinite. NumPy's scalars are taken for the numbers that they are, and
+paths for their text.
 
 This module imports nothing heavy, so that mistakes are told before anything heavy is loaded.
 """
@@ -89,7 +89,8 @@ def check_value(key: str, value: object, kind: Any) -> Any:
 
 
 def check_label(label: object, what: str):
-    """Raises UserError if a label cannot be the name of a directory, into which the results of what it names are written.
+    """Raises UserError if a label cannot be the name of a directory, into which the results of what it names are
+    written.
 
     Args:
       label: What the user gave.
@@ -99,13 +100,16 @@ def check_label(label: object, what: str):
     odd = [letter for letter in text if letter in "/\\" or not letter.isprintable()]
     if not text.strip() or text.startswith(".") or text != text.strip() or odd or len(text.encode()) > _LONGEST_LABEL:
         raise UserError(
-            f"{_shown(label)} cannot be {what}, which results are in: it must be of 1 to {_LONGEST_LABEL} bytes, with neither "
+            f"{_shown(label)} cannot be {what}, which results are in: it must be of 1 to {_LONGEST_LABEL} bytes, with "
+            "neither "
             "slashes nor control characters, no dot before it and no blanks around it"
         )
 
 
 def check_labels(labels: Collection[str], what: str):
-    """Raises UserError as `check_label`, or if two differ by case alone: some systems take their directories for one."""
+    """Raises UserError as `check_label`, or if two differ by case alone: some systems take their
+    directories for one.
+    """
     known: dict[str, str] = {}
     for label in labels:
         check_label(label, what)
@@ -140,15 +144,17 @@ def keys_of(function: Callable) -> dict[str, object]:
     `inspect.Parameter.empty`)."""
     parameters = inspect.signature(function).parameters.values()
     named = [each for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    return {each.name: each.default for each in named if each.kind is each.KEYWORD_ONLY or each.default is not each.empty}
+    return {
+        each.name: each.default for each in named if each.kind is each.KEYWORD_ONLY or each.default is not each.empty
+    }
 
 
 @functools.cache
 def types_of(declared: Callable) -> Mapping[str, Any]:
     """Returns the types that a dataclass declares for its fields, or a function for its parameters, by name.
 
-    What a function declares may be its author's: where names are known to type checkers only it has no types, and one that no
-    value can be checked against is `object`.
+    What a function declares may be its author's: where names are known to type checkers only it has no types, and one
+    that no value can be checked against is `object`.
     """
     try:
         hints = typing.get_type_hints(declared, include_extras=True)
@@ -174,7 +180,8 @@ class Parameters(Shown):
 
     Attributes:
       instead: Names that users of other libraries look for, and what there is in their place.
-      alternatives: Groups of keys of which one stands for all: given on the command line, it replaces the file's others.
+      alternatives: Groups of keys of which one stands for all: given on the command line, it replaces the file's
+        others.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field]]  # those of who derives from this
@@ -182,7 +189,9 @@ class Parameters(Shown):
     alternatives: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def __new__(cls, *_, **given):
-        """Raises UserError, with the nearest name, where Python would raise a TypeError for a field that there is not."""
+        """Raises UserError, with the nearest name, where Python would raise a TypeError for a field that
+        there is not.
+        """
         names = [field.name for field in dataclasses.fields(cls)]
         for name in given:
             if name in cls.instead:
@@ -303,7 +312,10 @@ def validated(function: Callable) -> Callable:
 
 def _checked(function: Callable, values: Mapping) -> dict[str, Any]:
     hints, own = types_of(function), keys_of(function)
-    return {key: check_value(key, value, hints[key]) if key in hints and key in own else value for key, value in values.items()}
+    return {
+        key: check_value(key, value, hints[key]) if key in hints and key in own else value
+        for key, value in values.items()
+    }
 
 
 @functools.cache
@@ -399,11 +411,23 @@ def _words(info: kinds.Type, many: bool = False) -> str:
 
 def _bounds(info) -> str:
     """What follows "a number" for its bounds: " from 0 to below 1", " above 0"."""
-    low = f" from {_number(info.ge)}" if info.ge is not None else f" above {_number(info.gt)}" if info.gt is not None else ""
+    low = (
+        f" from {_number(info.ge)}"
+        if info.ge is not None
+        else f" above {_number(info.gt)}"
+        if info.gt is not None
+        else ""
+    )
     if info.le is not None:
-        high = f" to {_number(info.le)}" if info.ge is not None else f"{', ' if low else ' of '}at most {_number(info.le)}"
+        high = (
+            f" to {_number(info.le)}" if info.ge is not None else f"{', ' if low else ' of '}at most {_number(info.le)}"
+        )
     elif info.lt is not None:
-        high = f" to below {_number(info.lt)}" if info.ge is not None else f"{' and' if low else ''} below {_number(info.lt)}"
+        high = (
+            f" to below {_number(info.lt)}"
+            if info.ge is not None
+            else f"{' and' if low else ''} below {_number(info.lt)}"
+        )
     else:
         high = ""
     return low + high

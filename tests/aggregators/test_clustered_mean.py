@@ -39,7 +39,9 @@ class TestComputation:
         )
         expected = tff.FunctionType(
             collections.OrderedDict(
-                state=state, value=tff.FederatedType(keyed(STRUCT), tff.CLIENTS), weight=tff.FederatedType(FLOAT, tff.CLIENTS)
+                state=state,
+                value=tff.FederatedType(keyed(STRUCT), tff.CLIENTS),
+                weight=tff.FederatedType(FLOAT, tff.CLIENTS),
             ),
             tff.templates.MeasuredProcessOutput(
                 state, tff.FederatedType(result, tff.SERVER), tff.FederatedType(measurements, tff.SERVER)
@@ -107,7 +109,9 @@ class TestExecution:
     @pytest.mark.parametrize("factory, rows", [(ClusteredMeanFactory(), 40), (ClusteredMeanFactory(45), 45)])
     def test_more_clusters_than_tensors_that_hold_their_sums(self, tff_worker, factory, rows):
         generator = np.random.default_rng(0)
-        keys = np.append(generator.choice(np.arange(0, 39, 3), 30), 39)  # two of three clusters are empty, whole slots too
+        keys = np.append(
+            generator.choice(np.arange(0, 39, 3), 30), 39
+        )  # two of three clusters are empty, whole slots too
         weights = generator.uniform(1, 2, len(keys)).astype(np.float32)
         process = factory.create(keyed(STRUCT), FLOAT)
         output = process.next(process.initialize(), uploads(keys.tolist()), weights.tolist())
@@ -136,7 +140,9 @@ class TestExecution:
             noise_multiplier=0.0, clients_per_round=2.0, clip=100.0
         )
         process = ClusteredMeanFactory(2, inner).create(keyed(tff.TensorType(np.float32, [2])), FLOAT)
-        clients = [collections.OrderedDict(key=key, value=[value, 0.0]) for key, value in ((0, 1.0), (1, 5.0), (1, 7.0))]
+        clients = [
+            collections.OrderedDict(key=key, value=[value, 0.0]) for key, value in ((0, 1.0), (1, 5.0), (1, 7.0))
+        ]
         output = process.next(process.initialize(), clients, [1.0, 1.0, 1.0])
         np.testing.assert_allclose(output.result, [[0.5, 0.0], [6.0, 0.0]], atol=1e-4)
 
@@ -160,13 +166,19 @@ class TestExecution:
         if right:
             assert ClusteredMeanFactory(2, factory).create(row, FLOAT)
         else:
-            with pytest.raises(UserError, match=f"{type(factory).__name__} is unweighted, so that in each of 2 clusters"):
+            with pytest.raises(
+                UserError, match=f"{type(factory).__name__} is unweighted, so that in each of 2 clusters"
+            ):
                 ClusteredMeanFactory(2, factory).create(row, FLOAT)
 
-    @pytest.mark.parametrize("mean", [tff.aggregators.MeanFactory(), UniformMeanFactory()], ids=["by weights", "uniform"])
+    @pytest.mark.parametrize(
+        "mean", [tff.aggregators.MeanFactory(), UniformMeanFactory()], ids=["by weights", "uniform"]
+    )
     def test_means_in_clusters_of_three_and_one(self, tff_worker, mean):
         process = ClusteredMeanFactory(2, mean).create(keyed(np.float32), FLOAT)
-        clients = [collections.OrderedDict(key=key, value=value) for key, value in ((0, 1.0), (0, 2.0), (0, 3.0), (1, 10.0))]
+        clients = [
+            collections.OrderedDict(key=key, value=value) for key, value in ((0, 1.0), (0, 2.0), (0, 3.0), (1, 10.0))
+        ]
         np.testing.assert_allclose(process.next(process.initialize(), clients, [2.0] * 4).result, [2, 10])
 
     def test_secure_sums_per_cluster(self, worker):

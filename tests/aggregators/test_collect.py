@@ -47,19 +47,35 @@ def test_everybody_comes_once_whatever_the_number(tff_worker, clients):
 
 
 KINDS = collections.OrderedDict(
-    matrix=tff.TensorType(np.float32, [2, 3]), text=np.str_, flag=np.bool_, flags=tff.TensorType(np.bool_, [2]), byte=np.int8,
-    bytes=tff.TensorType(np.uint8, [2]), whole=np.int64, double=tff.TensorType(np.float64, [3]), complex=np.complex64,
-    nothing=tff.TensorType(np.float32, [0]), many=tff.TensorType(np.float32, [300]),
-)  # fmt: skip
+    matrix=tff.TensorType(np.float32, [2, 3]),
+    text=np.str_,
+    flag=np.bool_,
+    flags=tff.TensorType(np.bool_, [2]),
+    byte=np.int8,
+    bytes=tff.TensorType(np.uint8, [2]),
+    whole=np.int64,
+    double=tff.TensorType(np.float64, [3]),
+    complex=np.complex64,
+    nothing=tff.TensorType(np.float32, [0]),
+    many=tff.TensorType(np.float32, [300]),
+)
 
 
 def test_numbers_of_every_kind_come_as_they_were(tff_worker):
     def of(client):
         return collections.OrderedDict(
-            matrix=np.full((2, 3), client + 0.1, np.float32), text=f"client {client}", flag=client == 1, flags=[True, client == 0],
-            byte=-client, bytes=[client, 255], whole=2**40 + client, double=np.array([0.1, -client, 1e300]), complex=1j * client,
-            nothing=np.zeros(0, np.float32), many=np.arange(300, dtype=np.float32) * client,
-        )  # fmt: skip
+            matrix=np.full((2, 3), client + 0.1, np.float32),
+            text=f"client {client}",
+            flag=client == 1,
+            flags=[True, client == 0],
+            byte=-client,
+            bytes=[client, 255],
+            whole=2**40 + client,
+            double=np.array([0.1, -client, 1e300]),
+            complex=1j * client,
+            nothing=np.zeros(0, np.float32),
+            many=np.arange(300, dtype=np.float32) * client,
+        )
 
     @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS), tff.FederatedType(KINDS, tff.CLIENTS))
     def gather(client_id, value):

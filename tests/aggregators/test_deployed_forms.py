@@ -1,4 +1,6 @@
-"""Which of TFF's deployable forms a round has under each aggregation; what is exported has fresh noise and no attackers."""
+"""Which of TFF's deployable forms a round has under each aggregation; what is exported has fresh noise and no
+attackers.
+"""
 
 from unittest import mock
 
@@ -111,13 +113,17 @@ def test_what_is_exported_has_nothing_of_a_simulation(tff_worker, model, populat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, entry in ALGORITHMS.items() if "aggregation" in keys_of(entry.builder())])
+@pytest.mark.parametrize(
+    "name", [name for name, entry in ALGORITHMS.items() if "aggregation" in keys_of(entry.builder())]
+)
 def test_no_methods_export_has(tff_worker, name):
     """Of every method of the catalog that takes an aggregation, built as a run builds it."""
     # Steps travel beside FedNova's updates, and StoCFL's clusters come and go: neither takes noise inside clusters.
     rule = "uniform_mean" if name in ("fednova", "stocfl") else "dp"
     small = {"model": {"hidden": 4}, "partition": {"clients": 8}, "dataset": {"server_examples": 60}}
-    chosen = resolve.resolve("demo_digits", name, overrides={"attack": {"share": 0.2}, "aggregation": {"name": rule}, **small})
+    chosen = resolve.resolve(
+        "demo_digits", name, overrides={"attack": {"share": 0.2}, "aggregation": {"name": rule}, **small}
+    )
     federated = build.load_data(chosen)
     method = build.build_method(chosen, build.build_model(chosen, federated), federated, simulated=True)
     for each, computation in method.exports().build().items():

@@ -31,7 +31,9 @@ def built(factory):
     process = factory.create(VALUE, WEIGHT)
     if (step := simulated(process.next)) is process.next:
         return process
-    return types.SimpleNamespace(initialize=process.initialize, next=lambda *given: types.SimpleNamespace(**step(*given)))
+    return types.SimpleNamespace(
+        initialize=process.initialize, next=lambda *given: types.SimpleNamespace(**step(*given))
+    )
 
 
 def aggregated(factory, keys, values, weights, state=None):
@@ -93,11 +95,14 @@ def test_secure_sums_of_equal_weights_lose_nothing_to_the_largest_weight(tff_wor
 
 
 @pytest.mark.parametrize(
-    "clusters, secure, clipping", [(2, False, "fixed"), (8, False, "adaptive"), (8, True, "fixed"), (25, False, "fixed")]
+    "clusters, secure, clipping",
+    [(2, False, "fixed"), (8, False, "adaptive"), (8, True, "fixed"), (25, False, "fixed")],
 )
 def test_without_noise_a_private_mean_is_the_mean_over_members(tff_worker, clusters, secure, clipping):
     keys, values, _ = unequal(clusters)
-    factory = tffcl.aggregation("dp", noise_multiplier=0, clip=100, min_cluster_size=1, secure=secure, clipping=clipping)
+    factory = tffcl.aggregation(
+        "dp", noise_multiplier=0, clip=100, min_cluster_size=1, secure=secure, clipping=clipping
+    )
     found = aggregated(factory.with_clusters(clusters), keys, values, np.arange(1, len(keys) + 1))
     expected = means(keys, values, np.ones(len(keys)), clusters)
     np.testing.assert_allclose(found.result, expected, atol=1e-5)
@@ -108,11 +113,15 @@ def test_updates_are_clipped_and_small_clusters_wait(tff_worker):
     keys, values = np.array([0, 0, 0, 1]), np.ones((4, SIZE), np.float32)
     factory = tffcl.aggregation("dp", noise_multiplier=0, clip=0.5).with_clusters(3)
     found = aggregated(factory, keys, values, np.ones(4))
-    np.testing.assert_allclose(found.result, [np.full(SIZE, 0.5 / np.sqrt(SIZE)), np.zeros(SIZE), np.zeros(SIZE)], rtol=1e-6)
+    np.testing.assert_allclose(
+        found.result, [np.full(SIZE, 0.5 / np.sqrt(SIZE)), np.zeros(SIZE), np.zeros(SIZE)], rtol=1e-6
+    )
 
 
 def test_the_adaptive_clip_follows_the_members_whatever_the_number_of_clusters(tff_worker):
-    """Half of the updates have norm 1, half 3: the clip that starts at 10 ends between, also with seven empty clusters."""
+    """Half of the updates have norm 1, half 3: the clip that starts at 10 ends between, also with seven empty
+    clusters.
+    """
     values = np.zeros((16, SIZE), np.float32)
     values[:, 0] = [1, 3] * 8
     factory = tffcl.aggregation("dp", noise_multiplier=0, clip=10, clipping="adaptive", clip_learning_rate=0.5)
@@ -191,7 +200,9 @@ def test_rounding_has_the_value_as_its_expectation(tff_worker):
 @pytest.mark.parametrize("rule", ["median", "trimmed_mean", "multi_krum"])
 def test_robust_rules_against_numpy_and_within_their_bound(tff_worker, rule, clusters):
     keys, values, weights = unequal(clusters)
-    found = of_rows(np.asarray(aggregated(tffcl.aggregation("robust", rule=rule), keys, values, weights).result), clusters)
+    found = of_rows(
+        np.asarray(aggregated(tffcl.aggregation("robust", rule=rule), keys, values, weights).result), clusters
+    )
     for cluster in range(clusters):
         own = values[keys == cluster].astype(np.float64)
         n, left_out = len(own), round(0.2 * len(own))
@@ -301,5 +312,7 @@ def test_names_stand_for_factories():
     assert type(keyed_factory(tffcl.aggregation("mean"))) is ClusteredMeanFactory
     waiting = keyed_factory(tffcl.aggregation("dp"))
     assert waiting.waits_for_clusters and waiting.noise_multiplier == 1 and keyed_factory(waiting, 3).num_clusters == 3
-    with pytest.raises(UserError, match="PrivateClusteredMeanFactory aggregates inside each cluster, so it needs num_clusters"):
+    with pytest.raises(
+        UserError, match="PrivateClusteredMeanFactory aggregates inside each cluster, so it needs num_clusters"
+    ):
         waiting.create(VALUE, WEIGHT)

@@ -17,7 +17,9 @@ WEIGHTS = [7.0, 0.0, 1.0, 0.5]  # the second client's training was not finite
 
 
 def test_within_clusters_a_client_without_weight_counts_nowhere(tff_worker):
-    process = UniformClusteredMeanFactory().create(tff.to_type(collections.OrderedDict(key=np.int32, value=ROW)), WEIGHT)
+    process = UniformClusteredMeanFactory().create(
+        tff.to_type(collections.OrderedDict(key=np.int32, value=ROW)), WEIGHT
+    )
     uploads = [collections.OrderedDict(key=np.int32(key), value=value) for key, value in zip([0, 0, 0, 2], VALUES)]
     found = process.next(process.initialize(), uploads, WEIGHTS)
     np.testing.assert_allclose(found.result, [[2, 4], [0, 0], [5, 5]])

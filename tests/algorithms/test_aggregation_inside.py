@@ -110,7 +110,9 @@ def test_stocfls_clusters_come_and_go(model):
 @pytest.mark.slow
 @pytest.mark.parametrize("build", [build_fednova, build_scaffold])
 def test_secure_sums_hide_what_is_uploaded_beside_updates(tff_worker, model, population, build):
-    """Control variates and numbers of steps: all that is aggregated are secure sums, and the models are the plain ones."""
+    """Control variates and numbers of steps: all that is aggregated are secure sums, and the models are the
+    plain ones.
+    """
     secure, plain = (build(model, ONCE, aggregation=each) for each in (registry.aggregation("secure_sum"), None))
     composed = secure.engine.round_for(1)
     for name, process in composed.aggregators.items():
@@ -131,7 +133,9 @@ def test_secure_sums_hide_what_is_uploaded_beside_updates(tff_worker, model, pop
     ],
 )
 def test_secure_sums_of_a_late_round_are_the_plain_ones(tff_worker, model, population, build):
-    """The small updates of a trained model, where each client counts the same or has many steps: within a thousandth."""
+    """The small updates of a trained model, where each client counts the same or has many steps: within a
+    thousandth.
+    """
     trained = train(build_fedavg(model, TRAINING), population, COHORTS[:1] * 15).models
     late = LocalTraining(epochs=10, batch_size=10, learning_rate=0.001, momentum=0.9)
     moves = []
@@ -159,7 +163,9 @@ def test_what_would_travel_in_the_open_beside_hidden_updates_is_refused(model):
     tffs_own = tff.learning.secure_aggregator(zeroing=False, clipping=False)
     for build, name in ((build_fednova, "steps"), (build_scaffold, "control")):
         with pytest.raises(UserError, match=f"upload '{name}' beside 'update'"):
-            build(model, ONCE, aggregation=tffs_own).engine.round_for(1).members_needed  # as a run asks before its first round
+            build(model, ONCE, aggregation=tffs_own).engine.round_for(
+                1
+            ).members_needed  # as a run asks before its first round
     for name in ("dp", "secure_sum"):
         with pytest.raises(UserError, match="StoCFL's clusters come and go"):
             build_stocfl(model, ONCE, aggregation=registry.aggregation(name))

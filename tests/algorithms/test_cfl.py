@@ -103,11 +103,17 @@ def test_absent_members_go_with_the_half_that_is_like_their_last_update(tff_work
     state = train(method, turned, 3, cohort={1: [0, 1, 2, 6, 7], 2: [0, 1, 3, 6, 7], 3: [0, 1, 2, 3]}.get)
     assert state.splits.tolist() == [[3, 0, 1]]
     up, down = state.assignment[[0, 1]]
-    assert up != down and state.assignment[[2, 6]].tolist() == [up, up] and state.assignment[[3, 7]].tolist() == [down, down]
+    assert (
+        up != down
+        and state.assignment[[2, 6]].tolist() == [up, up]
+        and state.assignment[[3, 7]].tolist() == [down, down]
+    )
     assert state.assignment[[4, 5]].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("change", [{"gate": 0.99}, {"first_rounds": 3}, {"progress_norm": 900.0}, {"stationary_norm": 1e-3}])
+@pytest.mark.parametrize(
+    "change", [{"gate": 0.99}, {"first_rounds": 3}, {"progress_norm": 900.0}, {"stationary_norm": 1e-3}]
+)
 def test_each_condition_alone_holds_a_split_back(tff_worker, model, turned, change):
     state = train(build_cfl(model, TRAINING, dataclasses.replace(EAGER, **change)), turned, 3)
     assert not len(state.splits) and len(state.models) == 1
@@ -150,7 +156,9 @@ def test_what_newcomers_exchange_on_their_way_down_the_tree_is_counted(tff_worke
     few = turned.restricted([0, 1, 2, 3, 4, 5])
     start = method.initialize(few)
     assert method.joined_traffic(None, start) == Traffic()
-    assert method.joined_traffic(start, method.admit(start, turned.restricted([6, 7]))) == Traffic()  # there is no split yet
+    assert (
+        method.joined_traffic(start, method.admit(start, turned.restricted([6, 7]))) == Traffic()
+    )  # there is no split yet
     state = train(method, few, 5)
     assert len(state.splits) >= 2
     updates, asked, exchanged = method.updates, [], []

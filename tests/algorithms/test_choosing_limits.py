@@ -36,7 +36,9 @@ def test_flis_dc_with_threshold_0_is_fedavg(tff_worker, model, population, image
     assert_close(joint.models[0], reference("fedavg")[1][0])
 
 
-def test_flis_dc_with_a_threshold_above_every_similarity_is_every_client_alone(tff_worker, model, digit_clients, images):
+def test_flis_dc_with_a_threshold_above_every_similarity_is_every_client_alone(
+    tff_worker, model, digit_clients, images
+):
     """Clients whose digits are turned differently: each finds its own model again in every round."""
     population = digit_clients([31, 40, 25, 50], [0, 1, 2, 3])
     everyone = [(0, 1, 2, 3)] * 3
@@ -76,21 +78,28 @@ def test_ifcas_shared_layers_are_the_mean_over_the_whole_cohort(tff_worker, mode
     data = [population.train(client).stacked for client in population.client_ids]
     seeds = map(cohort.client_seed, population.client_ids)
     trained = np.stack(
-        [sgd(before.models[key], each["x"], each["y"], seed)[0] for key, each, seed in zip(chosen, data, seeds, strict=True)]
+        [
+            sgd(before.models[key], each["x"], each["y"], seed)[0]
+            for key, each, seed in zip(chosen, data, seeds, strict=True)
+        ]
     )
     shared = np.average(trained[:, : last.start], axis=0, weights=population.sizes)
     for cluster in range(2):
         members = chosen == cluster
         assert_close(after.models[cluster, : last.start], shared)
         own = (
-            np.average(trained[members], axis=0, weights=population.sizes[members]) if members.any() else before.models[cluster]
+            np.average(trained[members], axis=0, weights=population.sizes[members])
+            if members.any()
+            else before.models[cluster]
         )
         assert_close(after.models[cluster, last.start :], own[last.start :])
     assert np.abs(shared - before.models[0, : last.start]).max() > 1e-2
 
 
 def test_losses_of_many_small_clients_are_those_that_each_would_answer(tff_worker, model, digit_clients, monkeypatch):
-    """At an evaluation these are not asked through the runtime; choices are the same, with clients of any size together."""
+    """At an evaluation these are not asked through the runtime; choices are the same, with clients of any size
+    together.
+    """
     population = digit_clients([3, 260, 40, 250, 1, 200, 51, 7])
     models = np.stack([model.draw(seed) for seed in (1, 2, 3)] + [np.full(model.size, np.nan, np.float32)])
     asked = ask_all(build_trying(model, 4, stacked=True), models, population)
@@ -100,7 +109,9 @@ def test_losses_of_many_small_clients_are_those_that_each_would_answer(tff_worke
     ifca, clove = (build(model, TRAINING, how(num_clusters=4)) for build, how in CHOOSERS)
     people = []
     monkeypatch.setattr(
-        choosing_method, "ask_all", lambda *given, **more: people.append(given[2].client_ids.tolist()) or ask_all(*given, **more)
+        choosing_method,
+        "ask_all",
+        lambda *given, **more: people.append(given[2].client_ids.tolist()) or ask_all(*given, **more),
     )
     np.testing.assert_array_equal(ifca.chosen_rows(models, population), asked.argmin(axis=1))
     assert people == [[1]]

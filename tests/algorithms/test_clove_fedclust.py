@@ -70,7 +70,9 @@ def test_fedclust_with_one_cluster_is_fedavg_and_with_n_solo(tff_worker, model, 
 
 def test_fedclust_warms_up_for_as_many_epochs_as_it_is_told(tff_worker, model, population):
     def signatures(epochs):
-        return build_fedclust(model, TRAINING, FedClustParameters(num_clusters=2, warm_up_epochs=epochs)).initialize(population)
+        return build_fedclust(model, TRAINING, FedClustParameters(num_clusters=2, warm_up_epochs=epochs)).initialize(
+            population
+        )
 
     one, many = signatures(1), signatures(6)
     alone = build_partial_weights(model, training=dataclasses.replace(TRAINING, epochs=6), seed=0)

@@ -73,7 +73,8 @@ def test_the_weight_of_steps_of_whole_batches_and_of_no_example():
 
 # With and without momentum and the proximal term; the other combinations are slow.
 @pytest.mark.parametrize(
-    "training, pull", [(PLAIN, 0.0), pytest.param(HEAVY, 0.0, marks=SLOW), pytest.param(PLAIN, 0.7, marks=SLOW), (HEAVY, 0.7)]
+    "training, pull",
+    [(PLAIN, 0.0), pytest.param(HEAVY, 0.0, marks=SLOW), pytest.param(PLAIN, 0.7, marks=SLOW), (HEAVY, 0.7)],
 )
 def test_fednova_is_the_papers_in_numpy(tff_worker, model, population, by_hand, training, pull):
     state = train(build_fednova(model, training, FedNovaParameters(pull)), population, FIVE)
@@ -214,7 +215,9 @@ def gradient_at_the_end(build, population, model, rounds, aggregation=None):
     "options",
     [
         {"name": "dp", "noise_multiplier": 0, "clip": 0.2},
-        pytest.param({"name": "dp", "noise_multiplier": 0, "clip": 0.5, "clipping": "adaptive", "secure": True}, marks=SLOW),
+        pytest.param(
+            {"name": "dp", "noise_multiplier": 0, "clip": 0.5, "clipping": "adaptive", "secure": True}, marks=SLOW
+        ),
         pytest.param({"name": "secure_sum", "bound": 0.02}, marks=SLOW),
         pytest.param({"name": "robust", "rule": "median"}, marks=SLOW),
     ],
@@ -232,7 +235,9 @@ def test_clipped_control_variates_still_end_where_the_mean_loss_does(tff_worker,
 
 @SLOW
 def test_the_noise_of_all_rounds_does_not_gather_in_c(tff_worker, turned_clients, softmax):
-    """c is averaged anew: its distance to the mean of all c_i is that of the latest rounds' noise, after 20 rounds and after 80."""
+    """c is averaged anew: its distance to the mean of all c_i is that of the latest rounds' noise, after 20 rounds and
+    after 80.
+    """
     far = []
     for rounds in (20, 80):
         noisy = tffcl.aggregation("dp", noise_multiplier=0.3, clip=0.5, min_cluster_size=0.1, seed=1)
@@ -260,7 +265,10 @@ def test_scaffold_sends_two_vectors_each_way_and_keeps_one(tff_worker, model, po
     "make, message",
     [
         (lambda: ScaffoldParameters("third"), "unknown option 'third'.*difference, gradient"),
-        (lambda: ScaffoldParameters(server_learning_rate=0.0), "server_learning_rate is 0.0; it must be a number above 0"),
+        (
+            lambda: ScaffoldParameters(server_learning_rate=0.0),
+            "server_learning_rate is 0.0; it must be a number above 0",
+        ),
         (lambda: FedNovaParameters(effective_steps="tau"), "unknown effective_steps 'tau'.*local_steps, norm"),
         (lambda: FedNovaParameters(-1.0), "proximal_weight is -1.0; it must be a number from 0"),
     ],

@@ -28,7 +28,9 @@ PLAIN = dataclasses.replace(TRAINING, momentum=0.0)
 BUILDERS = {
     "fedavg": lambda model, training: build_fedavg(model, training),
     "fedavg with momentum": lambda model, training: build_fedavg(model, dataclasses.replace(training, momentum=0.5)),
-    "fedavg with weight decay": lambda model, training: build_fedavg(model, dataclasses.replace(training, weight_decay=0.1)),
+    "fedavg with weight decay": lambda model, training: build_fedavg(
+        model, dataclasses.replace(training, weight_decay=0.1)
+    ),
     "fedprox": build_fedprox,
     "fednova": build_fednova,
     "scaffold": build_scaffold,
@@ -44,9 +46,13 @@ BUILDERS = {
 QUICK = {"fedavg", "stocfl"}
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in BUILDERS])
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in BUILDERS]
+)
 def test_the_rate_of_a_round_is_that_of_the_round_before_times_the_decay(tff_worker, model, population, name):
-    """Three rounds against three methods with the rates 0.1, 0.05 and 0.025, each of which goes on from the one before."""
+    """Three rounds against three methods with the rates 0.1, 0.05 and 0.025, each of which goes on from the
+    one before.
+    """
     build, state, expected = BUILDERS[name], None, None
     decaying = build(model, dataclasses.replace(PLAIN, learning_rate_decay=0.5))
     for number, clients in enumerate([(0, 1, 2), (1, 3, 4), (0, 2, 4)], 1):
@@ -74,26 +80,34 @@ def test_every_client_counts_the_same_in_a_uniform_mean(tff_worker, model, popul
     trained = []
     for client in clients:
         data = next(iter(population.train(client).dataset.batch(1000)))
-        trained.append(build_local_sgd(model, PLAIN)(model.initial, data["x"], data["y"], cohort.client_seed(client))[0])
+        trained.append(
+            build_local_sgd(model, PLAIN)(model.initial, data["x"], data["y"], cohort.client_seed(client))[0]
+        )
     assert_close(state.models[0], np.mean(trained, axis=0))
     weighted = np.average(trained, axis=0, weights=[40, 12])
     assert np.abs(weighted - state.models[0]).max() > 1e-3
 
 
 def two_clients(model, population):
-    """A cohort of clients of 40 and 12 examples, what they have trained and by which weights these count in a plain mean."""
+    """A cohort of clients of 40 and 12 examples, what they have trained and by which weights these count in a
+    plain mean.
+    """
     cohort = cohort_of(population, [1, 4], 1)
     trained = []
     for client in (1, 4):
         data = next(iter(population.train(client).dataset.batch(1000)))
-        trained.append(build_local_sgd(model, PLAIN)(model.initial, data["x"], data["y"], cohort.client_seed(client))[0])
+        trained.append(
+            build_local_sgd(model, PLAIN)(model.initial, data["x"], data["y"], cohort.client_seed(client))[0]
+        )
     return cohort, np.stack(trained), np.array([40, 12]) / 52
 
 
 @pytest.mark.parametrize("aggregation", ["uniform_mean", pytest.param("median", marks=pytest.mark.slow)])
 def test_fednovas_steps_count_as_its_directions_do(tff_worker, model, population, aggregation):
     """τ_eff and the mean direction have the same p_i (Eq. 7): one half each, of two clients the median, too."""
-    given = UniformClusteredMeanFactory() if aggregation == "uniform_mean" else tffcl.aggregation("robust", rule="median")
+    given = (
+        UniformClusteredMeanFactory() if aggregation == "uniform_mean" else tffcl.aggregation("robust", rule="median")
+    )
     method = build_fednova(model, PLAIN, aggregation=given)
     cohort, trained, shares = two_clients(model, population)
     state, _ = method.next(method.initialize(population), cohort)

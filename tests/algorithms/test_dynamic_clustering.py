@@ -1,6 +1,5 @@
 """FLT's flags of change: raised by clients, counted by the server, answered by new clusters."""
 
-
 import numpy as np
 import pytest
 
@@ -73,7 +72,9 @@ def test_clusters_formed_anew_of_unchanged_clients_change_nothing(tff_worker, mo
         plain, dynamic = flt(model, encoder, clusters=clusters), flt(model, encoder, clusters=clusters, period=2)
         states = [each.initialize(grouped) for each in (plain, dynamic)]
         for number in (1, 2, 3):
-            states = [round_of(each, state, grouped, [0, 4, 5, 8], number)[0] for each, state in zip((plain, dynamic), states)]
+            states = [
+                round_of(each, state, grouped, [0, 4, 5, 8], number)[0] for each, state in zip((plain, dynamic), states)
+            ]
         np.testing.assert_array_equal(states[0].assignment, states[1].assignment)
         models = [each.models_for(state, EVERYONE) for each, state in zip((plain, dynamic), states)]
         np.testing.assert_allclose(models[0][0][models[0][1]], models[1][0][models[1][1]], rtol=1e-5, atol=1e-7)
@@ -98,7 +99,6 @@ def test_a_formation_that_is_due_in_a_round_of_nobody_comes_in_the_next(tff_work
         state, metrics = round_of(method, state, grouped, [0, 1], number)
         anew.append(metrics.scalars["formed_anew"])
     assert anew == [0, 1, 1, 0, 1] and state.flags.formed_in == 9
-
 
 
 def test_newcomers_are_flags_too_and_are_part_of_the_new_clusters(tff_worker, model, encoder, grouped):
@@ -130,14 +130,18 @@ def test_a_round_of_a_part_of_the_clients_cannot_form_clusters_anew(tff_worker, 
         round_of(method, state, known, [0, 1], 1)
 
 
-@pytest.mark.parametrize("values, message", [({"change_flags": -1}, "change_flags is -1"), ({"period": 0}, "period is 0")])
+@pytest.mark.parametrize(
+    "values, message", [({"change_flags": -1}, "change_flags is -1"), ({"period": 0}, "period is 0")]
+)
 def test_impossible_triggers(values, message):
     with pytest.raises(UserError, match=message):
         FLTParameters(**values)
 
 
 def test_clients_go_on_from_the_encoder_that_they_made(tff_worker, model, encoder, grouped):
-    """The normal mode before the first round, then the fine-tune mode, each time from the latest state (Alg. 3 lines 2, 25)."""
+    """The normal mode before the first round, then the fine-tune mode, each time from the latest state (Alg. 3
+    lines 2, 25).
+    """
     autoencoder, vector = encoder
     method = flt(model, encoder, period=1, refine_epochs=2, fine_tune_optimizer="adam")
     state = method.initialize(grouped)
@@ -152,7 +156,9 @@ def test_clients_go_on_from_the_encoder_that_they_made(tff_worker, model, encode
     for vectors in kept:
         images = [next(iter(grouped.train(client).dataset.batch(500)))["x"] for client in (0, 4, 8)]
         own = [vectors[client] for client in (0, 4, 8)]
-        errors.append([float(autoencoder.loss(autoencoder.unravel(v), autoencoder.preprocess(x))) for v, x in zip(own, images)])
+        errors.append(
+            [float(autoencoder.loss(autoencoder.unravel(v), autoencoder.preprocess(x))) for v, x in zip(own, images)]
+        )
     assert (np.diff(errors, axis=0) < 0).all()
     known, newcomers = split(grouped, [4, 8])
     dynamic = flt(model, encoder, period=1, fine_tune_epochs=1, refine_epochs=1)
@@ -164,7 +170,9 @@ def test_clients_go_on_from_the_encoder_that_they_made(tff_worker, model, encode
 
 
 def test_a_newcomer_makes_an_encoder_where_the_others_have(tff_worker, model, encoder, grouped):
-    """In the normal mode nobody fine-tunes before the first round; whoever joins after a formation is in the others' space."""
+    """In the normal mode nobody fine-tunes before the first round; whoever joins after a formation is in the
+    others' space.
+    """
     known, newcomers = split(grouped, [4, 8])
     method = flt(model, encoder, period=1, refine_epochs=1)
     before = method.initialize(known)
@@ -177,7 +185,9 @@ def test_a_newcomer_makes_an_encoder_where_the_others_have(tff_worker, model, en
 
 
 def test_newcomers_encode_with_the_encoder_of_their_admission(tff_worker, model, encoder, grouped):
-    """Nobody trains an encoder when clusters are formed anew: centres of unchanged data stay where they are, newcomers' too."""
+    """Nobody trains an encoder when clusters are formed anew: centres of unchanged data stay where they are,
+    newcomers' too.
+    """
     known, newcomers = split(grouped, [4, 8])
     method = flt(model, encoder, period=1, fine_tune_epochs=3)
     admitted = method.admit(method.initialize(known), newcomers)

@@ -83,7 +83,9 @@ def test_fedsem_finds_the_clusters_of_clients_that_come_late(tff_worker, model, 
 
 
 def test_fedsem_places_late_clients_at_the_first_rounds_learning_rate(tff_worker, model, grouped):
-    """Steps of the present rate, ten thousandths of the first one, would leave everybody at the centre nearest to the initial model."""
+    """Steps of the present rate, ten thousandths of the first one, would leave everybody at the centre nearest to the
+    initial model.
+    """
     known, newcomers = split(grouped, [4, 8])
     method = build_fedsem(model, dataclasses.replace(TRAINING, learning_rate_decay=0.9), FedSEMParameters(3))
     firsts = np.array([OWNERS.index(owner) for owner in range(3)])

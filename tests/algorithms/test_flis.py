@@ -93,7 +93,9 @@ def test_the_signature_is_what_the_trained_model_answers(tff_worker, model, imag
 
 def test_clients_of_the_same_examples_warm_up_in_orders_of_their_own(tff_worker, model, images, population):
     signature = build_inference(model, TRAINING, images, soft=True, seed=4)
-    clients = [collections.OrderedDict(examples=population.train(0).dataset, client_id=np.int32(each)) for each in (0, 1)]
+    clients = [
+        collections.OrderedDict(examples=population.train(0).dataset, client_id=np.int32(each)) for each in (0, 1)
+    ]
     first, second = build_collection(signature)(signature.context, clients)[1]["value"]
     assert np.abs(first - second).max() > 1e-4
 
@@ -151,10 +153,13 @@ def test_a_round_of_dc_by_hand(tff_worker, model, images, population):
     rows = np.unique(related_to, axis=0)
     assert len(after.models) == len(rows)
     expected = [np.mean([trained[j] for j in np.flatnonzero(row)], axis=0) for row in rows]
-    np.testing.assert_allclose(np.sort(after.models.sum(axis=1)), np.sort(np.sum(expected, axis=1)), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        np.sort(after.models.sum(axis=1)), np.sort(np.sum(expected, axis=1)), rtol=1e-3, atol=1e-3
+    )
     for mean in expected:
         assert np.abs(after.models - mean).max(axis=1).min() < 1e-5
-    # Whose newest model is known: the founders', which are in the clusters that they founded; and everybody's when asked.
+    # Whose newest model is known: the founders', which are in the clusters that they founded; and everybody's when
+    # asked.
     shown = method.views(after).clusters
     assert (np.delete(shown, cohort.client_ids) == -1).all()
     for client, row in zip(cohort.client_ids, related_to):
@@ -167,7 +172,9 @@ def test_a_round_of_dc_by_hand(tff_worker, model, images, population):
 def test_answers_at_the_server_give_the_same_models(tff_worker, model, images, population):
     results = []
     for where in ("clients", "server"):
-        method = build_flis_dc(model, TRAINING, FLISDCParameters(threshold=0.4, answered_by=where), server_images=images)
+        method = build_flis_dc(
+            model, TRAINING, FLISDCParameters(threshold=0.4, answered_by=where), server_images=images
+        )
         state = method.initialize(population)
         for number in (1, 2):
             state, metrics = method.next(state, Cohort(population, np.array([0, 1, 4, 6]), (3, number)))
@@ -195,7 +202,9 @@ def test_traffic(tff_worker, model, images, population, hc):
     state, first = method.next(state, Cohort(population, np.arange(4), (3, 1)))
     state, second = method.next(state, Cohort(population, np.arange(3), (3, 2)))
     assert first.traffic.down == 4 * 4 * model.size  # one model to each of four
-    assert second.traffic.down == 3 * len(np.unique(first.relatedness, axis=0)) * 4 * model.size == 3 * 4 * 4 * model.size
+    assert (
+        second.traffic.down == 3 * len(np.unique(first.relatedness, axis=0)) * 4 * model.size == 3 * 4 * 4 * model.size
+    )
     assert method.joining == Traffic(down=images.size)
     form = tff.backends.mapreduce.get_map_reduce_form_for_computation(method.exports().build()["training"])
     assert second.traffic.up == 3 * type_bytes(form.work.type_signature.result)
@@ -204,7 +213,9 @@ def test_traffic(tff_worker, model, images, population, hc):
 
 
 @pytest.mark.parametrize("answered_by", ["clients", "server"])
-def test_methods_that_differ_in_beta_share_one_round_and_each_exports_its_own_beta(tff_worker, model, images, answered_by):
+def test_methods_that_differ_in_beta_share_one_round_and_each_exports_its_own_beta(
+    tff_worker, model, images, answered_by
+):
     exported = []
     for threshold in (0.3, 0.6):
         how = FLISDCParameters(threshold=threshold, answered_by=answered_by)
@@ -249,7 +260,8 @@ def test_bad_server_data(model, digits, build):
     with pytest.raises(UserError, match="the server has no data to compare models on; give dataset.server_examples"):
         build(model, TRAINING, server_images=None)
     with pytest.raises(
-        UserError, match=r"the server's images are uint8 of shape \[5, 4, 8, 1\]; they must be uint8 of shape \[n, 8, 8, 1\]"
+        UserError,
+        match=r"the server's images are uint8 of shape \[5, 4, 8, 1\]; they must be uint8 of shape \[n, 8, 8, 1\]",
     ):
         build(model, TRAINING, server_images=digits[0][:5, :4])
     with pytest.raises(UserError, match="float32"):
@@ -264,7 +276,9 @@ def test_a_threshold_that_no_pair_reaches(model, images):
 
 
 def test_the_authors_way_chooses_by_accuracy_on_test_examples_and_needs_them(tff_worker, model, images, population):
-    nobody = dataclasses.replace(population, test_examples={client: population.test(client).nothing for client in population.client_ids})
+    nobody = dataclasses.replace(
+        population, test_examples={client: population.test(client).nothing for client in population.client_ids}
+    )
     method = build_flis_dc(model, TRAINING, FLISDCParameters(choose_by="test_accuracy"), server_images=images)
     with pytest.raises(UserError, match="client 0 has no test examples; choose_by 'test_accuracy'"):
         method.initialize(nobody)

@@ -82,7 +82,9 @@ def test_newcomers_join_the_nearest_cluster_and_nobody_moves(tff_worker, model, 
 
 
 def test_a_client_sends_as_many_centres_as_it_has_classes(tff_worker, model, encoder, grouped):
-    method = flt(model, encoder, threshold=1.5, metric="matching", num_centres="classes", change_flags=9, clusters="disjoint")
+    method = flt(
+        model, encoder, threshold=1.5, metric="matching", num_centres="classes", change_flags=9, clusters="disjoint"
+    )
     state = method.initialize(grouped)
     np.testing.assert_array_equal(state.mask, np.tile(np.arange(10) < 2, [9, 1]))
     assert same_groups(state.assignment)
@@ -91,7 +93,9 @@ def test_a_client_sends_as_many_centres_as_it_has_classes(tff_worker, model, enc
 @pytest.mark.parametrize("triggers", [{}, {"period": 5}], ids=["once", "anew"])
 def test_the_client_whose_fine_tuning_diverges_is_named(tff_worker, model, encoder, grouped, triggers):
     method = flt(model, encoder, fine_tune_epochs=1, fine_tune_rate=1e30, **triggers)
-    with pytest.raises(UserError, match="client 0 has no finite centre to send: its fine-tuning diverged, and a lower fine_tune"):
+    with pytest.raises(
+        UserError, match="client 0 has no finite centre to send: its fine-tuning diverged, and a lower fine_tune"
+    ):
         method.initialize(grouped)
 
 
@@ -115,7 +119,8 @@ def test_only_the_encoder_is_sent_unless_it_is_fine_tuned(model, encoder):
 
 
 def test_the_traffic_is_that_of_table_vi(tff_worker, model, encoder, population):
-    """M W_enc + k M e once, then 2 ρ M W T, as FedSEM without the first; IFCA (C + 1) ρ M W T; in numbers of four bytes.
+    """M W_enc + k M e once, then 2 ρ M W T, as FedSEM without the first; IFCA (C + 1) ρ M W T; in numbers of four
+    bytes.
 
     FedSEM's clients take part in every round, as in the paper: one that comes later trains the initial model first.
     """
@@ -172,7 +177,9 @@ def test_pca_km_hc_at_its_limits(tff_worker, model, population, reference, num_c
     assert_close(models_of(method, train(method, population), population), reference(limit)[1])
 
 
-def test_newcomers_who_come_one_after_the_other_are_placed_as_if_they_came_together(tff_worker, model, encoder, grouped):
+def test_newcomers_who_come_one_after_the_other_are_placed_as_if_they_came_together(
+    tff_worker, model, encoder, grouped
+):
     known, newcomers = split(grouped, [4, 8])
     (_, first), (_, second) = split(grouped, [4]), split(grouped, [8])
     method = flt(model, encoder, threshold=1.5, metric="matching", num_centres=2)

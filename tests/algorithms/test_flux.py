@@ -1,6 +1,5 @@
 """FLUX: its descriptors against NumPy, its groups, newcomers without labels, and its limit."""
 
-
 import numpy as np
 import pytest
 

@@ -164,8 +164,8 @@ def test_clients_choose_by_the_loss_on_what_was_held_out(tff_worker, convex, dig
     method = build_ifca(convex, WHOLE, IFCAParameters(num_clusters=2, choose_by="validation_loss"))
     with pytest.raises(UserError, match="client 0 has no validation examples; dataset.validation = 0.1"):
         method.initialize(population)
-    # Held out are the five examples that the better one of two models is worst at, so that the other examples choose another
-    # way.
+    # Held out are the five examples that the better one of two models is worst at, so that the other examples choose
+    # another way.
     data = [population.train(client).stacked for client in (0, 1)]
     stacked = np.stack([convex.initial, -convex.initial])
     models = [tuple(tensor.numpy() for tensor in convex.unravel(row)) for row in stacked]
@@ -219,7 +219,10 @@ def test_the_round_rebuilt_from_its_map_reduce_form(tff_worker, through_map_redu
         ({"num_clusters": 0}, "num_clusters is 0; it must be a whole number from 1"),
         ({"start": "attractin"}, "did you mean 'attracting'"),
         ({"initialization": "glorrot"}, "did you mean 'glorot'"),
-        ({"num_clusters": 4, "least_share": 0.3}, r"least_share is 0.3; it must be above 0 and at most 1 / num_clusters, 0.25"),
+        (
+            {"num_clusters": 4, "least_share": 0.3},
+            r"least_share is 0.3; it must be above 0 and at most 1 / num_clusters, 0.25",
+        ),
         ({"warm_up_rounds": 0}, "warm_up_rounds is 0"),
         ({"choose_by": "test_acuracy"}, "did you mean 'test_accuracy'"),
     ],

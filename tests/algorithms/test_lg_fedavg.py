@@ -138,7 +138,9 @@ def test_where_nobody_takes_part_in_the_last_whole_round_the_next_shares_a_part(
     def after(whole_rounds):
         method = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(fedavg_rounds=whole_rounds))
         state, _ = method.next(method.initialize(population), cohort_of(population, COHORTS[0], 1))
-        return method.next(state, cohort_of(population, COHORTS[1], 3))  # a run leaves out the round that nobody was drawn for
+        return method.next(
+            state, cohort_of(population, COHORTS[1], 3)
+        )  # a run leaves out the round that nobody was drawn for
 
     (state, metrics), (expected, told) = after(2), after(1)
     assert metrics.traffic == told.traffic and state.kept.has(COHORTS[1]).all()
@@ -146,13 +148,19 @@ def test_where_nobody_takes_part_in_the_last_whole_round_the_next_shares_a_part(
 
 
 def test_each_shared_layer_is_compressed_with_a_range_of_its_own(model):
-    """Of the layers that a run tells the aggregation, those of the whole model, the shared ones; also where it was told none."""
+    """Of the layers that a run tells the aggregation, those of the whole model, the shared ones; also where it was
+    told none.
+    """
     for layers in (None, [layer.stop - layer.start for layer in model.layer_slices().values()]):
         compressed = tffcl.aggregation("compression", layers=layers)
         for local, ranges in ((["hidden/kernel"], 2), (["hidden"], 1), ([], 2)):
-            shared = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(local), aggregation=compressed).engine.round_for(1)
+            shared = build_lg_fedavg(
+                model, TRAINING, LGFedAvgParameters(local), aggregation=compressed
+            ).engine.round_for(1)
             value = tff.TensorType(np.float32, [shared.server.values["models"].shape[1]])
-            sent = shared.uploads["update"].uploaded_type(tff.to_type(collections.OrderedDict(key=np.int32, value=value)))
+            sent = shared.uploads["update"].uploaded_type(
+                tff.to_type(collections.OrderedDict(key=np.int32, value=value))
+            )
             assert sent["ranges"].shape == (2 * ranges,), local
 
 
@@ -170,9 +178,13 @@ class Remembering(tff.aggregators.UnweightedAggregationFactory):
     def create(self, value_type):
         @tff.federated_computation
         def initialize():
-            return tff.federated_eval(tff.tensorflow.computation(lambda: tf.zeros(value_type.shape, tf.float32)), tff.SERVER)
+            return tff.federated_eval(
+                tff.tensorflow.computation(lambda: tf.zeros(value_type.shape, tf.float32)), tff.SERVER
+            )
 
-        @tff.federated_computation(tff.FederatedType(value_type, tff.SERVER), tff.FederatedType(value_type, tff.CLIENTS))
+        @tff.federated_computation(
+            tff.FederatedType(value_type, tff.SERVER), tff.FederatedType(value_type, tff.CLIENTS)
+        )
         def next_fn(state, value):
             total = tff.federated_sum(value)
             both = tff.federated_map(tff.tensorflow.computation(lambda a, b: a + b), (state, total))
@@ -184,7 +196,9 @@ class Remembering(tff.aggregators.UnweightedAggregationFactory):
 def test_an_aggregator_that_does_not_fit_the_shared_part_starts_anew(tff_worker, model, population):
     method = build_lg_fedavg(model, TRAINING, LGFedAvgParameters(fedavg_rounds=1), aggregation=Remembering())
     whole = train(method, population, COHORTS[:1])
-    assert np.shape(whole.aggregators["update"][0]) == (model.size - HIDDEN.stop,) and not np.any(whole.aggregators["update"])
+    assert np.shape(whole.aggregators["update"][0]) == (model.size - HIDDEN.stop,) and not np.any(
+        whole.aggregators["update"]
+    )
     shared = train(method, population, COHORTS[:2])
     assert np.any(shared.aggregators["update"])
 
@@ -198,7 +212,8 @@ def test_any_grouping_takes_it(tff_worker, model, grouped):
     cohorts = [range(9), (0, 3, 4)]
     sgd, shared = composed("sgd"), composed({"name": "lg_fedavg", "local_layers": 0})
     assert_close(
-        models_of(shared, train(shared, grouped, cohorts), grouped), models_of(sgd, train(sgd, grouped, cohorts), grouped)
+        models_of(shared, train(shared, grouped, cohorts), grouped),
+        models_of(sgd, train(sgd, grouped, cohorts), grouped),
     )
     partly = composed("lg_fedavg")
     state = train(partly, grouped, cohorts)

@@ -56,6 +56,8 @@ def test_the_same_seed_gives_the_same_models_and_another_gives_others(tff_worker
     by_seed = {}
     for seed in ((1, 1), (2, 1), (1, 2)):
         by_seed[seed] = method.next(state, Cohort(population, np.array([0, 3]), seed))[0].models
-    np.testing.assert_array_equal(by_seed[1, 1], method.next(state, Cohort(population, np.array([0, 3]), (1, 1)))[0].models)
+    np.testing.assert_array_equal(
+        by_seed[1, 1], method.next(state, Cohort(population, np.array([0, 3]), (1, 1)))[0].models
+    )
     assert np.abs(by_seed[1, 1] - by_seed[2, 1]).max() > 1e-6
     assert np.abs(by_seed[1, 1] - by_seed[1, 2]).max() > 1e-6

@@ -42,7 +42,10 @@ def test_the_choices_are_those_that_there_are():
     "signature, message",
     [
         ("subspce", "unknown signature 'subspce'; did you mean 'subspace'"),
-        ({"name": "subspace", "num_vector": 3}, "unknown key in .signature subspace. 'num_vector'; did you mean 'num_vectors'"),
+        (
+            {"name": "subspace", "num_vector": 3},
+            "unknown key in .signature subspace. 'num_vector'; did you mean 'num_vectors'",
+        ),
         ({"name": "pca_centres", "clip": 0}, "signature pca_centres.clip is 0; it must be a number above 0"),
         ({"name": "descriptors", "clip": 1.0}, "signature descriptors has no parameters; found clip"),
     ],

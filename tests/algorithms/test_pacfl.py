@@ -99,14 +99,18 @@ def test_copies_of_one_client_stay_together_whatever_number_of_clusters_is_asked
     first, second = (x[:30], y[:30]), (x[30:60], y[30:60])
     state = pacfl(model).initialize(Population.from_arrays(dict.fromkeys(range(4), first)))
     assert state.assignment.tolist() == [0] * 4 and len(state.models) == 1
-    assert state.notes == ("num_clusters is 2, but signatures are of 1 kind: clients at 0 from each other stay together",)
+    assert state.notes == (
+        "num_clusters is 2, but signatures are of 1 kind: clients at 0 from each other stay together",
+    )
     three = pacfl(model, dataclasses.replace(HOW, num_clusters=3))
     state = three.initialize(Population.from_arrays({0: first, 1: second, 2: first, 3: second}))
     assert state.assignment.tolist() == [0, 1, 0, 1] and "of 2 kinds" in state.notes[0]
 
 
 def test_clients_are_clustered_as_they_join(tff_worker, model, digit_clients):
-    """Alg. 1 lines 7 to 20: the first cohort is clustered, who comes later is placed, and trains its cluster's model."""
+    """Alg. 1 lines 7 to 20: the first cohort is clustered, who comes later is placed, and trains its
+    cluster's model.
+    """
     turns = [0, 1, 0, 1, 1, 0, 0, 1]
     population = digit_clients([60] * 8, turns=turns)
     how = dataclasses.replace(HOW, when="as_they_join")
@@ -157,7 +161,9 @@ def test_one_cluster_is_fedavg_for_newcomers_too(tff_worker, model, digit_client
 
 
 def test_a_first_cohort_too_small_for_a_rule(tff_worker, model, digit_clients):
-    """The cut is found once: of two clients it would put everyone who comes later in a cluster of its own, or all in one."""
+    """The cut is found once: of two clients it would put everyone who comes later in a cluster of its own, or
+    all in one.
+    """
     population = digit_clients([60] * 4)
     method = pacfl(model, PACFLParameters(num_vectors=3, when="as_they_join"))
     with pytest.raises(
@@ -176,7 +182,9 @@ def test_a_first_cohort_with_fewer_clients_than_clusters(tff_worker, model, digi
 @pytest.mark.parametrize(
     "how, enough", [({}, 4), ({"threshold": "gap"}, 3), ({"num_clusters": 2}, 2), ({"threshold": 5.0}, 1)], ids=str
 )
-def test_a_poisson_cohort_that_is_too_small_for_the_first_clusters_is_left_out(tff_worker, model, digit_clients, how, enough):
+def test_a_poisson_cohort_that_is_too_small_for_the_first_clusters_is_left_out(
+    tff_worker, model, digit_clients, how, enough
+):
     """A run does not end by chance, and does not form clusters of too few."""
     population = digit_clients([60] * 4)
     method = pacfl(model, PACFLParameters(num_vectors=3, when="as_they_join", **how))
@@ -185,7 +193,10 @@ def test_a_poisson_cohort_that_is_too_small_for_the_first_clusters_is_left_out(t
         state, metrics = method.next(state, cohort_of(population, range(number), number, rate=0.5))
         assert state is start and not len(metrics.client_ids) and metrics.traffic == Traffic()
     state, metrics = method.next(state, cohort_of(population, range(enough), 5, rate=0.5))
-    assert method.views(state).known.tolist() == [client < enough for client in range(4)] and len(metrics.client_ids) == enough
+    assert (
+        method.views(state).known.tolist() == [client < enough for client in range(4)]
+        and len(metrics.client_ids) == enough
+    )
 
 
 def test_a_run_whose_first_cohorts_are_too_small_for_clusters_goes_on(tff_worker, model, digit_clients, tmp_path):
@@ -253,7 +264,10 @@ def test_groups_are_found_and_newcomers_join_them_or_found_one(tff_worker, model
     assert view.metric.tree_unit == "self-distances" and view.metric.unit == "degrees" and view.notes == state.notes
     admitted = method.admit(state, newcomers)
     assert admitted.assignment[:12].tolist() == turns[:12]
-    assert admitted.assignment[12] == 2 and admitted.assignment[13] in (0, 1)  # two examples tell too little to found one
+    assert admitted.assignment[12] == 2 and admitted.assignment[13] in (
+        0,
+        1,
+    )  # two examples tell too little to found one
     assert admitted.examples.tolist() == [80] * 10 + [80, 60, 80, 2]
     arrays, _ = pack({"state": admitted})
     again = unpack(arrays, {"state": method.state_class})["state"]
@@ -270,7 +284,9 @@ def test_halves_are_traffic_and_private_signatures_have_none(tff_worker, model):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_with_a_number_of_clusters_newcomers_found_none(tff_worker, model, digit_clients, seed):
-    """Alg. 3 gives each newcomer a cluster's model; a limit between two merges would leave some with the untrained one."""
+    """Alg. 3 gives each newcomer a cluster's model; a limit between two merges would leave some with the
+    untrained one.
+    """
     everyone = digit_clients([60] * 6 + [5] * 3 + [60], turns=[0, 1, 0, 1, 1, 0] + [seed % 2] * 3 + [2])
     known, newcomers = split(everyone, [6, 7, 8, 9])
     method = pacfl(model)
@@ -300,4 +316,6 @@ def test_odd_examples_are_noted(tff_worker):
 
 
 def population_of_arrays(clients):
-    return tffcl.Population.from_arrays({name: (x.astype(np.float32), y.astype(np.int32)) for name, (x, y) in clients.items()})
+    return tffcl.Population.from_arrays(
+        {name: (x.astype(np.float32), y.astype(np.int32)) for name, (x, y) in clients.items()}
+    )

@@ -33,7 +33,9 @@ def test_without_adaptation_it_is_fedavg_on_the_second_batches(tff_worker, model
     def update(cohort, client, server):
         size = min(TRAINING.batch_size, population.sizes[client] // 2)
         training = dataclasses.replace(TRAINING, batch_size=int(size))
-        return local_training.trained(model, population, cohort, client, server, training, lambda batches: batches[1::2])
+        return local_training.trained(
+            model, population, cohort, client, server, training, lambda batches: batches[1::2]
+        )
 
     expected = averaged(model, population, lambda ids: population.sizes[ids], update)
     how = PerFedAvgParameters(alpha=0, beta=TRAINING.learning_rate, weighting="examples")

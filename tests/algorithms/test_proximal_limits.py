@@ -64,7 +64,8 @@ def test_a_strong_term_holds_personal_models_at_the_global_one_of_the_rounds_sta
     before = train(ditto, population, [(0, 1, 2, 3, 4), (0, 1)])
     cohort = cohort_of(population, [0, 2], 3)
     after, _ = ditto.next(before, cohort)
-    # One full-batch step from v by the gradient at v plus 10 (v - w) at rate 0.1 is w minus 0.1 times the gradient at v.
+    # One full-batch step from v by the gradient at v plus 10 (v - w) at rate 0.1 is w minus 0.1 times the gradient at
+    # v.
     moved = models_of(ditto, after, population)[[0, 2]] - before.models[0]
     own = models_of(ditto, before, population)[[0, 2]]
     solo = build_solo(model, still)

@@ -162,7 +162,9 @@ def test_a_failing_round_changes_nothing_and_a_repeated_one_is_the_same(tff_work
     state, _ = rounds(method, turned, [(0, 1, 3)])
     kept = copy.deepcopy(state)
     with monkeypatch.context() as failing:
-        failing.setattr("tffcl.algorithms.stocfl.MESSAGE_BYTES", 0)  # after the new clients' signatures, before training
+        failing.setattr(
+            "tffcl.algorithms.stocfl.MESSAGE_BYTES", 0
+        )  # after the new clients' signatures, before training
         with pytest.raises(UserError, match="too large for one message"):
             rounds(method, turned, [(0, 4, 5)], state, 2)
     assert_same(state, kept)
@@ -243,7 +245,9 @@ def test_traffic_is_that_of_the_map_reduce_forms(tff_worker, model, turned):
     method = stocfl(model)
     made = method.exports().build()
     up = {
-        name: type_bytes(tff.backends.mapreduce.get_map_reduce_form_for_computation(made[name]).work.type_signature.result)
+        name: type_bytes(
+            tff.backends.mapreduce.get_map_reduce_form_for_computation(made[name]).work.type_signature.result
+        )
         for name in ("signature", "training")
     }
     # The client's ID, 4 bytes, comes with a signature in simulation only.
@@ -278,7 +282,12 @@ def test_another_global_aggregation_is_another_global_objective(tff_worker, mode
 
 def test_the_authors_settings_run(tff_worker, model, turned):
     how = StoCFLParameters(
-        representation="cohort", model_merge="larger", start="global", form="displacement", anchor_epochs=3, projection=500
+        representation="cohort",
+        model_merge="larger",
+        start="global",
+        form="displacement",
+        anchor_epochs=3,
+        projection=500,
     )
     method = stocfl(model, how)
     state, _ = rounds(method, turned, [(0, 1, 2, 3), (4, 5, 6), (7, 8, 9)])
@@ -295,7 +304,9 @@ def test_centroid_linkage_has_no_tree_to_draw(model):
 def test_a_signature_that_is_not_finite_names_the_client(tff_worker, model, turned):
     how = StoCFLParameters(form="displacement", anchor_learning_rate=1e30)
     method = build_stocfl(model, LocalTraining(), how)
-    with pytest.raises(UserError, match="client 0 has a signature that is not finite; .* anchor_learning_rate is too high"):
+    with pytest.raises(
+        UserError, match="client 0 has a signature that is not finite; .* anchor_learning_rate is too high"
+    ):
         rounds(method, turned, [(3, 0)])
 
 
@@ -305,7 +316,10 @@ def test_a_signature_that_is_not_finite_names_the_client(tff_worker, model, turn
         ({"threshold": 1.5}, "threshold is 1.5; it must be a cosine"),
         ({"linkage": "singel"}, "did you mean 'single'"),
         ({"linkage": "centroid", "representation": "cohort"}, "'cohort' knows linkage 'single' only, not 'centroid'"),
-        ({"global_order": "sequential", "global_objective": "fedprox"}, "'fedprox' goes with global_order 'parallel' only"),
+        (
+            {"global_order": "sequential", "global_objective": "fedprox"},
+            "'fedprox' goes with global_order 'parallel' only",
+        ),
         ({"representation": "all"}, "unknown representation 'all'"),
         ({"start": "globl"}, "did you mean 'global'"),
         ({"model_merge": "larges"}, "did you mean 'larger'"),
@@ -360,7 +374,9 @@ def test_a_chain_of_clients_trains_at_the_rounds_rate_and_says_whose_model_is_no
     cohort, sgd, current, way = cohort_of(turned, (3, 1), 3), build_local_sgd(model, decaying), model.initial, []
     for client in (3, 1):
         data = next(iter(turned.train(client).dataset.batch(1000)))
-        current = sgd(current, data["x"], data["y"], tf.constant(cohort.client_seed(client)), rate_scale=0.25)[0].numpy()
+        current = sgd(current, data["x"], data["y"], tf.constant(cohort.client_seed(client)), rate_scale=0.25)[
+            0
+        ].numpy()
         way.append(current)
     assert_close(SequentialGlobal(model, decaying).next(model.initial, cohort)[0], np.mean(way, axis=0))
     wild = dataclasses.replace(QUICK, learning_rate=1e30, epochs=3)

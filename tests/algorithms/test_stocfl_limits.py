@@ -27,7 +27,9 @@ def test_one_cluster_without_the_term_is_fedavg(tff_worker, model, population, r
 
 @pytest.mark.parametrize("cohorts", [COHORTS, PARTIAL], ids=["everyone first", "partial"])
 def test_one_cluster_with_a_proximal_global_objective_is_fedprox(tff_worker, model, population, reference, cohorts):
-    """Both models then start alike and are held near the same broadcast: they stay equal to each other and to FedProx."""
+    """Both models then start alike and are held near the same broadcast: they stay equal to each other and
+    to FedProx.
+    """
     how = StoCFLParameters(threshold=-1, proximal_weight=PULL, global_objective="fedprox")
     stocfl = build_stocfl(model, TRAINING, how)
     clustered, (_, averaged) = train(stocfl, population, cohorts), reference("fedprox", cohorts)
@@ -36,7 +38,9 @@ def test_one_cluster_with_a_proximal_global_objective_is_fedprox(tff_worker, mod
 
 
 def test_one_cluster_as_the_paper_trains_it_is_fedprox_in_the_first_round(tff_worker, model, population, reference):
-    """Then the centre is FedAvg's model, which is not the cluster's own last state: section 2.4 speaks of the objective."""
+    """Then the centre is FedAvg's model, which is not the cluster's own last state: section 2.4 speaks of the
+    objective.
+    """
     stocfl = build_stocfl(model, TRAINING, StoCFLParameters(threshold=-1, proximal_weight=PULL))
     first = train(stocfl, population, COHORTS[:1])
     assert_close(first.models[1], reference("fedprox", COHORTS[:1])[1][0])

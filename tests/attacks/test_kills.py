@@ -1,4 +1,6 @@
-"""SIGKILL of a private run whose noise no seed repeats: whoever watches it learns no more than its ledger says, and its budget allows."""
+"""SIGKILL of a private run whose noise no seed repeats: whoever watches it learns no more than its ledger says, and
+its budget allows.
+"""
 
 import contextlib
 import json
@@ -15,9 +17,10 @@ from tests.oracles.privacy import epsilon_of_rounds
 
 BUDGET, DELTA, CLIENTS = 3.0, 1e-3, 4
 
-# For each line of input a process that trains a private FedAvg on a few digits, or goes on with what is there; its number and its
-# end are printed. Before a round is computed, the aggregator, who is outside of the run and forgets nothing, notes that it is about
-# to see one. A number in the line is of the round of the process before which it ends itself as `kill -9` would.
+# For each line of input a process that trains a private FedAvg on a few digits, or goes on with what is there; its
+# number and its end are printed. Before a round is computed, the aggregator, who is outside of the run and forgets
+# nothing, notes that it is about to see one. A number in the line is of the round of the process before which it ends
+# itself as `kill -9` would.
 PROCESSES = """
 import os, signal, sys
 import tffcl
@@ -42,13 +45,15 @@ def train(last):
 
     simulation._run_whole = watched
     x, y = digits.load()
-    held = {client: (x[10 * client : 10 * client + 10], y[10 * client : 10 * client + 10]) for client in range(int(clients))}
+    parts = [slice(10 * client, 10 * client + 10) for client in range(int(clients))]
+    held = {client: (x[part], y[part]) for client, part in enumerate(parts)}
     model = build_mlp((8, 8, 1), 10, hidden=4, seed=3)
     training = tffcl.LocalTraining(epochs=1, batch_size=10, learning_rate=0.1)
     method = build_fedavg(model, training, aggregation=tffcl.aggregation("dp", clip=0.5, noise_multiplier=float(noise)))
     tffcl.train(
-        method, tffcl.Population.from_arrays(held, held), rounds=int(rounds), clients_per_round=int(clients), out=out, resume=True,
-        privacy=tffcl.PrivacySettings(epsilon=float(epsilon), delta=float(delta)), checkpoint_every=10, show_progress=False,
+        method, tffcl.Population.from_arrays(held, held), rounds=int(rounds), clients_per_round=int(clients),
+        out=out, resume=True, privacy=tffcl.PrivacySettings(epsilon=float(epsilon), delta=float(delta)),
+        checkpoint_every=10, show_progress=False,
     )
 
 for line in sys.stdin:
@@ -70,7 +75,9 @@ class Watched:
         numbers = noise_multiplier, BUDGET, DELTA, CLIENTS, rounds
         command = [sys.executable, "-c", PROCESSES, self.out, self.seen, *map(str, numbers)]
         with open(place / "said", "w") as said:
-            self.starter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True)
+            self.starter = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
+            )
 
     def start(self, last: int = 0) -> int:
         """Starts a process of the run; returns its number."""
@@ -124,12 +131,16 @@ def test_a_killed_run_has_counted_what_it_told(tmp_path):
 
 @pytest.mark.slow
 def test_twenty_kills_at_random_moments_spend_no_more_than_the_budget(tmp_path):
-    """Before a first round, within one, or while something is written; then the run goes on until its budget ends it."""
+    """Before a first round, within one, or while something is written; then the run goes on until its
+    budget ends it.
+    """
     rng, in_rounds = random.Random(37), 0
     with watched(tmp_path, noise_multiplier=24.0, rounds=1000) as run:
         for _ in range(20):
             before, process = run.rounds_seen(), run.start()
-            wanted = before + rng.choice([0, 1, 1, 3, 12])  # rounds that it sees at least; the first checkpoint is after ten
+            wanted = before + rng.choice(
+                [0, 1, 1, 3, 12]
+            )  # rounds that it sees at least; the first checkpoint is after ten
             while run.rounds_seen() < wanted:
                 time.sleep(0.01)
             time.sleep(0.5 * rng.random())

@@ -1,7 +1,8 @@
-"""What the server can find out from what it sees, without defence and with it, each held against a bound that is stated.
+"""What the server can find out from what it sees, without defence and with it, each held against a bound that is
+stated.
 
-The attacks are those of a server that follows the protocol and is curious. Without noise they succeed; with it none gets beyond
-what the Gaussian mechanism allows, whatever the attack.
+The attacks are those of a server that follows the protocol and is curious. Without noise they succeed; with it none
+gets beyond what the Gaussian mechanism allows, whatever the attack.
 """
 
 import collections
@@ -77,14 +78,16 @@ def test_a_subspace_tells_who_is_a_member_and_a_noised_one_no_more_than_it_may(t
 
 
 def test_a_subspace_shows_what_a_client_holds_and_a_noised_one_does_not(tff_worker, model, clients, pixels):
-    """The first vector is nearly the mean image, and three examples of a client that has no more are in the span of its vectors."""
+    """The first vector is nearly the mean image, and three examples of a client that has no more are in the span of
+    its vectors.
+    """
     means = [held(pixels, client).mean(axis=0) for client in range(CLIENTS)]
     seen = [abs(correlation(basis[:, 0], mean)) for basis, mean in zip(subspaces(model, clients), means)]
     assert np.mean(seen) > 0.9
     private = subspaces(model, clients, noise_multiplier=1.0, noise_seed=1)
     hidden = [abs(correlation(basis[:, 0], mean)) for basis, mean in zip(private, means)]
-    # The least change that noise makes is a rotation at random: of d pixels, E|r| = √(2 / πd); the signal has norm 1 in noise
-    # of 2 z √d.
+    # The least change that noise makes is a rotation at random: of d pixels, E|r| = √(2 / πd); the signal has norm 1 in
+    # noise of 2 z √d.
     d = pixels.shape[1]
     assert np.mean(hidden) < np.sqrt(2 / (np.pi * d)) + 1 / (2 * np.sqrt(d)) + 3 * np.sqrt(1 / (d * CLIENTS))
 
@@ -106,7 +109,9 @@ def gradients(model, clients, **private):
 
 
 def read_images(model, vectors):
-    """The weights' gradient of the first layer's units, each row a multiple of the input where a client has one example."""
+    """The weights' gradient of the first layer's units, each row a multiple of the input where a client has
+    one example.
+    """
     slices = model.layer_slices()
     first = slices[next(iter(slices))]
     hidden = 16
@@ -130,10 +135,14 @@ def test_a_gradient_has_the_image_in_its_rows_and_a_noised_one_does_not(
     # All of the gradient, of norm 1 at most, would have to be in this row: against noise of norm z √d.
     noise, d = 1.0, pixels.shape[1]
     chance = np.sqrt(2 / (np.pi * d))
-    assert seen(noise_multiplier=noise, noise_seed=2) < chance + 1 / np.sqrt(1 + d * noise**2) + 3 / np.sqrt(d * CLIENTS)
+    assert seen(noise_multiplier=noise, noise_seed=2) < chance + 1 / np.sqrt(1 + d * noise**2) + 3 / np.sqrt(
+        d * CLIENTS
+    )
 
 
-def test_a_label_histogram_gives_every_label_away_and_a_noised_one_none_beyond_its_noise(tff_worker, model, clients, digits):
+def test_a_label_histogram_gives_every_label_away_and_a_noised_one_none_beyond_its_noise(
+    tff_worker, model, clients, digits
+):
     labels = digits[1][: CLIENTS * HELD].reshape(CLIENTS, HELD)
     counts = np.stack([np.bincount(own, minlength=10) for own in labels])
     plain = build_signing(build_label_histogram(model))(clients)
@@ -141,8 +150,8 @@ def test_a_label_histogram_gives_every_label_away_and_a_noised_one_none_beyond_i
     noise = 0.5
     private = build_signing(build_label_histogram(model, noise_multiplier=noise, noise_seed=1))(clients)
     right = np.mean(np.round(private * HELD) == counts)
-    # A count is read right where its noise is below one half of an example, that of rounding; where it is 0, also anywhere
-    # below.
+    # A count is read right where its noise is below one half of an example, that of rounding; where it is 0, also
+    # anywhere below.
     by_chance = 2 * stats.norm.cdf(0.5 / HELD / noise) - 1
     assert right < by_chance + 3 * np.sqrt(by_chance * (1 - by_chance) / counts.size)
     # Whether a client holds a class: its share is 1 / n at least. The bound is of the largest share that there is.
@@ -158,8 +167,8 @@ SIZE, ROUNDS, COPIES = 5, 4, 100
 def shown_sums(factory, values, keys, rounds):
     """What the server sees of `rounds * COPIES` rounds: the sums of the first cluster and its number of members.
 
-    Clusters are private each for itself, so that a round in which everyone is there `COPIES` times, in clusters apart, is as
-    many rounds.
+    Clusters are private each for itself, so that a round in which everyone is there `COPIES` times, in clusters apart,
+    is as many rounds.
     """
     value_type = tff.to_type(collections.OrderedDict(key=np.int32, value=tff.TensorType(np.float32, [SIZE])))
     process = factory.create(value_type, tff.TensorType(np.float32))
@@ -178,7 +187,9 @@ def shown_sums(factory, values, keys, rounds):
 
 
 def test_a_private_mean_hides_a_member_as_well_as_its_noise_says_and_no_better(tff_worker):
-    """The best attack, which knows all others and the update that it looks for, gets what the bound allows: noise is neither less nor more."""
+    """The best attack, which knows all others and the update that it looks for, gets what the bound allows: noise is
+    neither less nor more.
+    """
     rng = np.random.default_rng(0)
     others = rng.normal(size=(7, SIZE)).astype(np.float32)
     target = np.ones(SIZE, np.float32) / np.sqrt(SIZE, dtype=np.float32)  # as long as the clip
@@ -194,7 +205,12 @@ def test_a_private_mean_hides_a_member_as_well_as_its_noise_says_and_no_better(t
             scores[name] = (1 - share) * sums @ target + share * counts
         return auc(scores["with"], scores["without"])
 
-    private = attacked(lambda seed: tffcl.aggregation("dp", noise_multiplier=z, clip=1.0, count_share=share, min_cluster_size=1e-6, seed=seed).with_clusters(2 * COPIES), ROUNDS)  # fmt: skip
+    private = attacked(
+        lambda seed: tffcl.aggregation(
+            "dp", noise_multiplier=z, clip=1.0, count_share=share, min_cluster_size=1e-6, seed=seed
+        ).with_clusters(2 * COPIES),
+        ROUNDS,
+    )
     most, error = most_auc(1, z), standard_error(ROUNDS * COPIES, ROUNDS * COPIES)
     assert most - 4 * error < private < most + 3 * error
     assert attacked(lambda seed: ClusteredMeanFactory(2 * COPIES), 1) == 1
@@ -204,7 +220,9 @@ def test_a_private_mean_hides_a_member_as_well_as_its_noise_says_and_no_better(t
 def test_the_update_of_a_lone_member_is_in_what_secure_sums_tell_only_where_one_member_is_enough(
     tff_worker, model, digit_clients, least
 ):
-    """Clusters of 3 and 1: the server reads the update off the model that moves, of the library's round and of the exported one."""
+    """Clusters of 3 and 1: the server reads the update off the model that moves, of the library's round and of the
+    exported one.
+    """
     turned = digit_clients([40, 40, 40, 40], turns=[0, 0, 0, 1])
     alone, _ = (fedavg := build_fedavg(model, TRAINING)).next(
         fedavg.initialize(turned.restricted([3])), cohort_of(turned.restricted([3]), [3], 1)

@@ -2,8 +2,8 @@
 
     uv run python tests/benchmarks/clustered_mean.py [--clients 40] [--size 1600000] [--clusters 1,4,20,40]
 
-Every client uploads a vector of `size` numbers that it draws, so that nothing else is measured. Each line is of a process of
-its own, whose worker ends with it; the first call, which also traces, is not counted.
+Every client uploads a vector of `size` numbers that it draws, so that nothing else is measured. Each line is of a
+process of its own, whose worker ends with it; the first call, which also traces, is not counted.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     PYTHON flower_round.py CLIENTS.npz PROCESSES EPOCHS BATCH_SIZE LEARNING_RATE MOMENTUM ROUNDS
 
-PYTHON needs `flwr[simulation]` and torch. As many clients train at a time as there are processes, each with one core and one
-thread. A round lasts from the server's choice of its clients to the end of its aggregation; the first, in which Ray's actors
-start, is left out. Actors keep the clients' examples after they have read them.
+PYTHON needs `flwr[simulation]` and torch. As many clients train at a time as there are processes, each with one core
+and one thread. A round lasts from the server's choice of its clients to the end of its aggregation; the first, in which
+Ray's actors start, is left out. Actors keep the clients' examples after they have read them.
 """
 
 import os
@@ -50,8 +50,14 @@ class TimedFedAvg(FedAvg):
 
     def __init__(self, clients, model):
         initial = flwr.common.ndarrays_to_parameters(parameters_of(model))
-        super().__init__(fraction_fit=1.0, fraction_evaluate=0.0, min_fit_clients=clients, min_available_clients=clients,
-                         initial_parameters=initial, accept_failures=False)  # fmt: skip
+        super().__init__(
+            fraction_fit=1.0,
+            fraction_evaluate=0.0,
+            min_fit_clients=clients,
+            min_available_clients=clients,
+            initial_parameters=initial,
+            accept_failures=False,
+        )
         self.clients, self.seconds = clients, []
 
     def configure_fit(self, *args, **kwargs):

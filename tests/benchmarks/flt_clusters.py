@@ -3,9 +3,10 @@
     uv run python tests/benchmarks/flt_clusters.py [TASK] [--encoder E] [--encoder-epochs 25] [--examples N]
         [--fine-tune-epochs 5] [--seeds 0,1,2] [--data-dir DIR] [--keep CODES.npz]
 
-The clients' images are encoded once, which is what takes long, and the rest of FLT's Alg. 2 follows for every variant: k-means
-on the client, UMAP, distances, γ by the largest gap, clusters. Printed is the adjusted Rand index against the true groups for
-each seed of k-means and map; the best fitting number of clusters, and the true number asked for. Nothing is trained.
+The clients' images are encoded once, which is what takes long, and the rest of FLT's Alg. 2 follows for every variant:
+k-means on the client, UMAP, distances, γ by the largest gap, clusters. Printed is the adjusted Rand index against the
+true groups for each seed of k-means and map; the best fitting number of clusters, and the true number asked for.
+Nothing is trained.
 """
 
 import argparse
@@ -61,7 +62,9 @@ def kept_codes(options) -> tuple[list[np.ndarray], np.ndarray]:
 
 def centres_of(codes: list[np.ndarray], count: int, seed: int) -> np.ndarray:
     """k-means of each client's codes, `float32 [N, k, e]`."""
-    return np.stack([KMeans(count, n_init=10, random_state=seed).fit(own).cluster_centers_ for own in codes]).astype(np.float32)
+    return np.stack([KMeans(count, n_init=10, random_state=seed).fit(own).cluster_centers_ for own in codes]).astype(
+        np.float32
+    )
 
 
 def main():
@@ -77,7 +80,10 @@ def main():
     options = parser.parse_args()
     codes, groups = kept_codes(options)
     asked = len(np.unique(groups))
-    print(f"| centres | distance | γ | adjusted Rand index (clusters) | {asked} clusters asked for |\n|---|---|---|---|---|")
+    print(
+        f"| centres | distance | γ | adjusted Rand index (clusters) | {asked} clusters asked for "
+        "|\n|---|---|---|---|---|"
+    )
     layout = {"num_components": 2, "num_neighbors": 15, "min_dist": 0.1}
     for count in CENTRES:
         sent = [centres_of(codes, count, seed) for seed in options.seeds]
@@ -91,7 +97,9 @@ def main():
                         )[0]
                         for seed, centres in zip(options.seeds, sent)
                     ]
-                    cells.append(", ".join(f"{adjusted_rand_score(groups, each):.2f} ({each.max() + 1})" for each in found))
+                    cells.append(
+                        ", ".join(f"{adjusted_rand_score(groups, each):.2f} ({each.max() + 1})" for each in found)
+                    )
                 print(f"| {count} | {metric} | {threshold} | {' | '.join(cells)} |", flush=True)
 
 

@@ -1,9 +1,10 @@
 """Seconds and memory of rounds of a task: resident and at most, of this process and its worker.
 
-    uv run python tests/benchmarks/memory.py [TASK] [METHOD] [--rounds 50] [--memory 1GB] [--set KEY=VALUE ...] [--data-dir D]
+    uv run python tests/benchmarks/memory.py [TASK] [METHOD] [--rounds 50] [--memory 1GB] [--set KEY=VALUE ...]
+    [--data-dir D]
 
-Without arguments FedAvg on FLT's scenario 4 on EMNIST letters: 2,400 clients, 480 a round, MLP-200. One local epoch instead of
-the task's: what stays in memory does not depend on it.
+Without arguments FedAvg on FLT's scenario 4 on EMNIST letters: 2,400 clients, 480 a round, MLP-200. One local epoch
+instead of the task's: what stays in memory does not depend on it.
 """
 
 import argparse
@@ -65,26 +66,33 @@ def main():
             if number in (1, 2, 3, 5) or number % 10 == 0:
                 used = resident(), peak(), resident(worker.pid), peak(worker.pid)
                 print(
-                    f"{number:5}  {time.perf_counter() - start:7.2f}  {used[0]:10.0f}  {used[1]:7.0f}  {used[2]:9.0f}  {used[3]:7.0f}",
+                    f"{number:5}  {time.perf_counter() - start:7.2f}  {used[0]:10.0f}  {used[1]:7.0f}  {used[2]:9.0f} "
+                    f" {used[3]:7.0f}",
                     flush=True,
                 )
         _print_growth(held)
         if options.evaluate:
             start = time.perf_counter()
-            found = Evaluator(method.model, population).cluster_accuracy(*method.models_for(state, population.client_ids))
+            found = Evaluator(method.model, population).cluster_accuracy(
+                *method.models_for(state, population.client_ids)
+            )
             print(
-                f"evaluated in {time.perf_counter() - start:.1f} s: {100 * found.mean():.2f} %, process {peak():.0f} MB at most"
+                f"evaluated in {time.perf_counter() - start:.1f} s: {100 * found.mean():.2f} %, process {peak():.0f} "
+                "MB at most"
             )
 
 
 def _print_growth(held: list[tuple[float, float]]):
-    """Prints how much is held after rounds 51 to 100 and after the last 50: one round's number lies some percent beside the next one's."""
+    """Prints how much is held after rounds 51 to 100 and after the last 50: one round's number lies some percent
+    beside the next one's.
+    """
     if len(held) < 150:
         return
     for place, who in enumerate(("process", "worker")):
         early, late = (sum(each[place] for each in part) / 50 for part in (held[50:100], held[-50:]))
         print(
-            f"{who}: {early:.1f} MB on average after rounds 51 to 100, {late:.1f} after the last 50, ratio {late / early:.3f}"
+            f"{who}: {early:.1f} MB on average after rounds 51 to 100, {late:.1f} after the last 50, ratio "
+            f"{late / early:.3f}"
         )
 
 

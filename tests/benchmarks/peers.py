@@ -21,8 +21,8 @@ def peer(python, script, clients, training, processes, rounds=1):
       rounds: How many rounds a call measures, after one of warming up.
 
     Returns:
-      A function without arguments that starts the peer anew and returns the medians of its rounds' seconds and CPU seconds, the
-      latter None where the peer does not tell.
+      A function without arguments that starts the peer anew and returns the medians of its rounds' seconds and CPU
+      seconds, the latter None where the peer does not tell.
     """
     folder = tempfile.TemporaryDirectory()
     path = pathlib.Path(folder.name) / "clients.npz"

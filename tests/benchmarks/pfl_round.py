@@ -2,9 +2,9 @@
 
     PYTHON pfl_round.py CLIENTS.npz PROCESSES EPOCHS BATCH_SIZE LEARNING_RATE MOMENTUM ROUNDS
 
-PYTHON needs `pfl[pytorch]`. The processes are what pfl gets from torchrun, joined by torch.distributed's gloo on loopback; each
-has one thread. Central evaluation is off. As pfl does by itself, examples stay tensors and batches stay as they were cut: there
-is no shuffling. Clients are weighted by their examples, as in tffcl.
+PYTHON needs `pfl[pytorch]`. The processes are what pfl gets from torchrun, joined by torch.distributed's gloo on
+loopback; each has one thread. Central evaluation is off. As pfl does by itself, examples stay tensors and batches stay
+as they were cut: there is no shuffling. Clients are weighted by their examples, as in tffcl.
 """
 
 import json
@@ -21,7 +21,9 @@ RANK = "RANK"  # torchrun's variable, set in the processes that train
 
 
 def start_processes(options):
-    """Runs this script once a process, as torchrun would; rounds' seconds are the slowest process', CPU seconds their sum."""
+    """Runs this script once a process, as torchrun would; rounds' seconds are the slowest process', CPU seconds
+    their sum.
+    """
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -30,8 +32,15 @@ def start_processes(options):
         store = torch.distributed.TCPStore(
             "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=os.dup(listening.fileno())
         )
-        started = [subprocess.Popen([sys.executable, *sys.argv], env=environment(rank, options.processes, port),
-                                    stdout=subprocess.PIPE, text=True) for rank in range(options.processes)]  # fmt: skip
+        started = [
+            subprocess.Popen(
+                [sys.executable, *sys.argv],
+                env=environment(rank, options.processes, port),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(options.processes)
+        ]
         told = [process.communicate()[0] for process in started]
         del store
     failed = [process.returncode for process in started if process.returncode]
@@ -43,7 +52,12 @@ def start_processes(options):
 
 def environment(rank, processes, port):
     found = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    found |= {RANK: str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    found |= {
+        RANK: str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+    }
     return found | {"TORCHELASTIC_RUN_ID": "pfl_round", "TORCHELASTIC_USE_AGENT_STORE": "True", "OMP_NUM_THREADS": "1"}
 
 
@@ -60,7 +74,9 @@ class Model(torch.nn.Sequential):
 
 
 def run_rounds(options):
-    """Returns seconds and this process' CPU seconds of each round after the first, which also evaluates, and the model."""
+    """Returns seconds and this process' CPU seconds of each round after the first, which also evaluates, and
+    the model.
+    """
     import numpy as np
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByDatapoints
@@ -104,7 +120,9 @@ def run_rounds(options):
     clock = Clock()
     FederatedAveraging().run(params, backend, model, training, callbacks=[clock], send_metrics_to_platform=False)
     times = clock.times
-    return [tuple(now - then for now, then in zip(after, before)) for before, after in zip(times, times[1:])], torch_model
+    return [
+        tuple(now - then for now, then in zip(after, before)) for before, after in zip(times, times[1:])
+    ], torch_model
 
 
 def main():

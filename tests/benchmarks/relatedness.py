@@ -2,8 +2,8 @@
 
     uv run python tests/benchmarks/relatedness.py [--data-dir D] [--rounds 3] [--clients 600,1200,2400] [--memory 1GB]
 
-EMNIST letters, MLP-200, 20 % of the clients a round, each related to a tenth of the others at random, so that no two mixes
-are equal. Each size runs in a process of its own, whose worker ends with it.
+EMNIST letters, MLP-200, 20 % of the clients a round, each related to a tenth of the others at random, so that no two
+mixes are equal. Each size runs in a process of its own, whose worker ends with it.
 """
 
 import argparse
@@ -62,7 +62,8 @@ def measure(clients: int, rounds: int, data_dir: str | None, budget: str | None)
         seconds.append(time.perf_counter() - start)
     models = state.models.nbytes / 2**20
     print(
-        f"{clients:7}  {min(seconds):13.2f}  {models:9.0f}  {before:9.0f}  {peak():10.0f}  {peak(worker.pid):9.0f}", flush=True
+        f"{clients:7}  {min(seconds):13.2f}  {models:9.0f}  {before:9.0f}  {peak():10.0f}  {peak(worker.pid):9.0f}",
+        flush=True,
     )
 
 
@@ -81,7 +82,9 @@ def main():
     for clients in options.clients.split(","):
         given = ["--data-dir", options.data_dir] if options.data_dir else []
         given += ["--memory", options.memory] if options.memory else []
-        subprocess.run([sys.executable, __file__, "--one", clients, "--rounds", str(options.rounds), *given], check=True)
+        subprocess.run(
+            [sys.executable, __file__, "--one", clients, "--rounds", str(options.rounds), *given], check=True
+        )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Seconds of a training round and of what surrounds it, ours and others', measured in one run on the same cores.
 
-    uv run python tests/benchmarks/rounds.py [--data-dir D] [--repeats 5] [--clients 100 1000 4800] [--torch-python PYTHON]
+    uv run python tests/benchmarks/rounds.py [--data-dir D] [--repeats 5] [--clients 100 1000 4800] [--torch-python
+    PYTHON]
         [--flower-python PYTHON] [--pfl-python PYTHON]
 
 The task is `pacfl_fmnist_label_skew_20`: 10 clients a round, 10 local epochs, batch 10, LeNet-5. Machines are noisy, so
-contestants take turns and the ratio of medians is what counts. Peers on PyTorch run by the Python of an environment of their
-own, in as many processes of one thread as there are cores; their start is not counted. `torch_round.py`, `flower_round.py` and
-`pfl_round.py` say which packages it needs.
+contestants take turns and the ratio of medians is what counts. Peers on PyTorch run by the Python of an environment of
+their own, in as many processes of one thread as there are cores; their start is not counted. `torch_round.py`,
+`flower_round.py` and `pfl_round.py` say which packages it needs.
 """
 
 import argparse
@@ -95,7 +96,12 @@ def tff_learning(setting):
     def dataset(client):
         x, y = setting.arrays(client)
         x = (x.astype(np.float32) / 255 - 0.1307) / 0.3081
-        return tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(y)).repeat(training.epochs).batch(training.batch_size)
+        return (
+            tf.data.Dataset.from_tensor_slices((x, y))
+            .shuffle(len(y))
+            .repeat(training.epochs)
+            .batch(training.batch_size)
+        )
 
     datasets = [dataset(client) for client in setting.clients]
     context = tff.backends.native.create_sync_local_cpp_execution_context()
@@ -131,7 +137,9 @@ def peers(setting, options):
     }
     clients = [setting.arrays(client) for client in setting.clients]
     return {
-        name: peer(python, script, clients, setting.training, CORES) for name, (script, python) in scripts.items() if python
+        name: peer(python, script, clients, setting.training, CORES)
+        for name, (script, python) in scripts.items()
+        if python
     }
 
 
@@ -156,7 +164,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--torch-python", help="an interpreter with PyTorch (TFF's pins exclude it here), to compare with")
+    parser.add_argument(
+        "--torch-python", help="an interpreter with PyTorch (TFF's pins exclude it here), to compare with"
+    )
     parser.add_argument("--flower-python", help="the same with Flower and PyTorch")
     parser.add_argument("--pfl-python", help="the same with pfl-research and PyTorch")
     parser.add_argument("--clients", type=int, nargs="*", default=[100, 1000, 4800])

@@ -1,12 +1,15 @@
-"""Whether groups are found where there are some, and none where there are none: by self-distances, the largest gap, the true number.
+"""Whether groups are found where there are some, and none where there are none: by self-distances, the largest gap, the
+true number.
 
     uv run python tests/benchmarks/self_distance.py [--only iid,groups,none] [--seeds 20] [--data-dir DIR]
 
-Every setting's clients sign all of their examples and two halves, and the tree of average linkage is cut in the three ways.
-Printed is a Markdown table: of so many seeds, how often self-distances say that nothing differs, groups, or differences without
-groups; the mean number of clusters, and the mean adjusted Rand index against the true groups. Signatures are computed by NumPy,
-which takes minutes for all of it: PACFL's vectors as `signatures.subspace` gives them, labels' shares, and gradients at a fixed
-linear model; distances and cuts are the library's.
+Every setting's clients sign all of their examples and two halves, and the tree of average linkage is cut in the three
+ways.
+Printed is a Markdown table: of so many seeds, how often self-distances say that nothing differs, groups, or differences
+without groups; the mean number of clusters, and the mean adjusted Rand index against the true groups. Signatures are
+computed by NumPy,
+which takes minutes for all of it: PACFL's vectors as `signatures.subspace` gives them, labels' shares, and gradients at
+a fixed linear model; distances and cuts are the library's.
 """
 
 import argparse
@@ -66,9 +69,13 @@ def data(source: str, clients: int, each: int, **partition):
 
 
 IID = [
-    *(data(source, clients, each, name="iid") for source in ("fashion_mnist", "mnist") for clients, each in [(40, 30), (30, 83), (30, 166), (30, 300), (20, 1500)]),
+    *(
+        data(source, clients, each, name="iid")
+        for source in ("fashion_mnist", "mnist")
+        for clients, each in [(40, 30), (30, 83), (30, 166), (30, 300), (20, 1500)]
+    ),
     data("digits", 40, 35, name="iid"),
-]  # fmt: skip
+]
 SHIFTS = [
     ("shift_features", 3),
     ("shift_labels", 4),
@@ -82,10 +89,17 @@ GROUPS = [
     data("digits", 40, 35, name="rotated", rotations=4, reuse=False),
 ]
 NONE = [
-    *(data("fashion_mnist", clients, each, name="dirichlet", alpha=alpha) for alpha in (0.1, 1.0) for clients, each in [(100, 120), (40, 300)]),
-    *(data("fashion_mnist", clients, each, name="label_skew", classes_per_client=2) for clients, each in [(100, 120), (40, 300)]),
+    *(
+        data("fashion_mnist", clients, each, name="dirichlet", alpha=alpha)
+        for alpha in (0.1, 1.0)
+        for clients, each in [(100, 120), (40, 300)]
+    ),
+    *(
+        data("fashion_mnist", clients, each, name="label_skew", classes_per_client=2)
+        for clients, each in [(100, 120), (40, 300)]
+    ),
     ("LEAF FEMNIST, 60 writers", {"name": "femnist"}, {"name": "by_owner", "clients": 60}),
-]  # fmt: skip
+]
 
 
 def signed(clients, sign, classes) -> dict:
@@ -109,7 +123,9 @@ def measured(dataset, partition, seed: int, data_dir) -> dict:
     for name, (sign, distances, metric) in SIGNATURES.items():
         everything, first, second = (signed(clients, sign, federated.num_classes) for clients in (whole, *parts))
         apart = distances(metric, everything, None)
-        halves = Halves(distances(metric, first, None), distances(metric, second, None), distances(metric, first, second))
+        halves = Halves(
+            distances(metric, first, None), distances(metric, second, None), distances(metric, first, second)
+        )
         verdict = judge(apart, halves, sizes, least=VECTORS, linkage="average")
         cuts = [verdict.labels, group(apart, "average", GAP, None, unit="")[0]]
         cuts += [] if truth is None else [group(apart, "average", None, len(np.unique(truth)), unit="")[0]]
@@ -132,7 +148,9 @@ def main():
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--data-dir", default=os.environ.get("TFFCL_DATA_DIR"))
     options = parser.parse_args()
-    heads = "setting | signature | nothing differs | groups | differ | clusters, self | gap | ARI, self | gap | true number"
+    heads = (
+        "setting | signature | nothing differs | groups | differ | clusters, self | gap | ARI, self | gap | true number"
+    )
     print(f"| {heads} |\n|{'---|' * 10}", flush=True)
     for kind, settings in (("iid", IID), ("groups", GROUPS), ("none", NONE)):
         for title, dataset, partition in settings if kind in options.only.split(",") else ():

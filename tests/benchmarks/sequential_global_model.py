@@ -2,11 +2,11 @@
 
     uv run python tests/benchmarks/sequential_global_model.py [--clients 1200] [--rounds 20] [--data-dir DIR]
 
-Rotated MNIST as in the paper: clients of four rotations, a tenth of them a round, five full-batch steps of 0.1 on an MLP with
-2,048 hidden units. Every client trains its group's model, pulled towards the global one by λ = 0.05, and the global model
-itself. "parallel": the global model starts from the broadcast on every client (Eq. 3). "sequential": it starts from
-what the client before made of it, and the models on the way are averaged, as in the authors' trainers. Groups are given,
-nothing is clustered. TensorFlow alone, without tffcl; accuracies are on a tenth of the test images.
+Rotated MNIST as in the paper: clients of four rotations, a tenth of them a round, five full-batch steps of 0.1 on an
+MLP with 2,048 hidden units. Every client trains its group's model, pulled towards the global one by λ = 0.05, and the
+global model itself. "parallel": the global model starts from the broadcast on every client (Eq. 3). "sequential": it
+starts from what the client before made of it, and the models on the way are averaged, as in the authors' trainers.
+Groups are given, nothing is clustered. TensorFlow alone, without tffcl; accuracies are on a tenth of the test images.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""Seconds of the clients' signatures, of the proximity and clustering of many clients, and of StoCFL's server beside it.
+"""Seconds of the clients' signatures, of the proximity and clustering of many clients, and of StoCFL's server beside
+it.
 
     uv run python tests/benchmarks/signatures.py [--sizes 100x600 500x30] [--many 10000] [--repeats 3]
 
 Clients have images of Fashion-MNIST at random (noise would take a subspace ten times as long); the model is LeNet-5. A
-signature's first time traces and is not counted; its CPU seconds are those of the process and its worker. Proximity is PACFL's
-smallest angle of three vectors of 784.
+signature's first time traces and is not counted; its CPU seconds are those of the process and its worker. Proximity is
+PACFL's smallest angle of three vectors of 784.
 """
 
 import argparse
@@ -64,7 +65,10 @@ def sign(sizes: list[str], repeats: int):
                 start, before = time.perf_counter(), cpu_seconds([os.getpid(), worker])
                 ask(population)
                 spent.append((time.perf_counter() - start, cpu_seconds([os.getpid(), worker]) - before))
-            print(f"{name:16}  {clients:7}  {images:6}  {min(spent)[0]:7.2f}  {min(cpu for _, cpu in spent):11.2f}", flush=True)
+            print(
+                f"{name:16}  {clients:7}  {images:6}  {min(spent)[0]:7.2f}  {min(cpu for _, cpu in spent):11.2f}",
+                flush=True,
+            )
 
 
 def cluster(many: int):
@@ -80,7 +84,10 @@ def cluster(many: int):
     angles = time.perf_counter() - start
     hierarchical.group(apart, "average", None, 10, unit="degrees")
     total = time.perf_counter() - start
-    print(f"proximity of {many:,} clients {angles:.1f} s, with the clustering {total:.1f} s; process {peak():.0f} MB at most")
+    print(
+        f"proximity of {many:,} clients {angles:.1f} s, with the clustering {total:.1f} s; process {peak():.0f} MB "
+        "at most"
+    )
 
 
 def main():

@@ -1,15 +1,16 @@
 """What a round of many small clients costs, by number of clients, beside pfl-research or beside another checkout.
 
-    uv run python tests/benchmarks/small_clients.py [--clients 500] [--examples 30] [--methods fedavg pacfl ifca] [--repeats 3]
-    uv run python tests/benchmarks/small_clients.py --clients 50 500 1000 5000
+    uv run python tests/benchmarks/small_clients.py [--clients 500] [--examples 30] [--methods fedavg pacfl ifca]
+    [--repeats 3] uv run python tests/benchmarks/small_clients.py --clients 50 500 1000 5000
     uv run python tests/benchmarks/small_clients.py --pfl-python PYTHON
     uv run python tests/benchmarks/small_clients.py --against OTHER_CHECKOUT
 
-Prints the medians of seconds, of CPU seconds (the process and its worker together) and of milliseconds a client; the methods
-take turns. With `--pfl-python`, the Python of an environment with `pfl[pytorch]`, pfl-research's FedAvg takes its turn too, in
-as many processes as cores, and ratios to it are printed. With `--against`, this checkout and another one, each by the Python of
-its own `.venv`, take turns, and the ratios of the least CPU seconds are printed. LeNet-5, one epoch of batches of 10, SGD of
-rate 0.01 and momentum 0.5, as in Fashion-MNIST's label skew; examples are random numbers.
+Prints the medians of seconds, of CPU seconds (the process and its worker together) and of milliseconds a client; the
+methods take turns. With `--pfl-python`, the Python of an environment with `pfl[pytorch]`, pfl-research's FedAvg takes
+its turn too, in as many processes as cores, and ratios to it are printed. With `--against`, this checkout and another
+one, each by the Python of its own `.venv`, take turns, and the ratios of the least CPU seconds are printed. LeNet-5,
+one epoch of batches of 10, SGD of rate 0.01 and momentum 0.5, as in Fashion-MNIST's label skew; examples are random
+numbers.
 """
 
 import argparse
@@ -92,7 +93,10 @@ def contestants(data: dict, methods: list[str]):
             apart = float(np.abs(again.models - after.models).max())
             if apart:
                 # On stderr: `--against` reads stdout. More than another order of sums is a fault.
-                print(f"{name}, {len(data):,} clients: the same round again gave models {apart:.1e} apart", file=sys.stderr)
+                print(
+                    f"{name}, {len(data):,} clients: the same round again gave models {apart:.1e} apart",
+                    file=sys.stderr,
+                )
             np.testing.assert_allclose(again.models, after.models, rtol=0, atol=1e-6)
             return spent
 
@@ -103,7 +107,9 @@ def contestants(data: dict, methods: list[str]):
 
 
 def measure(options) -> dict[int, dict]:
-    """Returns, by number of clients, the pairs of each contestant (seconds and CPU seconds a round) and the sums of models."""
+    """Returns, by number of clients, the pairs of each contestant (seconds and CPU seconds a round) and the sums
+    of models.
+    """
     found = {}
     for clients in options.clients:
         data = build_clients(clients, options.examples)
@@ -112,7 +118,9 @@ def measure(options) -> dict[int, dict]:
             from peers import peer
 
             processes = len(os.sched_getaffinity(0))
-            runs[PFL] = peer(options.pfl_python, "pfl_round.py", list(data.values()), local_training(), processes, rounds=3)
+            runs[PFL] = peer(
+                options.pfl_python, "pfl_round.py", list(data.values()), local_training(), processes, rounds=3
+            )
         spent = {name: [] for name in runs}
         for _ in range(options.repeats):
             for name, run in runs.items():
@@ -143,13 +151,18 @@ def compare(options):
             python = checkout / ".venv" / "bin" / "python"
             told = subprocess.run(
                 [str(python), str(HERE), *map(str, arguments)],
-                cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout)}, check=True, capture_output=True, text=True,
-            )  # fmt: skip
+                cwd=checkout,
+                env={**os.environ, "PYTHONPATH": str(checkout)},
+                check=True,
+                capture_output=True,
+                text=True,
+            )
             runs[name].append(json.loads(told.stdout.splitlines()[-1]))
     for clients in map(str, options.clients):
         for method in options.methods:
             spent = {
-                name: min(cpu for each in found for _, cpu in each[clients]["spent"][method]) for name, found in runs.items()
+                name: min(cpu for each in found for _, cpu in each[clients]["spent"][method])
+                for name, found in runs.items()
             }
             same = len({each[clients]["models"][method] for found in runs.values() for each in found}) == 1
             print(
@@ -171,7 +184,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, nargs="+", default=[500])
     parser.add_argument("--examples", type=int, default=30)
-    parser.add_argument("--methods", nargs="+", default=["fedavg", "pacfl", "ifca"], choices=["fedavg", "pacfl", "ifca"])
+    parser.add_argument(
+        "--methods", nargs="+", default=["fedavg", "pacfl", "ifca"], choices=["fedavg", "pacfl", "ifca"]
+    )
     parser.add_argument("--repeats", type=int, default=3)
     other = parser.add_mutually_exclusive_group()
     other.add_argument(

@@ -2,8 +2,8 @@
 
     uv run python tests/benchmarks/stochastic_clustering.py [--clients 400 1200 4800 100000] [--linkage single]
 
-Signatures are synthetic: random directions of a group with noise, so that cosines within a group are about 0.6. A tenth of
-the clients take part in each round. NumPy alone: no training, no TensorFlow.
+Signatures are synthetic: random directions of a group with noise, so that cosines within a group are about 0.6. A tenth
+of the clients take part in each round. NumPy alone: no training, no TensorFlow.
 """
 
 import argparse
@@ -51,7 +51,8 @@ def measure(count: int, options):
     tracemalloc.stop()
     right = len(np.unique(np.stack([labels, truth])[:, known], axis=1).T) == len(partition) == options.groups
     print(
-        f"{count:9,}  {seconds[0]:9.3f}  {np.median(seconds):9.3f}  {max(seconds):9.3f}  {len(partition):8}  {right!s:5}  "
+        f"{count:9,}  {seconds[0]:9.3f}  {np.median(seconds):9.3f}  {max(seconds):9.3f}  {len(partition):8}  "
+        f"{right!s:5}  "
         f"{vectors.nbytes / 1e6:13.0f}  {beside / 1e6:9.0f}",
         flush=True,
     )

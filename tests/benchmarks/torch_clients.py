@@ -28,7 +28,9 @@ def parse_arguments(description: str) -> argparse.Namespace:
 
 
 def print_rounds(rounds):
-    """Prints the last line that `peers.py` reads: seconds and CPU seconds (None where unknown) of each measured round."""
+    """Prints the last line that `peers.py` reads: seconds and CPU seconds (None where unknown) of each
+    measured round.
+    """
     print(json.dumps(rounds), flush=True)
 
 

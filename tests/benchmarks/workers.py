@@ -1,10 +1,11 @@
-"""Seconds and bytes of a round on one worker of two cores and on two workers of one core each, as clients and model grow.
+"""Seconds and bytes of a round on one worker of two cores and on two workers of one core each, as clients and model
+grow.
 
     uv run python tests/benchmarks/workers.py [--repeats 3] [--clients 10 20 40] [--hidden 50 200 1000] [--epochs 1]
 
-A round is FedAvg's: clients of 200 random 28x28 images, batch 10, a perceptron with one hidden layer. Bytes are those of the
-gRPC messages between the coordinator and its workers, the clients' examples included, since in a simulation the coordinator
-holds them.
+A round is FedAvg's: clients of 200 random 28x28 images, batch 10, a perceptron with one hidden layer. Bytes are those
+of the gRPC messages between the coordinator and its workers, the clients' examples included, since in a simulation the
+coordinator holds them.
 """
 
 import argparse
@@ -39,7 +40,10 @@ def build_population(clients):
 def measure(context, clients, hidden, repeats, epochs=1):
     """Returns seconds and megabytes to and from the workers of a round, and the number of parameters."""
     model = build_mlp((28, 28, 1), 10, hidden=hidden, normalization=(0.5, 0.5))
-    method, population = build_fedavg(model, LocalTraining(epochs=epochs, learning_rate=0.01)), build_population(clients)
+    method, population = (
+        build_fedavg(model, LocalTraining(epochs=epochs, learning_rate=0.01)),
+        build_population(clients),
+    )
     state = method.initialize(population)
     cohort = Cohort(population, population.client_ids, (0, 1))
     method.next(state, cohort)  # compiles
@@ -68,13 +72,21 @@ def main():
         for worker in started:
             runtime.connect(worker.target, alive=worker.alive)
         middle = options.clients[len(options.clients) // 2], options.hidden[len(options.hidden) // 2]
-        points = {(clients, middle[1]) for clients in options.clients} | {(middle[0], hidden) for hidden in options.hidden}
-        print("| clients | parameters | workers | s a round | MB to workers | MB from workers |\n|---|---|---|---|---|---|")
+        points = {(clients, middle[1]) for clients in options.clients} | {
+            (middle[0], hidden) for hidden in options.hidden
+        }
+        print(
+            "| clients | parameters | workers | s a round | MB to workers | MB from workers "
+            "|\n|---|---|---|---|---|---|"
+        )
         for clients, hidden in sorted(points):
             for workers in (started[:1], started[1:]):
                 context = use_workers(runtime.RemoteWorkers.parse(",".join(each.target for each in workers)))
                 seconds, sent, received, size = measure(context, clients, hidden, options.repeats, options.epochs)
-                print(f"| {clients} | {size:,} | {len(workers)} | {seconds:.2f} | {sent:.1f} | {received:.1f} |", flush=True)
+                print(
+                    f"| {clients} | {size:,} | {len(workers)} | {seconds:.2f} | {sent:.1f} | {received:.1f} |",
+                    flush=True,
+                )
     finally:
         for worker in started:
             worker.stop()

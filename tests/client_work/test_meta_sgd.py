@@ -50,7 +50,9 @@ def test_meta_steps_are_those_of_numpy(model, data, how):
     how, (x, y) = dict(how), data
     momentum = how.pop("momentum", 0.0)
     how = dataclasses.replace(HOW, **how)
-    trained, loss = build_meta_sgd(model, dataclasses.replace(TRAINING, momentum=momentum), how)(model.initial, x, y, SEED)
+    trained, loss = build_meta_sgd(model, dataclasses.replace(TRAINING, momentum=momentum), how)(
+        model.initial, x, y, SEED
+    )
     free = how.gradient == "hessian_free"
     groups = grouped(45, 7, 3 if free else 2)
     assert len(groups) == 2 * (2 if free else 3)  # seven batches an epoch, of which one is left over
@@ -80,7 +82,9 @@ def test_hessian_free_is_the_gradient_of_the_adapted_loss(model, data):
     for each in (along, slope):
         norm = np.sqrt(sum((t**2).sum() for t in each))
         unit = [t / norm for t in each]
-        ahead, behind = (adapted_loss(meta_steps.plus([np.asarray(t, float) for t in start], s, unit)) for s in (1e-4, -1e-4))
+        ahead, behind = (
+            adapted_loss(meta_steps.plus([np.asarray(t, float) for t in start], s, unit)) for s in (1e-4, -1e-4)
+        )
         errors.append(sum((s * u).sum() for s, u in zip(slope, unit)) - (ahead - behind) / 2e-4)
     # g is taken at w + and - δg of w, so a rounding of the Hessian remains, and the kinks of ReLU.
     assert np.abs(errors).max() < 5e-3

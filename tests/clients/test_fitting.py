@@ -14,10 +14,16 @@ WHOLE = np.array([[0, 1], [200, 255]])
 @pytest.mark.parametrize(
     "given, wanted",
     [
-        (np.int64, np.int32), (np.int64, np.float32), (np.uint8, np.float32), (np.uint8, np.int32), (np.int32, np.uint8),
-        (np.float64, np.float32), (np.float32, np.float64), (np.uint16, np.float32),
+        (np.int64, np.int32),
+        (np.int64, np.float32),
+        (np.uint8, np.float32),
+        (np.uint8, np.int32),
+        (np.int32, np.uint8),
+        (np.float64, np.float32),
+        (np.float32, np.float64),
+        (np.uint16, np.float32),
     ],
-)  # fmt: skip
+)
 def test_numbers_that_do_not_change_become_the_models(given, wanted):
     x = as_type(WHOLE.astype(given), wanted, "they")
     assert x.dtype == wanted
@@ -27,9 +33,11 @@ def test_numbers_that_do_not_change_become_the_models(given, wanted):
 @pytest.mark.parametrize(
     "x, wanted, message",
     [
-        (np.array([[0.5, 1]]), np.uint8, r"they are float64\[2\]; the model takes uint8\[2\]: round them, x.astype\(np.uint8\), or build"),
+        (np.array([[0.5, 1]]), np.uint8, r"they are float64\[2\]; the model takes uint8\[2\]: round them, "
+                                         r"x.astype\(np.uint8\), or build"),
         (np.array([[0.0, 1]], np.float32), np.int32, r"they are float32\[2\]; the model takes int32\[2\]: round them"),
-        (np.array([3, 2**31]), np.int32, r"they are int64\[\]; the model takes int32\[\], which does not hold 2147483648: scale them"),
+        (np.array([3, 2**31]), np.int32, r"they are int64\[\]; the model takes int32\[\], which does not hold "
+                                         r"2147483648: scale them"),
         (np.array([-1, 3]), np.uint8, "which does not hold -1: scale them, or build the model with an input of int64"),
         (np.array([2**24 + 1]), np.float32, "which does not hold 16777217"),
         (np.array([1e300]), np.float32, r"which does not hold 1e\+300"),
@@ -52,6 +60,7 @@ def test_a_population_has_the_types_of_the_model():
     assert found.train(0).dataset is found.train(0).dataset, "data sets made anew in every round leak"
     assert fitted(population, {"x": tf.TensorSpec([2], tf.int64)}) is population
     with pytest.raises(
-        UserError, match=r"the examples of client bo are int64\[2\]; the model takes uint8\[2\], which does not hold 256"
+        UserError,
+        match=r"the examples of client bo are int64\[2\]; the model takes uint8\[2\], which does not hold 256",
     ):
         fitted(population, {"x": tf.TensorSpec([2], tf.uint8)})

@@ -1,4 +1,6 @@
-"""What clients keep between rounds: objects that do not change, files beyond a size, versions that a checkpoint names."""
+"""What clients keep between rounds: objects that do not change, files beyond a size, versions that a
+checkpoint names.
+"""
 
 import contextlib
 import dataclasses
@@ -25,7 +27,9 @@ def numbers(kept, clients):
 
 
 def state_of(kept):
-    return ClusteredState(np.arange(6, dtype=np.int32), np.zeros(6, np.int32), np.zeros([1, 5], np.float32), (), kept=kept)
+    return ClusteredState(
+        np.arange(6, dtype=np.int32), np.zeros(6, np.int32), np.zeros([1, 5], np.float32), (), kept=kept
+    )
 
 
 @pytest.fixture

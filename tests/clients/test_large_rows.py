@@ -53,5 +53,8 @@ def test_what_is_in_memory_cannot_be_let_go():
 
 def test_a_directory_that_takes_nothing(tmp_path, in_files):
     (tmp_path / "kept").write_text("")
-    with simulating(client_states=KeptStore(tmp_path / "kept")), pytest.raises(UserError, match="130 clients need 1,560 bytes"):
+    with (
+        simulating(client_states=KeptStore(tmp_path / "kept")),
+        pytest.raises(UserError, match="130 clients need 1,560 bytes"),
+    ):
         large_rows.joined(parts(), (130, 3))

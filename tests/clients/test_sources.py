@@ -180,7 +180,9 @@ def test_client_data_give_the_population_of_their_arrays(named, form):
     train = client_data({"mia": (X, Y), "bo": (X[:2], Y[:2]), "zoe": (X[3:], Y[3:])})
     test = client_data({"mia": (X[:4], Y[:4]), "who has no training examples": (X, Y)})
     if form == "a pair":
-        train, test = (each.preprocess(lambda data: data.map(lambda one: (one["x"], one["y"]))) for each in (train, test))
+        train, test = (
+            each.preprocess(lambda data: data.map(lambda one: (one["x"], one["y"]))) for each in (train, test)
+        )
     population = Population.from_client_data(train, test)
     assert population.names.tolist() == named.names.tolist() and population.sizes.tolist() == named.sizes.tolist()
     for client in range(3):
@@ -201,8 +203,6 @@ def test_reading_many_clients_shows_how_far_it_is(monkeypatch, capsys):
 NAN = np.where(np.arange(12).reshape(6, 2) == 5, np.nan, X)
 
 
-
-
 class Frame:
     """What a pandas DataFrame has that is looked at."""
 
@@ -221,7 +221,11 @@ class Frame:
         ({}, "there are no clients; give a mapping of client IDs"),
         ([(X, Y)], r"examples is of list; it must be a mapping of client IDs to \(x, y\)"),
         ("clinics.csv", r"examples is of str; it must be a mapping of client IDs to \(x, y\)"),
-        (Frame(X, "ab"), r"examples is of Frame; it must be .*: \{client: \(rows\[features\], rows\[\"label\"\]\) for client, rows in frame.groupby"),
+        (
+            Frame(X, "ab"),
+            r"examples is of Frame; it must be .*: \{client: \(rows\[features\], rows\[\"label\"\]\) for "
+            r"client, rows in frame.groupby",
+        ),
         ({"a": (X, Y), 3: (X, Y)}, "client IDs are of int, str; they must be all text or all whole numbers"),
         ({None: (X, Y), 3: (X, Y)}, "client IDs are of NoneType, int; they must be all text or all whole numbers"),
         ({True: (X, Y)}, "client IDs are of bool; they must be all text or all whole numbers"),
@@ -229,33 +233,78 @@ class Frame:
         ({-1: (X, Y)}, "client ID -1 is not from 0 to 2147483647; use text"),
         ({2**31: (X, Y)}, "client ID 2147483648 is not from 0 to 2147483647; use text"),
         ({"a": (X, Y), "b": (X[:0], Y[:0])}, "client b has no training examples; every client needs at least 1"),
-        ({"a": (X, Y), "b": (NAN, Y)}, "training examples of client b have NaN or infinite entries in 1 of 6 rows, first in row 2, column 1"),
+        (
+            {"a": (X, Y), "b": (NAN, Y)},
+            "training examples of client b have NaN or infinite entries in 1 of 6 rows, first in row 2, column 1",
+        ),
         ({"a": (X, Y), "b": (Frame(NAN, ["age", "pulse"]), Y)}, "in 1 of 6 rows, first in row 2, column pulse"),
         ({"a": (X, Y), "b": (X + np.inf, Y)}, "the training examples of client b have NaN or infinite entries"),
-        ({"a": (X, Y), "b": (X[:, :1], Y)}, r"the examples of client b are float32 \[1\], those of client a float32 \[2\]"),
-        ({"a": (X, Y), "b": (X.astype(int), Y)}, r"the examples of client b are int64 \[2\], those of client a float32"),
-        ({"a": (X, Y), "b": (X, X.astype(int))}, r"the labels of client b are int32 \[2\], those of client a int32 \[\]"),
-        ({"a": (X, Y / 1)}, r"the labels of client a are float64 \[6\]; they must be integers, \[n\] or \[n, L\]: y.astype\(int\)"),
+        (
+            {"a": (X, Y), "b": (X[:, :1], Y)},
+            r"the examples of client b are float32 \[1\], those of client a "
+            r"float32 \[2\]",
+        ),
+        (
+            {"a": (X, Y), "b": (X.astype(int), Y)},
+            r"the examples of client b are int64 \[2\], those of client a "
+            r"float32",
+        ),
+        (
+            {"a": (X, Y), "b": (X, X.astype(int))},
+            r"the labels of client b are int32 \[2\], those of client a "
+            r"int32 \[\]",
+        ),
+        (
+            {"a": (X, Y / 1)},
+            r"the labels of client a are float64 \[6\]; they must be integers, \[n\] or \[n, L\]: "
+            r"y.astype\(int\)",
+        ),
         ({"a": (X, Y + 0.5)}, r"labels of client a are float64 \[6\]; .*; numbers become classes by np.digitize"),
         ({"a": (X, Y > 0)}, r"labels of client a are bool \[6\]; .*: y.astype\(int\)"),
-        ({"a": (X, np.array(["no", "yes"])[Y % 2])}, r"labels of client a are <U3 \[6\]; .*: np.searchsorted\(classes, y\) with the sorted"),
-        ({"a": (X, np.array(["no", "yes"], object)[Y % 2])}, r"labels of client a are object \[6\]; .*: np.searchsorted\(classes, y\)"),
+        (
+            {"a": (X, np.array(["no", "yes"])[Y % 2])},
+            r"labels of client a are <U3 \[6\]; .*: "
+            r"np.searchsorted\(classes, y\) with the sorted",
+        ),
+        (
+            {"a": (X, np.array(["no", "yes"], object)[Y % 2])},
+            r"labels of client a are object \[6\]; .*: "
+            r"np.searchsorted\(classes, y\)",
+        ),
         ({"a": (X, Y.astype(object))}, r'labels of client a are object \[6\]; .*: y.astype\("int64"\)'),
         ({"a": (X, np.eye(3)[Y])}, r"labels of client a are float64 \[6, 3\]; .*: of one-hot rows y.argmax\(axis=1\)"),
         ({"a": (X, Y[:, None])}, r"labels of client a are int64 \[6, 1\]; .*: y\[:, 0\]"),
         ({"a": (X, None)}, r"labels of client a are object \[\]; they must be integers"),
-        ({"a": (X, np.ma.masked_equal(Y, 2))}, "labels of client a are a masked array with 1 entries masked; fill them"),
-        ({"a": (np.ma.masked_less(X, 0.2), Y)}, r"examples of client a are a masked array with \d entries masked; fill them"),
-        ({"a": (X.astype(object), Y)}, r'training examples of client a are object \[6, 2\]; .*: .astype\("float32"\) makes them so'),
-        ({"a": (Frame(np.stack([X[:, 0].astype(object), ["m"] * 6], 1), ["age", "sex"]), Y)}, "column sex holds text, of which pandas.get_dummies"),
+        (
+            {"a": (X, np.ma.masked_equal(Y, 2))},
+            "labels of client a are a masked array with 1 entries masked; fill them",
+        ),
+        (
+            {"a": (np.ma.masked_less(X, 0.2), Y)},
+            r"examples of client a are a masked array with \d entries masked; "
+            r"fill them",
+        ),
+        (
+            {"a": (X.astype(object), Y)},
+            r'training examples of client a are object \[6, 2\]; .*: .astype\("float32"\) '
+            r"makes them so",
+        ),
+        (
+            {"a": (Frame(np.stack([X[:, 0].astype(object), ["m"] * 6], 1), ["age", "sex"]), Y)},
+            "column sex holds text, of which pandas.get_dummies",
+        ),
         ({"a": (X, Y), "b": (X, Y - 1)}, "client b has the label -1; labels count from 0$"),
-        ({"a": (X, Y[:, None] * np.array([1, -1]))}, r"label -2; labels count from 0, padding is a class that .* \(ignore_class=\)"),
+        (
+            {"a": (X, Y[:, None] * np.array([1, -1]))},
+            r"label -2; labels count from 0, padding is a class that .* "
+            r"\(ignore_class=\)",
+        ),
         ({"a": (X, Y[:3])}, r"client a has training examples float32 \[6, 2\] and 3 labels; they do not fit"),
         ({"a": X}, r"the training examples of client a are ndarray; they must be a pair \(x, y\)"),
         ({"a": (np.array(["one"] * 6), Y)}, r"training examples of client a are <U3 \[6\]; they must be numbers"),
         ({"a": ([[1.0], [1.0, 2.0]], [0, 1])}, "the training examples of client a have unequal shapes"),
     ],
-)  # fmt: skip
+)
 def test_arrays_that_are_no_clients_data_are_refused_in_one_line(examples, message):
     with pytest.raises(UserError, match=message) as raised:
         Population.from_arrays(examples)
@@ -289,16 +338,28 @@ def with_keys(**keys):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: with_keys(pixels=X, label=Y), r"examples are \['pixels', 'label'\]; they must be \(x, y\).*client_data.preprocess"),
+        (
+            lambda: with_keys(pixels=X, label=Y),
+            r"examples are \['pixels', 'label'\]; they must be \(x, "
+            r"y\).*client_data.preprocess",
+        ),
         (lambda: with_keys(x=X), r"examples are \['x'\]; they must be \(x, y\)"),
         (lambda: client_data({"ann": (X, Y), "bo": (X[:0], Y[:0])}), "client bo has no training examples"),
         (lambda: client_data({"ann": (NAN, Y)}), "the training examples of client ann have NaN"),
-        (lambda: client_data({"ann": (X, Y)}).preprocess(lambda data: data.batch(4)), r"examples of client ann are .* of fixed shape, unbatched"),
-        (lambda: client_data({"ann": (X, Y)}).preprocess(lambda data: data.repeat()), r"examples of client ann never end; leave out repeat\(\)"),
+        (
+            lambda: client_data({"ann": (X, Y)}).preprocess(lambda data: data.batch(4)),
+            r"examples of client ann are .* "
+            r"of fixed shape, unbatched",
+        ),
+        (
+            lambda: client_data({"ann": (X, Y)}).preprocess(lambda data: data.repeat()),
+            r"examples of client ann never "
+            r"end; leave out repeat\(\)",
+        ),
         (lambda: {"ann": (X, Y)}, "train is of dict; it must be a tff.simulation.datasets.ClientData"),
         (nobody, "there are no clients"),
     ],
-)  # fmt: skip
+)
 def test_client_data_of_another_form_are_refused_in_one_line(make, message):
     with pytest.raises(UserError, match=message) as raised:
         Population.from_client_data(make())
@@ -317,9 +378,13 @@ def test_examples_are_held_against_the_model(named):
     check_examples(named, SPEC, 3)
     with pytest.raises(UserError, match="client mia has the label 2; the model knows the classes 0 to 1$"):
         check_examples(named, SPEC, 2)
-    with pytest.raises(UserError, match="has the label 2; .* 0 to 1; labels count from 0, and no client has that: y - 1"):
+    with pytest.raises(
+        UserError, match="has the label 2; .* 0 to 1; labels count from 0, and no client has that: y - 1"
+    ):
         check_examples(Population.from_arrays({"a": (X, 1 + Y % 2)}), SPEC, 2)
-    with pytest.raises(UserError, match=r"labels are int32\[3\]; the model takes int32\[\]; of one-hot rows y.argmax\(axis=1\) makes"):
+    with pytest.raises(
+        UserError, match=r"labels are int32\[3\]; the model takes int32\[\]; of one-hot rows y.argmax\(axis=1\) makes"
+    ):
         check_examples(Population.from_arrays({"a": (X, np.eye(3, dtype=int)[Y])}), SPEC, 3)
     with pytest.raises(UserError, match=r"the clients' examples are float32\[2\]; the model takes uint8\[2\]"):
         check_examples(named, {**SPEC, "x": tf.TensorSpec([2], tf.uint8)}, 3)

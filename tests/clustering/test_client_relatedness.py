@@ -173,7 +173,9 @@ def test_the_tree_is_wards_on_the_rows():
     expected = hierarchy.linkage(related.astype(float), "ward")
     np.testing.assert_allclose(merges[:, 2], expected[:, 2], rtol=1e-9)
     rows = rng.normal(size=(30, 4))
-    np.testing.assert_allclose(hierarchical.build_ward_dendrogram(rows).merges, hierarchy.linkage(rows, "ward"), rtol=1e-9)
+    np.testing.assert_allclose(
+        hierarchical.build_ward_dendrogram(rows).merges, hierarchy.linkage(rows, "ward"), rtol=1e-9
+    )
 
 
 def test_ward_of_distances_is_that_of_the_rows_whose_distances_they_are():
@@ -208,7 +210,9 @@ def test_newcomers_go_where_the_mean_distance_is_least(seed, name):
     new, known = random_clients(seed, 5), random_clients(seed ^ 1, 9)
     labels = np.random.default_rng(seed).integers(0, 4, 9)
     apart = client_distances(*new, *known, distance=name).astype(float)
-    means = [apart[:, labels == each].mean(axis=1) if (labels == each).any() else np.full(5, np.inf) for each in range(4)]
+    means = [
+        apart[:, labels == each].mean(axis=1) if (labels == each).any() else np.full(5, np.inf) for each in range(4)
+    ]
     found = assign_to_nearest(*new, *known, labels, distance=name)
     np.testing.assert_allclose(np.array(means)[found, np.arange(5)], np.min(means, axis=0), rtol=1e-9)
 
@@ -297,7 +301,10 @@ ONE = np.ones((3, 1), bool)
         (lambda: client_distances(np.zeros((3, 1, 2)), ~ONE), "client 0 has no centre"),
         (lambda: client_distances(np.full((3, 1, 2), np.nan), ONE), "centres of client 0 have NaN"),
         (lambda: client_distances(np.zeros((3, 1, 2)), ONE, None, ONE), "others_mask is given without others"),
-        (lambda: client_distances(np.zeros((3, 1, 2)), ONE, np.zeros((3, 1, 3)), ONE), "have 2 features and those of others 3"),
+        (
+            lambda: client_distances(np.zeros((3, 1, 2)), ONE, np.zeros((3, 1, 3)), ONE),
+            "have 2 features and those of others 3",
+        ),
         (lambda: relate(np.zeros((2, 2)), 0), "gamma is 0; it must be positive"),
         (lambda: relate(np.zeros((2, 2)), float("nan")), "gamma is nan; it must be positive"),
         (lambda: relate(np.zeros((2, 3)), 1), "must be a square matrix"),

@@ -59,7 +59,10 @@ def test_few_and_equal_points():
 def test_blocks_are_scaled_by_their_own_span_as_scikit_learns_min_max():
     """The authors scale each block of a vector, all clients and entries together."""
     rng = np.random.default_rng(0)
-    descriptors = {"marginal": rng.normal(0, 5, [6, 2, 3]), "conditional": rng.normal(0, [[[1], [40]]] * 4, [6, 4, 2, 3])}
+    descriptors = {
+        "marginal": rng.normal(0, 5, [6, 2, 3]),
+        "conditional": rng.normal(0, [[[1], [40]]] * 4, [6, 4, 2, 3]),
+    }
     descriptors["conditional"][:, 3] = -1  # a class that nobody has
     points, spans = density.scaled(descriptors)
     blocks = np.concatenate([value.reshape(6, -1, 3) for value in descriptors.values()], axis=1)

@@ -298,7 +298,9 @@ def test_groups_within_groups_are_not_called_alike():
     """Four groups, of which two and two are nearer to each other: the gap above them hides the one between the four."""
     suggestion = suggest_threshold(tree([10.0] * 8 + [13.0, 13.2, 19.0]))
     assert suggestion.num_clusters == 2 and not suggestion.is_clear
-    assert "look alike" not in suggestion.reason and "; the next largest is at 4 clusters (1.3 times)" in suggestion.reason
+    assert (
+        "look alike" not in suggestion.reason and "; the next largest is at 4 clusters (1.3 times)" in suggestion.reason
+    )
     assert suggest_threshold(tree([10.0] * 8 + [16.0, 16.2, 19.0])).is_clear
 
 

@@ -10,7 +10,9 @@ from tffcl.clustering.model_kmeans import group_by_losses
 
 def test_clusters_take_the_models_of_least_total_loss():
     """Group 1 is best under model 2, group 0 is nearly as good under it, and so has to give way."""
-    losses = np.array([[1.0, 3.0, 0.9], [1.1, 3.1, 1.0], [2.0, 3.0, 0.1], [2.1, 3.0, 0.2], [4.0, 0.5, 4.0], [4.1, 0.4, 4.2]])
+    losses = np.array(
+        [[1.0, 3.0, 0.9], [1.1, 3.1, 1.0], [2.0, 3.0, 0.1], [2.1, 3.0, 0.2], [4.0, 0.5, 4.0], [4.1, 0.4, 4.2]]
+    )
     assert group_by_losses(losses).tolist() == [0, 0, 2, 2, 1, 1]
 
 

@@ -15,4 +15,6 @@ def test_fedsems_k_means_is_scikit_learns_on_the_whole_models(size):
     first = KMeans(4, n_init=20, random_state=1).fit(models)
     np.testing.assert_array_equal(first_groups(models, 4, 1), first.labels_)
     later = models + 0.003 * rng.normal(size=models.shape).astype(np.float32)
-    np.testing.assert_array_equal(nearest_centres(later, first.cluster_centers_.astype(np.float32)), first.predict(later))
+    np.testing.assert_array_equal(
+        nearest_centres(later, first.cluster_centers_.astype(np.float32)), first.predict(later)
+    )

@@ -316,7 +316,10 @@ def test_metrics_and_functions_have_the_same_names():
 
 
 def test_tensorflow_is_never_imported():
-    code = "import sys; from tffcl.clustering import hierarchical, newcomers, proximity; sys.exit('tensorflow' in sys.modules)"
+    code = (
+        "import sys; from tffcl.clustering import hierarchical, newcomers, proximity; "
+        "sys.exit('tensorflow' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

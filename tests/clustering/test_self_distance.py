@@ -1,4 +1,6 @@
-"""Whether clients differ, and in groups: signatures that are means of Gaussian examples, so that chance is what it is."""
+"""Whether clients differ, and in groups: signatures that are means of Gaussian examples, so that chance is
+what it is.
+"""
 
 import numpy as np
 import pytest
@@ -20,12 +22,16 @@ def judged(centres, sizes, seed=0, *, least=1, linkage="average"):
     rows = able(sizes, least)
     halves = None
     if len(rows) >= self_distance.FEWEST:
-        halves = Halves(*(cdist(one[rows], other[rows]) for one, other in ((first, first), (second, second), (first, second))))
+        halves = Halves(
+            *(cdist(one[rows], other[rows]) for one, other in ((first, first), (second, second), (first, second)))
+        )
     return judge(cdist(whole, whole), halves, sizes, least=least, linkage=linkage)
 
 
 def in_groups(clients, groups, apart, seed=0):
-    """Centres of clients in groups one after the other, the groups' centres some `apart` times a unit of examples' noise."""
+    """Centres of clients in groups one after the other, the groups' centres some `apart` times a unit of
+    examples' noise.
+    """
     centres = np.random.default_rng(100 + seed).normal(size=(groups, FEATURES))
     return apart * (centres / np.linalg.norm(centres, axis=1, keepdims=True))[np.arange(clients) % groups]
 
@@ -105,7 +111,9 @@ def test_the_law_of_chance_is_found_from_clients_of_different_sizes(exponent):
     noise = np.exp(np.random.default_rng(0).normal(size=30) / 50)
     chance = estimate_chance(Chance(7.0, exponent).between(sizes).diagonal() * noise, sizes)
     assert chance.exponent == pytest.approx(exponent, abs=0.02) and chance.scale == pytest.approx(7, rel=0.1)
-    assert estimate_chance(np.full(5, 3.0), np.full(5, 25)).between(np.array([25]))[0, 0] == pytest.approx(3.0, rel=0.01)
+    assert estimate_chance(np.full(5, 3.0), np.full(5, 25)).between(np.array([25]))[0, 0] == pytest.approx(
+        3.0, rel=0.01
+    )
 
 
 def test_numbers_of_clusters_that_some_threshold_gives():

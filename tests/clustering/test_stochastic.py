@@ -7,7 +7,9 @@ from tests.oracles import stocfl_clustering as oracle
 from tffcl import choices
 from tffcl.clustering import stochastic
 
-NOBODY = stochastic.Partition(np.zeros(0, np.int32), np.zeros([0, 6], np.float32), np.zeros(0, np.int32), np.zeros(0, bool))
+NOBODY = stochastic.Partition(
+    np.zeros(0, np.int32), np.zeros([0, 6], np.float32), np.zeros(0, np.int32), np.zeros(0, bool)
+)
 
 
 def groups(rng, sizes, spread, dimensions=6):
@@ -126,7 +128,9 @@ def test_equal_directions_merge_at_every_threshold_below_1_and_never_at_1():
 
 
 def test_what_merged_is_compared_anew_in_the_next_round():
-    """Two at a cosine of 0.5 merge; a third, at 0.4 to each, is at 0.8 / sqrt(3) = 0.46 to their mean, above τ = 0.45."""
+    """Two at a cosine of 0.5 merge; a third, at 0.4 to each, is at 0.8 / sqrt(3) = 0.46 to their mean, above
+    τ = 0.45.
+    """
     gram = np.array([[1, 0.5, 0.4], [0.5, 1, 0.4], [0.4, 0.4, 1]])
     signatures = np.zeros([3, 6], np.float32)
     signatures[:, :3] = np.linalg.cholesky(gram)

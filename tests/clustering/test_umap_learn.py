@@ -37,10 +37,14 @@ print(json.dumps({"compiled": compiled, "points": [fitted.points.tolist(), place
 
 def laid_out(place) -> dict:
     told = {**os.environ, "NUMBA_CACHE_DIR": str(place)}
-    return json.loads(subprocess.run([sys.executable, "-c", LAID_OUT], env=told, check=True, capture_output=True).stdout)
+    return json.loads(
+        subprocess.run([sys.executable, "-c", LAID_OUT], env=told, check=True, capture_output=True).stdout
+    )
 
 
-@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in projection._LOOPS.items() for name in names])
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, names in projection._LOOPS.items() for name in names]
+)
 def test_the_installed_version_has_the_loops_and_keeps_them(module, name):
     projection.load_umap()
     loop = getattr(importlib.import_module(module), name)

@@ -1,7 +1,7 @@
 """What every method must hold to, whoever wrote it: each check takes a `subject.Subject`.
 
-A check returns None; it raises AssertionError where the method does not conform, and DoesNotApply where it has not what the
-check is about. `check_method_conforms` runs them all on a method of one's own.
+A check returns None; it raises AssertionError where the method does not conform, and DoesNotApply where it has not what
+the check is about. `check_method_conforms` runs them all on a method of one's own.
 """
 
 import contextlib
@@ -46,7 +46,10 @@ def check_contract(subject: Subject):
         tests = [len(population.test(client)) for client in ids]
         np.testing.assert_array_equal(metrics.test_examples, tests)
         assert np.all(metrics.test_correct <= tests) and np.all(metrics.test_correct >= 0)
-        assert np.shape(metrics.clusters) == np.shape(metrics.losses) == np.shape(ids) and np.isfinite(metrics.losses).all()
+        assert (
+            np.shape(metrics.clusters) == np.shape(metrics.losses) == np.shape(ids)
+            and np.isfinite(metrics.losses).all()
+        )
         assert metrics.relatedness is None or np.shape(metrics.relatedness) == (len(ids), len(ids))
         named.add(frozenset(metrics.scalars))
     assert len(named) == 1, "the scalars of a round must have the same names in every round"
@@ -72,12 +75,18 @@ def check_resume(subject: Subject):
 
 
 def check_states_do_not_change(subject: Subject):
-    """Whatever is asked of a state, and whether a round comes to its end or fails, the state stays as it is and usable."""
+    """Whatever is asked of a state, and whether a round comes to its end or fails, the state stays as it is
+    and usable.
+    """
     method, state, before = subject.method, subject.first.state, subject.first.numbers
     with _calls(limit=None) as calls:
         again, _ = method.next(state, subject.cohorts[1])
     assert_same(subject.numbers(again), subject.second.numbers)
-    method.views(state), method.models_for(state, subject.population.client_ids), method.choose(state, subject.population)
+    (
+        method.views(state),
+        method.models_for(state, subject.population.client_ids),
+        method.choose(state, subject.population),
+    )
     method.admit(state, subject.newcomers)
     assert_same(subject.numbers(state), before)
     assert len(calls), "a round of training is a computation of TFF"
@@ -186,7 +195,9 @@ def check_missed_clusters(subject: Subject):
             return
     if everywhere:
         raise DoesNotApply(ALL_ANEW)
-    raise AssertionError("no cluster was ever missed by a cohort: the clients of the check are too alike for this method")
+    raise AssertionError(
+        "no cluster was ever missed by a cohort: the clients of the check are too alike for this method"
+    )
 
 
 def check_forms(subject: Subject):
@@ -207,7 +218,8 @@ def check_forms(subject: Subject):
         assert apart.close, f"{name}: its MapReduceForm gives other numbers, by up to {apart.largest:.3g}"
 
 
-# Methods whose coordinator makes the models of a round's results, so that the exported round's value is not the next round's.
+# Methods whose coordinator makes the models of a round's results, so that the exported round's value is not the next
+# round's.
 COORDINATED = {"flis_dc", "fedsem", "cfl", "flt", "stocfl"}
 
 
@@ -255,22 +267,27 @@ def check_traffic(subject: Subject):
         before = subject.start if after is subject.first else subject.first.state
         down = trained.down / clients
         assert any(
-            down in (each, each - subject.method.joining.down) for each in _broadcast(subject, work.parameter[1], before)
+            down in (each, each - subject.method.joining.down)
+            for each in _broadcast(subject, work.parameter[1], before)
         )
-    rounds = np.array([[each.metrics.signatures.down, each.metrics.signatures.up] for each in (subject.first, subject.second)])
+    rounds = np.array(
+        [[each.metrics.signatures.down, each.metrics.signatures.up] for each in (subject.first, subject.second)]
+    )
     each = np.array([subject.method.joining.down, subject.method.joining.up])
     assert not (rounds % np.maximum(each, 1)).any(), "signatures are counted for whole clients"
 
 
 def _broadcast(subject: Subject, broadcast: tff.Type, state) -> set[int]:
-    """What one client may receive: of models by row its own, or all of them where it chooses; what never changes just once."""
+    """What one client may receive: of models by row its own, or all of them where it chooses; what never changes
+    just once.
+    """
     models = np.shape(subject.method.models_for(state, subject.population.client_ids)[0])[0]
     return {type_bytes(broadcast, models if subject.method.clients_choose else 1)}
 
 
 def check_whole_traffic(subject: Subject):
-    """What a run has sent is what its rounds have, and what `initialize` and `admit` asked clients for: nothing where they
-    asked nobody. Every column of the rounds stands in the table of metrics."""
+    """What a run has sent is what its rounds have, and what `initialize` and `admit` asked clients for: nothing where
+    they asked nobody. Every column of the rounds stands in the table of metrics."""
     method, seen = subject.build(), []
 
     def noted(make):
@@ -287,9 +304,16 @@ def check_whole_traffic(subject: Subject):
         for begins in (1, 2):  # before the first round, and after it
             with tempfile.TemporaryDirectory() as out:
                 run = tffcl.train(
-                    method, subject.population, rounds=2, clients_per_round=3, later={begins: subject.everyone}, seed=SEED, out=out,
-                    overwrite=True, show_progress=False,
-                )  # fmt: skip
+                    method,
+                    subject.population,
+                    rounds=2,
+                    clients_per_round=3,
+                    later={begins: subject.everyone},
+                    seed=SEED,
+                    out=out,
+                    overwrite=True,
+                    show_progress=False,
+                )
             charged = Traffic()
             for before, after, asked in seen:
                 charge = method.joined_traffic(before, after)
@@ -304,7 +328,9 @@ def check_whole_traffic(subject: Subject):
 
 
 def check_newcomers(subject: Subject):
-    """Newcomers get a model, before the first round and later, and change nobody else's; then they take part as all do."""
+    """Newcomers get a model, before the first round and later, and change nobody else's; then they take part
+    as all do.
+    """
     method, old, new = subject.method, subject.population.client_ids, subject.newcomers.client_ids
     everyone = subject.everyone.client_ids
     early = method.admit(subject.start, subject.newcomers)
@@ -374,7 +400,9 @@ def check_exported_files(subject: Subject):
     for name, about in described.items():
         file = to / about["file"]
         said = (
-            ["as the library when it was exported", "as the library on clients of the task"] if "check" in about else ["runs"]
+            ["as the library when it was exported", "as the library on clients of the task"]
+            if "check" in about
+            else ["runs"]
         )
         for each in said[:1] if name not in subject.computations else said:
             assert any(line.startswith(f"{file}: {each}") for line in lines), f"{name}: {each}"
@@ -409,7 +437,9 @@ CHECKS = (
 OWN_CHECKS = (check_exported_files, check_built_once, check_device_operations)
 
 
-def check_method_conforms(build: Callable, population: Population, newcomers: Population, two_workers=None) -> list[str]:
+def check_method_conforms(
+    build: Callable, population: Population, newcomers: Population, two_workers=None
+) -> list[str]:
     """Runs `CHECKS` on a method; arguments as in `Subject`.
 
     Returns:

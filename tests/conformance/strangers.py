@@ -33,7 +33,9 @@ class ByParity(Method):
     def next(self, state, cohort):
         keys = np.asarray(cohort.client_ids) % 2
         index_of(state.ids, cohort.client_ids)
-        result = run_round(self._round, cohort, state.weights, self._round.initial_aggregators, key=keys.astype(np.int32))
+        result = run_round(
+            self._round, cohort, state.weights, self._round.initial_aggregators, key=keys.astype(np.int32)
+        )
         return dataclasses.replace(state, weights=dict(result.values)), result.metrics(cohort, keys)
 
     def models_for(self, state, client_ids):

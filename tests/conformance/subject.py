@@ -145,7 +145,9 @@ class Subject:
 
     @functools.cached_property
     def forms(self) -> Mapping[str, Mapping[str, tff.Computation] | str]:
-        """Of each exported computation that takes clients the parts of its MapReduceForm, or the reason why there is none."""
+        """Of each exported computation that takes clients the parts of its MapReduceForm, or the reason why
+        there is none.
+        """
         taking = [name for name, each in self.computations.items() if each.type_signature.parameter is not None]
         return {name: self._form_from_files(name) if self.exported else self._form(name) for name in taking}
 
@@ -166,7 +168,9 @@ class Subject:
     def arguments(self) -> Mapping[str, tuple]:
         """What the exported computations are given in a round, of clients with random images."""
         context = tff.framework.get_context_stack().current
-        return rehearse(self.method, self.computations, self.second.state, synthetic_examples(self.method.model), context)
+        return rehearse(
+            self.method, self.computations, self.second.state, synthetic_examples(self.method.model), context
+        )
 
     def numbers(self, state) -> dict[str, np.ndarray]:
         """Copies of all arrays of a state, and of what each client keeps, by place."""

@@ -45,7 +45,9 @@ SUMMED, NOT_SUMMED = (
 )
 
 
-@pytest.mark.parametrize("check", [*checks.CHECKS, *checks.OWN_CHECKS], ids=lambda check: check.__name__.removeprefix("check_"))
+@pytest.mark.parametrize(
+    "check", [*checks.CHECKS, *checks.OWN_CHECKS], ids=lambda check: check.__name__.removeprefix("check_")
+)
 def test_every_method(subject, name, check):
     more = {"lacking": LACKING[name]} if check is checks.check_device_operations and name in LACKING else {}
     with subject.running():
@@ -70,7 +72,12 @@ def pretrained(data_dir):
     found = MLPClassifier([24], random_state=1, max_iter=40, learning_rate_init=0.01, tol=0.01)
     found.fit(x.reshape(len(x), -1), np.tile(train.y, 2))
     layers = tf.keras.layers
-    stack = layers.Rescaling(1 / 255, input_shape=(8, 8, 1)), layers.Flatten(), layers.Dense(24, "relu"), layers.Dense(10)
+    stack = (
+        layers.Rescaling(1 / 255, input_shape=(8, 8, 1)),
+        layers.Flatten(),
+        layers.Dense(24, "relu"),
+        layers.Dense(10),
+    )
     keras = tf.keras.Sequential(list(stack))
     keras.set_weights([each for pair in zip(found.coefs_, found.intercepts_) for each in pair])
     spec = tf.TensorSpec([None, 8, 8, 1], tf.uint8), tf.TensorSpec([None], tf.int32)
@@ -90,7 +97,9 @@ def test_trained_weights_are_kept(pretrained, name, clients, data_dir, worker):
     population, evaluator = clients[0], Evaluator(pretrained, clients[0])
     before = evaluator.cluster_accuracy(pretrained.initial[np.newaxis], np.zeros(len(population), int)).mean()
     state, _ = method.next(method.initialize(population), Cohort(population, population.client_ids, (1, 1)))
-    after = evaluator.cluster_accuracy(*method.models_for(method.choose(state, population), population.client_ids)).mean()
+    after = evaluator.cluster_accuracy(
+        *method.models_for(method.choose(state, population), population.client_ids)
+    ).mean()
     assert before > 0.9 and after > before - 0.03
     assert any("were trained before" in note for note in method.views(state).notes) == (name in APART)
 

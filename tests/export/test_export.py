@@ -50,7 +50,9 @@ def check_in_a_process_of_its_own(to, capsys):
 
 
 @pytest.mark.parametrize(
-    "check", [check_here, pytest.param(check_in_a_process_of_its_own, marks=pytest.mark.slow)], ids=["here", "own process"]
+    "check",
+    [check_here, pytest.param(check_in_a_process_of_its_own, marks=pytest.mark.slow)],
+    ids=["here", "own process"],
 )
 def test_what_was_exported_is_checked(pacfl, capsys, check):
     _, to, contents = pacfl
@@ -59,7 +61,9 @@ def test_what_was_exported_is_checked(pacfl, capsys, check):
         place = to / "computations" / name
         assert any(line.startswith(f"{place}/computation.pb: as the library when it was exported") for line in lines)
         assert any(line.startswith(f"{place}/map_reduce: as the whole computation") for line in lines)
-    assert any(f"{to}/computations/training/computation.pb: as the library on clients of the task" in line for line in lines)
+    assert any(
+        f"{to}/computations/training/computation.pb: as the library on clients of the task" in line for line in lines
+    )
     assert any(line.startswith(f"{to}/saved_model: as the library") for line in lines)
     assert [phase["phase"] for phase in contents["phases"]] == ["signature", "clustering", "training"]
 
@@ -135,10 +139,14 @@ def test_the_saved_model_answers_in_plain_tensorflow(pacfl):
     np.save(images, run.federated.test.x[:40])
     models = contents["model"]["models"]
     assert models == 4
-    subprocess.run([sys.executable, "-c", script, str(to / "saved_model"), str(images), str(models), str(answers)], check=True)
+    subprocess.run(
+        [sys.executable, "-c", script, str(to / "saved_model"), str(images), str(models), str(answers)], check=True
+    )
     found = np.load(answers)
     for client in run.state.client_ids[:6]:
-        np.testing.assert_array_equal(found[run.cluster_of(int(client))], run.predict(int(client), run.federated.test.x[:40]))
+        np.testing.assert_array_equal(
+            found[run.cluster_of(int(client))], run.predict(int(client), run.federated.test.x[:40])
+        )
     assert len(np.unique(found, axis=0)) > 1
 
 
@@ -287,10 +295,18 @@ def no_training(copied, contents):
 @pytest.mark.parametrize(
     "forge",
     [
-        replaced_script, other_values, other_start, other_assignments, other_models, models_of_objects, state_of_objects,
-        no_computations, no_check, no_training,
+        replaced_script,
+        other_values,
+        other_start,
+        other_assignments,
+        other_models,
+        models_of_objects,
+        state_of_objects,
+        no_computations,
+        no_check,
+        no_training,
     ],
-)  # fmt: skip
+)
 def test_whatever_is_exchanged_is_found_though_all_checksums_are_right(capsys, tff_worker, copied, monkeypatch, forge):
     if forge is not no_check:  # that computations run is tested above, and takes seconds
         monkeypatch.setattr(export_check, "_check_computation", lambda *given: [])

@@ -29,7 +29,9 @@ def test_a_method_of_ones_own(tff_worker, model, population, tmp_path):
     assert manifest["algorithm"] == "histograms" and manifest["rounds"] == 2 and manifest["seed"] == 3
     np.testing.assert_array_equal(np.load(tmp_path / "to" / "state" / "models.npy"), result.trained.state.models)
     *checked, told, last = check_export(tmp_path / "to")
-    assert len(checked) >= 2 and told.startswith("it is of tffcl.train, whose method and data no file holds: not compared")
+    assert len(checked) >= 2 and told.startswith(
+        "it is of tffcl.train, whose method and data no file holds: not compared"
+    )
     left = ["clustering/assignments.csv", "clustering/state.npz", "config.toml", "state/models.npy", "state/trained.pb"]
     assert last == f"taken as they are: {', '.join(left)}"
     with pytest.raises(UserError, match="holds something already"):
@@ -41,11 +43,18 @@ def test_a_method_of_ones_own(tff_worker, model, population, tmp_path):
 def test_a_simulation_is_exported_as_it_would_be_deployed(tff_worker, tmp_path, capsys):
     """Of tffcl.run: no seed of its noise, of updates and of signatures, and no attack; and what it costs is said."""
     overrides = {
-        "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 8}, "partition": {"clients": 8}, "model": {"hidden": 4},
-        "algorithms": {"pacfl": {"num_clusters": 2, "threshold": resolve.task_file.UNSET, "signature_noise_multiplier": 0.5}},
-        "aggregation": {"name": "dp", "noise_multiplier": 0.5}, "attack": {"share": 0.25},
-    }  # fmt: skip
-    result = tffcl.run(resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False)
+        "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 8},
+        "partition": {"clients": 8},
+        "model": {"hidden": 4},
+        "algorithms": {
+            "pacfl": {"num_clusters": 2, "threshold": resolve.task_file.UNSET, "signature_noise_multiplier": 0.5}
+        },
+        "aggregation": {"name": "dp", "noise_multiplier": 0.5},
+        "attack": {"share": 0.25},
+    }
+    result = tffcl.run(
+        resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False
+    )
     assert type(result.trained.method.engine.round_for(2).uploads["update"]).__name__ == "AttackedFactory"
     manifest = tffcl.export_result(result, tmp_path / "to")
     for name, about in manifest["computations"].items():

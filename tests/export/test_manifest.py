@@ -18,7 +18,9 @@ def export(tmp_path):
 
 
 def write(place, **described):
-    manifest.write_manifest(place, {"computations": {"training": {"file": "a.pb", "type": "t", "forms": {}, **described}}})
+    manifest.write_manifest(
+        place, {"computations": {"training": {"file": "a.pb", "type": "t", "forms": {}, **described}}}
+    )
 
 
 def test_a_whole_export_is_read(export):
@@ -28,9 +30,15 @@ def test_a_whole_export_is_read(export):
 
 @pytest.mark.parametrize(
     "described",
-    [{"file": "/etc/passwd"}, {"file": "../a.pb"}, {"file": 3}, {"file": ["a.pb"]}, {"check": {"input": "../x", "output": "a.pb"}},
-     {"forms": {"map_reduce": {"directory": "/etc"}}}],
-)  # fmt: skip
+    [
+        {"file": "/etc/passwd"},
+        {"file": "../a.pb"},
+        {"file": 3},
+        {"file": ["a.pb"]},
+        {"check": {"input": "../x", "output": "a.pb"}},
+        {"forms": {"map_reduce": {"directory": "/etc"}}},
+    ],
+)
 def test_places_outside_are_refused(export, described):
     write(export, **described)
     with pytest.raises(UserError, match="must be one of the export's own files"):

@@ -1,4 +1,6 @@
-"""Exports of runs whose aggregation hides uploads: what is written of them, that it runs, and that it promises no more than it keeps."""
+"""Exports of runs whose aggregation hides uploads: what is written of them, that it runs, and that it promises no more
+than it keeps.
+"""
 
 import re
 import runpy
@@ -97,7 +99,9 @@ def test_a_file_that_draws_no_noise_is_refused(exported, capsys, tmp_path):
 def test_private_signatures_are_exported_with_noise(exported, capsys):
     to = exported("dp", "pacfl", num_clusters=2, threshold=None, signature_noise_multiplier=0.5)
     about = read_manifest(to)["computations"]["signature"]
-    assert about["check"]["noise"] and deployment_forms.draws_noise(deployment_forms.read_computation(to / about["file"]))
+    assert about["check"]["noise"] and deployment_forms.draws_noise(
+        deployment_forms.read_computation(to / about["file"])
+    )
     assert main(["export", "--check", str(to)]) == 0
     assert f"{to}/computations/signature/computation.pb: shapes as" in capsys.readouterr().out
 

@@ -52,7 +52,9 @@ def file_cases(directory, count: int, seed: int):
 
 def _header(path, whole: bytes, rng: random.Random) -> str:
     """Flips a bit in one of the headers of the arrays, or of the archive."""
-    starts = [place for mark in (b"\x93NUMPY", b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06") for place in _all(whole, mark)]
+    starts = [
+        place for mark in (b"\x93NUMPY", b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06") for place in _all(whole, mark)
+    ]
     place = min(len(whole) - 1, rng.choice(starts) + rng.randrange(128))
     flipped = bytearray(whole)
     flipped[place] ^= 1 << rng.randrange(8)
@@ -103,7 +105,9 @@ def array_cases(count: int):
     """Returns what came of clients of which one has arrays that no model takes, given as arrays or as data sets."""
     found = []
 
-    @settings(max_examples=count, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     @given(
         st.sampled_from(sorted(_FLAWS)),
         st.integers(0, 10**6),
@@ -129,7 +133,9 @@ def array_cases(count: int):
         ended = command.reading(check)
         if ended.kind == "told" and not _names(ended.said, client):
             ended = command.Outcome("untold", f"does not name the client: {ended.said}")
-        found.append(Case("client data", f"{flaw}, {number}, client {client!r}, test {as_test}, data sets {as_sets}", ended))
+        found.append(
+            Case("client data", f"{flaw}, {number}, client {client!r}, test {as_test}, data sets {as_sets}", ended)
+        )
 
     draw()
     return found

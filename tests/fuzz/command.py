@@ -19,7 +19,8 @@ ALLOWED = {
     "as written": "a file without a checksum says another allowed value, and what was read is that value and no other",
     "untouched": "what is no file was not asked for, or a new file took its place; what a link leads to is as it was",
     "forged": "who forges a result is no accident; no control character nor tag of it reaches terminal or page",
-    "an earlier round": "nothing tells that a stopped run had a newer checkpoint than the one that is there, which was read whole",
+    "an earlier round": "nothing tells that a stopped run had a newer checkpoint than the one that is there, which "
+    "was read whole",
 }
 
 
@@ -59,7 +60,9 @@ def _alarm(*_):
 
 
 def stop_before_training(monkeypatch):
-    """Lets commands end where a run would begin to train, or an encoder: data, model and method are there, if it has got so far."""
+    """Lets commands end where a run would begin to train, or an encoder: data, model and method are there, if it has
+    got so far.
+    """
     from tffcl.lab.batches import run as runs
     from tffcl.lab.tasks import encoders
 
@@ -96,7 +99,11 @@ def reading(call) -> Outcome:
     with _watched() as (said, found):
         found.append(_Read(call()))
     value = found[0]
-    return Outcome("accepted", said.getvalue(), value.value) if isinstance(value, _Read) else _judged(said.getvalue(), value)
+    return (
+        Outcome("accepted", said.getvalue(), value.value)
+        if isinstance(value, _Read)
+        else _judged(said.getvalue(), value)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +173,8 @@ def summary(cases: Iterable[Case]) -> str:
     ends = collections.Counter(case.outcome.kind for case in cases)
     silent = sum(case.wrong for case in cases if case.outcome.kind == "accepted")
     lines = [
-        f"{len(cases)} cases: {ends['traceback']} tracebacks, {silent} silent acceptances, {ends['timeout']} time-outs, "
+        f"{len(cases)} cases: {ends['traceback']} tracebacks, {silent} silent acceptances, {ends['timeout']} "
+        "time-outs, "
         f"{ends['untold']} refusals of another form; {ends['told']} told in a line"
     ]
     for reason, words in ALLOWED.items():

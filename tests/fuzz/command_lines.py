@@ -56,7 +56,11 @@ def _is_as_written(config, key: str, text: str) -> bool:
     table = config.method if section.startswith("algorithms.") else getattr(config, section)
     read = table.get(name) if isinstance(table, dict) else getattr(table, name)
     if not text.strip():
-        default = None if isinstance(table, dict) else {field.name: field.default for field in dataclasses.fields(table)}[name]
+        default = (
+            None
+            if isinstance(table, dict)
+            else {field.name: field.default for field in dataclasses.fields(table)}[name]
+        )
         return same(read, default)
     try:
         said = tomllib.loads(f"value = {text}")["value"]
@@ -73,11 +77,14 @@ def settings_cases(monkeypatch, count: int):
     for method in _METHODS:
         parameters = find_method(method, {}).parameter_class
         keys += 4 * [
-            (method, f"algorithms.{method}.{each.name}") for each in (dataclasses.fields(parameters) if parameters else ())
+            (method, f"algorithms.{method}.{each.name}")
+            for each in (dataclasses.fields(parameters) if parameters else ())
         ]
     found = []
 
-    @settings(max_examples=count, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count, database=None, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     @given(st.sampled_from(keys), _texts())
     def draw(where, text):
         method, key = where
@@ -124,17 +131,42 @@ _RUN = {
 _RUN |= {"--workers": "127.0.0.1:9", "--worker-timeout": "1"}
 _COMMANDS = {
     ("run", "demo_digits"): _RUN,
-    ("compare", "demo_digits"): {**_RUN, "--algorithm": None, "--seed": None, "--algorithms": "pacfl,fedavg", "--seeds": "0,1",
-                                 "--target": "local=75"},
-    ("sweep", "demo_digits"): {"--algorithm": "pacfl", "--over": "threshold=1,2", "--seeds": "0", "--set": "train.momentum=0.1"},
-    ("study", "demo_digits"): {"--only": "*", "--seeds": "0", "--rounds": "2", "--set": "train.momentum=0.1", "--memory": "1GB"},
+    ("compare", "demo_digits"): {
+        **_RUN,
+        "--algorithm": None,
+        "--seed": None,
+        "--algorithms": "pacfl,fedavg",
+        "--seeds": "0,1",
+        "--target": "local=75",
+    },
+    ("sweep", "demo_digits"): {
+        "--algorithm": "pacfl",
+        "--over": "threshold=1,2",
+        "--seeds": "0",
+        "--set": "train.momentum=0.1",
+    },
+    ("study", "demo_digits"): {
+        "--only": "*",
+        "--seeds": "0",
+        "--rounds": "2",
+        "--set": "train.momentum=0.1",
+        "--memory": "1GB",
+    },
     ("show", "demo_digits"): {"--seed": "1", "--set": "partition.clients=8"},
     ("similarity", "demo_digits"): {"--seed": "1", "--signature": "subspace"},
     ("worker",): {"--port": "0", "--max-concurrent": "0"},
     ("report", "nosuch"): {"--format": "csv"},
-}  # fmt: skip
-_NEEDED = {"run": ("--algorithm",), "sweep": ("--algorithm", "--over"), "worker": ("--port",), "compare": (), "study": ()}
-_COMMANDS[("newcomers", "nosuch")] = _COMMANDS[("export", "nosuch")] = _COMMANDS[("angles",)] = _COMMANDS[("list",)] = {}
+}
+_NEEDED = {
+    "run": ("--algorithm",),
+    "sweep": ("--algorithm", "--over"),
+    "worker": ("--port",),
+    "compare": (),
+    "study": (),
+}
+_COMMANDS[("newcomers", "nosuch")] = _COMMANDS[("export", "nosuch")] = _COMMANDS[("angles",)] = _COMMANDS[
+    ("list",)
+] = {}
 _COMMANDS = {words: {key: value for key, value in own.items() if value} for words, own in _COMMANDS.items()}
 
 
@@ -143,7 +175,9 @@ def _wrong_line(rng: random.Random) -> list[str]:
     words = rng.choice(list(_COMMANDS))
     options, words = dict(_COMMANDS[words]), list(words)
     left = {key for key in options if rng.random() < 0.5 and key not in _NEEDED.get(words[0], ())}
-    options = {key: value for key, value in options.items() if key not in left and key not in ("--workers", "--worker-timeout")}
+    options = {
+        key: value for key, value in options.items() if key not in left and key not in ("--workers", "--worker-timeout")
+    }
     kind = rng.choice(["value", "value", "value", "unknown", "name", "lost", "no value"])
     able = [key for key in _WRONG if key in _COMMANDS[tuple(words)]]
     if kind == "value" and able:

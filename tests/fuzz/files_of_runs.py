@@ -40,7 +40,9 @@ def resolved(method: str):
 
 
 def make_runs(place: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Makes a run with a tree and one whose clients keep something, each finished and stopped before; returns their directories."""
+    """Makes a run with a tree and one whose clients keep something, each finished and stopped before; returns their
+    directories.
+    """
     found = {}
     for method in ("pacfl", "ditto"):
         stopped, finished = place / f"{method}-stopped", place / method
@@ -60,7 +62,10 @@ def damage(path: pathlib.Path, rng: random.Random) -> str:
     if kind in ("bits", "cut", "zeros", "line") and not data:
         kind = "longer"
     if kind == "bits":
-        places = [rng.randrange(len(data) if rng.random() < 0.5 else min(len(data), 300)) for _ in range(rng.choice([1, 1, 4]))]
+        places = [
+            rng.randrange(len(data) if rng.random() < 0.5 else min(len(data), 300))
+            for _ in range(rng.choice([1, 1, 4]))
+        ]
         bits = [1 << rng.randrange(8) for _ in places]
         for place, bit in zip(places, bits, strict=True):
             data[place] ^= bit
@@ -98,7 +103,9 @@ def equal(found, expected) -> bool:
     """Whether two values are the same, whatever they are nested in; directories and times do not count."""
     if dataclasses.is_dataclass(expected):
         names = [field.name for field in dataclasses.fields(expected) if field.name != "path"]
-        return type(found) is type(expected) and all(equal(getattr(found, name), getattr(expected, name)) for name in names)
+        return type(found) is type(expected) and all(
+            equal(getattr(found, name), getattr(expected, name)) for name in names
+        )
     if isinstance(expected, Mapping):
         return (
             isinstance(found, Mapping)
@@ -109,7 +116,9 @@ def equal(found, expected) -> bool:
         return isinstance(found, (list, tuple)) and len(found) == len(expected) and all(map(equal, found, expected))
     if isinstance(expected, np.ndarray):
         numbers = expected.dtype.kind == "f"
-        return found is not None and found.dtype == expected.dtype and np.array_equal(found, expected, equal_nan=numbers)
+        return (
+            found is not None and found.dtype == expected.dtype and np.array_equal(found, expected, equal_nan=numbers)
+        )
     return found == expected or expected != expected and found != found
 
 
@@ -144,7 +153,8 @@ def _resume(out, method):
     found = tffcl.run(resolved(method.removesuffix("-stopped")), out, resume=True, show_progress=False)
     on_disk = json.loads((out / "summary.json").read_text())
     return [
-        {key: each[key] for key in ("accuracy", "clusters", "traffic", "notes", "rounds")} for each in (found.summary, on_disk)
+        {key: each[key] for key in ("accuracy", "clusters", "traffic", "notes", "rounds")}
+        for each in (found.summary, on_disk)
     ]
 
 

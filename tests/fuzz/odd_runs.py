@@ -50,8 +50,14 @@ ODD: Mapping[str, Callable] = {
     "a terminal": lambda path, victim: path.symlink_to("/dev/tty"),
 }
 _MADE = [
-    "report.html", "run.lock", "run.json.partial", "summary.json.partial", "report.html.partial", "figures/accuracy.png", "newcomers.csv",
-]  # fmt: skip
+    "report.html",
+    "run.lock",
+    "run.json.partial",
+    "summary.json.partial",
+    "report.html.partial",
+    "figures/accuracy.png",
+    "newcomers.csv",
+]
 _COMMANDS = {
     "report": lambda out, method: main(["report", str(out)]),
     "newcomers": lambda out, method: main(["newcomers", str(out)]),
@@ -93,9 +99,28 @@ def _quiet(said: str) -> bool:
 # --- What is forged ---
 
 _ODD_VALUES = [
-    None, [], {}, "", "=cmd|' /C calc'!A0", "\x1b[31m\n\u202e<svg onload=alert(1)>", -1, 0, 1e20, -1e308, float("nan"), float("inf"), 10**400,
-    True, [[[1]]], {"a": 1}, "9" * 5000, 0.5, [None], ["\x1b"], 2**63,
-]  # fmt: skip
+    None,
+    [],
+    {},
+    "",
+    "=cmd|' /C calc'!A0",
+    "\x1b[31m\n\u202e<svg onload=alert(1)>",
+    -1,
+    0,
+    1e20,
+    -1e308,
+    float("nan"),
+    float("inf"),
+    10**400,
+    True,
+    [[[1]]],
+    {"a": 1},
+    "9" * 5000,
+    0.5,
+    [None],
+    ["\x1b"],
+    2**63,
+]
 _ODD_CELLS = ["", "nan", "inf", "-1", "1e20", "1e999", "9" * 5000, "a", "\x1b[2J", "0.5", "-0", "=1+1", "<b>", "１"]
 
 
@@ -141,10 +166,15 @@ def forged_arrays(path: pathlib.Path, rng: random.Random) -> str:
     array = arrays[name]
     kind = rng.choice(["nan", "text", "short", "flat", "empty", "gone", "huge", "negative", "deep"])
     made = {
-        "nan": lambda: np.full(array.shape, np.nan), "text": lambda: np.full(array.shape, "\x1b[31m"), "short": lambda: array[:-1],
-        "flat": lambda: array.ravel(), "empty": lambda: np.zeros(0), "huge": lambda: np.full(array.shape, 1e300),
-        "negative": lambda: np.full(array.shape, -7), "deep": lambda: array[None],
-    }  # fmt: skip
+        "nan": lambda: np.full(array.shape, np.nan),
+        "text": lambda: np.full(array.shape, "\x1b[31m"),
+        "short": lambda: array[:-1],
+        "flat": lambda: array.ravel(),
+        "empty": lambda: np.zeros(0),
+        "huge": lambda: np.full(array.shape, 1e300),
+        "negative": lambda: np.full(array.shape, -7),
+        "deep": lambda: array[None],
+    }
     if kind == "gone":
         del arrays[name]
     elif array.ndim or kind not in ("short", "flat"):
@@ -170,5 +200,7 @@ def forged_cases(runs: Mapping[str, pathlib.Path], scratch: pathlib.Path, count:
         page = (out / "report.html").read_text() if (out / "report.html").exists() else ""
         if not _quiet(ended.said + shown.getvalue()) or "\x1b" in page or "<svg onload" in page or "\u202e" in page:
             ended = command.Outcome("traceback", f"raw characters: {ended.said}{shown.getvalue()}")
-        yield Case("forged results", f"{method} {path.name}: {done}", ended, "forged" if ended.kind == "accepted" else "")
+        yield Case(
+            "forged results", f"{method} {path.name}: {done}", ended, "forged" if ended.kind == "accepted" else ""
+        )
         shutil.rmtree(out)

@@ -30,7 +30,8 @@ TASKS = {
     "fedavg": 'description = "Digits"\n' + _DATA.format(partition="iid") + _PROTOCOL + "[algorithms.fedavg]\n",
     "pacfl": _DATA.format(partition="rotated")
     + _PROTOCOL
-    + '[newcomers]\nclients = 1\n[algorithms.pacfl]\nnum_vectors = 3\nmetric = "trace"\nthreshold = 100.5\nrounds = 3\n',
+    + '[newcomers]\nclients = 1\n[algorithms.pacfl]\nnum_vectors = 3\nmetric = "trace"\nthreshold = '
+    "100.5\nrounds = 3\n",
     "stocfl": _DATA.format(partition="iid")
     + _PROTOCOL
     + "[drift]\nclients = 2\nround = 2\n[algorithms.stocfl]\nthreshold = 0.5\nproximal_weight = 0.05\n",
@@ -41,9 +42,31 @@ TASKS = {
     + 'training = {name = "proximal", proximal_weight = 0.1}\n',
 }
 VALUES = [
-    "-1", "0", "nan", "-inf", "true", '""', "[]", "{}", "1e400", str(2**31), str(10**30), "2020-01-01", "'''a\nb'''", "07:32:00",
-    "\0", "[[1]]", "0.5", "3", "2147483647", '"fedavg"', '"\\u0000"', "0x7fffffff", "1_000", "{name = 1}",
-]  # fmt: skip
+    "-1",
+    "0",
+    "nan",
+    "-inf",
+    "true",
+    '""',
+    "[]",
+    "{}",
+    "1e400",
+    str(2**31),
+    str(10**30),
+    "2020-01-01",
+    "'''a\nb'''",
+    "07:32:00",
+    "\0",
+    "[[1]]",
+    "0.5",
+    "3",
+    "2147483647",
+    '"fedavg"',
+    '"\\u0000"',
+    "0x7fffffff",
+    "1_000",
+    "{name = 1}",
+]
 _LINES = [
     "=",
     "[",

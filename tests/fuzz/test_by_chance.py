@@ -1,4 +1,6 @@
-"""Inputs that a seeded generator has damaged: no traceback, no silent acceptance, no time-out; a few here, 5,000 with `-m slow`."""
+"""Inputs that a seeded generator has damaged: no traceback, no silent acceptance, no time-out; a few here, 5,000 with
+`-m slow`.
+"""
 
 import pytest
 

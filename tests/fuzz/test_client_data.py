@@ -63,7 +63,9 @@ def test_flipped_bits_of_an_npz_file_are_told_or_mean_nothing(tmp_path):
     assert told > 200
 
 
-@pytest.mark.parametrize("metric, far", [("smallest_angle", 90), ("trace", 270), ("angle_sum", 270), ("smallest_entry", 90)])
+@pytest.mark.parametrize(
+    "metric, far", [("smallest_angle", 90), ("trace", 270), ("angle_sum", 270), ("smallest_entry", 90)]
+)
 def test_all_zero_clients_are_far_from_others_and_near_each_other(metric, far):
     basis = np.linalg.qr(RNG.normal(size=[4, 9, 3]))[0].astype(np.float32)
     mask = np.ones([4, 3], bool)

@@ -1,4 +1,6 @@
-"""Task files and --set: damaged ones that were once accepted or ended in a traceback; many more in `test_by_chance.py`."""
+"""Task files and --set: damaged ones that were once accepted or ended in a traceback; many more in
+`test_by_chance.py`.
+"""
 
 import pytest
 

@@ -19,7 +19,9 @@ from tffcl.export.deployment_forms import missing_on_devices, operations_of
 from tffcl.learning.clustered_fed_avg import build_choose, build_clustered_fed_avg, own_seed
 from tffcl.models.flat import FlatModel, mean_cross_entropy
 
-WHOLE = LocalTraining(epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5)  # the order of the examples plays no part
+WHOLE = LocalTraining(
+    epochs=3, batch_size=0, learning_rate=0.2, momentum=0.5
+)  # the order of the examples plays no part
 SEED = 11
 
 
@@ -116,7 +118,9 @@ class TestAgainstFedAvg:
         state, theirs = process.initialize(), fedavg.initialize()
         for number, clients in enumerate(COHORTS, 1):
             # What the docstring says of the seeds, so that TFF gets the batches that our clients visit.
-            seeds = {each: own_seed(np.int32([SEED, number]), population.train(each).dataset).numpy() for each in clients}
+            seeds = {
+                each: own_seed(np.int32([SEED, number]), population.train(each).dataset).numpy() for each in clients
+            }
             visits = types.SimpleNamespace(client_seed=seeds.__getitem__)
             state, metrics = process.next(state, [batched(population.train(each).dataset) for each in clients])
             theirs, _ = fedavg.next(theirs, [batches_of(population, visits, each) for each in clients])
@@ -168,7 +172,14 @@ class TestState:
     def test_seeds_of_clients_differ_by_their_examples_alone(self):
         """Also where all labels are one, or the images have the same numbers at other places."""
         images = np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8, 1)
-        several = [images, images[::-1], images.transpose(0, 2, 1, 3), images + 1, images.astype(np.float32), images[:3]]
+        several = [
+            images,
+            images[::-1],
+            images.transpose(0, 2, 1, 3),
+            images + 1,
+            images.astype(np.float32),
+            images[:3],
+        ]
 
         def seed_of(x):
             examples = {"x": tf.constant(x), "y": tf.fill([len(x)], 7)}
@@ -231,7 +242,9 @@ class TestAggregators:
     def moves(self, process, data):
         start = process.initialize()
         state, metrics = process.next(start, data)
-        return state.global_model_weights - start.global_model_weights, metrics["client_work"]["train"]["clients_per_cluster"]
+        return state.global_model_weights - start.global_model_weights, metrics["client_work"]["train"][
+            "clients_per_cluster"
+        ]
 
     def test_differential_privacy_inside_the_clusters(self, tff_worker, model, digit_clients):
         """Without noise and within the clip, DP's mean is the sum over the expected number of clients of a cluster."""
@@ -267,7 +280,12 @@ class TestAggregators:
         secure = tff.aggregators.SecureSumFactory
         inner = tff.aggregators.MeanFactory(secure(50.0), secure(bound), no_nan_division=True)
         process = build_clustered_fed_avg(
-            model, 2, WHOLE, model_aggregator=ClusteredMeanFactory(2, inner), metrics_aggregator=secure(bound), seed=SEED
+            model,
+            2,
+            WHOLE,
+            model_aggregator=ClusteredMeanFactory(2, inner),
+            metrics_aggregator=secure(bound),
+            seed=SEED,
         )
         form = tff.backends.mapreduce.get_map_reduce_form_for_computation(process.next)
         assert str(form.work.type_signature.result[0]) == "<>"  # nothing goes another way than through the secure sums
@@ -304,7 +322,10 @@ class TestForms:
         inside = ClusteredMeanFactory(2, tff.aggregators.MeanFactory())
         process = build_clustered_fed_avg(model, 2, WHOLE, model_aggregator=inside)
         form = tff.backends.mapreduce.get_distribute_aggregate_form_for_computation(process.next)
-        assert b"federated_sum" in tff.framework.serialize_computation(form.client_to_server_aggregation).SerializeToString()
+        assert (
+            b"federated_sum"
+            in tff.framework.serialize_computation(form.client_to_server_aggregation).SerializeToString()
+        )
 
 
 class Clients(tff.program.FederatedDataSource, tff.program.FederatedDataSourceIterator):
@@ -317,7 +338,9 @@ class Clients(tff.program.FederatedDataSource, tff.program.FederatedDataSourceIt
 
     @property
     def federated_type(self):
-        return tff.FederatedType(tff.SequenceType(tff.types.tensorflow_to_type(self.held.element_type_structure)), tff.CLIENTS)
+        return tff.FederatedType(
+            tff.SequenceType(tff.types.tensorflow_to_type(self.held.element_type_structure)), tff.CLIENTS
+        )
 
     def iterator(self):
         return self
@@ -346,7 +369,9 @@ def in_program(worker):
 
 def test_it_runs_in_tffs_program(in_program, process, turned, ours, tmp_path):
     """`train_model` on TFF's ClientData, ended after two rounds and gone on with from its file."""
-    arrays = {f"writer_{client}": next(turned.train(client).dataset.batch(1000).as_numpy_iterator()) for client in range(6)}
+    arrays = {
+        f"writer_{client}": next(turned.train(client).dataset.batch(1000).as_numpy_iterator()) for client in range(6)
+    }
     Clients.held = tff.simulation.datasets.TestClientData(arrays).preprocess(batched)
     states = tff.program.FileProgramStateManager(str(tmp_path))
     metrics, models = tff.program.MemoryReleaseManager(), tff.program.MemoryReleaseManager()
@@ -389,7 +414,9 @@ class TestChoice:
 
             return batches.reduce(0.0, right)
 
-        @tff.federated_computation(tff.FederatedType(weights_type, tff.SERVER), tff.FederatedType(data_type, tff.CLIENTS))
+        @tff.federated_computation(
+            tff.FederatedType(weights_type, tff.SERVER), tff.FederatedType(data_type, tff.CLIENTS)
+        )
         def evaluation(weights, clients):
             chosen = tff.federated_map(choose, (tff.federated_broadcast(weights), clients))
             return tff.federated_sum(tff.federated_map(evaluate, (chosen, clients)))

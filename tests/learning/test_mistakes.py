@@ -24,7 +24,10 @@ from tffcl.learning.clustered_fed_avg import build_choose, build_clustered_fed_a
             {"model_aggregator": tff.learning.robust_aggregator()},
             r"is put inside the clusters by ClusteredMeanFactory\(num_cl",
         ),
-        ({"model": tf.keras.Sequential()}, "model is of Sequential; it must be a tffcl.FlatModel, as FlatModel.from_keras makes"),
+        (
+            {"model": tf.keras.Sequential()},
+            "model is of Sequential; it must be a tffcl.FlatModel, as FlatModel.from_keras makes",
+        ),
         ({"training": 0.1}, r"training is of float; it must be a LocalTraining\(...\)"),
         ({"element_spec": tf.TensorSpec([None, 8, 8, 1], tf.uint8)}, r"they must be \(x, y\)"),
     ],
@@ -37,7 +40,11 @@ def test_arguments(model, given, message):
 @pytest.mark.parametrize(
     "x, y, message",
     [
-        (tf.TensorSpec([None, 8, 8, 1]), tf.TensorSpec([None], tf.int32), r"x of element_spec is float32\(None, 8, 8, 1\)"),
+        (
+            tf.TensorSpec([None, 8, 8, 1]),
+            tf.TensorSpec([None], tf.int32),
+            r"x of element_spec is float32\(None, 8, 8, 1\)",
+        ),
         (tf.TensorSpec([None, 8, 8], tf.uint8), tf.TensorSpec([None], tf.int32), "the model takes uint8"),
         (tf.TensorSpec([8, 8, 1], tf.uint8), tf.TensorSpec([], tf.float32), "y of element_spec is float32"),
         (tf.TensorSpec([8, 8, 1], tf.uint8), tf.TensorSpec([None], tf.int32), "one is a batch and the other is not"),

@@ -61,13 +61,18 @@ def test_a_keras_model_answers_as_in_keras(pair):
     np.testing.assert_allclose(in_graph(model, build_mean_loss(model), x, y), CROSS_ENTROPY(y, outputs), rtol=1e-5)
     answers = np.argmax(outputs, axis=-1)
     np.testing.assert_array_equal(in_graph(model, build_predict(model), x), answers)
-    assert in_graph(model, build_count_correct(model), x, y) == (np.sum(answers == y), y.size)  # of a sequence every label
+    assert in_graph(model, build_count_correct(model), x, y) == (
+        np.sum(answers == y),
+        y.size,
+    )  # of a sequence every label
     assert 0 < np.sum(answers == y) < y.size
 
 
 def test_a_vector_has_the_weights_of_keras_under_their_names(pair):
     keras, model, _, _ = pair
-    for weight, mine, theirs in zip(model.weights, model.unravel(model.initial), keras.trainable_variables, strict=True):
+    for weight, mine, theirs in zip(
+        model.weights, model.unravel(model.initial), keras.trainable_variables, strict=True
+    ):
         np.testing.assert_array_equal(mine, theirs)
         assert weight.name.split("/")[-1] == theirs.name.split("/")[-1].split(":")[0]
     assert list(model.layer_slices().values())[-1].stop == model.size
@@ -133,7 +138,9 @@ def test_weights_that_are_all_zero_are_drawn_apart():
 
 
 def with_control_flow(converted: bool) -> tffcl.FlatModel:
-    """A softmax regression whose user writes `if` and `for` on tensors in the model and in the loss; or the same without."""
+    """A softmax regression whose user writes `if` and `for` on tensors in the model and in the loss; or the
+    same without.
+    """
 
     @tf.function
     def predict_on_batch(weights, x, training):
@@ -288,7 +295,9 @@ def in_graph_of_two(choose, model, x, y):
 def test_saved_models_answer_as_keras(pair, tmp_path):
     keras, model, x, _ = pair
     save_models(tmp_path, model, np.stack([model.draw(1), model.initial]))
-    answers = tf.saved_model.load(str(tmp_path)).signatures["serving_default"](images=tf.constant(x), cluster=tf.constant(1))
+    answers = tf.saved_model.load(str(tmp_path)).signatures["serving_default"](
+        images=tf.constant(x), cluster=tf.constant(1)
+    )
     expected = tf.nn.softmax(keras(x))
     np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
     np.testing.assert_array_equal(answers["labels"], np.argmax(expected, axis=-1))
@@ -357,35 +366,116 @@ def functional_of(probabilities):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: of_keras(layers.Dense(2)), r"the Keras model sequential\w* has no weights yet; give its first layer an input shape"),
-        (lambda: of_keras(layers.Dense(1, input_shape=(30,))), r"gives float32\[\?,1\]; .* \[n, classes\] with two or more classes: Dense\(2\) and"),
-        (lambda: of_keras(layers.Reshape((30, 1), input_shape=(30,)), layers.Dense(2)), r"gives float32\[\?,30,2\]; it must .* \[n, classes\]"),
-        (lambda: of_keras(two(), input_spec=spec([30], tf.float32, 4)), r"gives float32\[\?,2\]; it must .* \[n, L, classes\]"),
-        (lambda: of_keras(layers.Dense(2, input_shape=(31,))), r"cannot be computed on its input: .*expected shape=\(None, 31\)"),
-        (lambda: of_keras(layers.Dense(4, input_shape=(30,)), layers.BatchNormalization(), layers.Dense(2)), r"batch normalization \(batch_norm.*GroupNorm.*base.predict\(x\)"),
+        (
+            lambda: of_keras(layers.Dense(2)),
+            r"the Keras model sequential\w* has no weights yet; give its first layer "
+            r"an input shape",
+        ),
+        (
+            lambda: of_keras(layers.Dense(1, input_shape=(30,))),
+            r"gives float32\[\?,1\]; .* \[n, classes\] with two or "
+            r"more classes: Dense\(2\) and",
+        ),
+        (
+            lambda: of_keras(layers.Reshape((30, 1), input_shape=(30,)), layers.Dense(2)),
+            r"gives float32\[\?,30,2\]; "
+            r"it must .* \[n, classes\]",
+        ),
+        (
+            lambda: of_keras(two(), input_spec=spec([30], tf.float32, 4)),
+            r"gives float32\[\?,2\]; it must .* \[n, L, "
+            r"classes\]",
+        ),
+        (
+            lambda: of_keras(layers.Dense(2, input_shape=(31,))),
+            r"cannot be computed on its input: .*expected "
+            r"shape=\(None, 31\)",
+        ),
+        (
+            lambda: of_keras(layers.Dense(4, input_shape=(30,)), layers.BatchNormalization(), layers.Dense(2)),
+            r"batch normalization \(batch_norm.*GroupNorm.*base.predict\(x\)",
+        ),
         (lambda: of_keras(frozen(), layers.Dense(2)), r"not trained, e.g. frozen/kernel; .* x = base.predict\(x\)"),
-        (lambda: tffcl.FlatModel.from_keras(subclassed(), CROSS_ENTROPY, FEATURES), "is of a class of its own, Own, .* build it as tf.keras.Seq"),
+        (
+            lambda: tffcl.FlatModel.from_keras(subclassed(), CROSS_ENTROPY, FEATURES),
+            "is of a class of its own, Own, .* build it as tf.keras.Seq",
+        ),
         (lambda: of_keras(regularized()), r"has regularizers, which TFF leaves out; use LocalTraining\(weight_decay="),
-        (lambda: of_keras(two(), loss=SparseCE(from_logits=True, reduction="none")), r"the loss of .* is float32\[3\] for a batch"),
-        (lambda: of_keras(two(), loss=SparseCE(from_logits=True, reduction="sum")), "the loss of .* is no mean for a batch"),
-        (lambda: of_keras(two(), loss=tf.keras.losses.CategoricalCrossentropy()), "the loss of .* cannot be computed of integer labels"),
-        (lambda: of_keras(two(), loss=tf.keras.losses.MeanSquaredError()), "the loss of .* cannot be computed of integer labels"),
-        (lambda: of_keras(two(), loss="mse"), "loss is of str; it must be a tf.keras.losses.Loss .* or a subclass, whose call"),
-        (lambda: of_keras(two(), loss=SparseCE(from_logits=True, ignore_class=0, reduction="sum")), "the loss of .* is no mean for a batch"),
-        (lambda: of_keras(two(), loss=SparseCE()), r"gives numbers that are no probabilities, but .*: use from_logits=True, or a last layer"),
-        (lambda: of_keras(two(activation="tanh"), loss=SparseCE()), "gives numbers that are no probabilities, but its loss takes these"),
-        (lambda: of_keras(two(activation="sigmoid"), loss=SparseCE()), "gives numbers that are no probabilities, but its loss takes these"),
-        (lambda: of_keras(two(activation="softmax")), r"gives probabilities, but its loss takes logits .*: leave the softmax out, or use"),
-        (lambda: of_keras(two(), layers.Softmax(), layers.Reshape([2])), "gives probabilities, but its loss takes logits"),
-        (lambda: functional_of(tf.nn.relu), "what probabilities= gives for functional are none; they must be from 0 and sum to 1"),
+        (
+            lambda: of_keras(two(), loss=SparseCE(from_logits=True, reduction="none")),
+            r"the loss of .* is float32\[3\] "
+            r"for a batch",
+        ),
+        (
+            lambda: of_keras(two(), loss=SparseCE(from_logits=True, reduction="sum")),
+            "the loss of .* is no mean for a batch",
+        ),
+        (
+            lambda: of_keras(two(), loss=tf.keras.losses.CategoricalCrossentropy()),
+            "the loss of .* cannot be computed of integer labels",
+        ),
+        (
+            lambda: of_keras(two(), loss=tf.keras.losses.MeanSquaredError()),
+            "the loss of .* cannot be computed of integer labels",
+        ),
+        (
+            lambda: of_keras(two(), loss="mse"),
+            "loss is of str; it must be a tf.keras.losses.Loss .* or a subclass, whose call",
+        ),
+        (
+            lambda: of_keras(two(), loss=SparseCE(from_logits=True, ignore_class=0, reduction="sum")),
+            "the loss of .* is no mean for a batch",
+        ),
+        (
+            lambda: of_keras(two(), loss=SparseCE()),
+            r"gives numbers that are no probabilities, but .*: use "
+            r"from_logits=True, or a last layer",
+        ),
+        (
+            lambda: of_keras(two(activation="tanh"), loss=SparseCE()),
+            "gives numbers that are no probabilities, but its loss takes these",
+        ),
+        (
+            lambda: of_keras(two(activation="sigmoid"), loss=SparseCE()),
+            "gives numbers that are no probabilities, but its loss takes these",
+        ),
+        (
+            lambda: of_keras(two(activation="softmax")),
+            r"gives probabilities, but its loss takes logits .*: leave the "
+            r"softmax out, or use",
+        ),
+        (
+            lambda: of_keras(two(), layers.Softmax(), layers.Reshape([2])),
+            "gives probabilities, but its loss takes logits",
+        ),
+        (
+            lambda: functional_of(tf.nn.relu),
+            "what probabilities= gives for functional are none; they must be from 0 and sum to 1",
+        ),
         (lambda: of_keras(two(), input_spec=None), "input_spec is None; it must be two tf.TensorSpec"),
-        (lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]),)), "input_spec is .* it must be two tf.TensorSpec"),
-        (lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, None]), tf.TensorSpec([None], tf.int32))), "only its leading batch dimension"),
-        (lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]), tf.TensorSpec([None]))), r"labels are float32 of shape \[None\].* np.digitize"),
-        (lambda: tffcl.FlatModel.from_keras(two, CROSS_ENTROPY, spec([30], tf.float32)), "keras_model is of function; it must be a tf.keras.Model"),
-        (lambda: tffcl.FlatModel.from_functional(own_data.keras_perceptron()), "functional is of Sequential; it must be a tff.learning"),
+        (
+            lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]),)),
+            "input_spec is .* it must be two tf.TensorSpec",
+        ),
+        (
+            lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, None]), tf.TensorSpec([None], tf.int32))),
+            "only its leading batch dimension",
+        ),
+        (
+            lambda: of_keras(two(), input_spec=(tf.TensorSpec([None, 30]), tf.TensorSpec([None]))),
+            r"labels are float32 "
+            r"of shape \[None\].* np.digitize",
+        ),
+        (
+            lambda: tffcl.FlatModel.from_keras(two, CROSS_ENTROPY, spec([30], tf.float32)),
+            "keras_model is of function; it must be a tf.keras.Model",
+        ),
+        (
+            lambda: tffcl.FlatModel.from_functional(own_data.keras_perceptron()),
+            "functional is of Sequential; it must be a tff.learning",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_model_that_cannot_be_trained_is_refused_in_one_line(make, message):
     with pytest.raises(UserError, match=message) as raised:
         make()
@@ -395,7 +485,10 @@ def test_a_model_that_cannot_be_trained_is_refused_in_one_line(make, message):
 def test_a_functional_model_of_which_nothing_is_trained_is_refused():
     given = own_data.functional()
     nothing = tff.learning.models.FunctionalModel(
-        initial_weights=((), ()), predict_on_batch_fn=given.predict_on_batch, loss_fn=given.loss, input_spec=given.input_spec
+        initial_weights=((), ()),
+        predict_on_batch_fn=given.predict_on_batch,
+        loss_fn=given.loss,
+        input_spec=given.input_spec,
     )
     with pytest.raises(UserError, match="functional has no trainable weights; is it built?"):
         tffcl.FlatModel.from_functional(nothing)

@@ -70,7 +70,9 @@ def test_weights_of_a_transposed_convolution_begin_as_in_pytorch():
 
 @pytest.mark.parametrize("initialization", layer_weights.INITIALIZATIONS)
 def test_group_norm_begins_with_scale_1_and_offset_0(initialization):
-    kernel, _, scale, offset = layer_weights.initialize([*layer_weights.conv("block", 3, 2, 5), *layer_weights.group_norm("block", 5)], initialization, 1)
+    kernel, _, scale, offset = layer_weights.initialize(
+        [*layer_weights.conv("block", 3, 2, 5), *layer_weights.group_norm("block", 5)], initialization, 1
+    )
     assert np.ptp(kernel) > 0
     np.testing.assert_array_equal([scale, offset], np.repeat([[1], [0]], 5, axis=1))
     assert scale.dtype == offset.dtype == np.float32

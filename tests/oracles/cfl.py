@@ -1,4 +1,6 @@
-"""CFL's server in plain NumPy, with dictionaries and a bipartition by trying all (Sattler et al., arXiv:1910.01991, Alg. 1)."""
+"""CFL's server in plain NumPy, with dictionaries and a bipartition by trying all (Sattler et al.,
+arXiv:1910.01991, Alg. 1).
+"""
 
 import itertools
 
@@ -51,7 +53,11 @@ class Server:
         sides = {present[place]: side for side, part in enumerate(parts) for place in part}
         staying = sides[present[0]]
         for absent in self.members[cluster] - set(present):
-            near = [max(cosine(self.last[absent], each) for each in half) for half in halves] if absent in self.last else None
+            near = (
+                [max(cosine(self.last[absent], each) for each in half) for half in halves]
+                if absent in self.last
+                else None
+            )
             sides[absent] = staying if near is None else int(near[1] > near[0])
         moved = {client for client, side in sides.items() if side != staying}
         self.splits.append((number, frozenset(self.members[cluster] - moved), frozenset(moved)))

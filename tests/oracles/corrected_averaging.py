@@ -26,7 +26,9 @@ def descend(start, like_these, x, y, batches, rate, momentum, pull=0.0, correcti
 
 
 def weights_of_steps(steps, rate, momentum, pull=0.0):
-    """The vector a: what each of the gradients counts in (w0 - w) / η, found with gradients that are one at one step only."""
+    """The vector a: what each of the gradients counts in (w0 - w) / η, found with gradients that are one at one
+    step only.
+    """
     found = []
     for one in range(steps):
         moved = velocity = 0.0

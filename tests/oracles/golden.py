@@ -59,7 +59,8 @@ for kind in KINDS:
             found[f"{kind}/{line.split()[0]}"] = said(kind, line.split()[0])
 json.dump(found, sys.stdout)
 """
-# Kept in no golden file: they differ from run to run, say which installation ran, or are newer than files that were made before.
+# Kept in no golden file: they differ from run to run, say which installation ran, or are newer than files that were
+# made before.
 CHANGING = re.compile(r"second|version|started|host|created|largest_cluster", re.IGNORECASE)
 
 
@@ -107,7 +108,9 @@ def lists(to: pathlib.Path):
         script = pathlib.Path(folder) / "lists.py"
         put(script, LISTS)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
-        found = json.loads(subprocess.run([sys.executable, script], env=environment, stdout=subprocess.PIPE, check=True).stdout)
+        found = json.loads(
+            subprocess.run([sys.executable, script], env=environment, stdout=subprocess.PIPE, check=True).stdout
+        )
     for name, text in found.items():
         put(to / "list" / f"{name}.txt", text)
 
@@ -121,7 +124,9 @@ def numbers(to: pathlib.Path, kept: pathlib.Path):
         tffcl("compare", task, "--algorithms", ",".join(algorithms), "--seeds", "0,1", "--out", kept)
     for summary in sorted(kept.glob("*/seed-*/summary.json")):
         run, place = summary.parent, to / "numbers" / summary.parent.relative_to(kept)
-        put(place / "summary.json", json.dumps(steady(json.loads(summary.read_text())), indent=1, sort_keys=True) + "\n")
+        put(
+            place / "summary.json", json.dumps(steady(json.loads(summary.read_text())), indent=1, sort_keys=True) + "\n"
+        )
         for name in ("rounds.csv", "clients.csv"):
             put(place / name, steady_rows(run / name))
         put(place / "models.txt", models_of(run))
@@ -143,7 +148,10 @@ def results(to: pathlib.Path):
         copy = pathlib.Path(folder) / "results"
         shutil.copytree(ROOT / "tasks/results", copy)
         tffcl("results", copy)
-        put(to / "RESULTS.md", (copy.parent / "RESULTS.md").read_text(encoding="utf-8").replace(pathlib.Path(folder).name, ""))
+        put(
+            to / "RESULTS.md",
+            (copy.parent / "RESULTS.md").read_text(encoding="utf-8").replace(pathlib.Path(folder).name, ""),
+        )
         put(to / "league.html", (copy / "league.html").read_text(encoding="utf-8"))
 
 
@@ -164,7 +172,9 @@ def compare(golden: pathlib.Path) -> int:
         names = sorted({path.relative_to(base) for base in (golden, now) for path in base.rglob("*") if path.is_file()})
         wrong = 0
         for name in names:
-            texts = [(base / name).read_text(encoding="utf-8") if (base / name).is_file() else "" for base in (golden, now)]
+            texts = [
+                (base / name).read_text(encoding="utf-8") if (base / name).is_file() else "" for base in (golden, now)
+            ]
             if texts[0] != texts[1]:
                 wrong += 1
                 lines = difflib.unified_diff(*(text.splitlines() for text in texts), "before", "now", lineterm="", n=0)

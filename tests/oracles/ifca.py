@@ -44,5 +44,7 @@ def round_of_ifca(models, clients, forced=None, **local):
     for k in set(choices):
         members = [i for i, choice in enumerate(choices) if choice == k]
         sizes = np.array([len(clients[i][1]) for i in members], float)
-        following[k] = tuple(sum(size * trained[i][part] for size, i in zip(sizes, members)) / sizes.sum() for part in range(2))
+        following[k] = tuple(
+            sum(size * trained[i][part] for size, i in zip(sizes, members)) / sizes.sum() for part in range(2)
+        )
     return following, choices

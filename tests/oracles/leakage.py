@@ -12,8 +12,8 @@ def auc(members, others) -> float:
 def most_auc(sensitivity: float, noise: float) -> float:
     """The area under the curve of the best test between two values so far apart, in noise of this standard deviation.
 
-    Dong, Roth and Su 2022, Gaussian differential privacy: the curve is that of N(0, 1) against N(μ, 1), μ = sensitivity /
-    noise.
+    Dong, Roth and Su 2022, Gaussian differential privacy: the curve is that of N(0, 1) against N(μ, 1), μ = sensitivity
+    / noise.
     """
     return float(stats.norm.cdf(sensitivity / noise / np.sqrt(2)))
 

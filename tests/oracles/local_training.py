@@ -31,5 +31,7 @@ def trained(model, population, cohort, client, vector, training, choose=lambda b
     x, y = client_data(model, population, client)
     epochs = epochs_of(cohort, client, len(y), training.batch_size, training.epochs)
     batches = [batch for each in epochs for batch in choose(each)]
-    tensors, _ = softmax_regression.train(tensors_of(model, vector), x, y, batches, training.learning_rate, training.momentum)
+    tensors, _ = softmax_regression.train(
+        tensors_of(model, vector), x, y, batches, training.learning_rate, training.momentum
+    )
     return np.concatenate([np.ravel(tensor) for tensor in tensors])

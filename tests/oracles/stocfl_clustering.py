@@ -44,7 +44,9 @@ def greedy(signatures, threshold):
     clusters = [[client] for client in range(len(signatures))]
     while len(clusters) > 1:
         means = [np.asarray(signatures, float)[cluster].mean(axis=0) for cluster in clusters]
-        best = max(itertools.combinations(range(len(clusters)), 2), key=lambda pair: cosine(means[pair[0]], means[pair[1]]))
+        best = max(
+            itertools.combinations(range(len(clusters)), 2), key=lambda pair: cosine(means[pair[0]], means[pair[1]])
+        )
         if cosine(means[best[0]], means[best[1]]) <= threshold:
             break
         clusters[best[0]] += clusters.pop(best[1])

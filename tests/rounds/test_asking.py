@@ -20,7 +20,9 @@ def test_who_watches_sees_clients_come(tff_worker, model, population, monkeypatc
     with simulating(on_progress=lambda *counts: moved.append(counts)):
         found = client_queries.build_signing(build_label_histogram(model))(population)
     assert moved == expected
-    counts = [np.bincount([int(each["y"]) for each in population.train(client).dataset], minlength=10) for client in range(25)]
+    counts = [
+        np.bincount([int(each["y"]) for each in population.train(client).dataset], minlength=10) for client in range(25)
+    ]
     np.testing.assert_allclose(found, [each / each.sum() for each in counts], atol=1e-6)
 
 

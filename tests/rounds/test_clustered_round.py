@@ -1,4 +1,6 @@
-"""The round of clustered training, in simulation and as what a deployment takes of it, and the bytes that really cross."""
+"""The round of clustered training, in simulation and as what a deployment takes of it, and the bytes that
+really cross.
+"""
 
 import numpy as np
 import pytest

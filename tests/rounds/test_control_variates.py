@@ -1,4 +1,6 @@
-"""A client work with a second upload and a kept state: toy control variates, composed, run, resumed, exported, counted."""
+"""A client work with a second upload and a kept state: toy control variates, composed, run, resumed,
+exported, counted.
+"""
 
 import collections
 import dataclasses
@@ -26,7 +28,9 @@ COHORTS = [[0, 1, 2], [1, 3], [0, 2, 3]]
 
 
 def build_toy(model):
-    """SCAFFOLD, Option II, with a few full-batch steps: `w <- w - η (g - c_i + c)`; the server's c stands in a row by model."""
+    """SCAFFOLD, Option II, with a few full-batch steps: `w <- w - η (g - c_i + c)`; the server's c stands in a row
+    by model.
+    """
 
     def gradient(vector, data):
         with tf.GradientTape() as tape:
@@ -156,7 +160,9 @@ def test_exported_it_has_the_form_that_devices_run_and_the_one_with_what_they_ke
     state, _ = run(toy, clients, COHORTS[:1])
     cohort = Cohort(clients, np.array([0, 3]), (3, 2))
     inputs = deployed_inputs(cohort, key=np.zeros(2, np.int32), kept=state.kept.of([0, 3]))
-    server = collections.OrderedDict(models=state.models, controls=state.server["controls"], aggregators=state.aggregators)
+    server = collections.OrderedDict(
+        models=state.models, controls=state.server["controls"], aggregators=state.aggregators
+    )
     deployment_forms.write_computation(tmp_path / "training.pb", computations["training"])
     loaded = deployment_forms.read_computation(tmp_path / "training.pb")
     expected = toy.next(state, cohort)[0]

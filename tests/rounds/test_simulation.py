@@ -24,7 +24,11 @@ def test_a_model_that_is_not_finite_names_the_client_and_changes_nothing(tff_wor
     population = digit_clients([30, 30])
     method = build_fedavg(model, LocalTraining(epochs=3, learning_rate=1e30))
     state = method.initialize(population)
-    with pytest.raises(UserError, match=r"client 0 trained a model that is not finite .* in round 4; a lower learning_rate .* scaling its features \(the largest is \d+\)"):
+    with pytest.raises(
+        UserError,
+        match=r"client 0 trained a model that is not finite .* in round 4; a lower learning_rate .* scaling its "
+        r"features \(the largest is \d+\)",
+    ):
         method.next(state, cohort_of(population, [0, 1], 4))
     np.testing.assert_array_equal(state.models[0], model.initial)
 
@@ -60,7 +64,8 @@ def test_the_local_test_is_of_the_clients_own_trained_model(tff_worker, model, p
 
 
 @pytest.mark.parametrize(
-    "build", [lambda model: build_ditto(model, TRAINING, DittoParameters(0.3)), lambda model: build_solo(model, TRAINING)]
+    "build",
+    [lambda model: build_ditto(model, TRAINING, DittoParameters(0.3)), lambda model: build_solo(model, TRAINING)],
 )
 def test_a_cohort_in_blocks_trains_the_same(tff_worker, model, population, build):
     method = build(model)
@@ -82,7 +87,10 @@ def test_a_cohort_in_blocks_trains_the_same(tff_worker, model, population, build
 def test_a_budget_below_one_client_is_refused(tff_worker, model, population):
     method = build_fedavg(model, TRAINING)
     state = method.initialize(population)
-    with simulating(memory=4 * model.size), pytest.raises(UserError, match=r"memory is .*; one client of a round takes about"):
+    with (
+        simulating(memory=4 * model.size),
+        pytest.raises(UserError, match=r"memory is .*; one client of a round takes about"),
+    ):
         method.next(state, cohort_of(population, [0, 1], 3))
 
 
@@ -90,7 +98,10 @@ def test_uploads_that_do_not_fit_together_are_refused(tff_worker, model, populat
     method = build_fedsem(model, TRAINING, FedSEMParameters(num_clusters=2))
     state = method.initialize(population)
     monkeypatch.setattr(memory, "free_bytes", lambda: 2 * 4 * model.size)
-    with simulating(memory=10**9), pytest.raises(UserError, match="the uploads of 3 clients take .* together, .* are free: fewer"):
+    with (
+        simulating(memory=10**9),
+        pytest.raises(UserError, match="the uploads of 3 clients take .* together, .* are free: fewer"),
+    ):
         method.next(state, cohort_of(population, [0, 1, 2], 1))
 
 

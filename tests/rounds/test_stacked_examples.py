@@ -1,4 +1,6 @@
-"""Clients who bring their examples as tensors (simulations) and as sequences (devices) give the same, to the last bit."""
+"""Clients who bring their examples as tensors (simulations) and as sequences (devices) give the same, to the
+last bit.
+"""
 
 import numpy as np
 import pytest
@@ -35,12 +37,16 @@ def rounds(model):
             {**clustered, "kept": list(np.full([3, model.size], -0.02, np.float32))},
         ),
         "bilevel": (
-            build_bilevel_round(model, TRAINING, TRAINING), {"models": models, "global_model": model.initial}, clustered,
+            build_bilevel_round(model, TRAINING, TRAINING),
+            {"models": models, "global_model": model.initial},
+            clustered,
         ),
         "choosing": (
-            build_ifca_round(model, TRAINING, IFCAParameters(2)), {"models": models}, {"forced": np.full(3, CHOOSE)},
+            build_ifca_round(model, TRAINING, IFCAParameters(2)),
+            {"models": models},
+            {"forced": np.full(3, CHOOSE)},
         ),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", ["clustered", "normalized", "controlled", "bilevel", "choosing"])

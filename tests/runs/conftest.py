@@ -17,7 +17,9 @@ def kept(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def finished_run(request, tmp_path_factory, kept):
-    """Runs what the module's `resolved(name)` sets once, when it is first asked for: `name -> (name, directory, summary)`."""
+    """Runs what the module's `resolved(name)` sets once, when it is first asked for: `name -> (name, directory,
+    summary)`.
+    """
 
     @functools.cache
     def run(name):
@@ -29,7 +31,9 @@ def finished_run(request, tmp_path_factory, kept):
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """`{"stopped": after round 3, "finished": ...}`, directories that no test changes, and the finished run's summary."""
+    """`{"stopped": after round 3, "finished": ...}`, directories that no test changes, and the finished
+    run's summary.
+    """
     place = tmp_path_factory.mktemp("damage")
     assert stopped_runs.go(place / "stopped", until=3) is None
     shutil.copytree(place / "stopped", place / "finished")

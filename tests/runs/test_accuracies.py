@@ -1,4 +1,6 @@
-"""Validation accuracies, accuracies of those that took part, of those that never trained, and of those placed without training."""
+"""Validation accuracies, accuracies of those that took part, of those that never trained, and of those placed without
+training.
+"""
 
 import csv
 import gc
@@ -92,7 +94,9 @@ def test_those_that_took_part_and_those_that_never_trained(validated):
     right = clients["cluster_accuracy"] * clients["test_examples"]
     assert len(np.unique(clients["test_examples"])) > 1
     assert summary["cluster"]["pooled"] == pytest.approx(right.sum() / clients["test_examples"].sum(), abs=1e-6)
-    assert found["pooled"] == pytest.approx(right[took_part].sum() / clients["test_examples"][took_part].sum(), abs=1e-6)
+    assert found["pooled"] == pytest.approx(
+        right[took_part].sum() / clients["test_examples"][took_part].sum(), abs=1e-6
+    )
     federated = build.load_data(chosen)
     model = build.build_model(chosen, federated)
     population = build_population(federated)
@@ -104,16 +108,21 @@ def test_those_that_took_part_and_those_that_never_trained(validated):
     assert float(last["local_accuracy_all"]) == pytest.approx(everyone.mean(), abs=1e-6)
     assert float(last["cluster_accuracy_participants"]) == pytest.approx(found["mean"], abs=1e-6)
     np.testing.assert_allclose(
-        summary["cluster"]["deciles"], np.quantile(clients["cluster_accuracy"], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
+        summary["cluster"]["deciles"],
+        np.quantile(clients["cluster_accuracy"], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]),
     )
 
 
 def test_who_was_not_sampled_can_be_placed_without_training(tmp_path):
-    """StoCFL gives strangers the global model, or, when asked, that of the closest cluster (section 3.3); the training is the same."""
+    """StoCFL gives strangers the global model, or, when asked, that of the closest cluster (section 3.3); the training
+    is the same.
+    """
     groups = {"stocfl": {"threshold": 0.3, "form": "displacement"}}
     plain = tffcl.run(resolved("stocfl", algorithms=groups), tmp_path / "plain", show_progress=False)
     placed = tffcl.run(
-        resolved("stocfl", algorithms=groups, evaluation={"place_unseen": True}), tmp_path / "placed", show_progress=False
+        resolved("stocfl", algorithms=groups, evaluation={"place_unseen": True}),
+        tmp_path / "placed",
+        show_progress=False,
     )
     for one, two in zip(rows_of(plain.out), rows_of(placed.out), strict=True):
         assert (

@@ -68,7 +68,9 @@ def test_a_report_is_made_of_it(finished):
     assert (out / "figures" / f"{grouped}.png").is_file()
 
 
-@pytest.mark.parametrize("name, picture", [("flt", "relatedness"), pytest.param("stocfl", "merging", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name, picture", [("flt", "relatedness"), pytest.param("stocfl", "merging", marks=pytest.mark.slow)]
+)
 def test_newcomers_to_clusters_that_are_not_formed_anew(tmp_path, kept, name, picture):
     """They are in the report's pictures, and what they sent of their data is in the traffic."""
     overrides = {

@@ -88,7 +88,9 @@ def assert_same(found, expected):
 
 def test_the_catalogs_states_are_found():
     """Every method's state is among those of the tests below."""
-    methods = [each for each in subclasses(Method) if each.__module__.startswith("tffcl.") and hasattr(each, "state_class")]
+    methods = [
+        each for each in subclasses(Method) if each.__module__.startswith("tffcl.") and hasattr(each, "state_class")
+    ]
     assert len(methods) > 10 and {each.state_class for each in methods} <= set(STATES)
     assert {"OneShotState", "StoCFLState", "FLTState", "FedSEMState"} < {each.__name__ for each in STATES}
 
@@ -109,7 +111,11 @@ def test_a_state_comes_back_as_it_was(kind, tmp_path):
 def test_what_may_be_missing_may_be(kind):
     """Fields with a default have it before the first round."""
     hints = typing.get_type_hints(kind)
-    needed = [field.name for field in dataclasses.fields(kind) if field.default is field.default_factory is dataclasses.MISSING]
+    needed = [
+        field.name
+        for field in dataclasses.fields(kind)
+        if field.default is field.default_factory is dataclasses.MISSING
+    ]
     state = kind(**{name: sample(hints[name], np.random.default_rng(0)) for name in needed})
     arrays, named = state_arrays.pack({"state": state})
     assert not named
@@ -187,7 +193,9 @@ def test_a_large_array_is_written_once_and_kept_as_long_as_a_checkpoint_names_it
 
 def test_nothing_is_removed_while_a_checkpoint_cannot_be_read(tmp_path, small_files):
     def state(number):
-        return ClusteredState(np.arange(3, dtype=np.int32), np.zeros(3, np.int32), np.full([3, 5], number, np.float32), ())
+        return ClusteredState(
+            np.arange(3, dtype=np.int32), np.zeros(3, np.int32), np.full([3, 5], number, np.float32), ()
+        )
 
     checkpoints = Checkpoints(tmp_path, keep=2)
     checkpoints.save(0, state(0), TOTALS)
@@ -202,11 +210,19 @@ def test_nothing_is_removed_while_a_checkpoint_cannot_be_read(tmp_path, small_fi
 
 
 def test_the_matrix_of_a_run_is_written_once(model, population, tmp_path, small_files):
-    """Of PACFL, stopped and resumed; the models of clusters, which move, have a file for each checkpoint that is kept."""
+    """Of PACFL, stopped and resumed; the models of clusters, which move, have a file for each checkpoint
+    that is kept.
+    """
 
     def run(out, **more):
         method = build_pacfl(model, TRAINING, PACFLParameters(num_vectors=2, num_clusters=2))
-        how = {"rounds": 3, "clients_per_round": 3, "out": tmp_path / out, "checkpoint_every": 1, "show_progress": False}
+        how = {
+            "rounds": 3,
+            "clients_per_round": 3,
+            "out": tmp_path / out,
+            "checkpoint_every": 1,
+            "show_progress": False,
+        }
         return tffcl.train(method, population, **how, **more)
 
     def matrices():
@@ -321,7 +337,9 @@ def test_a_checkpoint_of_another_method_or_version(saved):
 
 def test_a_state_of_something_else_is_refused():
     state = ClusteredState(np.arange(2), np.zeros(2), np.ones([1, 5]), {"update": print})
-    with pytest.raises(TypeError, match="a state must be of arrays, numbers and text; state.aggregators.update is a builtin"):
+    with pytest.raises(
+        TypeError, match="a state must be of arrays, numbers and text; state.aggregators.update is a builtin"
+    ):
         state_arrays.pack({"state": state})
 
 

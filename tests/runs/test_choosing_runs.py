@@ -63,7 +63,11 @@ def test_newcomers_join(finished_run, algorithm):
 def test_the_report_says_where_the_authors_look_at_test_data(tmp_path, capsys):
     out = tmp_path / "leak"
     arguments = ["run", "demo_digits", "--algorithm", "flis_dc", "--rounds", "1", "--out", str(out)]
-    for pair in ("dataset.server_examples=50", 'dataset.server_split="test"', "algorithms.flis_dc.choose_by=test_accuracy"):
+    for pair in (
+        "dataset.server_examples=50",
+        'dataset.server_split="test"',
+        "algorithms.flis_dc.choose_by=test_accuracy",
+    ):
         arguments += ["--set", pair]
     assert main(arguments) == 0, capsys.readouterr().err
     notes = json.loads((out / "summary.json").read_text())["notes"]
@@ -127,8 +131,7 @@ def test_similarity_by_inference(capsys, tmp_path):
 def test_clients_belong_together_by_group_or_by_half_of_their_labels():
     labels = [[0, 1], [1, 2], [3], [0, 1, 2], [3, 0]]
     examples = {
-        client: (np.zeros([len(own), 1, 1, 1], np.uint8), np.array(own, np.int32))
-        for client, own in enumerate(labels)
+        client: (np.zeros([len(own), 1, 1, 1], np.uint8), np.array(own, np.int32)) for client, own in enumerate(labels)
     }
     by_labels = Population.from_arrays(examples)
     expected = [[1, 1, 0, 1, 1], [1, 1, 0, 1, 0], [0, 0, 1, 0, 1], [1, 1, 0, 1, 0], [1, 0, 1, 1, 1]]

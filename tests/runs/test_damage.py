@@ -148,8 +148,16 @@ REFUSED = {
     "no settings": ("config.toml", os.unlink, "config.toml is missing"),
     "settings nested too deep": ("config.toml", is_text(f"a = {'[' * 30_000}"), "config.toml is damaged"),
     "settings of names without end": ("config.toml", is_text(f"[a{'.a' * 30_000}]"), "config.toml is damaged"),
-    "a marker of no data": ("run.json", is_text('{"tffcl run": "a", "data": NaN}'), "run.json is damaged, or not a run's"),
-    "a marker of listed data": ("run.json", is_text('{"tffcl run": "a", "data": [1]}'), "run.json is damaged, or not a run's"),
+    "a marker of no data": (
+        "run.json",
+        is_text('{"tffcl run": "a", "data": NaN}'),
+        "run.json is damaged, or not a run's",
+    ),
+    "a marker of listed data": (
+        "run.json",
+        is_text('{"tffcl run": "a", "data": [1]}'),
+        "run.json is damaged, or not a run's",
+    ),
     "settings that are a directory": ("config.toml", is_directory, "config.toml is not a file"),
     "a marker that is no JSON": ("run.json", is_text("{"), "run.json is damaged, or not a run's"),
     "a marker that is somebody else's": ("run.json", is_text('{"run": 1}'), "run.json is damaged, or not a run's"),
@@ -178,8 +186,16 @@ REFUSED_LATER = {
     "rows that are no text": ("rounds.csv", lambda path: path.write_bytes(b"\xff\xfe\0"), "rounds.csv is damaged"),
     "rows of something else": ("rounds.csv", is_text("a,b\n1,2\n"), "rounds.csv is damaged"),
     "clusters of a round": ("history/000001.npy", truncate, "000001.npy is damaged"),
-    "clusters that are garbage": ("history/000001.npy", lambda path: path.write_bytes(b"PK\x03\x04"), "000001.npy is damaged"),
-    "clusters of another shape": ("history/000001.npy", lambda path: np.save(path, np.zeros(3)), "000001.npy is damaged"),
+    "clusters that are garbage": (
+        "history/000001.npy",
+        lambda path: path.write_bytes(b"PK\x03\x04"),
+        "000001.npy is damaged",
+    ),
+    "clusters of another shape": (
+        "history/000001.npy",
+        lambda path: np.save(path, np.zeros(3)),
+        "000001.npy is damaged",
+    ),
 }
 
 
@@ -229,7 +245,9 @@ def test_a_damaged_last_checkpoint_is_not_loaded_and_the_one_before_neither(fini
     """The results are of the last round; `--resume` makes it again."""
     damage(finished / "checkpoints/round_000004.npz")
     for read in (tffcl.load_run, lambda out: export_run(out, out.parent / "export")):
-        with pytest.raises(UserError, match=rf"{told}.*; tffcl run with --resume \(.*\) goes on from round 3 and makes it again"):
+        with pytest.raises(
+            UserError, match=rf"{told}.*; tffcl run with --resume \(.*\) goes on from round 3 and makes it again"
+        ):
             read(finished)
     assert_same_result(go(finished, resume=True).summary, runs[1])
     assert tffcl.load_run(finished).round_number == 4

@@ -43,7 +43,10 @@ def test_a_run_without_a_marker_is_nobodys(stopped):
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_is_not_taken_over_by_another(stopped):
     shutil.rmtree(stopped / "checkpoints")
-    with pytest.raises(UserError, match="its seed is 0, not 3; resume with its own.* --overwrite .*overwrite=True.*, or give another directory"):
+    with pytest.raises(
+        UserError,
+        match="its seed is 0, not 3; resume with its own.* --overwrite .*overwrite=True.*, or give another directory",
+    ):
         run(resolved(seed=3), stopped, resume=True, show_progress=False)
     assert go(stopped, resume=True, until=1) is None
     assert Checkpoints(stopped / "checkpoints").rounds() == [0, 1]
@@ -141,7 +144,10 @@ def test_two_comparisons_or_studies_in_one_directory(tmp_path):
     from tffcl.lab.batches import compare, study, study_file
 
     planned = study.plan(study_file.load_study("demo_digits"), rounds=2)
-    calls = [lambda: compare.compare([resolved()], tmp_path, show_progress=False), lambda: study.run_study(planned, tmp_path)]
+    calls = [
+        lambda: compare.compare([resolved()], tmp_path, show_progress=False),
+        lambda: study.run_study(planned, tmp_path),
+    ]
     for call in calls:
         with locked(tmp_path), pytest.raises(UserError, match=f"being written by another run .process {os.getpid()}"):
             call()
@@ -161,15 +167,29 @@ def test_a_study_whose_contents_are_damaged(tmp_path):
 
 def test_resume_and_overwrite_together_are_refused(finished):
     """One keeps what the other deletes: rounds of two runs would stand in one table."""
-    assert "resume goes on with the run that is there, overwrite deletes it" in refused(finished, resume=True, overwrite=True)
+    assert "resume goes on with the run that is there, overwrite deletes it" in refused(
+        finished, resume=True, overwrite=True
+    )
 
 
 # --- Links ---
 
 WRITTEN = [
-    "run.lock", "run.json", "config.toml", "rounds.csv", "summary.json", "report.html", "samples.npz", "checkpoints/round_000003.npz",
-    "history/000001.npy", "checkpoints", "history", "tensorboard", "figures", "kept",
-]  # fmt: skip
+    "run.lock",
+    "run.json",
+    "config.toml",
+    "rounds.csv",
+    "summary.json",
+    "report.html",
+    "samples.npz",
+    "checkpoints/round_000003.npz",
+    "history/000001.npy",
+    "checkpoints",
+    "history",
+    "tensorboard",
+    "figures",
+    "kept",
+]
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -272,7 +292,10 @@ def full(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
 
 
-@pytest.mark.parametrize("place, name", [(Checkpoints, "save"), *((each, "after_round") for each in (RoundsTable, TensorBoard, ClusterHistory))])
+@pytest.mark.parametrize(
+    "place, name",
+    [(Checkpoints, "save"), *((each, "after_round") for each in (RoundsTable, TensorBoard, ClusterHistory))],
+)
 def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(stopped, runs, monkeypatch, place, name):
     with monkeypatch.context() as patched:
         patched.setattr(place, name, full)
@@ -290,7 +313,9 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_when_there_is_room(stopped,
 def test_a_disk_that_is_full(tmp_path, runs, room):
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room}k", "tmpfs", str(disk)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={room}k", "tmpfs", str(disk)], capture_output=True
+    ).returncode:
         pytest.skip("only root may mount a small disk")
     try:
         try:
@@ -329,7 +354,9 @@ def test_names_that_cannot_be(tmp_path, monkeypatch, capsys, command, out):
     task = ["demo_digits", "--rounds", "1", "--out", out]
     more = {"run": [*task, "--algorithm", "fedavg"], "compare": [*task, "--algorithms", "fedavg"]}
     assert main([command, *more.get(command, [out])]) == 2
-    told = [line for line in capsys.readouterr().err.splitlines() if line.strip() and not line.startswith("1 run: about")]
+    told = [
+        line for line in capsys.readouterr().err.splitlines() if line.strip() and not line.startswith("1 run: about")
+    ]
     assert len(told) == 1 and told[0].startswith("tffcl: ") and len(told[0]) < 400, told
 
 

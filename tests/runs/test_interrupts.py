@@ -145,15 +145,23 @@ def test_a_run_stops_after_the_round_in_which_it_was_lost(pythons_own_handler, m
         real(run)
 
     monkeypatch.setattr(loop, "next_round", second_round)
-    assert main(["run", "demo_digits", "--algorithm", "fedavg", "--rounds", "50", "--out", str(tmp_path / "run")]) == 130
-    assert "stopped after round 2; the same command with --resume (in Python resume=True) goes on" in capsys.readouterr().err
+    assert (
+        main(["run", "demo_digits", "--algorithm", "fedavg", "--rounds", "50", "--out", str(tmp_path / "run")]) == 130
+    )
+    assert (
+        "stopped after round 2; the same command with --resume (in Python resume=True) goes on"
+        in capsys.readouterr().err
+    )
     assert (tmp_path / "run" / "checkpoints" / "round_000002.npz").is_file()
 
 
 @pytest.mark.parametrize("when", ["initialize", "next", "finish"])
 def test_in_python_it_is_one_error_wherever_the_run_is(pythons_own_handler, tmp_path, monkeypatch, when):
     """While the method initialises, in a round, and where the result is written."""
-    method, clients = build_fedavg(own_data.regression(), tffcl.LocalTraining()), tffcl.Population.from_arrays(*own_data.clinics())
+    method, clients = (
+        build_fedavg(own_data.regression(), tffcl.LocalTraining()),
+        tffcl.Population.from_arrays(*own_data.clinics()),
+    )
     where, place = (train, "after round 1") if when == "finish" else (method, "before the first round")
     real = getattr(where, when)
 
@@ -165,7 +173,9 @@ def test_in_python_it_is_one_error_wherever_the_run_is(pythons_own_handler, tmp_
     with pytest.raises(interrupts.Interrupted, match=rf"stopped {place}.* \(in Python resume=True\) goes on"):
         tffcl.train(method, clients, rounds=1, clients_per_round=2, out=tmp_path / "run", show_progress=False)
     monkeypatch.undo()
-    assert tffcl.train(method, clients, rounds=1, clients_per_round=2, out=tmp_path / "run", resume=True, show_progress=False)
+    assert tffcl.train(
+        method, clients, rounds=1, clients_per_round=2, out=tmp_path / "run", resume=True, show_progress=False
+    )
 
 
 _WHILE_CLIENTS_ARE_SENT = """
@@ -182,7 +192,8 @@ def initialize(population):
     return real(population)
 method.initialize = initialize
 try:
-    tffcl.train(method, tffcl.Population.from_arrays(clients), rounds=1, clients_per_round=2, out=sys.argv[1], show_progress=False)
+    tffcl.train(method, tffcl.Population.from_arrays(clients), rounds=1, clients_per_round=2,
+                out=sys.argv[1], show_progress=False)
 except tffcl.UserError as error:
     sys.exit(error.exit_code)
 """
@@ -191,5 +202,7 @@ except tffcl.UserError as error:
 @pytest.mark.slow
 def test_a_process_ends_as_it_wants_to_while_data_are_on_their_way_to_the_worker(tmp_path):
     """A thread that is in gRPC when the interpreter is taken down aborts it."""
-    done = subprocess.run([sys.executable, "-c", _WHILE_CLIENTS_ARE_SENT, str(tmp_path / "run")], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _WHILE_CLIENTS_ARE_SENT, str(tmp_path / "run")], capture_output=True, text=True
+    )
     assert done.returncode == 130, done.stderr

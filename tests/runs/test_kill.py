@@ -44,19 +44,36 @@ WORK = {
     "pacfl": ["run", "demo_digits", "--algorithm", "pacfl"],
     "stocfl": ["run", "demo_digits", "--algorithm", "stocfl", "--set=algorithms.stocfl.threshold=0.3"],
     "ditto": ["run", "demo_digits", "--algorithm", "ditto"],
-    "flt": ["run", "demo_digits", "--algorithm", "flt", *(f"--set=algorithms.flt.{key}={value}" for key, value in FLT.items())],
+    "flt": [
+        "run",
+        "demo_digits",
+        "--algorithm",
+        "flt",
+        *(f"--set=algorithms.flt.{key}={value}" for key, value in FLT.items()),
+    ],
     "compare": ["compare", "demo_digits", "--algorithms", "fedavg,ditto"],
     "sweep": ["sweep", "demo_digits", "--algorithm", "pacfl", "--over", "threshold=150,210"],
     "search": [  # fmt: skip
-        "sweep", "demo_digits", "--algorithm", "fedavg", "--over", "learning_rate=0.01,0.1", "--select", "cluster", "--halving", "2",
-        "--fresh-seeds", "1", "--set=dataset.validation=0.2",
+        "sweep",
+        "demo_digits",
+        "--algorithm",
+        "fedavg",
+        "--over",
+        "learning_rate=0.01,0.1",
+        "--select",
+        "cluster",
+        "--halving",
+        "2",
+        "--fresh-seeds",
+        "1",
+        "--set=dataset.validation=0.2",
     ],
     "study": ["study", "own_study.toml"],
 }
 MOMENTS = {"pacfl": 4, "stocfl": 4, "ditto": 4, "flt": 2, "compare": 3, "sweep": 3, "search": 4, "study": 4}
 
-# Ends itself as `kill -9` would, some milliseconds after it has touched a file below its OUT for the n-th time; tells how often
-# it did.
+# Ends itself as `kill -9` would, some milliseconds after it has touched a file below its OUT for the n-th time; tells
+# how often it did.
 KILLED = """
 import os, signal, sys, threading
 place, moment, delay, *command = sys.argv[1:]
@@ -98,11 +115,15 @@ class Place:
 
     def call(self, name: str, out: str, moment: int = 0, delay: float = 0.0, again: bool = False):
         """Runs a command; returns its exit code, what it printed and what it said."""
-        settings = [f"--set={section}.{key}={value}" for section, table in SETTINGS.items() for key, value in table.items()]
+        settings = [
+            f"--set={section}.{key}={value}" for section, table in SETTINGS.items() for key, value in table.items()
+        ]
         more = ["--resume"] if again and name != "study" else []
         command = [*WORK[name], *settings, "--out", str(self.directory / out), *more]
         start = [sys.executable, "-c", KILLED, str(self.directory / out), str(moment), str(delay)]
-        return subprocess.run([*start, *command], cwd=self.directory, env=self.environment, capture_output=True, text=True)
+        return subprocess.run(
+            [*start, *command], cwd=self.directory, env=self.environment, capture_output=True, text=True
+        )
 
     def left_processes(self) -> list[int]:
         """Processes that a command has started and that live, after some seconds in which they may end."""
@@ -142,12 +163,16 @@ def results_of(out: pathlib.Path) -> dict:
 
 def leftovers(out: pathlib.Path) -> list[pathlib.Path]:
     """Files that were half written when a process ended, and locks."""
-    return [path for path in out.rglob("*") if "_temp" in path.name or path.suffix == ".partial" or path.name == "run.lock"]
+    return [
+        path for path in out.rglob("*") if "_temp" in path.name or path.suffix == ".partial" or path.name == "run.lock"
+    ]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """What each command gives when nobody ends it, and how often it touches a file: `name -> (place, results, touched)`."""
+    """What each command gives when nobody ends it, and how often it touches a file: `name -> (place, results,
+    touched)`.
+    """
     known, place = {}, Place(tmp_path_factory.mktemp("whole"))
 
     def run(name):
@@ -167,7 +192,9 @@ def moments(name: str) -> list:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, share, delay", [(name, *moment) for name in WORK for moment in moments(name)], ids=lambda value: f"{value:.3}"
+    "name, share, delay",
+    [(name, *moment) for name in WORK for moment in moments(name)],
+    ids=lambda value: f"{value:.3}",
 )
 def test_killed_at_any_moment_it_ends_as_if_nothing_had_been(whole, name, share, delay):
     place, expected, touched = whole(name)

@@ -31,7 +31,9 @@ def test_a_column_is_found_by_name():
 def test_a_number_is_read_where_the_files_have_it():
     errors = np.array([np.nan, 1.0, 4.0])
     summary = {("accuracy", "cluster", "variance"): 0.02}
-    run = types.SimpleNamespace(rounds={"clustering_error": errors, "merges": errors}, number=lambda *keys: summary[keys])
+    run = types.SimpleNamespace(
+        rounds={"clustering_error": errors, "merges": errors}, number=lambda *keys: summary[keys]
+    )
     found = {key: BY_KEY[key].of_run(run) for key in ("clustering_error", "clustering_error_over_rounds", "merges")}
     assert found == pytest.approx({"clustering_error": 2.5, "clustering_error_over_rounds": 4.5**0.5, "merges": 4})
     assert BY_KEY["cluster_variance"].of_run(run) == pytest.approx(200) and np.isnan(BY_KEY["objective"].of_run(run))

@@ -50,7 +50,9 @@ def test_what_clients_keep_is_counted_on_the_disk(free, model, tmp_path):
     free(on_disk=316 * 10**9)
     with pytest.raises(UserError) as told:
         resource_checks.check_before(solo, 12_000, 12_000, tmp_path, 10**10)
-    assert str(told.value).startswith("12,000 clients × 6.6 M parameters that each of them keeps need 317 GB on the disk of ")
+    assert str(told.value).startswith(
+        "12,000 clients × 6.6 M parameters that each of them keeps need 317 GB on the disk of "
+    )
     assert str(told.value).endswith("; 316 GB are free")
     resource_checks.check_before(solo, 12_000, 11_900, tmp_path, 10**10)  # not all take part
     kept = tmp_path / "kept"
@@ -64,7 +66,9 @@ def test_distances_of_all_pairs_are_counted_in_memory(free, model, tmp_path):
     pacfl = build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2))
     free(in_memory=16 * 10**9)
     resource_checks.check_before(pacfl, 40_000, 100, tmp_path, 10**10)
-    with pytest.raises(UserError, match="the distances of 100,000 × 100,000 clients need 80 GB of memory; 16 GB are free"):
+    with pytest.raises(
+        UserError, match="the distances of 100,000 × 100,000 clients need 80 GB of memory; 16 GB are free"
+    ):
         resource_checks.check_before(pacfl, 100_000, 100, tmp_path, 10**10)
     resource_checks.check_before(build_solo(model, TRAINING), 100_000, 100, tmp_path, 10**10)  # which holds none
 
@@ -128,5 +132,7 @@ def test_who_takes_part_is_who_is_drawn(model, population, how):
     for rounds in (1, 2, 40, 10**9):
         protocol = Protocol(rounds, 2, seed=3, sampling=how)
         found = resource_checks.who_takes_part(Stages(model, population), protocol)
-        drawn = [sampling.sample_cohort(population.client_ids, 2, 3, number, how) for number in range(1, min(rounds, 60) + 1)]
+        drawn = [
+            sampling.sample_cohort(population.client_ids, 2, 3, number, how) for number in range(1, min(rounds, 60) + 1)
+        ]
         assert found.tolist() == sorted(set(np.concatenate(drawn).tolist()))

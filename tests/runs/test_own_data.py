@@ -1,4 +1,6 @@
-"""Whole runs on a user's own data and models: from clients with text IDs to checkpoints, report, newcomers and export."""
+"""Whole runs on a user's own data and models: from clients with text IDs to checkpoints, report, newcomers
+and export.
+"""
 
 import dataclasses
 import shutil
@@ -58,8 +60,8 @@ DATA = {
 }
 
 
-# In the suite every method has one kind of data, and every kind of data one method; the other combinations are slow. The
-# functional model is the one of the clients of TFF.
+# In the suite every method has one kind of data, and every kind of data one method; the other combinations are slow.
+# The functional model is the one of the clients of TFF.
 QUICK = {
     ("perceptron", "fedavg"), ("cnn", "pacfl"), ("letters", "stocfl"), ("client_data", "ifca"),
 }  # fmt: skip
@@ -112,7 +114,9 @@ def test_a_run_on_own_data_tells_clients_by_their_names(own, finished):
     check_files_agree(finished.out, finished.summary)
     names = sorted(own.arrays[0])[2:]
     assert (
-        finished.clients["client_id"].tolist() == names == [row["client_id"] for row in rows_of(finished.out / "clients.csv")]
+        finished.clients["client_id"].tolist()
+        == names
+        == [row["client_id"] for row in rows_of(finished.out / "clients.csv")]
     )
     assert finished.clients["examples"].tolist() == [len(own.arrays[0][name][1]) for name in names]
     for wrong in (finished.model_of, finished.trained.cluster_of):
@@ -175,7 +179,8 @@ def test_the_report_names_clients(finished, tmp_path):
 
 def test_computations_on_own_data_are_deployed(request, tff_worker, through_map_reduce, own):
     """The exported round, and what TFF rebuilds of its MapReduceForm, move models as the run does."""
-    # Clients that choose among models are tried once, on data that come from TFF; the others are given the key of theirs.
+    # Clients that choose among models are tried once, on data that come from TFF; the others are given the key of
+    # theirs.
     chooses = request.node.callspec.params["own"] == "client_data"
     fields = {"forced": np.full(3, CHOOSE, np.int32)} if chooses else {"key": np.zeros(3, np.int32)}
     computations = own.methods["ifca" if chooses else "pacfl"].exports().build()
@@ -199,7 +204,9 @@ def test_saved_models_answer_as_the_result(own, finished, tmp_path):
 
 def test_a_clients_model_is_a_keras_model_again(own, finished):
     if own.model.keras is None:
-        with pytest.raises(UserError, match="regression was not made by FlatModel.from_keras; model_of gives its weights"):
+        with pytest.raises(
+            UserError, match="regression was not made by FlatModel.from_keras; model_of gives its weights"
+        ):
             finished.keras_model_of(own.population.names[0])
         return
     before = [variable.numpy() for variable in own.model.keras.trainable_variables]
@@ -235,7 +242,9 @@ def regression():
     ],
 )
 def test_recurrent_models_are_trained(layer, method, tmp_path):
-    """Their layers lose the shape of what they give, and in a round without an evaluation there are no test examples."""
+    """Their layers lose the shape of what they give, and in a round without an evaluation there are no test
+    examples.
+    """
     model = own_data.recurrent(getattr(own_data.layers, layer))
     train, test = own_data.series()
     result = run(METHODS[method](model), Population.from_arrays(train, test), tmp_path / "run", evaluate_every=2)
@@ -245,8 +254,13 @@ def test_recurrent_models_are_trained(layer, method, tmp_path):
 
 def test_without_test_examples_a_run_has_no_accuracy(regression, clinics, tmp_path, recwarn):
     result = run(build_fedavg(regression, TRAINING), Population.from_arrays(clinics[0]), tmp_path / "run")
-    assert result.summary["accuracy"]["cluster"]["mean"] is None and result.summary["accuracy"]["global"]["mean"] is None
-    assert "fedavg after 2 rounds: no accuracies; 1 cluster;" in repr(result) and result.clients["test_examples"].tolist() == [0] * 6
+    assert (
+        result.summary["accuracy"]["cluster"]["mean"] is None and result.summary["accuracy"]["global"]["mean"] is None
+    )
+    assert (
+        "fedavg after 2 rounds: no accuracies; 1 cluster;" in repr(result)
+        and result.clients["test_examples"].tolist() == [0] * 6
+    )
     tffcl.write_report(tmp_path / "run")
     assert not [warning for warning in recwarn if issubclass(warning.category, RuntimeWarning)]
 
@@ -261,7 +275,10 @@ def test_double_precision_is_taken_where_the_model_takes_floats(regression, clin
     with pytest.raises(UserError, match=r"are float64 of shape \[10, 29\]; they must be float32 of shape \[n, 30\]"):
         result.predict("clinic_3", x[:, :29])
     for wrong, message in (
-        (np.where(np.arange(10)[:, None] * 30 + np.arange(30) == 95, np.nan, x), "in 1 of 10 rows, first in row 3, column 5"),
+        (
+            np.where(np.arange(10)[:, None] * 30 + np.arange(30) == 95, np.nan, x),
+            "in 1 of 10 rows, first in row 3, column 5",
+        ),
         (np.ma.masked_greater(x, 2), "the examples are a masked array with"),
     ):
         with pytest.raises(UserError, match=message):
@@ -282,13 +299,17 @@ def test_whole_numbers_are_taken_as_the_models_type(tmp_path, kind):
         results.append(run(build_fedavg(model, TRAINING), clients, tmp_path / np.dtype(each).name, rounds=1))
     for name, (x, _) in examples[1].items():
         np.testing.assert_array_equal(*(each.model_of(name) for each in results))
-        np.testing.assert_array_equal(results[0].predict(name, x.astype(dtype)), results[1].predict(name, x.astype(own)))
+        np.testing.assert_array_equal(
+            results[0].predict(name, x.astype(dtype)), results[1].predict(name, x.astype(own))
+        )
     assert results[0].summary["accuracy"] == results[1].summary["accuracy"]
 
 
 def test_padding_counts_in_no_accuracy(tmp_path):
     """Sentences of unequal lengths, filled up with the label 0, which the loss leaves out."""
-    keras = own_data.sequential(own_data.layers.Embedding(own_data.LETTERS, 4, input_length=9), own_data.layers.Dense(13))
+    keras = own_data.sequential(
+        own_data.layers.Embedding(own_data.LETTERS, 4, input_length=9), own_data.layers.Dense(13)
+    )
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
     model = tffcl.FlatModel.from_keras(keras, loss, own_data.spec([9], tf.int32, 9))
 
@@ -305,7 +326,11 @@ def test_padding_counts_in_no_accuracy(tmp_path):
         x, y = test[name]
         answers = result.predict(name, x)
         right, counted = right + np.sum((answers == y) & (y > 0)), counted + np.sum(y > 0)
-        assert result.clients["cluster_accuracy"][row] == pytest.approx(np.mean((answers == y)[y > 0])) != np.mean(answers == y)
+        assert (
+            result.clients["cluster_accuracy"][row]
+            == pytest.approx(np.mean((answers == y)[y > 0]))
+            != np.mean(answers == y)
+        )
         share = result.clients["local_accuracy"][row] * np.sum(y > 0)
         assert share == pytest.approx(round(share)) and share > 0  # right labels of those that count
     assert np.isnan(result.clients["cluster_accuracy"][5]) and np.isnan(result.clients["local_accuracy"][5])
@@ -318,7 +343,9 @@ def test_weights_that_a_keras_model_gets_later_are_told_of(tmp_path, clinics):
     result = run(method, clients, tmp_path / "before", rounds=1)
     model.keras.set_weights([tensor + 1 for tensor in model.keras.get_weights()])
     for call in (lambda: run(method, clients, tmp_path / "run"), lambda: build_fedavg(model, TRAINING)):
-        with pytest.raises(UserError, match="has got other weights since FlatModel.from_keras was called; call it again"):
+        with pytest.raises(
+            UserError, match="has got other weights since FlatModel.from_keras was called; call it again"
+        ):
             call()
     assert not (tmp_path / "run" / "config.toml").exists()
     x, y = clinics[1]["clinic_1"]  # what was trained before serves on, and goes on
@@ -335,9 +362,17 @@ def test_a_token_that_no_embedding_has_is_told_by_client(tmp_path):
     train, test = own_data.writers()
     method, known = build_fedavg(own_data.letters(), TRAINING), Population.from_arrays(train, test)
     for clients, later, message in (
-        (Population.from_arrays(with_token(train, "writer 2", 99), test), {}, "client writer 2 has the token 99; .* takes tokens from 0 to 11"),
+        (
+            Population.from_arrays(with_token(train, "writer 2", 99), test),
+            {},
+            "client writer 2 has the token 99; .* takes tokens from 0 to 11",
+        ),
         (Population.from_arrays(train, with_token(test, "writer 4", -1)), {}, "client writer 4 has the token -1"),
-        (known, {2: Population.from_arrays(with_token(train, "writer 0", 12), test, known=known)}, "client writer 0 has the token 12"),
+        (
+            known,
+            {2: Population.from_arrays(with_token(train, "writer 0", 12), test, known=known)},
+            "client writer 0 has the token 12",
+        ),
     ):
         with pytest.raises(UserError, match=message) as told:
             run(method, clients, tmp_path / "run", later=later)
@@ -351,28 +386,92 @@ def test_a_token_that_no_embedding_has_is_told_by_client(tmp_path):
 @pytest.mark.parametrize(
     "call, message",
     [
-        (lambda model, run: build_fedavg(model.keras, TRAINING), "model is of Sequential; it must be a tffcl.FlatModel, as FlatModel.from_keras"),
-        (lambda model, run: build_fedavg(model, {"epochs": 2}), r"training is of dict; it must be a LocalTraining\(...\)"),
-        (lambda model, run: build_pacfl(model, TRAINING, {"num_clusters": 3}), r"parameters is of dict; it must be a PACFLParameters\(...\)"),
-        (lambda model, run: build_ifca(model, TRAINING, 3), r"parameters is of int; it must be a IFCAParameters\(...\)"),
-        (lambda model, run: run(own_data.clinics()[0]), "population is of dict; it must be a tffcl.Population, as Population.from_arrays makes"),
-        (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), {2: {}}), r"later\[2\] is of dict; it must be a tffcl.Population"),
-        (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), [{}]), "later is of list; it must be a mapping of rounds"),
-        (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), {0: {}}), "a round of later is 0; it must be a whole number from 1"),
-        (lambda model, run: run(clients := Population.from_arrays(own_data.clinics()[0]), {9: clients}), "later is from round 9 on, and the run has 2;"),
-        (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), out=3), "out is of int; it must be the name of a directory"),
-        (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), settings=[1]), "settings is of list; it must be nested tables"),
-        (lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), settings={"a": 1}), "settings lack task or algorithm, which name"),
-        (lambda model, run: tffcl.compare([build_fedavg(model, TRAINING)], "nowhere"), r"one of configs is of OneModel; .* tffcl.resolve.* tffcl.train"),
-        (lambda model, run: tffcl.compare(build_fedavg(model, TRAINING), "nowhere"), "configs is of OneModel; it must be a list of what tffcl.resolve"),
+        (
+            lambda model, run: build_fedavg(model.keras, TRAINING),
+            "model is of Sequential; it must be a tffcl.FlatModel, as FlatModel.from_keras",
+        ),
+        (
+            lambda model, run: build_fedavg(model, {"epochs": 2}),
+            r"training is of dict; it must be a "
+            r"LocalTraining\(...\)",
+        ),
+        (
+            lambda model, run: build_pacfl(model, TRAINING, {"num_clusters": 3}),
+            r"parameters is of dict; it must be a "
+            r"PACFLParameters\(...\)",
+        ),
+        (
+            lambda model, run: build_ifca(model, TRAINING, 3),
+            r"parameters is of int; it must be a "
+            r"IFCAParameters\(...\)",
+        ),
+        (
+            lambda model, run: run(own_data.clinics()[0]),
+            "population is of dict; it must be a tffcl.Population, as Population.from_arrays makes",
+        ),
+        (
+            lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), {2: {}}),
+            r"later\[2\] is of dict; it "
+            r"must be a tffcl.Population",
+        ),
+        (
+            lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), [{}]),
+            "later is of list; it must be a mapping of rounds",
+        ),
+        (
+            lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), {0: {}}),
+            "a round of later is 0; it must be a whole number from 1",
+        ),
+        (
+            lambda model, run: run(clients := Population.from_arrays(own_data.clinics()[0]), {9: clients}),
+            "later is from round 9 on, and the run has 2;",
+        ),
+        (
+            lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), out=3),
+            "out is of int; it must be the name of a directory",
+        ),
+        (
+            lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), settings=[1]),
+            "settings is of list; it must be nested tables",
+        ),
+        (
+            lambda model, run: run(Population.from_arrays(own_data.clinics()[0]), settings={"a": 1}),
+            "settings lack task or algorithm, which name",
+        ),
+        (
+            lambda model, run: tffcl.compare([build_fedavg(model, TRAINING)], "nowhere"),
+            r"one of configs is of "
+            r"OneModel; .* tffcl.resolve.* "
+            r"tffcl.train",
+        ),
+        (
+            lambda model, run: tffcl.compare(build_fedavg(model, TRAINING), "nowhere"),
+            "configs is of OneModel; it must be a list of what tffcl.resolve",
+        ),
         (lambda model, run: tffcl.run("demo_digits", "nowhere"), "config is of str; it must be what tffcl.resolve"),
-        (lambda model, run: tffcl.measure_similarity(Population.from_arrays(own_data.clinics()[0])), "config is of Population; it must be what"),
-        (lambda model, run: tffcl.export_result("runs/mine", "nowhere"), "result is of str; it must be what tffcl.train or tffcl.run returns"),
-        (lambda model, run: tffcl.write_report(model), "path is of FlatModel; it must be the directory of a run, e.g. result.out"),
-        (lambda model, run: tffcl.LocalTraining(class_weight={0: 2}), r"LocalTraining has no class_weight: a tf.keras.losses.Loss of your own weighs"),
-        (lambda model, run: tffcl.LocalTraining(optimizer="adam"), "LocalTraining has no optimizer: clients train by SGD, with momentum"),
+        (
+            lambda model, run: tffcl.measure_similarity(Population.from_arrays(own_data.clinics()[0])),
+            "config is of Population; it must be what",
+        ),
+        (
+            lambda model, run: tffcl.export_result("runs/mine", "nowhere"),
+            "result is of str; it must be what tffcl.train or tffcl.run returns",
+        ),
+        (
+            lambda model, run: tffcl.write_report(model),
+            "path is of FlatModel; it must be the directory of a run, e.g. result.out",
+        ),
+        (
+            lambda model, run: tffcl.LocalTraining(class_weight={0: 2}),
+            r"LocalTraining has no class_weight: a "
+            r"tf.keras.losses.Loss of your own weighs",
+        ),
+        (
+            lambda model, run: tffcl.LocalTraining(optimizer="adam"),
+            "LocalTraining has no optimizer: clients train by SGD, with momentum",
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_object_of_the_wrong_kind_is_told_in_one_line(tmp_path, call, message):
     model = own_data.perceptron()
 
@@ -410,7 +509,9 @@ def test_flis_compares_models_on_floats(regression, clinics, tmp_path):
 
 def test_flt_refuses_what_is_no_image_in_one_line(regression):
     autoencoder = build_autoencoder((8, 8, 1), latent=2)
-    with pytest.raises(UserError, match="the encoder takes uint8 images of 8x8x1, the clients' are float32 of 30") as raised:
+    with pytest.raises(
+        UserError, match="the encoder takes uint8 images of 8x8x1, the clients' are float32 of 30"
+    ) as raised:
         build_flt(regression, TRAINING, FLTParameters(), encoder=(autoencoder, autoencoder.initial))
     assert "\n" not in str(raised.value)
 
@@ -428,7 +529,11 @@ def test_data_that_do_not_fit_the_model_are_refused_before_anything_is_written(r
     for population, more, message in (
         (relabelled(train, "clinic_3", 2), {}, "client clinic_3 has the label 2; the model knows the classes 0 to 1"),
         (wide, {}, r"the clients' examples are float32\[31\]; the model takes float32\[30\]"),
-        (train, {"later": {2: Population.from_arrays(relabelled(train, "clinic_1", 7))}}, "client clinic_1 has the label 7"),
+        (
+            train,
+            {"later": {2: Population.from_arrays(relabelled(train, "clinic_1", 7))}},
+            "client clinic_1 has the label 7",
+        ),
         (train, {"later": {2: early}}, "client clinic_0 is called an early name in it; build it with known="),
     ):
         with pytest.raises(UserError, match=message) as raised:

@@ -58,7 +58,9 @@ def test_fixed_cohorts_count_half_of_the_noise(noise):
     """Replacing a client changes a sum by up to twice the clip."""
     ledger = ledger_of(50 * [Release("a round", noise, 10, 100)])
     event = dp_accounting.SampledWithoutReplacementDpEvent(100, 10, dp_accounting.GaussianDpEvent(noise / 2))
-    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE).compose(event, 50)
+    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE).compose(
+        event, 50
+    )
     assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA))
     assert ledger.summary()["neighbours"] == "replace a client"
 
@@ -74,7 +76,9 @@ def test_sampling_without_replacement_never_costs_more_than_it_would_without_amp
 @pytest.mark.parametrize("noise", [0.03, 0.1, 0.199, 0.2, 0.201, 1, 3])
 def test_everyone_taking_part_is_one_gaussian_mechanism_exactly(noise):
     """Also where there is little noise: ε has no jump."""
-    ledger = ledger_of(2 * [Release("a round", noise, 100, 100)] + [Release("the signatures", noise, 100, 100, once=True)])
+    ledger = ledger_of(
+        2 * [Release("a round", noise, 100, 100)] + [Release("the signatures", noise, 100, 100, once=True)]
+    )
     assert ledger.epsilon == pytest.approx(epsilon_of_gaussian(np.sqrt(3) / noise, DELTA), rel=1e-6)
 
 
@@ -84,7 +88,10 @@ def test_what_a_client_tells_under_its_name_is_its_data_that_are_left_out_and_re
     assert told["neighbours"] == "a client's data left out, as if zeros"
     assert told["epsilon"] == pytest.approx(epsilon_of_gaussian(1.0, DELTA), rel=1e-6)
     assert told["replacing_epsilon"] == pytest.approx(epsilon_of_gaussian(2.0, DELTA), rel=1e-6)
-    said = "privacy: epsilon 3.139 at delta 0.001 (a client's data left out, as if zeros; 7.581 with other data in their place)"
+    said = (
+        "privacy: epsilon 3.139 at delta 0.001 (a client's data left out, as if zeros; 7.581 with other "
+        "data in their place)"
+    )
     assert privacy_notes(told) == [said]
     mixed = [Release("the signatures", 3.0, 100, 100, once=True), *20 * [Release("a round", 2.0, 10, 100, 0.1)]]
     several = ledger_of(mixed).summary()
@@ -170,13 +177,21 @@ def test_a_round_is_one_release_whatever_the_number_of_clusters(model, populatio
     assert told["privacy"]["releases"] == 2 and told["privacy"]["neighbours"] == "add or remove a client"
     assert any(note.startswith("privacy: epsilon") for note in result.summary["notes"])
     fixed = tffcl.train(
-        method, population, rounds=2, clients_per_round=3, out=tmp_path / "fixed", privacy=SETTINGS, show_progress=False,
-    )  # fmt: skip
+        method,
+        population,
+        rounds=2,
+        clients_per_round=3,
+        out=tmp_path / "fixed",
+        privacy=SETTINGS,
+        show_progress=False,
+    )
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     halved = dp_accounting.GaussianDpEvent(0.5)
     drawn = dp_accounting.SampledWithoutReplacementDpEvent(len(population), 3, halved)
     amplified = rdp.RdpAccountant(neighboring_relation=relation).compose(drawn, 2).get_epsilon(DELTA)
-    assert fixed.summary["privacy"]["epsilon"] == pytest.approx(min(amplified, epsilon_of_gaussian(np.sqrt(2) * 2, DELTA)))
+    assert fixed.summary["privacy"]["epsilon"] == pytest.approx(
+        min(amplified, epsilon_of_gaussian(np.sqrt(2) * 2, DELTA))
+    )
 
 
 def test_a_budget_ends_a_run_which_goes_on_with_a_larger_one(model, population, tmp_path, capsys):
@@ -184,9 +199,14 @@ def test_a_budget_ends_a_run_which_goes_on_with_a_larger_one(model, population, 
 
     def run(out, epsilon, **more):
         return tffcl.train(
-            private(model, 1, noise_multiplier=2.0), population, rounds=4, clients_per_round=3, out=tmp_path / out, privacy=PrivacySettings(epsilon=epsilon, delta=DELTA),
+            private(model, 1, noise_multiplier=2.0),
+            population,
+            rounds=4,
+            clients_per_round=3,
+            out=tmp_path / out,
+            privacy=PrivacySettings(epsilon=epsilon, delta=DELTA),
             **more,
-        )  # fmt: skip
+        )
 
     costs = [ledger_of(count * [Release("a round", 2.0, 3, len(population))]).epsilon for count in range(1, 5)]
     stopped = run("run", costs[1] * 1.01)
@@ -224,9 +244,15 @@ def test_clients_in_a_run_that_the_budget_ended_have_their_local_accuracy(model,
     """Every client that trained counts, also who was planned to train again before the next evaluation."""
     cost = ledger_of(3 * [Release("a round", 2.0, 3, len(population))]).epsilon
     result = tffcl.train(
-        private(model, 1, noise_multiplier=2.0), population, rounds=8, clients_per_round=3, evaluate_every=8, out=tmp_path / "run",
-        privacy=PrivacySettings(epsilon=cost * 1.01, delta=DELTA), show_progress=False,
-    )  # fmt: skip
+        private(model, 1, noise_multiplier=2.0),
+        population,
+        rounds=8,
+        clients_per_round=3,
+        evaluate_every=8,
+        out=tmp_path / "run",
+        privacy=PrivacySettings(epsilon=cost * 1.01, delta=DELTA),
+        show_progress=False,
+    )
     assert result.summary["rounds"] == 3
     drawn = [sampling.sample_cohort(population.client_ids, 3, 0, number) for number in (1, 2, 3)]
     trained = len(np.unique(np.concatenate(drawn)))
@@ -248,7 +274,10 @@ def test_a_round_in_which_clients_sign_is_not_cheaper_for_being_drawn(tff_worker
     with simulating(ledger=ledger):
         for number, drawn in enumerate([(0, 1, 2), (3, 4), (1, 2)], 1):
             state, _ = method.next(state, Cohort(clients, np.array(drawn), (7, number), rate=0.4))
-    round_of, seen = dp_accounting.PoissonSampledDpEvent(0.4, dp_accounting.GaussianDpEvent(3.0)), dp_accounting.GaussianDpEvent
+    round_of, seen = (
+        dp_accounting.PoissonSampledDpEvent(0.4, dp_accounting.GaussianDpEvent(3.0)),
+        dp_accounting.GaussianDpEvent,
+    )
     accountant = pld.PLDAccountant().compose(seen(4.0)).compose(seen(3.0)).compose(round_of, 3)
     assert ledger.epsilon == pytest.approx(accountant.get_epsilon(DELTA), rel=2e-3)
 
@@ -258,33 +287,52 @@ def test_what_is_not_private_meets_no_budget(model, population, tmp_path):
     for aggregation, upload in ((None, "update"), (tffcl.aggregation("dp", noise_multiplier=0), "update")):
         method = build_fedavg(model, TRAINING, aggregation=aggregation)
         with pytest.raises(
-            UserError, match=f"privacy.epsilon is 5, and there is no noise on the upload '{upload}'; an .aggregation. dp"
+            UserError,
+            match=f"privacy.epsilon is 5, and there is no noise on the upload '{upload}'; an .aggregation. dp",
         ):
             tffcl.train(
-                method, population, rounds=1, clients_per_round=2, out=tmp_path / "run", privacy=budget, show_progress=False,
+                method,
+                population,
+                rounds=1,
+                clients_per_round=2,
+                out=tmp_path / "run",
+                privacy=budget,
+                show_progress=False,
                 overwrite=True,
-            )  # fmt: skip
+            )
 
 
 def test_a_large_delta_is_warned_of(model, population, tmp_path, capsys):
     tffcl.train(
-        private(model, 1), population, rounds=1, clients_per_round=2, out=tmp_path / "run", privacy=PrivacySettings(delta=0.5),
+        private(model, 1),
+        population,
+        rounds=1,
+        clients_per_round=2,
+        out=tmp_path / "run",
+        privacy=PrivacySettings(delta=0.5),
         show_progress=False,
-    )  # fmt: skip
+    )
     assert f"privacy.delta is 0.5; with {len(population)} clients it should be below" in capsys.readouterr().err
 
 
 def test_delta_is_of_all_clients_newcomers_included(model, population, tmp_path, capsys):
     """One of the first few alone would allow to give a later client away."""
     result = tffcl.train(
-        private(model, 1), population.restricted(population.client_ids[:2]), later={2: population}, rounds=2, clients_per_round=2,
-        out=tmp_path / "run", privacy=PrivacySettings(epsilon=1e6), show_progress=False,
-    )  # fmt: skip
+        private(model, 1),
+        population.restricted(population.client_ids[:2]),
+        later={2: population},
+        rounds=2,
+        clients_per_round=2,
+        out=tmp_path / "run",
+        privacy=PrivacySettings(epsilon=1e6),
+        show_progress=False,
+    )
     assert result.summary["privacy"]["delta"] == pytest.approx(len(population) ** -1.1)
 
 
 @pytest.mark.parametrize(
-    "settings, message", [({"epsilon": 0}, "epsilon is 0"), ({"delta": 1}, "delta is 1"), ({"epsilon": -1}, "epsilon is -1")]
+    "settings, message",
+    [({"epsilon": 0}, "epsilon is 0"), ({"delta": 1}, "delta is 1"), ({"epsilon": -1}, "epsilon is -1")],
 )
 def test_bad_settings(settings, message):
     with pytest.raises(UserError, match=message):
@@ -302,11 +350,20 @@ def test_a_raised_budget_is_the_same_run_and_another_delta_is_not(tmp_path):
 
 
 def test_a_private_round_that_draws_nobody_is_as_any_other(model, population, tmp_path):
-    """One of five clients on average: a third of the rounds has none. Models move by noise, or who watches would know."""
+    """One of five clients on average: a third of the rounds has none. Models move by noise, or who watches
+    would know.
+    """
     result = tffcl.train(
-        private(model, 1, min_cluster_size=0.01), population, rounds=6, clients_per_round=1, out=tmp_path / "run", sampling="poisson", privacy=SETTINGS,
-        seed=1, show_progress=False,
-    )  # fmt: skip
+        private(model, 1, min_cluster_size=0.01),
+        population,
+        rounds=6,
+        clients_per_round=1,
+        out=tmp_path / "run",
+        sampling="poisson",
+        privacy=SETTINGS,
+        seed=1,
+        show_progress=False,
+    )
     ids = population.client_ids
     drawn = [len(sampling.sample_cohort(ids, 1, 1, number, "poisson")) for number in range(1, 7)]
     rows = rows_of(tmp_path / "run")
@@ -327,11 +384,20 @@ def test_an_open_round_that_draws_nobody_moves_nothing_and_costs_nothing(model, 
     """Nor does it repeat what was told before, as private signatures."""
     signature = {"name": "label_histogram", "noise_multiplier": 4.0}
     method = build_composed(model, TRAINING, ComposedParameters(signature=signature, num_clusters=1), noise_seed=1)
-    seed = next(seed for seed in range(50) if not len(sampling.sample_cohort(population.client_ids, 1, seed, 1, "poisson")))
+    seed = next(
+        seed for seed in range(50) if not len(sampling.sample_cohort(population.client_ids, 1, seed, 1, "poisson"))
+    )
     result = tffcl.train(
-        method, population, rounds=1, clients_per_round=1, out=tmp_path / "run", sampling="poisson", privacy=SETTINGS, seed=seed,
+        method,
+        population,
+        rounds=1,
+        clients_per_round=1,
+        out=tmp_path / "run",
+        sampling="poisson",
+        privacy=SETTINGS,
+        seed=seed,
         show_progress=False,
-    )  # fmt: skip
+    )
     assert result.summary["privacy"]["releases"] == 1
     np.testing.assert_array_equal(result.model_of(0), model.initial)
 
@@ -360,9 +426,13 @@ def test_rounds_of_nobody_are_hidden_where_all_that_clients_tell_has_noise(model
         assert method.hides_empty_rounds(method.initialize(population)) == hidden
 
 
-def test_what_secure_sums_do_not_hide_is_told_by_a_run_that_was_ended_in_its_last_steps_too(model, population, tmp_path):
+def test_what_secure_sums_do_not_hide_is_told_by_a_run_that_was_ended_in_its_last_steps_too(
+    model, population, tmp_path
+):
     def run(**more):
-        method = build_pacfl(model, TRAINING, PACFLParameters(num_vectors=3, num_clusters=2), aggregation=tffcl.aggregation("secure_sum"))
+        method = build_pacfl(
+            model, TRAINING, PACFLParameters(num_vectors=3, num_clusters=2), aggregation=tffcl.aggregation("secure_sum")
+        )
         how = {"rounds": 1, "clients_per_round": 3, "out": tmp_path / "run", "show_progress": False}
         return tffcl.train(method, population, **how, **more)
 
@@ -383,9 +453,18 @@ def test_what_newcomers_tell_in_a_round_of_nobody_is_in_its_checkpoint(model, po
     def run(out, **more):
         noisy = tffcl.aggregation("dp", noise_multiplier=4.0, seed=1)
         return tffcl.train(
-            build_clove(model, TRAINING, CLoVEParameters(num_clusters=2), aggregation=noisy), known, later={2: population}, rounds=3,
-            clients_per_round=1, seed=seed, sampling="poisson", privacy=SETTINGS, out=tmp_path / out, show_progress=False, **more,
-        )  # fmt: skip
+            build_clove(model, TRAINING, CLoVEParameters(num_clusters=2), aggregation=noisy),
+            known,
+            later={2: population},
+            rounds=3,
+            clients_per_round=1,
+            seed=seed,
+            sampling="poisson",
+            privacy=SETTINGS,
+            out=tmp_path / out,
+            show_progress=False,
+            **more,
+        )
 
     run("run", until=2)
     resumed, whole = run("run", resume=True).summary["privacy"], run("whole").summary["privacy"]
@@ -403,7 +482,10 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
     assert ledger.notes == [
         "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
     ]
-    hidden, losses = Release("a round", 0, 5, 5, hidden=True), Release("the losses", 0, 5, 5)  # of everybody, both of them
+    hidden, losses = (
+        Release("a round", 0, 5, 5, hidden=True),
+        Release("the losses", 0, 5, 5),
+    )  # of everybody, both of them
     (note,) = ledger_of(2 * [losses, hidden]).notes
     assert note.startswith("secure sums hide the updates only: clients also told") and note.endswith("(asked 2 times)")
     assert ledger_of([signatures, Release("a round", 0, 3, 5)]).notes == []  # where nothing is hidden nobody is misled
@@ -412,14 +494,20 @@ def test_who_relies_on_secure_sums_is_told_what_the_server_sees_all_the_same(mod
 def test_clients_that_secure_sums_would_not_hide_are_in_the_notes(model, population, tmp_path):
     def notes(clients_per_round, build=build_fedavg):
         return tffcl.train(
-            build(model, TRAINING, aggregation=tffcl.aggregation("secure_sum")), population, rounds=2, show_progress=False,
-            clients_per_round=clients_per_round, out=tmp_path / f"{build.__name__}-{clients_per_round}",
-        ).summary["notes"]  # fmt: skip
+            build(model, TRAINING, aggregation=tffcl.aggregation("secure_sum")),
+            population,
+            rounds=2,
+            show_progress=False,
+            clients_per_round=clients_per_round,
+            out=tmp_path / f"{build.__name__}-{clients_per_round}",
+        ).summary["notes"]
 
     assert notes(2) == []
     assert any(note.startswith("never moved: model 0, 1; with secure sums") for note in notes(1, build_ifca))
     (note,) = notes(1)
-    assert note.startswith("2 of the 2 clients that were drawn were in no round asked to train") and note.endswith("no client has trained")
+    assert note.startswith("2 of the 2 clients that were drawn were in no round asked to train") and note.endswith(
+        "no client has trained"
+    )
 
 
 def test_what_clients_tell_beside_secure_sums_in_every_round_is_noted(tff_worker, model, population):
@@ -437,14 +525,17 @@ def test_what_clients_tell_beside_secure_sums_in_every_round_is_noted(tff_worker
 
 
 @pytest.mark.parametrize(
-    ("how", "hides"), [({"noise_multiplier": 0.0}, False), ({"noise_multiplier": 0.0, "secure": True}, True), ({}, True)]
+    ("how", "hides"),
+    [({"noise_multiplier": 0.0}, False), ({"noise_multiplier": 0.0, "secure": True}, True), ({}, True)],
 )
 def test_a_private_mean_hides_uploads_by_noise_or_secure_sums(how, hides):
     """Without either the server has all updates as they are, and no note may say that secure sums hide them."""
     factory = tffcl.aggregation("dp", **how)
     assert factory.hides_uploads is hides
     if not hides:
-        releases.check_hidden({"update": factory, "steps": tffcl.aggregation("uniform_mean")})  # nothing is promised beside it
+        releases.check_hidden(
+            {"update": factory, "steps": tffcl.aggregation("uniform_mean")}
+        )  # nothing is promised beside it
 
 
 def test_what_a_method_reads_itself_is_no_private_release(tff_worker, model, population, tmp_path):

@@ -44,7 +44,9 @@ def averaging(model):
 
 @pytest.fixture(scope="module")
 def signing(model):
-    """PACFL with noise of no seed on its signatures, and on its rounds of a seed or of none: `(seed, when) -> method`."""
+    """PACFL with noise of no seed on its signatures, and on its rounds of a seed or of none: `(seed, when)
+    -> method`.
+    """
 
     @functools.cache
     def build(seed, when="before_training"):
@@ -56,7 +58,9 @@ def signing(model):
 
 @pytest.fixture
 def go(averaging, population, tmp_path):
-    """Trains, and is killed in a round, after its release has been counted: `(out, seed=None, kill=round, ...) -> result or None`."""
+    """Trains, and is killed in a round, after its release has been counted: `(out, seed=None, kill=round, ...) ->
+    result or None`.
+    """
 
     def run(out="run", seed=None, kill=None, method=None, settings=SETTINGS, **more):
         method = method or averaging(seed)
@@ -70,7 +74,10 @@ def go(averaging, population, tmp_path):
 
         if kill is None:
             return tffcl.train(method, population, **how, **more)
-        killing = mock.patch("tffcl.rounds.simulation._run_whole", killed), mock.patch("tffcl.runs.loop.SaveCheckpoints.end")
+        killing = (
+            mock.patch("tffcl.rounds.simulation._run_whole", killed),
+            mock.patch("tffcl.runs.loop.SaveCheckpoints.end"),
+        )
         with killing[0], killing[1], pytest.raises(Killed):
             tffcl.train(method, population, **how, **more)
 
@@ -78,7 +85,9 @@ def go(averaging, population, tmp_path):
 
 
 def test_rounds_that_are_told_again_with_other_noise_count_again(go, tmp_path, capsys):
-    """However often, and whatever checkpoints are left; a budget holds for all of it, and another run knows of nothing."""
+    """However often, and whatever checkpoints are left; a budget holds for all of it, and another run knows
+    of nothing.
+    """
     go(kill=3)
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == ["round_000000.npz"]
     go(kill=2, resume=True, checkpoint_every=10)
@@ -143,7 +152,10 @@ def test_signatures_of_a_round_that_the_budget_refuses_were_told(go, signing):
 def test_what_cannot_be_counted_is_not_told(go, tmp_path):
     """A full disk: the round is not computed."""
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "run" / "ledger.json.partial"))
-    with mock.patch("tffcl.regular_files.os.fsync", side_effect=full), mock.patch("tffcl.rounds.simulation._run_whole") as ran:
+    with (
+        mock.patch("tffcl.regular_files.os.fsync", side_effect=full),
+        mock.patch("tffcl.rounds.simulation._run_whole") as ran,
+    ):
         with pytest.raises(
             UserError, match="ledger.json.partial cannot be written: No space left on device .no round is saved"
         ):

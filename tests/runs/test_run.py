@@ -81,7 +81,9 @@ def test_the_same_seed_again_and_another(finished, tmp_path):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """FedAvg and SOLO, on a worker with one core: `(directory, summaries, worker before, worker after)`; only read by tests."""
+    """FedAvg and SOLO, on a worker with one core: `(directory, summaries, worker before, worker after)`; only read
+    by tests.
+    """
     out, before = tmp_path_factory.mktemp("compared"), runtime.use_local_worker(runtime.WorkerSettings(cores=1))
     try:
         with pytest.MonkeyPatch.context() as patch:
@@ -112,7 +114,18 @@ def test_kill_minus_nine_and_resume(finished, tmp_path):
     out, uninterrupted = finished
     target = tmp_path / "killed"
     settings = [f"--set={section}.{key}={value}" for section, table in SHORT.items() for key, value in table.items()]
-    command = [sys.executable, "-m", "tffcl", "run", "demo_digits", "--algorithm", "pacfl", "--out", str(target), *settings]
+    command = [
+        sys.executable,
+        "-m",
+        "tffcl",
+        "run",
+        "demo_digits",
+        "--algorithm",
+        "pacfl",
+        "--out",
+        str(target),
+        *settings,
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for(lambda: rows_of(target) >= 3, process)
     workers = children(process.pid)

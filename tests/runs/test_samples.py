@@ -15,7 +15,9 @@ def population_of(shape=(8, 8), kind=np.uint8, clients=6, classes=3, labels=()):
     held = {}
     for client in range(clients):
         y = np.sort(rng.integers(0, classes, (20, *labels)))
-        x = np.zeros((20, *shape), kind) + (10 * client + y.reshape(20, -1)[:, 0]).reshape(20, *[1] * len(shape)).astype(kind)
+        x = np.zeros((20, *shape), kind) + (10 * client + y.reshape(20, -1)[:, 0]).reshape(
+            20, *[1] * len(shape)
+        ).astype(kind)
         held[client] = (x, y)
     return Population.from_arrays(held)
 
@@ -29,7 +31,10 @@ def kept(tmp_path, population, clusters=CLUSTERS):
 @pytest.mark.parametrize("shape", [(8, 8), (8, 8, 1), (6, 9, 3)])
 def test_they_are_of_the_cluster_and_over_its_labels(tmp_path, shape):
     found = kept(tmp_path, population_of(shape))
-    assert found["images"].dtype == np.uint8 and found["images"].shape[1:] == (*shape[:2], shape[2] if len(shape) == 3 else 1)
+    assert found["images"].dtype == np.uint8 and found["images"].shape[1:] == (
+        *shape[:2],
+        shape[2] if len(shape) == 3 else 1,
+    )
     np.testing.assert_array_equal(found["clusters"], [1] * 10 + [0] * 10)  # the larger first
     for cluster in (0, 1):
         own = found["clusters"] == cluster

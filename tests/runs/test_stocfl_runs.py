@@ -45,7 +45,9 @@ def history(out):
 def test_a_run_its_newcomers_and_its_models(finished):
     name, out, summary = finished
     assert summary["accuracy"]["cluster"]["mean"] > 0.3
-    assert summary["accuracy"]["global"]["mean"] > 0.3  # FedProx has one model only, the others a global one beside theirs
+    assert (
+        summary["accuracy"]["global"]["mean"] > 0.3
+    )  # FedProx has one model only, the others a global one beside theirs
     check_files_agree(out, summary)
     check_newcomers_and_models(out, 4)
 
@@ -61,7 +63,8 @@ def test_a_resumed_run_ends_as_the_whole_one(finished, tmp_path):
     assert without_times(rows_of(out / "rounds.csv")) == without_times(rows_of(again / "rounds.csv"))
 
 
-# A run that is killed after round 4 has trained; what clients keep is on disk by then, the newest checkpoint is of round 2.
+# A run that is killed after round 4 has trained; what clients keep is on disk by then, the newest checkpoint is of
+# round 2.
 KILLED = """
 import os, signal, sys
 from tffcl.lab.cli.main import main
@@ -97,7 +100,9 @@ def test_a_killed_run_whose_clients_keep_models_resumes_as_if_nothing_had_been(f
     for client in (int(row["client_id"]) for row in rows_of(out / "clients.csv")):
         same = (run.model_of(client) for run in (loaded(killed), loaded(out)))
         np.testing.assert_array_equal(*same)
-    assert versions(killed) == set().union(*(named(killed, each) for each in Checkpoints(killed / "checkpoints").rounds()))
+    assert versions(killed) == set().union(
+        *(named(killed, each) for each in Checkpoints(killed / "checkpoints").rounds())
+    )
 
 
 def versions(out):

@@ -102,7 +102,9 @@ def test_a_result_says_what_it_is(finished):
     assert repr(finished) == (
         f"Result(pacfl after 4 rounds: cluster {mean:.2f} %, local {local:.2f} %; 2 clusters; {finished.out})"
     )
-    assert "2 clusters" in repr(finished) and repr(finished.trained.population).startswith("Population(6 clients, 240 training")
+    assert "2 clusters" in repr(finished) and repr(finished.trained.population).startswith(
+        "Population(6 clients, 240 training"
+    )
 
 
 def test_with_pandas_tables_are_data_frames(finished, monkeypatch):
@@ -134,7 +136,9 @@ def test_resuming_goes_on_after_the_newest_checkpoint_that_is_left(finished, met
 
 def test_a_finished_run_that_is_resumed_trains_no_more(finished, method, population):
     before = (finished.out / "rounds.csv").read_bytes()
-    assert without_times(train(method, population, finished.out, resume=True).summary) == without_times(finished.summary)
+    assert without_times(train(method, population, finished.out, resume=True).summary) == without_times(
+        finished.summary
+    )
     assert (finished.out / "rounds.csv").read_bytes() == before
 
 
@@ -143,7 +147,10 @@ def test_what_holds_a_run_is_left_alone(finished, method, population):
         train(method, population, finished.out)
     with pytest.raises(UserError, match="holds another run: its seed is 3, not 4; resume with its own settings"):
         train(method, population, finished.out, resume=True, seed=4)
-    with pytest.raises(UserError, match=r"holds a run of 4 rounds, not 3; it goes on for as many or more, .*; until= stops a run before its end"):
+    with pytest.raises(
+        UserError,
+        match=r"holds a run of 4 rounds, not 3; it goes on for as many or more, .*; until= stops a run before its end",
+    ):
         train(method, population, finished.out, resume=True, rounds=3)
 
 
@@ -164,7 +171,9 @@ def test_damage_is_told_with_what_mends_it_in_python(finished, method, populatio
 
 @pytest.mark.parametrize("until", [None, 1], ids=["finished", "interrupted"])
 def test_a_run_that_is_resumed_for_more_rounds_is_the_longer_one(finished, method, population, tmp_path, until):
-    """Three rounds are evaluated at their end, between two evaluations of the longer run, which its clients must not notice."""
+    """Three rounds are evaluated at their end, between two evaluations of the longer run, which its clients must
+    not notice.
+    """
     out = tmp_path / "run"
     shorter = train(method, population, out, rounds=3, until=until)
     assert (shorter is None) == (until == 1)
@@ -183,7 +192,10 @@ def test_a_run_that_is_resumed_for_more_rounds_is_the_longer_one(finished, metho
 
 def built(model, rate=0.1, clusters=2, **more):
     """A method, which knows of what it was built however its builder was imported."""
-    training, parameters = LocalTraining(epochs=3, learning_rate=rate), PACFLParameters(num_vectors=5, num_clusters=clusters)
+    training, parameters = (
+        LocalTraining(epochs=3, learning_rate=rate),
+        PACFLParameters(num_vectors=5, num_clusters=clusters),
+    )
     return build_pacfl(model, training, parameters, **more)
 
 
@@ -198,7 +210,10 @@ def test_a_run_is_resumed_with_the_method_that_it_had(model, population, tmp_pat
         (built(model, rate=0.2), "its built_from.training.learning_rate is 0.1, not 0.2"),
         (built(model, clusters=3), "its built_from.parameters.num_clusters is 2, not 3"),
         (built(other), "its built_from.model.hidden is '20', not '30'"),
-        (built(model, aggregation=tffcl.aggregation("robust")), "its built_from.aggregation is 'none', not {'kind': 'Robust"),
+        (
+            built(model, aggregation=tffcl.aggregation("robust")),
+            "its built_from.aggregation is 'none', not {'kind': 'Robust",
+        ),
     ):
         with pytest.raises(UserError, match=f"holds another run: {re.escape(message)}"):
             train(method, population, out, resume=True)
@@ -282,7 +297,10 @@ def test_newcomers_and_changed_data_in_the_middle(model, population, tmp_path):
     assert run.clients["client_id"].tolist() == list(range(6)) and sum(run.clients["rounds_trained"]) == 12
     assert run.summary["traffic"]["signature_bytes"] == 6 * 8
     for later, message in (
-        ({3: first.restricted([0, 1, 2])}, "the population from round 3 on cannot follow the one before: client 4 is missing"),
+        (
+            {3: first.restricted([0, 1, 2])},
+            "the population from round 3 on cannot follow the one before: client 4 is missing",
+        ),
         ({0: population}, "a round of later is 0; it must be a whole number from 1"),
     ):
         with pytest.raises(UserError, match=message):
@@ -295,7 +313,9 @@ def of_clinics(data, known=None):
 
 
 def test_data_that_change_in_the_middle_are_noticed_by_themselves(model, digits, tmp_path):
-    """A later population of arrays says nothing of versions: the examples do, of clients that stay; versions that are said win."""
+    """A later population of arrays says nothing of versions: the examples do, of clients that stay; versions that are
+    said win.
+    """
     x, y = digits
     data = {client: (x[20 * client :][:20], y[20 * client :][:20]) for client in range(4)}
     other = {**{client: (x.copy(), y.copy()) for client, (x, y) in data.items()}, 2: (data[2][0] + 1, data[2][1])}
@@ -329,7 +349,12 @@ def test_a_client_without_test_examples_has_trained_too(method, population, tmp_
     run = train(method, population, tmp_path / "run", rounds=1, clients_per_round=CLIENTS)
     local = run.summary["accuracy"]["local"]
     assert np.isnan(run.client_columns["local_accuracy"]).tolist() == [False] * 4 + [True, False]
-    assert local["share"] == run.rounds["local_share"][-1] == run.summary["accuracy"]["cluster"]["participants"]["share"] == 1
+    assert (
+        local["share"]
+        == run.rounds["local_share"][-1]
+        == run.summary["accuracy"]["cluster"]["participants"]["share"]
+        == 1
+    )
     assert local["mean"] == pytest.approx(np.nanmean(run.client_columns["local_accuracy"]))
 
 
@@ -344,11 +369,16 @@ def test_the_share_that_has_trained_counts_those_whose_data_changed_since(method
 def test_a_metric_without_merges_and_a_threshold(model, population, tmp_path):
     """Such as of a grouping without a tree: the run ends, clustering.npz has no tree, the report shows the matrix."""
     distances = np.abs(np.arange(CLIENTS)[:, np.newaxis] - np.arange(CLIENTS)).astype(np.float32)
-    method = Means(model, {"metric": lambda count: MetricView(distances[:count, :count], "steps", "distance on a line")})
+    method = Means(
+        model, {"metric": lambda count: MetricView(distances[:count, :count], "steps", "distance on a line")}
+    )
     train(method, population, tmp_path / "run", rounds=1)
     with np.load(tmp_path / "run" / "clustering.npz", allow_pickle=False) as saved:
         np.testing.assert_array_equal(saved["proximity"], squareform(distances))  # the upper triangle
-        assert saved["labels"].tolist() == [0, 1] * 3 and (saved["unit"], saved["measure"]) == ("steps", "distance on a line")
+        assert saved["labels"].tolist() == [0, 1] * 3 and (saved["unit"], saved["measure"]) == (
+            "steps",
+            "distance on a line",
+        )
         assert not {"merges", "threshold"} & set(saved.files) and str(saved["suggestion"]) == ""
     page = tffcl.write_report(tmp_path / "run")
     figures = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
@@ -387,23 +417,30 @@ LINE = np.zeros([CLIENTS, CLIENTS], np.float32)
         (changed(clients_choose=None), "Other is no method: its clients_choose must be True or False"),
         (lambda model: Means("mlp"), "Means is no method: its model must be a tffcl.FlatModel"),
         (changed(initialize=lambda self, population: {}), "means: its state is of dict, not of MeansState"),
-        (with_models(lambda models, rows: (models[:, :-1], rows)), r"models_for gives models float32 \[2, 1509\]; they must be float32 \[K, 1510\]"),
+        (with_models(lambda models, rows: (models[:, :-1], rows)), r"models_for gives models float32 \[2, 1509\]; "
+                                                                   r"they must be float32 \[K, 1510\]"),
         (with_models(lambda models, rows: (models[0], rows)), r"models_for gives models float32 \[1510\]"),
-        (with_models(lambda models, rows: (models.astype(float), rows)), r"models_for gives models float64 \[2, 1510\]"),
-        (with_models(lambda models, rows: (models, rows[:-1])), r"rows int32 \[5\]; they must be integers \[6\], one a client"),
+        (with_models(lambda models, rows: (models.astype(float), rows)), r"models_for gives models float64 "
+                                                                         r"\[2, 1510\]"),
+        (with_models(lambda models, rows: (models, rows[:-1])), r"rows int32 \[5\]; they must be integers \[6\], one "
+                                                                r"a client"),
         (with_models(lambda models, rows: (models, rows / 1)), r"models_for gives rows float64 \[6\]"),
         (with_models(lambda models, rows: (models, rows + 1)), "models_for gives rows 1 to 2 of 2 models"),
         (with_models(lambda models, rows: (models, rows - 1)), "models_for gives rows -1 to 0 of 2 models"),
-        (with_models(diverged), "means: model 1 is not finite; a lower learning_rate helps, or features on a smaller scale"),
+        (with_models(diverged), "means: model 1 is not finite; a lower learning_rate helps, or features on a "
+                                "smaller scale"),
         (changed(views=lambda self, state: {}), "views must return tffcl.algorithms.Views, not dict"),
         (with_views(client_ids=np.arange(1, 7)), "views must be of the 6 clients that take part, ascending"),
         (with_views(clusters=np.zeros(5, int)), r"views.clusters is int64 \[5\]; its shape must be \[6\]"),
         (with_views(known=np.ones(7, bool)), r"views.known is bool \[7\]; its shape must be \[6\]"),
         (with_views(global_model=np.zeros(3)), r"views.global_model is float64 \[3\]; its shape must be \[1510\]"),
         (with_views(relatedness=LINE[:5]), r"views.relatedness is float32 \[5, 6\]; its shape must be \[6, 6\]"),
-        (with_views(metric=MetricView(LINE[:5, :5], "", "")), r"views.metric.proximity is float32 \[5, 5\]; its shape must be \[6, 6\]"),
-        (with_views(metric=MetricView(LINE, "", "", np.zeros([6, 4]))), r"views.metric.merges is float64 \[6, 4\]; its shape must be \[5, 4\]"),
-        (with_views(representations=np.zeros([5, 9])), r"views.representations is float64 \[5, 9\]; its shape must be \[6, 9\]"),
+        (with_views(metric=MetricView(LINE[:5, :5], "", "")), r"views.metric.proximity is float32 \[5, 5\]; its shape "
+                                                              r"must be \[6, 6\]"),
+        (with_views(metric=MetricView(LINE, "", "", np.zeros([6, 4]))), r"views.metric.merges is float64 \[6, 4\]; "
+                                                                        r"its shape must be \[5, 4\]"),
+        (with_views(representations=np.zeros([5, 9])), r"views.representations is float64 \[5, 9\]; its shape must be "
+                                                       r"\[6, 9\]"),
     ],
 )  # fmt: skip
 def test_a_method_that_is_none_is_told_in_one_line_at_the_start(model, population, tmp_path, make, message):

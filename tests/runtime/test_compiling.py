@@ -13,7 +13,9 @@ from tffcl.runtime import local_worker
 
 def compiled_by_tff():
     native = tff.backends.native
-    return mock.patch.object(native, "desugar_and_transform_to_native", mock.Mock(wraps=native.desugar_and_transform_to_native))
+    return mock.patch.object(
+        native, "desugar_and_transform_to_native", mock.Mock(wraps=native.desugar_and_transform_to_native)
+    )
 
 
 def multiplying(factor):

@@ -12,7 +12,16 @@ import pytest
 from tffcl.errors import UserError
 from tffcl.runtime import RemoteWorkers, remote_workers
 
-CALLS = ("GetExecutor", "CreateValue", "CreateCall", "CreateStruct", "CreateSelection", "Compute", "Dispose", "DisposeExecutor")
+CALLS = (
+    "GetExecutor",
+    "CreateValue",
+    "CreateCall",
+    "CreateStruct",
+    "CreateSelection",
+    "Compute",
+    "Dispose",
+    "DisposeExecutor",
+)
 SETTINGS_FRAME = b"\0\0\0\4\0\0\0\0\0"  # with which an HTTP/2 server begins
 
 

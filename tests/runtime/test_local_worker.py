@@ -48,7 +48,11 @@ def in_child(model, population, pipe):
         runtime.use_local_worker,
         own_data.perceptron,
         lambda: tffcl.train(
-            tffcl.algorithms.build_fedavg(model, tffcl.LocalTraining()), population, rounds=1, clients_per_round=2, out="nowhere"
+            tffcl.algorithms.build_fedavg(model, tffcl.LocalTraining()),
+            population,
+            rounds=1,
+            clients_per_round=2,
+            out="nowhere",
         ),
     ):
         try:

@@ -34,4 +34,8 @@ def test_by_default_it_is_a_power_of_two_up_to_half_of_what_is_free(monkeypatch)
 
 def test_what_is_free_is_at_most_what_the_machine_has():
     assert 0 < memory.free_bytes() < 2**50
-    assert memory.shown(1_500_000_000) == "1.5 GB" and memory.shown(35_000_000) == "35 MB" and memory.shown(10) == "10 bytes"
+    assert (
+        memory.shown(1_500_000_000) == "1.5 GB"
+        and memory.shown(35_000_000) == "35 MB"
+        and memory.shown(10) == "10 bytes"
+    )

@@ -80,7 +80,9 @@ def train(method, population, backwards=False):
 
 METHODS = {
     "pacfl": lambda model, images: build_pacfl(model, TRAINING, PACFLParameters(num_clusters=2)),
-    "flis_dc": lambda model, images: build_flis_dc(model, TRAINING, FLISDCParameters(threshold=0.6), server_images=images),
+    "flis_dc": lambda model, images: build_flis_dc(
+        model, TRAINING, FLISDCParameters(threshold=0.6), server_images=images
+    ),
 }
 
 
@@ -159,7 +161,9 @@ def test_a_lost_workers_share_is_repeated_on_another(processes, capfd, fault, si
 
 
 def test_a_worker_that_takes_connections_for_a_last_moment_counts_as_gone():
-    """As a killed process does until the system has closed its sockets: it is not waited for as long as for a silent one."""
+    """As a killed process does until the system has closed its sockets: it is not waited for as long as for a
+    silent one.
+    """
     from tffcl.runtime.remote_workers import RemoteWorker
 
     silence = 240.0
@@ -216,9 +220,25 @@ def test_one_line_when_no_worker_is_left(processes):
 
 def run_command(out, workers, *more):
     return [
-        sys.executable, "-m", "tffcl", "run", "demo_digits", "--algorithm", "pacfl", "--rounds", "40", "--out", str(out),
-        "--set", "checkpoint.every=3", "--workers", workers, "--worker-timeout", "5", *more,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "tffcl",
+        "run",
+        "demo_digits",
+        "--algorithm",
+        "pacfl",
+        "--rounds",
+        "40",
+        "--out",
+        str(out),
+        "--set",
+        "checkpoint.every=3",
+        "--workers",
+        workers,
+        "--worker-timeout",
+        "5",
+        *more,
+    ]
 
 
 def rows_of(out):
@@ -248,14 +268,18 @@ def test_a_run_whose_workers_die_is_resumed(processes, tmp_path):
     done = len(rows_of(out))
     assert 8 <= done < 40
     third, fourth = processes.start(2)
-    again = subprocess.run(run_command(out, f"{third.target},{fourth.target}", "--resume"), capture_output=True, text=True)
+    again = subprocess.run(
+        run_command(out, f"{third.target},{fourth.target}", "--resume"), capture_output=True, text=True
+    )
     assert again.returncode == 0, again.stderr
     alone = tmp_path / "alone"
     assert main(["run", "demo_digits", "--algorithm", "pacfl", "--rounds", "40", "--out", str(alone)]) == 0
     summaries = [json.loads((each / "summary.json").read_text()) for each in (out, alone)]
     assert len(rows_of(out)) == 40
     assert summaries[0]["clusters"] == summaries[1]["clusters"]
-    assert summaries[0]["accuracy"]["cluster"]["mean"] == pytest.approx(summaries[1]["accuracy"]["cluster"]["mean"], abs=0.01)
+    assert summaries[0]["accuracy"]["cluster"]["mean"] == pytest.approx(
+        summaries[1]["accuracy"]["cluster"]["mean"], abs=0.01
+    )
 
 
 def free_port():

@@ -47,7 +47,9 @@ def test_its_port_is_in_a_network_of_its_own_and_its_door_is_this_users(private)
     door = pathlib.Path(private.target.removeprefix("unix:"))
     assert listens_to(private.pid) == {worker_launcher._PORT}
     with socket.socket() as probe:
-        assert worker_launcher._PORT in listens_to("self") or probe.connect_ex(("127.0.0.1", worker_launcher._PORT)) != 0
+        assert (
+            worker_launcher._PORT in listens_to("self") or probe.connect_ex(("127.0.0.1", worker_launcher._PORT)) != 0
+        )
     assert (door.parent.stat().st_mode & 0o777, door.stat().st_mode & 0o077) == (0o700, 0)
     pid = private.pid
     private.stop()

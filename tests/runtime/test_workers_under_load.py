@@ -1,4 +1,5 @@
-"""Workers on a machine that has ten times as much to do as it can: slow ones are waited for, lost ones are told and replaced.
+"""Workers on a machine that has ten times as much to do as it can: slow ones are waited for, lost ones are told and
+replaced.
 
 The load is made here: processes that only count, started and ended by the tests.
 """
@@ -20,9 +21,14 @@ from tffcl.runtime.remote_workers import RemoteWorker
 
 BUSY = 10
 SETTINGS = [
-    "--rounds=8", "--set=partition.clients=16", "--set=model.hidden=8", "--set=train.clients_per_round=8", "--set=train.local_epochs=1",
-    "--set=evaluation.every=4", "--set=checkpoint.every=2",
-]  # fmt: skip
+    "--rounds=8",
+    "--set=partition.clients=16",
+    "--set=model.hidden=8",
+    "--set=train.clients_per_round=8",
+    "--set=train.local_epochs=1",
+    "--set=evaluation.every=4",
+    "--set=checkpoint.every=2",
+]
 
 
 @pytest.fixture(scope="module")

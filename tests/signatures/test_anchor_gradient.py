@@ -42,14 +42,18 @@ def test_the_gradient_is_the_exact_mean_over_all_examples(digits, model, count):
 
 
 def test_no_examples_have_no_direction(digits, model):
-    np.testing.assert_array_equal(build_gradient(model)(model.initial, digits[0][:0], digits[1][:0]), np.zeros(model.size))
+    np.testing.assert_array_equal(
+        build_gradient(model)(model.initial, digits[0][:0], digits[1][:0]), np.zeros(model.size)
+    )
 
 
 def test_dropout_does_not_touch_the_gradient(digits):
     """Clients with the same data must send the same."""
     plain, dropping = (build_mlp((8, 8, 1), 10, hidden=16, dropout=rate, seed=3) for rate in (0.0, 0.5))
     x, y = digits[0][:40], digits[1][:40]
-    np.testing.assert_array_equal(build_gradient(plain)(plain.initial, x, y), build_gradient(dropping)(plain.initial, x, y))
+    np.testing.assert_array_equal(
+        build_gradient(plain)(plain.initial, x, y), build_gradient(dropping)(plain.initial, x, y)
+    )
 
 
 def test_clients_send_their_gradient(tff_worker, digits, model):
@@ -137,8 +141,12 @@ def test_projected_clients_send_few_numbers_with_the_cosines_of_the_whole(tff_wo
         return units @ units.T
 
     assert np.abs(cosines(found) - cosines(whole)).max() < 5 / np.sqrt(600)
-    np.testing.assert_array_equal(found, ask(build_anchor_gradient(model, projection=600, seed=3), datasets(digits, parts)))
-    assert np.abs(found - ask(build_anchor_gradient(model, projection=600, seed=4), datasets(digits, parts))).max() > 1e-3
+    np.testing.assert_array_equal(
+        found, ask(build_anchor_gradient(model, projection=600, seed=3), datasets(digits, parts))
+    )
+    assert (
+        np.abs(found - ask(build_anchor_gradient(model, projection=600, seed=4), datasets(digits, parts))).max() > 1e-3
+    )
 
 
 def test_what_is_refused(model):

@@ -43,7 +43,9 @@ def test_codes_batch_by_batch(digits, autoencoder, count):
 
 
 def test_the_steps_are_adam(digits, autoencoder):
-    """Algorithm 1 of Kingma and Ba line by line, in float64; Keras puts epsilon elsewhere, which small gradients show."""
+    """Algorithm 1 of Kingma and Ba line by line, in float64; Keras puts epsilon elsewhere, which small
+    gradients show.
+    """
     x = digits[0][:25]
     order = np.random.default_rng(0).permutation(25).astype(np.int32)
     state, total = build_steps(autoencoder, 10, 1e-3)(start_steps(autoencoder.initial), x, order)
@@ -77,7 +79,9 @@ def test_the_steps_of_sgd(digits, autoencoder):
 def test_clients_with_the_same_images_visit_them_in_orders_of_their_own(tff_worker, digits, autoencoder):
     options = {"num_centres": 1, "fine_tune_epochs": 2, "optimizer": "adam", "seed": 4}
     signature = build_embedding(autoencoder, autoencoder.initial, SPEC, **options)
-    cohort = [collections.OrderedDict(examples=dataset(digits, slice(0, 40)), client_id=np.int32(each)) for each in (0, 1)]
+    cohort = [
+        collections.OrderedDict(examples=dataset(digits, slice(0, 40)), client_id=np.int32(each)) for each in (0, 1)
+    ]
     first, second = by_client(build_collection(signature)(signature.context, cohort)[1], [0, 1])["centres"]
     assert np.abs(first - second).max() > 1e-6
     assert FINE_TUNE_RATES == {"sgd": 0.01, "adam": 0.001}
@@ -103,7 +107,9 @@ def test_fine_tuning_lowers_the_error_on_the_clients_images(digits, autoencoder)
 def test_the_centres_are_those_of_the_codes(tff_worker, digits, autoencoder):
     signature = build_embedding(autoencoder, autoencoder.initial, SPEC, num_centres=3, seed=2)
     found = signature.computation(signature.context, dataset(digits, slice(0, 80)))
-    codes = autoencoder.encode(autoencoder.unravel(tf.constant(autoencoder.initial)), autoencoder.preprocess(digits[0][:80]))
+    codes = autoencoder.encode(
+        autoencoder.unravel(tf.constant(autoencoder.initial)), autoencoder.preprocess(digits[0][:80])
+    )
     codes = codes.numpy()
     least = ((codes[:, None] - found["centres"]) ** 2).sum(axis=2).min(axis=1).sum()
     assert found["mask"].all()
@@ -118,7 +124,8 @@ def test_the_collected_signatures_in_the_runtime(tff_worker, digits, autoencoder
     assert signature.context_type["encoder"].shape == (sent,)  # the decoder travels with fine-tuning only
     rows = [slice(0, 40), slice(40, 42), slice(50, 80)]
     cohort = [
-        collections.OrderedDict(examples=dataset(digits, each), client_id=np.int32(client)) for client, each in enumerate(rows)
+        collections.OrderedDict(examples=dataset(digits, each), client_id=np.int32(client))
+        for client, each in enumerate(rows)
     ]
     context, collected = build_collection(signature)(signature.context, cohort)
     np.testing.assert_array_equal(context["encoder"], signature.context["encoder"])
@@ -161,8 +168,16 @@ def spec(shape, dtype=tf.uint8):
         (spec((28, 28, 1)), {}, "the clients' are uint8 of 28x28x1"),
         (spec((8, 8, 1), tf.float32), {}, "the clients' are float32 of 8x8x1"),
         (SPEC, {"num_centres": 0}, "num_centres is 0"),
-        (SPEC | {"y": tf.TensorSpec((), tf.float32)}, {"by_class": True}, "need one class label an example; give num_centres as"),
-        (SPEC | {"y": tf.TensorSpec((3,), tf.int32)}, {"by_class": True}, "need one class label an example; give num_centres as"),
+        (
+            SPEC | {"y": tf.TensorSpec((), tf.float32)},
+            {"by_class": True},
+            "need one class label an example; give num_centres as",
+        ),
+        (
+            SPEC | {"y": tf.TensorSpec((3,), tf.int32)},
+            {"by_class": True},
+            "need one class label an example; give num_centres as",
+        ),
         (SPEC, {"by_class": True, "noise_multiplier": 1.0}, "how many classes a client has is its own"),
         (SPEC, {"fine_tune_epochs": -1}, "fine_tune_epochs is -1; it must be a whole number from 0"),
         (SPEC, {"batch_size": 0}, "batch_size is 0"),

@@ -33,7 +33,8 @@ def test_two_halves_are_all_of_the_examples_at_random(tff_worker, model, digit_c
     assert np.abs(first - second)[:2].max() > 0
     # The deployed form, of sequences, splits alike.
     cohort = [
-        collections.OrderedDict(examples=population.train(client).dataset, client_id=client) for client in population.client_ids
+        collections.OrderedDict(examples=population.train(client).dataset, client_id=client)
+        for client in population.client_ids
     ]
     told = with_halves(signature)
     deployed = by_client(build_collection(told)(told.context, cohort)[1], population.client_ids)

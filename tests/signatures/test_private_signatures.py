@@ -1,4 +1,6 @@
-"""Signatures that clients make private: the noise that they have, what is left of them, and that the ledger counts them."""
+"""Signatures that clients make private: the noise that they have, what is left of them, and that the ledger
+counts them.
+"""
 
 import dp_accounting
 import numpy as np
@@ -60,7 +62,10 @@ def encoder():
 def test_shares_of_labels_get_the_stated_noise(tff_worker, model, population):
     plain = signed(build_label_histogram(model), population)
     drawn = np.concatenate(
-        [signed(build_label_histogram(model, noise_multiplier=Z, noise_seed=seed), population) - plain for seed in range(8)]
+        [
+            signed(build_label_histogram(model, noise_multiplier=Z, noise_seed=seed), population) - plain
+            for seed in range(8)
+        ]
     )
     tail = stats.chi2.cdf(np.sum((drawn / Z) ** 2), drawn.size)
     assert 5e-4 < tail < 1 - 5e-4
@@ -74,7 +79,9 @@ ALIKE = {
     "label_histogram": lambda model, encoder: build_label_histogram(model, **PRIVATE),
     "anchor_gradient": lambda model, encoder: build_anchor_gradient(model, projection=16, **PRIVATE),
     "subspace": lambda model, encoder: build_subspace(model.example_spec, 2, **PRIVATE),
-    "pca_centres": lambda model, encoder: build_pca_centres(model.example_spec, num_components=4, num_centres=2, **PRIVATE),
+    "pca_centres": lambda model, encoder: build_pca_centres(
+        model.example_spec, num_components=4, num_centres=2, **PRIVATE
+    ),
     "embedding": lambda model, encoder: build_embedding(*encoder, model.example_spec, num_centres=2, **PRIVATE),
 }
 
@@ -85,14 +92,19 @@ ALIKE = {
 def test_clients_that_are_alike_draw_other_noise(tff_worker, model, digits, encoder, name):
     """What they send would else be the same, and group them as without noise."""
     x, y = digits[0][:12], digits[1][:12]
-    twins, signature = tffcl.Population.from_arrays({client: (x, y) for client in range(3)}), ALIKE[name](model, encoder)
+    twins, signature = (
+        tffcl.Population.from_arrays({client: (x, y) for client in range(3)}),
+        ALIKE[name](model, encoder),
+    )
     first = rows_sent(signature, twins)
     assert min(np.abs(first[i] - first[j]).max() for i, j in ((0, 1), (0, 2), (1, 2))) > 0.1
     np.testing.assert_array_equal(rows_sent(signature, twins), first)
     assert name != "label_histogram" or signature_transfer(signature).down is None  # the seed is the simulation's
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "embedding" else pytest.mark.slow) for name in ALIKE])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "embedding" else pytest.mark.slow) for name in ALIKE]
+)
 def test_what_is_deployed_draws_its_noise_anew(tff_worker, model, population, encoder, name):
     """In a simulation it follows from a seed that nobody deploys."""
     signature = ALIKE[name](model, encoder)
@@ -127,7 +139,9 @@ def test_little_noise_leaves_the_subspace_of_clipped_examples(tff_worker, model,
         build_subspace(model.example_spec, 3, per_class=True, num_classes=10, noise_multiplier=1)
 
 
-@pytest.mark.parametrize("signature", ["label_histogram", pytest.param("anchor_gradient", marks=pytest.mark.slow), "subspace"])
+@pytest.mark.parametrize(
+    "signature", ["label_histogram", pytest.param("anchor_gradient", marks=pytest.mark.slow), "subspace"]
+)
 def test_the_ledger_counts_signatures_and_rounds(model, population, tmp_path, signature):
     how = ComposedParameters(signature={"name": signature, "noise_multiplier": 4.0}, num_clusters=2)
     method = build_composed(
@@ -137,7 +151,9 @@ def test_the_ledger_counts_signatures_and_rounds(model, population, tmp_path, si
         method, population, rounds=1, clients_per_round=len(population), out=tmp_path / "run", show_progress=False,
         privacy=PrivacySettings(delta=1e-3),
     )  # fmt: skip
-    by_hand = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0)).compose(dp_accounting.GaussianDpEvent(2.0))
+    by_hand = (
+        pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0)).compose(dp_accounting.GaussianDpEvent(2.0))
+    )
     assert result.summary["privacy"]["epsilon"] == pytest.approx(by_hand.get_epsilon(1e-3), rel=2e-3)
     assert result.summary["privacy"]["releases"] == 2
 
@@ -146,7 +162,9 @@ def test_an_open_signature_meets_no_budget(model, population, tmp_path):
     how = ComposedParameters(signature="label_histogram", num_clusters=2)
     method = build_composed(model, TRAINING, how, aggregation=tffcl.aggregation("dp"))
     with pytest.raises(UserError, match="privacy.epsilon is 5, and there is no noise on the signatures"):
-        tffcl.train(method, population, rounds=1, clients_per_round=2, out=tmp_path / "run", privacy=PrivacySettings(epsilon=5))
+        tffcl.train(
+            method, population, rounds=1, clients_per_round=2, out=tmp_path / "run", privacy=PrivacySettings(epsilon=5)
+        )
 
 
 def test_centres_are_clipped_noised_and_all_there(tff_worker):
@@ -190,7 +208,9 @@ def test_pacfls_own_signature_takes_noise(tff_worker, model, population):
 @pytest.mark.slow
 def test_centres_of_methods_take_noise(tff_worker, model, population, encoder):
     """PCA+kM+HC as it begins, FLT's centres as it asks for them: each is one Gaussian mechanism."""
-    centres = build_pca_km_hc(model, TRAINING, PCAKMHCParameters(num_clusters=2, num_components=8, **NOISE), noise_seed=1)
+    centres = build_pca_km_hc(
+        model, TRAINING, PCAKMHCParameters(num_clusters=2, num_components=8, **NOISE), noise_seed=1
+    )
     flt = group_flt(model, TRAINING, FLTParameters(fine_tune_epochs=0, **NOISE), encoder=encoder, noise_seed=1)
     by_hand = pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0)).get_epsilon(1e-3)
     for act in (lambda: centres.initialize(population), lambda: flt.build_signing()(population)):
@@ -217,9 +237,13 @@ def test_clients_that_sign_one_after_the_other_cost_what_one_costs(tff_worker, m
 def test_clients_that_sign_again_cost_again(tff_worker, model, population):
     sign = build_signing(build_label_histogram(model, noise_multiplier=4.0, noise_seed=1))
     few, others = population.restricted([0, 1]), population.restricted([2, 3, 4])
-    by_hand = [pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0), times).get_epsilon(1e-3) for times in (1, 2)]
+    by_hand = [
+        pld.PLDAccountant().compose(dp_accounting.GaussianDpEvent(4.0), times).get_epsilon(1e-3) for times in (1, 2)
+    ]
     assert spent_by(lambda: (sign(few), sign(others))).epsilon == pytest.approx(by_hand[0], rel=2e-3)
-    assert spent_by(lambda: (sign(population), sign(population, again=True))).epsilon == pytest.approx(by_hand[1], rel=2e-3)
+    assert spent_by(lambda: (sign(population), sign(population, again=True))).epsilon == pytest.approx(
+        by_hand[1], rel=2e-3
+    )
 
 
 @pytest.mark.slow

@@ -86,7 +86,8 @@ def clients(digits, sizes):
     x, y = digits
     return [
         collections.OrderedDict(
-            examples=tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x[:size], y=y[:size])), client_id=np.int32(i)
+            examples=tf.data.Dataset.from_tensor_slices(collections.OrderedDict(x=x[:size], y=y[:size])),
+            client_id=np.int32(i),
         )
         for i, size in enumerate(sizes)
     ]

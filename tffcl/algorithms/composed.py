@@ -79,7 +79,8 @@ def _subspace_remark(model: FlatModel, how) -> Callable[[Mapping, np.ndarray], s
     kind = model.example_spec["x"].dtype
     if kind.is_integer and kind != tf.uint8:
         tokens = (
-            f"the examples are {kind.name}; angles mean nothing where these are numbers of tokens: take another signature"
+            f"the examples are {kind.name}; angles mean nothing where these are numbers of tokens: take "
+            "another signature"
         )
         return lambda signatures, angles: tokens
     return scale_remark if how.preprocess == "raw" else lambda signatures, angles: ""

@@ -1,7 +1,7 @@
 """What releases cost together: ε at a δ of Gaussian mechanisms, alone or of cohorts drawn at random, by dp-accounting.
 
-A kind of release is `(noise multiplier, rate, clients, population)`: a rate is of Poisson cohorts, -1 is of a fixed size; counts
-are how often each kind happened.
+A kind of release is `(noise multiplier, rate, clients, population)`: a rate is of Poisson cohorts, -1 is of a fixed
+size; counts are how often each kind happened.
 """
 
 import functools
@@ -22,8 +22,8 @@ def epsilon_of(counts, delta: float, *, replaces: bool = False) -> float:
     Args:
       counts: Kind to how often.
       delta: δ.
-      replaces: Whether neighbours differ by one client in another's place, which changes a sum by up to twice as much; cohorts
-        of a fixed size are then amplified by Theorem 27 of Wang et al. 2019, if that is less.
+      replaces: Whether neighbours differ by one client in another's place, which changes a sum by up to twice as much;
+        cohorts of a fixed size are then amplified by Theorem 27 of Wang et al. 2019, if that is less.
     """
     if any(not noise for noise, *_ in counts):
         return math.inf
@@ -33,8 +33,9 @@ def epsilon_of(counts, delta: float, *, replaces: bool = False) -> float:
 def replacing_epsilon_of(counts, delta: float) -> float:
     """Returns an upper bound of ε at δ where a client's data are replaced by others.
 
-    It is exact where nobody is drawn at random. Releases of Poisson cohorts cost the least of three: what they would if everybody
-    took part; two steps (`_two_steps`); or two steps of their own at δ / 2, with the exact cost of the others at the other half.
+    It is exact where nobody is drawn at random. Releases of Poisson cohorts cost the least of three: what they would if
+    everybody took part; two steps (`_two_steps`); or two steps of their own at δ / 2, with the exact cost of the others
+    at the other half.
     """
     sampled = _sampled(counts.items())
     bounds = [gaussian_epsilon(2 * _together(counts), delta)]
@@ -46,8 +47,8 @@ def replacing_epsilon_of(counts, delta: float) -> float:
 
 
 def _two_steps(counts, delta: float) -> float:
-    """ε at δ of a step that takes the client's data away and one that puts others there: each costs (ε', δ'), which are together
-    2 ε' at (1 + exp ε') δ'. Infinite where no δ' is found."""
+    """ε at δ of a step that takes the client's data away and one that puts others there: each costs (ε', δ'), which are
+    together 2 ε' at (1 + exp ε') δ'. Infinite where no δ' is found."""
     for step in range(1, 80):
         log_delta = math.log(delta) - step / 4
         each = epsilon_of(counts, math.exp(log_delta))
@@ -76,7 +77,9 @@ def _together(counts) -> float:
 @functools.lru_cache(maxsize=64)
 def _epsilon_of(counts, delta: float, replaces: bool) -> float:
     together = (2 if replaces else 1) * _together(dict(counts))
-    drawn = (clients < population for (_, _, clients, population), _ in counts) if replaces else _sampled(counts).values()
+    drawn = (
+        (clients < population for (_, _, clients, population), _ in counts) if replaces else _sampled(counts).values()
+    )
     if not any(drawn):
         return gaussian_epsilon(together, delta)
     if replaces:
@@ -84,7 +87,9 @@ def _epsilon_of(counts, delta: float, replaces: bool) -> float:
     least = min(noise for (noise, *_), _ in counts)
     epsilon = float(_losses(counts).get_epsilon_for_delta(delta))
     return (
-        epsilon if least >= _LITTLE_NOISE else min(epsilon, gaussian_epsilon(together, delta), _renyi(counts, delta, replaces))
+        epsilon
+        if least >= _LITTLE_NOISE
+        else min(epsilon, gaussian_epsilon(together, delta), _renyi(counts, delta, replaces))
     )
 
 
@@ -120,7 +125,9 @@ def _renyi(counts, delta: float, replaces: bool) -> float:
     from dp_accounting import rdp
 
     relation = dp_accounting.NeighboringRelation
-    accountant = rdp.RdpAccountant(neighboring_relation=relation.REPLACE_ONE if replaces else relation.ADD_OR_REMOVE_ONE)
+    accountant = rdp.RdpAccountant(
+        neighboring_relation=relation.REPLACE_ONE if replaces else relation.ADD_OR_REMOVE_ONE
+    )
     for (noise, rate, clients, population), count in counts:
         event = dp_accounting.GaussianDpEvent(noise / 2 if replaces else noise)
         if 0 < rate < 1 and not replaces:

@@ -1,4 +1,6 @@
-"""The accuracies `cluster` and `global`: each distinct test image is answered once per model, then gathered per client."""
+"""The accuracies `cluster` and `global`: each distinct test image is answered once per model, then gathered
+per client.
+"""
 
 import collections
 import functools
@@ -88,7 +90,9 @@ def not_taken(model: FlatModel, who: str, error: tf.errors.InvalidArgumentError)
     """Returns the error for examples that TensorFlow cannot compute a model on, e.g. a token beyond its vocabulary."""
     token = re.search(r"indices\S* = (-?\d+) is not in \[(-?\d+), (-?\d+)\)", error.message)
     if token is None:
-        return UserError(f"{model.name} cannot be computed on the examples of {who}: {' '.join(error.message.split())[:200]}")
+        return UserError(
+            f"{model.name} cannot be computed on the examples of {who}: {' '.join(error.message.split())[:200]}"
+        )
     value, first, end = map(int, token.groups())
     return UserError(f"{who} has the token {value}; {model.name} takes tokens from {first} to {end - 1}")
 
@@ -99,7 +103,9 @@ class Evaluator:
     The same numbers as every client evaluating on its own copy (tested so), at the cost of the distinct images.
     """
 
-    def __init__(self, model: FlatModel, population: Population, slots: int | None = None, *, tests: PooledExamples | None = None):
+    def __init__(
+        self, model: FlatModel, population: Population, slots: int | None = None, *, tests: PooledExamples | None = None
+    ):
         """Prepares the evaluation.
 
         Args:
@@ -190,7 +196,9 @@ class Evaluator:
         tests = self._tests.indices
         wanted = {row: _union([tests[client] for client in np.flatnonzero(keys == row)]) for row in np.unique(keys)}
         right = self.correct(models, wanted)
-        found = np.array([right[row][np.searchsorted(wanted[row], tests[client])].sum() for client, row in enumerate(keys)])
+        found = np.array(
+            [right[row][np.searchsorted(wanted[row], tests[client])].sum() for client, row in enumerate(keys)]
+        )
         counted = np.array([np.count_nonzero(self._counted[index]) for index in tests])
         return np.divide(found, counted, out=np.full(len(found), np.nan), where=counted > 0)
 

@@ -1,4 +1,6 @@
-"""What tells whether data and a method are those of a run: shapes and hashes of data, and what a method was built from."""
+"""What tells whether data and a method are those of a run: shapes and hashes of data, and what a method was
+built from.
+"""
 
 import dataclasses
 import hashlib
@@ -70,7 +72,9 @@ def check_same_data(out, before: Mapping[str, str] | None, now: Mapping[str, str
         return
     differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     said = [_difference(name, before.get(name), now.get(name)) for name in differing]
-    raise UserError(f"the data have changed since the run in {out}: {', '.join(said)}; a new run needs another directory")
+    raise UserError(
+        f"the data have changed since the run in {out}: {', '.join(said)}; a new run needs another directory"
+    )
 
 
 def _difference(name: str, before: str | None, now: str | None) -> str:
@@ -83,8 +87,8 @@ def _difference(name: str, before: str | None, now: str | None) -> str:
 def of_method(method: Method) -> dict:
     """Returns a method's model, training, parameters and options in plain containers, as config.toml takes them.
 
-    An option that was not given is "none": whoever resumes with one has another method. What has no plain form, such as a function,
-    is left out.
+    An option that was not given is "none": whoever resumes with one has another method. What has no plain form, such as
+    a function, is left out.
     """
     given = {"model": _model(method.model), "training": method.training, "parameters": method.parameters}
     return _table({**given, **{name: "none" if value is None else value for name, value in method.options.items()}})
@@ -112,11 +116,18 @@ def _plain(value):
     if isinstance(value, (list, tuple)):
         return [each for each in map(_plain, value) if each is not None]
     if isinstance(value, tff.learning.optimizers.Optimizer):
-        return {"kind": type(value).__name__, **_table(value.get_hparams(value.initialize(tf.TensorSpec([1], tf.float32))))}
+        return {
+            "kind": type(value).__name__,
+            **_table(value.get_hparams(value.initialize(tf.TensorSpec([1], tf.float32)))),
+        }
     if isinstance(value, (tff.aggregators.UnweightedAggregationFactory, tff.aggregators.WeightedAggregationFactory)):
         # A factory of ours has the dataclass that it was made of; one of TFF's is known by its name alone.
         own = [_table(vars(each)) for each in vars(value).values() if isinstance(each, Parameters)]
-        return {"kind": type(value).__name__, **(own[0] if own else {}), **_table({"noise_seed": traits(value).noise_seed})}
+        return {
+            "kind": type(value).__name__,
+            **(own[0] if own else {}),
+            **_table({"noise_seed": traits(value).noise_seed}),
+        }
     if dataclasses.is_dataclass(value):
         return _table({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
     return _table(value) if isinstance(value, Mapping) else None

@@ -18,7 +18,8 @@ LOCK = "run.lock"
 def locked(out: pathlib.Path):
     """Holds the directory, which is made if it is not there, inside the block.
 
-    The operating system gives the lock back when the process ends, however it ends; the file of a dead process is taken over.
+    The operating system gives the lock back when the process ends, however it ends; the file of a dead process is taken
+    over.
 
     Raises:
       UserError: If another process, or another run of this one, holds it; the message names it and since when.
@@ -49,7 +50,9 @@ def check_unlocked(out: pathlib.Path):
 def _acquire(out: pathlib.Path):
     while True:
         check_replaceable(out / LOCK)
-        file = open(os.open(out / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+", encoding="utf-8")
+        file = open(
+            os.open(out / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666), "r+", encoding="utf-8"
+        )
         if not _lock(file):
             file.close()
             raise _held(out)

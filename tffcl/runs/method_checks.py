@@ -1,4 +1,6 @@
-"""Whether an object is a method, and whether its state gives what the runner asks of it: told before the first round."""
+"""Whether an object is a method, and whether its state gives what the runner asks of it: told before the
+first round.
+"""
 
 import dataclasses
 
@@ -49,18 +51,24 @@ def check_state(method, state, client_ids: np.ndarray, size: int):
 
 
 def check_models(name: str, models, rows, clients: int, size: int):
-    """Raises UserError if what `models_for` returned for so many clients is not `(float32 [K, P], int [n])`; Diverged if not finite."""
+    """Raises UserError if what `models_for` returned for so many clients is not `(float32 [K, P], int [n])`; Diverged
+    if not finite.
+    """
     models, rows = models if isinstance(models, ModelRows) else np.asarray(models), np.asarray(rows)
     if models.dtype != np.float32 or models.ndim != 2 or models.shape[1] != size:
         raise UserError(f"{name}: models_for gives models {_shape(models)}; they must be float32 [K, {size}]")
     if rows.shape != (clients,) or not np.issubdtype(rows.dtype, np.integer):
-        raise UserError(f"{name}: models_for gives rows {_shape(rows)}; they must be integers [{clients}], one a client")
+        raise UserError(
+            f"{name}: models_for gives rows {_shape(rows)}; they must be integers [{clients}], one a client"
+        )
     if clients and not 0 <= rows.min() <= rows.max() < len(models):
         raise UserError(f"{name}: models_for gives rows {rows.min()} to {rows.max()} of {len(models)} models")
     used = np.unique(rows)
     bad = [row for row in used if not np.isfinite(models[row]).all()]
     if bad:
-        raise Diverged(f"{name}: model {bad[0]} is not finite; a lower learning_rate helps, or features on a smaller scale")
+        raise Diverged(
+            f"{name}: model {bad[0]} is not finite; a lower learning_rate helps, or features on a smaller scale"
+        )
 
 
 def check_views(name: str, views, client_ids: np.ndarray, size: int):
@@ -81,7 +89,10 @@ def check_views(name: str, views, client_ids: np.ndarray, size: int):
         wanted["metric.proximity"] = views.metric.proximity, (count, count)
         wanted["metric.merges"] = merges, (count - 1, 4)
     if views.representations is not None:
-        wanted["representations"] = views.representations, (int(views.known_or_all.sum()), np.shape(views.representations)[-1])
+        wanted["representations"] = (
+            views.representations,
+            (int(views.known_or_all.sum()), np.shape(views.representations)[-1]),
+        )
     for field, (value, shape) in wanted.items():
         if value is not None and np.shape(value) != shape:
             raise UserError(f"{name}: views.{field} is {_shape(np.asarray(value))}; its shape must be {list(shape)}")

@@ -37,7 +37,9 @@ class Stage:
 
     @functools.cached_property
     def untrained(self) -> np.ndarray:
-        """The initial model's accuracy on each client's test examples, `float64 [N]`: that of a client that never trained."""
+        """The initial model's accuracy on each client's test examples, `float64 [N]`: that of a client that
+        never trained.
+        """
         own = Evaluator(self.evaluator.model, self.population)
         return own.cluster_accuracy(self.initial[np.newaxis], np.zeros(len(self.population), int))
 
@@ -56,8 +58,9 @@ class Stages:
         Args:
           model: The architecture, for evaluation.
           population: Before the first round.
-          later: Round, from 1, to the population from then on. Its clients are those of the one before and newcomers. Whose
-            training data changed is said by `versions` above those before; where none is, by the examples themselves.
+          later: Round, from 1, to the population from then on. Its clients are those of the one before and newcomers.
+            Whose training data changed is said by `versions` above those before; where none is, by the examples
+            themselves.
 
         Raises:
           UserError: If a client of one population is missing in a later one, or called something else.
@@ -158,17 +161,21 @@ def notes(stages: Stages, rounds: int, views: Views) -> list[str]:
     for number in np.unique(moved[moved > 0]):
         clients = views.client_ids[moved == number]
         found.append(
-            f"clusters formed anew after round {number}; into another cluster moved: {_listed(list(map(name_of, clients)))}"
+            f"clusters formed anew after round {number}; into another cluster moved: "
+            f"{_listed(list(map(name_of, clients)))}"
         )
     if (flagged > 0).any():
         raised = [
-            f"{name_of(client)} (round {number})" for client, number in zip(views.client_ids, flagged, strict=True) if number
+            f"{name_of(client)} (round {number})"
+            for client, number in zip(views.client_ids, flagged, strict=True)
+            if number
         ]
         found.append(f"flags of change: {_listed(raised)}")
     silent = np.setdiff1d(drifted, [*views.client_ids[flagged > 0], *arrived_changed])
     if silent.size:
         found.append(
-            f"no flag of {_listed(list(map(name_of, silent)))}: they did not train on the new data before clusters were formed anew, or at all"
+            f"no flag of {_listed(list(map(name_of, silent)))}: they did not train on the new data before clusters "
+            "were formed anew, or at all"
         )
     return found
 

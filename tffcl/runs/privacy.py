@@ -1,4 +1,6 @@
-"""The ledger of a run's privacy loss: ε of all that was released; the budget that it must not exceed; and the file that it is kept in."""
+"""The ledger of a run's privacy loss: ε of all that was released; the budget that it must not exceed; and the file
+that it is kept in.
+"""
 
 import dataclasses
 import hashlib
@@ -26,7 +28,8 @@ class PrivacySettings(Parameters):
 
     Attributes:
       epsilon: The budget: the run ends before the round that would make ε larger; not set: ε is told only.
-      delta: δ at which ε is taken; not set: N^-1.1 for N clients, those that join in the middle included. It should be below 1 / N.
+      delta: δ at which ε is taken; not set: N^-1.1 for N clients, those that join in the middle included. It should be
+        below 1 / N.
     """
 
     epsilon: Positive | None = None
@@ -38,8 +41,8 @@ class BudgetSpent(UserError):
 
 
 class _Kind(NamedTuple):
-    """Releases that cost the same: fields as of `Release`. What each client tells once has no population, and a number of what it
-    is in place of the clients."""
+    """Releases that cost the same: fields as of `Release`. What each client tells once has no population, and a number
+    of what it is in place of the clients."""
 
     noise: float
     rate: float
@@ -70,13 +73,14 @@ class _Count:
 class Ledger:
     """Counts releases and says what they cost together.
 
-    Which clients are neighbours depends on how cohorts are drawn. With Poisson sampling, and where everyone takes part, a
-    client is added or removed. What a client tells under its own name, as a signature, shows that it is there: of that its data
-    are left out, or replaced by zeros. With cohorts of a fixed size out of more clients one client is replaced by another; that
-    changes a sum by up to twice as much, so a noise multiplier z counts as z / 2. How ε follows: `runs.composition`.
+    Which clients are neighbours depends on how cohorts are drawn. With Poisson sampling, and where everyone takes part,
+    a client is added or removed. What a client tells under its own name, as a signature, shows that it is there: of
+    that its data are left out, or replaced by zeros. With cohorts of a fixed size out of more clients one client is
+    replaced by another; that changes a sum by up to twice as much, so a noise multiplier z counts as z / 2. How ε
+    follows: `runs.composition`.
 
-    A release whose noise no seed repeats is in the ledger's file before it happens: a process that is killed has told it all the
-    same. What is told again by a seed, from the same state, is the same release, and needs no file.
+    A release whose noise no seed repeats is in the ledger's file before it happens: a process that is killed has told
+    it all the same. What is told again by a seed, from the same state, is the same release, and needs no file.
     """
 
     def __init__(self, settings: PrivacySettings, clients: int, entries: np.ndarray = NOTHING):
@@ -115,7 +119,8 @@ class Ledger:
 
     def _unusable(self, why: str) -> UserError:
         return UserError(
-            f"{self.file}, which counts what was released of the clients, {why}; put a copy of it there, or {OVERWRITE} starts anew"
+            f"{self.file}, which counts what was released of the clients, {why}; put a copy of it there, or "
+            f"{OVERWRITE} starts anew"
         )
 
     def check_holds(self, entries: np.ndarray, when: str):
@@ -125,7 +130,8 @@ class Ledger:
                 raise self._unusable(f"is missing, or older than {when}")
 
     def rewind(self, entries: np.ndarray) -> int:
-        """Goes back to what `as_array` gave, except for releases that no seed repeats: they have happened, and stay counted.
+        """Goes back to what `as_array` gave, except for releases that no seed repeats: they have happened, and stay
+        counted.
 
         Returns:
           How many those are.
@@ -140,8 +146,9 @@ class Ledger:
         return lost
 
     def as_array(self) -> np.ndarray:
-        """Returns the releases, `float64 [E, 8]`: noise multiplier, rate (-1 for a fixed size), clients, population, how often, whether
-        secure sums hid them, and how many came with noise that no seed repeats; at the end whether it is about to be told again.
+        """Returns the releases, `float64 [E, 8]`: noise multiplier, rate (-1 for a fixed size), clients, population,
+        how often, whether secure sums hid them, and how many came with noise that no seed repeats; at the end whether
+        it is about to be told again.
 
         What each client tells once has no population, and a number of what it is in place of the clients.
         """
@@ -158,7 +165,8 @@ class Ledger:
         return self._epsilon(self._counts)
 
     def spend(self, *told: Release):
-        """Counts releases that are about to happen together; what each client tells once counts once, whoever tells it when.
+        """Counts releases that are about to happen together; what each client tells once counts once, whoever tells it
+        when.
 
         Raises:
           BudgetSpent: If there is a budget and ε would exceed it; nothing is counted.
@@ -183,13 +191,16 @@ class Ledger:
             return
         rows = _array_of(counts).tolist()
         with replacing(self.file, durable=True) as file:
-            file.write(json.dumps({"tffcl run": self.run, "releases": rows, "digest": _digest(self.run, rows)}).encode())
+            file.write(
+                json.dumps({"tffcl run": self.run, "releases": rows, "digest": _digest(self.run, rows)}).encode()
+            )
 
     def _check(self, release: Release, after):
         if not release.noise_multiplier:
             rounds = "an [aggregation] dp with a noise_multiplier above 0 would be, for methods that send nothing else"
             signatures = (
-                "signature_noise_multiplier of the method would be, or noise_multiplier in composed's table of the signature"
+                "signature_noise_multiplier of the method would be, or noise_multiplier in composed's table of "
+                "the signature"
             )
             raise UserError(
                 f"privacy.epsilon is {self.budget:g}, and there is no noise on {release.what}; "
@@ -200,7 +211,8 @@ class Ledger:
         epsilon = self._epsilon(after)
         if epsilon > self.budget:
             raise BudgetSpent(
-                f"privacy.epsilon is {self.budget:g}; {self.epsilon:.4g} is spent, and {release.what} would make it {epsilon:.4g} at "
+                f"privacy.epsilon is {self.budget:g}; {self.epsilon:.4g} is spent, and {release.what} would make it "
+                f"{epsilon:.4g} at "
                 f"delta {self.delta:.3g}",
                 table="privacy",
                 key="epsilon",
@@ -211,23 +223,28 @@ class Ledger:
 
     @property
     def notes(self) -> list[str]:
-        """What who relies on secure sums must know: they hide the updates, and the server has seen something else of each client."""
+        """What who relies on secure sums must know: they hide the updates, and the server has seen something else of
+        each client.
+        """
         in_the_open = [kind for kind in self._counts if not kind.noise and not kind.hidden]
         if not any(kind.hidden for kind in self._counts):
             return []
         told = "secure sums hide the updates only: the server has each client's signature as it is, which has no noise"
         others = sum(self._counts[kind].times for kind in in_the_open if not kind.once)
         asked = (
-            "secure sums hide the updates only: clients also told the server, under their names, what nothing hides, such as their "
-            f"losses under the models or the model that they choose (asked {'once' if others == 1 else f'{others} times'})"
+            "secure sums hide the updates only: clients also told the server, under their names, what nothing hides, "
+            "such as their "
+            "losses under the models or the model that they choose (asked "
+            f"{'once' if others == 1 else f'{others} times'})"
         )
         return [told] * any(kind.once for kind in in_the_open) + [asked] * bool(others)
 
     def summary(self, stopped: str = "") -> dict | None:
         """Returns what summary.json says; None where nothing that was released has noise.
 
-        `epsilon` is None, which stands for infinite, where `open_releases` came without noise; `noised_epsilon` and `neighbours` are of
-        the others. `replacing_epsilon` is what they cost at most where a client's data are replaced by others, not left out.
+        `epsilon` is None, which stands for infinite, where `open_releases` came without noise; `noised_epsilon` and
+        `neighbours` are of the others. `replacing_epsilon` is what they cost at most where a client's data are replaced
+        by others, not left out.
         """
         noised = {kind: count for kind, count in self._counts.items() if kind.noise}
         if not noised and self.budget is None:
@@ -247,8 +264,8 @@ class Ledger:
 
 
 def _kind_of(release: Release) -> _Kind:
-    # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once, which is
-    # known by what it is: of two kinds with as much noise both count.
+    # A Poisson cohort's size is random, and not what its loss depends on; nor is how many tell what each tells once,
+    # which is known by what it is: of two kinds with as much noise both count.
     rate, clients = (-1.0, release.clients) if release.rate is None else (release.rate, 0)
     if release.once:
         clients = zlib.crc32(release.what.encode())
@@ -283,14 +300,19 @@ def _neighbours_in(counts) -> str:
     """Which populations ε of these releases compares."""
     if _replaces(counts):
         return "replace a client"
-    return "a client's data left out, as if zeros" if any(kind.once and kind.noise for kind in counts) else "add or remove a client"
+    return (
+        "a client's data left out, as if zeros"
+        if any(kind.once and kind.noise for kind in counts)
+        else "add or remove a client"
+    )
 
 
 def warn_of_delta(ledger: Ledger, clients: int):
     """Says on standard error when δ allows to give a client away entirely."""
     if clients > 1 and ledger.delta >= 1 / clients:
         print(
-            f"privacy.delta is {ledger.delta:g}; with {clients} clients it should be below {1 / clients:.3g}: releasing one client's data as "
+            f"privacy.delta is {ledger.delta:g}; with {clients} clients it should be below {1 / clients:.3g}: "
+            "releasing one client's data as "
             "they are would pass for private",
             file=sys.stderr,
         )
@@ -302,8 +324,10 @@ def privacy_notes(summary: dict | None) -> list[str]:
         return []
     if summary["epsilon"] is None:
         return [
-            f"not private: {_releases(summary['open_releases'])} without noise (signatures, uploads beside the updates, or what the method "
-            f"reads itself); those with noise alone cost epsilon {summary['noised_epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
+            f"not private: {_releases(summary['open_releases'])} without noise (signatures, uploads beside the "
+            "updates, or what the method "
+            f"reads itself); those with noise alone cost epsilon {summary['noised_epsilon']:.4g} at delta "
+            f"{summary['delta']:.3g} ({_neighbours(summary)})"
         ]
     told = f"privacy: epsilon {summary['epsilon']:.4g} at delta {summary['delta']:.3g} ({_neighbours(summary)})"
     budget = "" if summary["budget"] is None else f", of a budget of {summary['budget']:g}"
@@ -312,7 +336,9 @@ def privacy_notes(summary: dict | None) -> list[str]:
 
 def _neighbours(summary: dict) -> str:
     """Which populations ε compares, and what it is where other data take the place of a client's."""
-    more = f"; {summary['replacing_epsilon']:.4g} with other data in their place" if "replacing_epsilon" in summary else ""
+    more = (
+        f"; {summary['replacing_epsilon']:.4g} with other data in their place" if "replacing_epsilon" in summary else ""
+    )
     return summary["neighbours"] + more
 
 

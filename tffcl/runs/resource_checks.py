@@ -50,7 +50,9 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
     model: FlatModel = method.model
     if _COPIES * 4 * model.size > budget:
         needed, given = memory.shown(_COPIES * 4 * model.size), memory.shown(budget)
-        raise UserError(f"memory is {given}; one client that trains {_parameters(model.size)} parameters takes {needed}")
+        raise UserError(
+            f"memory is {given}; one client that trains {_parameters(model.size)} parameters takes {needed}"
+        )
     pairs = clients**2 * method.pair_bytes
     memory.check_room(pairs, f"the distances of {clients:,} × {clients:,} clients")
     kept = taking_part * method.kept_bytes
@@ -58,7 +60,8 @@ def check_before(method, clients: int, taking_part: int, out: pathlib.Path, budg
     if kept > (free := _disk_room(out) + there):
         each = _parameters(method.kept_bytes / 4)
         raise UserError(
-            f"{taking_part:,} clients × {each} parameters that each of them keeps need {memory.shown(kept)} on the disk of "
+            f"{taking_part:,} clients × {each} parameters that each of them keeps need {memory.shown(kept)} on the "
+            "disk of "
             f"{short_path(out)}; {memory.shown(free)} are free"
         )
 
@@ -76,7 +79,8 @@ def check_state(method, state, client_ids: np.ndarray):
     """
     held = method.models_held(state, client_ids)
     memory.check_room(
-        4 * held * method.model.size, f"{held:,} models × {_parameters(method.model.size)} parameters that the server holds"
+        4 * held * method.model.size,
+        f"{held:,} models × {_parameters(method.model.size)} parameters that the server holds",
     )
 
 

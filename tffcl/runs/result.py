@@ -51,7 +51,9 @@ class Trained(Shown):
     def cluster_of(self, client) -> int:
         """Returns the client's cluster; UserError if it did not take part."""
         own, views = self.population.id_of(client), self.method.views(self.state)
-        return int(views.clusters[index_of(views.client_ids, own)[0]])  # the state may know more clients than the population
+        return int(
+            views.clusters[index_of(views.client_ids, own)[0]]
+        )  # the state may know more clients than the population
 
     def model_of(self, client) -> np.ndarray:
         """Returns the model that a client uses, `float32 [P]`; UserError if it did not take part."""
@@ -81,8 +83,8 @@ class Trained(Shown):
           Labels `int32 [n]`, or probabilities `float32 [n, classes]`; with an axis more for sequences of labels.
 
         Raises:
-          UserError: If the client did not take part, the examples' type or shape is not the data's, entries are NaN, infinite or
-            masked, or the model cannot be computed on them.
+          UserError: If the client did not take part, the examples' type or shape is not the data's, entries are NaN,
+            infinite or masked, or the model cannot be computed on them.
         """
         given, x, spec = x, as_array(x, "the examples"), self.method.model.example_spec["x"]
         if x.shape[1:] != tuple(spec.shape) or x.dtype.kind not in "biuf":

@@ -1,7 +1,7 @@
 """The directory of a run: the names of its files, its state, whose it is, and who writes there.
 
-A directory is a run's by its marker, `run.json`, which is written before everything else and removed after it. What a run writes
-by itself is named here; files that others make of it, as pictures, are named by the marker.
+A directory is a run's by its marker, `run.json`, which is written before everything else and removed after it. What a
+run writes by itself is named here; files that others make of it, as pictures, are named by the marker.
 """
 
 import datetime
@@ -111,10 +111,14 @@ class RunDirectory(os.PathLike):
             if not (isinstance(data, Mapping) and all(isinstance(each, str) for each in data.values())):
                 raise ValueError("its data are not those of a run")
             marker["files"] = list(marker.get("files", []))
-            if any(not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") for name in marker["files"]):
+            if any(
+                not isinstance(name, str) or name.startswith("/") or ".." in name.split("/") for name in marker["files"]
+            ):
                 raise ValueError("its files are not those of a run")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{self / MARKER} is damaged, or not a run's ({error}); remove it, or give another directory") from None
+            raise UserError(
+                f"{self / MARKER} is damaged, or not a run's ({error}); remove it, or give another directory"
+            ) from None
         return marker
 
     def settings(self) -> dict:
@@ -153,7 +157,8 @@ class RunDirectory(os.PathLike):
         for key in ("task", "algorithm", "seed"):
             if key in settings and summary[key] != settings[key]:
                 raise UserError(
-                    f"{file} is the result of another run: its {key} is {summary[key]!r}, not {settings[key]!r}; without it, {RESUME} "
+                    f"{file} is the result of another run: its {key} is {summary[key]!r}, not {settings[key]!r}; "
+                    f"without it, {RESUME} "
                     "goes on with the run"
                 )
         return summary
@@ -168,7 +173,9 @@ class RunDirectory(os.PathLike):
 
     # Whose it is
 
-    def check_claim(self, settings: Mapping, *, resume: bool, overwrite: bool, locked: bool = False, longer: bool = False):
+    def check_claim(
+        self, settings: Mapping, *, resume: bool, overwrite: bool, locked: bool = False, longer: bool = False
+    ):
         """Checks that the directory may become this run's.
 
         Args:
@@ -179,7 +186,8 @@ class RunDirectory(os.PathLike):
           longer: Whether a run that is there may be gone on with for more rounds than it was asked for.
 
         Raises:
-          UserError: If it is a file, holds a run that may not be touched, is another one or runs, or holds files of no run.
+          UserError: If it is a file, holds a run that may not be touched, is another one or runs, or holds files of no
+            run.
         """
         if resume and overwrite:
             raise UserError("resume goes on with the run that is there, overwrite deletes it; give one of the two")
@@ -187,14 +195,17 @@ class RunDirectory(os.PathLike):
             self._check_place(locked)
             if self.marker() is None:
                 if foreign := self._in_the_way():
-                    raise UserError(f"{foreign} is no run's, and a run would write over it; move it, or give another directory")
+                    raise UserError(
+                        f"{foreign} is no run's, and a run would write over it; move it, or give another directory"
+                    )
                 return
             begun = self.state is not State.EMPTY
             if overwrite or not begun and not (resume and (self / CONFIG).is_file()):
                 return
             if not resume:
                 raise UserError(
-                    f"{self} holds a run already; {RESUME} goes on with it, {OVERWRITE} starts anew, or give another directory"
+                    f"{self} holds a run already; {RESUME} goes on with it, {OVERWRITE} starts anew, or give another "
+                    "directory"
                 )
             self.check_same(settings, longer=longer)
             self.summary()
@@ -202,7 +213,9 @@ class RunDirectory(os.PathLike):
             raise UserError(f"--out {short_path(self.path)} cannot be used: {error.strerror or error}") from None
 
     def _check_place(self, locked: bool):
-        """Raises UserError or OSError if a run could not write there, or would write through a link, or another one writes there."""
+        """Raises UserError or OSError if a run could not write there, or would write through a link, or another one
+        writes there.
+        """
         if "\0" in str(self):
             raise UserError(f"{str(self)!r} holds a NUL character, which no name of a file can")
         if self.path.exists() and not self.path.is_dir():
@@ -215,10 +228,16 @@ class RunDirectory(os.PathLike):
                 pathlib.Path(tempfile.mkdtemp(prefix=".tffcl-", dir=place)).rmdir()
         for name in _DIRECTORIES:
             if (self / name).is_symlink():
-                raise UserError(f"{self / name} is a link, and a run writes through none: remove it, or give another directory")
+                raise UserError(
+                    f"{self / name} is a link, and a run writes through none: remove it, or give another directory"
+                )
             if (self / name).exists() and not (self / name).is_dir():
-                raise UserError(f"{self / name} is a file; a run has a directory there: move it, or give another directory")
-        names = [path.relative_to(self.path) for name in (CHECKPOINTS, HISTORY) for path in (self / name).glob("*.np[yz]")]
+                raise UserError(
+                    f"{self / name} is a file; a run has a directory there: move it, or give another directory"
+                )
+        names = [
+            path.relative_to(self.path) for name in (CHECKPOINTS, HISTORY) for path in (self / name).glob("*.np[yz]")
+        ]
         for name in (*_FILES, MARKER, LOCK, *names):
             check_replaceable(self.path / name)
             if (self.path / f"{name}.partial").is_dir():
@@ -233,10 +252,18 @@ class RunDirectory(os.PathLike):
     def _inside(self) -> list[pathlib.Path]:
         """What is in the directory and in those of a run in it."""
         places = [self.path, *(self / name for name in _DIRECTORIES)]
-        return [path for place in places if place.is_dir() for path in sorted(place.iterdir()) if path.name not in _DIRECTORIES]
+        return [
+            path
+            for place in places
+            if place.is_dir()
+            for path in sorted(place.iterdir())
+            if path.name not in _DIRECTORIES
+        ]
 
     def _is_ours(self, path: pathlib.Path, listed: Sequence[str]) -> bool:
-        """Whether a file is called as one of a run, or as one that the marker lists, or as what of one was written in part."""
+        """Whether a file is called as one of a run, or as one that the marker lists, or as what of one was
+        written in part.
+        """
         name = path.name.removesuffix(".partial")
         if not path.is_file():
             return False
@@ -245,7 +272,9 @@ class RunDirectory(os.PathLike):
         return f"{path.parent.name}/{name}" in listed or re.fullmatch(_DIRECTORIES[path.parent.name], name) is not None
 
     def check_same(self, settings: Mapping, *, longer: bool = False):
-        """Raises UserError if its run has other settings, naming the first that differs; it may have fewer rounds if `longer`."""
+        """Raises UserError if its run has other settings, naming the first that differs; it may have fewer rounds if
+        `longer`.
+        """
         old, new = _without_stopping(self.settings()), _without_stopping(settings)
         if longer and 0 < _rounds_of(old) < _rounds_of(new):
             old = {**old, "train": {**old["train"], "rounds": _rounds_of(new)}}
@@ -253,8 +282,10 @@ class RunDirectory(os.PathLike):
             key, before, now = difference
             if longer and key == "train.rounds":
                 raise UserError(
-                    f"{self} holds a run of {before} rounds, not {now}; it goes on for as many or more, or give another directory (for a "
-                    f"result after {now} rounds begin with these, and resume with more; until= stops a run before its end)"
+                    f"{self} holds a run of {before} rounds, not {now}; it goes on for as many or more, or give "
+                    "another directory (for a "
+                    f"result after {now} rounds begin with these, and resume with more; until= stops a run before "
+                    "its end)"
                 )
             raise UserError(
                 f"{self} holds another run: its {key} is {before!r}, not {now!r}; resume with its own settings, "
@@ -264,13 +295,16 @@ class RunDirectory(os.PathLike):
     # Writers
 
     def claim(self, settings: Mapping, data: Mapping[str, str], *, anew: bool, resume: bool = False) -> str:
-        """Makes the directory this run's: the marker first, then the settings and the versions of software in config.toml.
+        """Makes the directory this run's: the marker first, then the settings and the versions of software in
+        config.toml.
 
         Args:
           settings: Of the run.
           data: The fingerprint of its data.
-          anew: Whether what an earlier run has left is removed. What no run has written stays, and is named on standard error.
-          resume: Whether the run keeps its name, and what was released of the clients stays counted, also where it begins anew.
+          anew: Whether what an earlier run has left is removed. What no run has written stays, and is named on standard
+            error.
+          resume: Whether the run keeps its name, and what was released of the clients stays counted, also where it
+            begins anew.
 
         Returns:
           The name of the run, which its checkpoints bear.
@@ -298,8 +332,8 @@ class RunDirectory(os.PathLike):
         write_text(self / MARKER, json.dumps(marker, indent=1) + "\n")
 
     def clear(self, *, but: str = ""):
-        """Removes the run that is there but for one file, its marker at the end, and nothing else: what no run has written is
-        named on standard error."""
+        """Removes the run that is there but for one file, its marker at the end, and nothing else: what no run has
+        written is named on standard error."""
         marker = self.marker()
         if marker is None:
             return
@@ -352,7 +386,9 @@ def _rounds_of(settings: Mapping) -> int:
 
 
 def _without_stopping(settings: Mapping) -> dict:
-    """The settings without the privacy budget and early stopping, which decide when a run ends and nothing else: it may go on."""
+    """The settings without the privacy budget and early stopping, which decide when a run ends and nothing else: it
+    may go on.
+    """
     left = dict(settings)
     for table, key in (("privacy", "epsilon"), ("train", "early_stopping")):
         if isinstance(settings.get(table), Mapping) and key in settings[table]:
@@ -361,7 +397,9 @@ def _without_stopping(settings: Mapping) -> dict:
 
 
 def first_difference(old: Mapping, new: Mapping, prefix: str = "") -> tuple[str, object, object] | None:
-    """Returns the first key in which nested tables differ, with the value in each, None where it has none; None if none does."""
+    """Returns the first key in which nested tables differ, with the value in each, None where it has none; None if
+    none does.
+    """
     for key in sorted({*old, *new}):
         before, now = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(now, Mapping):

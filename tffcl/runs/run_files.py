@@ -192,8 +192,8 @@ class RunFiles(_Numbers, Shown):
       representations: `representations.npz`; None for methods without.
       history: `history/*.npy`, int[N] by round: the clusters of the rows of `clients.csv`, where they changed;
         `NO_CLUSTER` for those who were not there yet.
-      splits: `splits.csv`, int[S, 3]: in which round which cluster was split, and the cluster that this founded; None for
-        methods that split none.
+      splits: `splits.csv`, int[S, 3]: in which round which cluster was split, and the cluster that this founded; None
+        for methods that split none.
       samples: `samples.npz`; None where examples are no images.
     """
 
@@ -337,10 +337,14 @@ def _read_rounds(directory: RunDirectory) -> dict[str, np.ndarray]:
 
 
 def known_rounds(table: csv_files.Table) -> dict[str, np.ndarray]:
-    """Returns the columns of a `rounds.csv` that the table of metrics knows; UserError for a number that its metric cannot be."""
+    """Returns the columns of a `rounds.csv` that the table of metrics knows; UserError for a number that its metric
+    cannot be.
+    """
     columns = {name: table.floats(name) for name in table.names if name in (metrics.ROUND, *metrics.OF_ROUNDS)}
     for name, metric in metrics.OF_ROUNDS.items():
-        least, most = (end if limit is None else limit for limit, end in zip(metric.limits, (-math.inf, math.inf), strict=True))
+        least, most = (
+            end if limit is None else limit for limit, end in zip(metric.limits, (-math.inf, math.inf), strict=True)
+        )
         values = columns.get(name, np.zeros(0))
         wrong = values[(metric.scale * values < least - _ROUNDING) | (metric.scale * values > most + _ROUNDING)]
         if wrong.size:
@@ -407,11 +411,18 @@ def samples_of(arrays: Mapping[str, np.ndarray]) -> Samples:
 
 
 def _check_merges(merges: np.ndarray, count: int):
-    """Raises ValueError if merges are no tree of so many clients: SciPy's functions would read outside of their memory."""
+    """Raises ValueError if merges are no tree of so many clients: SciPy's functions would read outside of
+    their memory.
+    """
     sizes, left = [1] * count, set(range(count))
     for first, second, height, size in merges.tolist():
         pair = {first, second}
-        if len(pair) < 2 or not pair <= left or not math.isfinite(height) or size != sizes[int(first)] + sizes[int(second)]:
+        if (
+            len(pair) < 2
+            or not pair <= left
+            or not math.isfinite(height)
+            or size != sizes[int(first)] + sizes[int(second)]
+        ):
             raise ValueError("merges is no tree of the clients")
         left -= pair
         left.add(len(sizes))
@@ -434,7 +445,9 @@ def clustering_of(arrays: Mapping[str, np.ndarray]) -> Clustering:
         merges = None
     shapes = {"proximity": (count, count), "labels": (count,)} | ({} if merges is None else {"merges": (count - 1, 4)})
     sizes = arrays["points"].shape[1:2] if "points" in arrays else ()  # how many centres a client may have
-    shapes |= {name: shape for name, shape in (("relatedness", (count, count)), ("mask", (count, *sizes))) if name in arrays}
+    shapes |= {
+        name: shape for name, shape in (("relatedness", (count, count)), ("mask", (count, *sizes))) if name in arrays
+    }
     for name, shape in shapes.items():
         found = (proximity if name == "proximity" else arrays[name]).shape
         if found != shape:

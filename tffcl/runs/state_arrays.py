@@ -1,7 +1,7 @@
 """A method's state as named arrays and a description of how they are nested, and back.
 
-Arrays are named by their place, `state.assignment` or `state.signatures.basis`, so that a file of them can be read by NumPy
-alone.
+Arrays are named by their place, `state.assignment` or `state.signatures.basis`, so that a file of them can be read by
+NumPy alone.
 """
 
 import collections

@@ -19,10 +19,10 @@ def spread(values: np.ndarray) -> dict[str, float | None]:
       values: One accuracy a client; NaN where there is none.
 
     Returns:
-      `mean`, `std` and `variance` (of the population of clients, ddof 0), `stderr`, the standard error of the mean (from ddof
-      1; None for one client), `worst_decile`, the mean over the tenth of the
-      clients (rounded up) that have it worst, and `deciles`, below which 10, 20, ... 90 % of them are; None where no client has
-      a value.
+      `mean`, `std` and `variance` (of the population of clients, ddof 0), `stderr`, the standard error of the mean
+      (from ddof 1; None for one client), `worst_decile`, the mean over the tenth of the
+      clients (rounded up) that have it worst, and `deciles`, below which 10, 20, ... 90 % of them are; None where no
+      client has a value.
     """
     known = np.sort(values[np.isfinite(values)])
     if not known.size:
@@ -39,14 +39,16 @@ def spread(values: np.ndarray) -> dict[str, float | None]:
 
 
 def pooled(values: np.ndarray, counts: np.ndarray) -> float | None:
-    """The accuracy on the test examples of all clients together: each client's `values` by its number of them, `counts`."""
+    """The accuracy on the test examples of all clients together: each client's `values` by its number of them,
+    `counts`.
+    """
     known = np.isfinite(values) & (counts > 0)
     return float(np.average(values[known], weights=counts[known])) if known.any() else None
 
 
 def local_of_all(accuracy: Mapping, totals: Totals) -> np.ndarray:
-    """The accuracies of the clients' own models, `float64 [N]`, with the untrained model for a client that never trained, as the
-    authors of PACFL and FLIS count."""
+    """The accuracies of the clients' own models, `float64 [N]`, with the untrained model for a client that never
+    trained, as the authors of PACFL and FLIS count."""
     local = totals.local_accuracies
     return np.where((totals.rounds_trained > 0) | np.isfinite(local), local, accuracy["untrained"])
 
@@ -60,8 +62,8 @@ def participation(accuracy: Mapping, totals: Totals, counts: np.ndarray) -> dict
       counts: `int [N]`, test examples.
 
     Returns:
-      Statistics of the former as `spread` and `pooled`, with their `share` of all clients, the `others` mean and the `gap`
-      between the means.
+      Statistics of the former as `spread` and `pooled`, with their `share` of all clients, the `others` mean and the
+      `gap` between the means.
     """
     took_part = totals.rounds_trained > 0
     found, others = spread(accuracy["cluster"][took_part]), spread(accuracy["cluster"][~took_part])["mean"]
@@ -80,7 +82,9 @@ def rand_index(true_groups, assignment) -> float | None:
 
 
 def mutual_information(true_groups, assignment) -> float | None:
-    """Normalised mutual information of the clusters and the true groups (1: the same; many small clusters gain by chance)."""
+    """Normalised mutual information of the clusters and the true groups (1: the same; many small clusters gain
+    by chance).
+    """
     if true_groups is None:
         return None
     with warnings.catch_warnings():
@@ -102,8 +106,8 @@ def agreement(
 
 
 def cluster_numbers(population: Population, views: Views) -> dict:
-    """How many clusters the known clients are in, which share of them the largest one has, and how the clusters fit the true
-    groups; of known clients too, where a method meets them."""
+    """How many clusters the known clients are in, which share of them the largest one has, and how the clusters fit the
+    true groups; of known clients too, where a method meets them."""
     _, sizes = np.unique(views.clusters[views.known_or_all], return_counts=True)
     numbers = {"clusters": views.found, "ari": agreement(population, views)}
     numbers["largest_cluster"] = float(sizes.max() / sizes.sum()) if sizes.size else None
@@ -169,7 +173,11 @@ def _notes(population: Population, views: Views) -> list[str]:
 
 def _information(population: Population, views: Views) -> dict:
     """Normalised mutual information beside the Rand indices, of known clients too where a method meets them."""
-    known = {} if views.known is None else {"known_nmi": agreement(population, views, views.known_or_all, mutual_information)}
+    known = (
+        {}
+        if views.known is None
+        else {"known_nmi": agreement(population, views, views.known_or_all, mutual_information)}
+    )
     return {"nmi": agreement(population, views, index=mutual_information), **known}
 
 
@@ -198,8 +206,8 @@ def client_table(population: Population, views: Views, accuracy: dict, totals: T
 def truly_related(population: Population, client_ids: np.ndarray) -> np.ndarray | None:
     """Which clients belong together.
 
-    Where the partition has groups, those of the same group. Else by labels, as the FLIS authors' code: client j belongs to
-    client i's cluster if it has at least half of i's labels (rounded up). That relation need not be symmetric.
+    Where the partition has groups, those of the same group. Else by labels, as the FLIS authors' code: client j belongs
+    to client i's cluster if it has at least half of i's labels (rounded up). That relation need not be symmetric.
 
     Args:
       population: The clients that there are, with groups or label counts.

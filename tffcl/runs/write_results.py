@@ -47,7 +47,11 @@ def finish(run: Run, settings: Mapping) -> Result:
     about = {"task": settings["task"], "algorithm": settings["algorithm"], "seed": seed, "rounds": run.round_number}
     about |= {"stopped": run.stopped} if run.stopped else {}
     cost = run.ledger.summary(run.stopped)
-    notes = [*population_changes.notes(run.stages, run.round_number, views), *_notes_of_waiting(run), *privacy_notes(cost)]
+    notes = [
+        *population_changes.notes(run.stages, run.round_number, views),
+        *_notes_of_waiting(run),
+        *privacy_notes(cost),
+    ]
     notes += [*([run.stopped] if run.stopped else []), *run.ledger.notes]
     contents = summary.summarize(about, population, views, run.evaluation, run.totals, notes)
     if cost is not None:
@@ -59,7 +63,9 @@ def finish(run: Run, settings: Mapping) -> Result:
 
 
 def _notes_of_waiting(run: Run) -> list[str]:
-    """Says how many clients were drawn, and never asked to train, as where `FactoryTraits.members_needed` are never there."""
+    """Says how many clients were drawn, and never asked to train, as where `FactoryTraits.members_needed` are
+    never there.
+    """
     trained = run.totals.rounds_trained > 0
     if trained.all():
         return []
@@ -116,8 +122,8 @@ def write_splits(out: pathlib.Path, views: Views):
 def write_clustering(out: pathlib.Path, views: Views, population: Population):
     """Writes clustering.npz for methods with a metric: matrix, merges, threshold, labels, and what they mean.
 
-    Of a matrix that is symmetric and zero on the diagonal there is the upper triangle alone, as SciPy's `squareform` has it. Where
-    clients are related by a map of their centres: relatedness and map too.
+    Of a matrix that is symmetric and zero on the diagonal there is the upper triangle alone, as SciPy's `squareform`
+    has it. Where clients are related by a map of their centres: relatedness and map too.
     """
     metric = views.metric
     more = {} if views.relatedness is None else {"relatedness": views.relatedness}
@@ -148,12 +154,15 @@ def write_clustering(out: pathlib.Path, views: Views, population: Population):
 
 
 def _condensed(matrix: np.ndarray) -> np.ndarray:
-    symmetric = not matrix.diagonal().any() and all(np.array_equal(row, matrix[:, place]) for place, row in enumerate(matrix))
+    symmetric = not matrix.diagonal().any() and all(
+        np.array_equal(row, matrix[:, place]) for place, row in enumerate(matrix)
+    )
     return squareform(matrix, checks=False) if symmetric and len(matrix) > 1 else matrix
 
 
 def write_samples(out: pathlib.Path, population: Population, clusters: np.ndarray) -> None:
-    """Writes `samples.npz`: ten training images of some members of each of the largest clusters, over the labels that these hold.
+    """Writes `samples.npz`: ten training images of some members of each of the largest clusters, over the labels that
+    these hold.
 
     Nothing is written where examples are no images, or where every client is a cluster of its own.
 

@@ -13,7 +13,9 @@ from tffcl.runs.run_directory import RunDirectory
 
 def configs(seeds, algorithms=("fedavg", "solo"), rounds=2):
     overrides = {"train": {"rounds": rounds}}
-    return [config.resolve("demo_digits", name, seed=seed, overrides=overrides) for seed in seeds for name in algorithms]
+    return [
+        config.resolve("demo_digits", name, seed=seed, overrides=overrides) for seed in seeds for name in algorithms
+    ]
 
 
 @pytest.fixture
@@ -108,7 +110,9 @@ def test_runs_of_the_same_setting_are_remembered(tmp_path, ran, capsys):
     assert capsys.readouterr().err.startswith("4 runs, 2 to do: about 4 s, going by earlier runs\n")
 
 
-def test_of_a_run_that_was_ended_only_the_rounds_after_its_checkpoint_are_left(tmp_path, ran, nothing_known, monkeypatch, capsys):
+def test_of_a_run_that_was_ended_only_the_rounds_after_its_checkpoint_are_left(
+    tmp_path, ran, nothing_known, monkeypatch, capsys
+):
     asked = configs([1, 2], ["solo"], rounds=20)
     monkeypatch.setattr(batch, "earlier_runs", lambda *_: {batch.settings_key(asked[0].as_dict()): 0.1})
     place = tmp_path / "solo" / "seed-1"

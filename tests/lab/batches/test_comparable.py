@@ -82,7 +82,9 @@ def test_other_methods_must_share_what_methods_share(out, task, capsys, no_runs,
 
 def test_another_task_is_refused(out, task, capsys):
     assert compared(task, out, "--algorithms", "fedavg") == 0
-    assert "task 'mine', not 'demo_digits'" in refused(capsys, "demo_digits", out, "--algorithms", "pacfl", "--rounds", "2")
+    assert "task 'mine', not 'demo_digits'" in refused(
+        capsys, "demo_digits", out, "--algorithms", "pacfl", "--rounds", "2"
+    )
 
 
 def test_what_run_left_there_counts(out, task, capsys, monkeypatch):
@@ -101,7 +103,9 @@ def test_what_a_method_has_of_its_own_may_differ(out, task, no_runs, capsys):
     own = "--set algorithms.fedavg.learning_rate=0.05"
     assert f"say that this is fedavg's own ({own})" in refused(capsys, task, out, "--algorithms", "pacfl")
     assert compared(task, out, "--algorithms", "pacfl", "--set", "algorithms.pacfl.num_clusters=4", *own.split()) == 0
-    assert compared(task, out, "--algorithms", "solo", "--seeds", "0,1", *own.split()) == 0  # pacfl's parameter is its own
+    assert (
+        compared(task, out, "--algorithms", "solo", "--seeds", "0,1", *own.split()) == 0
+    )  # pacfl's parameter is its own
     assert no_runs == [("solo", 0), ("fedavg", 0), ("pacfl", 0), ("solo", 1)]
 
 

@@ -1,4 +1,6 @@
-"""A run that diverges becomes a row that says so: the others go on, resuming does not meet it again, the exit code is 1."""
+"""A run that diverges becomes a row that says so: the others go on, resuming does not meet it again, the exit
+code is 1.
+"""
 
 import csv
 import json
@@ -8,7 +10,16 @@ import pytest
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import batch_index
 
-SHORT = ["--rounds", "2", "--set", "evaluation.every=2", "--set", "train.clients_per_round=4", "--set", "train.local_epochs=1"]
+SHORT = [
+    "--rounds",
+    "2",
+    "--set",
+    "evaluation.every=2",
+    "--set",
+    "train.clients_per_round=4",
+    "--set",
+    "train.local_epochs=1",
+]
 WILD = ["--set", "algorithms.fedavg.learning_rate=1e30"]
 COMPARE = ["compare", "demo_digits", "--algorithms", "solo,fedavg,pacfl", *SHORT, *WILD]
 

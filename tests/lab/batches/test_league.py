@@ -48,7 +48,16 @@ tune = {learning_rate = []}
 method = "fedavg"
 tune = {learning_rate = [1e30, 1e31]}
 """
-SHORT = ["--rounds", "2", "--set", "train.clients_per_round=4", "--set", "train.local_epochs=1", "--set", "evaluation.every=1"]
+SHORT = [
+    "--rounds",
+    "2",
+    "--set",
+    "train.clients_per_round=4",
+    "--set",
+    "train.local_epochs=1",
+    "--set",
+    "evaluation.every=1",
+]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +104,19 @@ def test_what_was_chosen_and_run_elsewhere_is_not_run_again(league, tmp_path, mo
     assert main(["study", str(league[0]), *SHORT, "--out", str(out)]) == 0 and ran == []
     assert (out / "results" / "digits" / "solo" / "seed-0" / "summary.json").is_file()
     # Other settings are other runs.
-    main(["study", str(league[0]), *SHORT, "--only", "*/SOLO", "--set", "train.momentum=0.1", "--out", str(tmp_path / "other")])
+    main(
+        [
+            "study",
+            str(league[0]),
+            *SHORT,
+            "--only",
+            "*/SOLO",
+            "--set",
+            "train.momentum=0.1",
+            "--out",
+            str(tmp_path / "other"),
+        ]
+    )
     assert ran == ["solo"]
 
 
@@ -106,7 +127,9 @@ def test_the_same_command_goes_on_in_the_same_place(league, tmp_path, monkeypatc
     before = (out / "results" / "batch.json").read_text()
     monkeypatch.setattr(search, "validation", lambda *_: pytest.fail("what is chosen is not chosen again"))
     noted = []
-    monkeypatch.setattr(batch.Batch, "run_or_note", lambda *_: noted.append((out / "results" / "batch.json").read_text()))
+    monkeypatch.setattr(
+        batch.Batch, "run_or_note", lambda *_: noted.append((out / "results" / "batch.json").read_text())
+    )
     main(["study", str(league[0]), *SHORT, "--out", str(out)])
     assert noted == [before]
     assert "holds another run" not in capsys.readouterr().err
@@ -128,7 +151,9 @@ def test_the_table_has_what_methods_are_compared_by(league, read):
     summary = json.loads((league[1] / "results" / "digits" / "fedavg" / "seed-0" / "summary.json").read_text())
     row = rows["FedAvg"]
     assert row.stats["cluster_worst_decile"].mean == pytest.approx(100 * summary["accuracy"]["cluster"]["worst_decile"])
-    assert row.stats["participation_gap"].mean == pytest.approx(100 * summary["accuracy"]["cluster"]["participants"]["gap"])
+    assert row.stats["participation_gap"].mean == pytest.approx(
+        100 * summary["accuracy"]["cluster"]["participants"]["gap"]
+    )
     assert row.stats["total_bytes"].mean == summary["traffic"]["down_bytes"] + summary["traffic"]["up_bytes"]
     with open(league[1] / "results" / "digits" / "fedavg" / "seed-0" / "rounds.csv", encoding="utf-8") as file:
         head, *lines = [line.strip().split(",") for line in file]
@@ -144,7 +169,9 @@ def test_the_table_has_what_methods_are_compared_by(league, read):
 def test_a_page_for_readers_and_its_picture(league, tmp_path):
     results = tmp_path / "results"
     shutil.copytree(league[1] / "results", results / "mine")
-    (results / "mine" / "FINDINGS.md").write_text("First <b>line</b>\nof `it`, **strong**.\n\nAnother.\n", encoding="utf-8")
+    (results / "mine" / "FINDINGS.md").write_text(
+        "First <b>line</b>\nof `it`, **strong**.\n\nAnother.\n", encoding="utf-8"
+    )
     page, picture = write_leagues(results)
     assert (page, picture) == (results / "mine.html", results / "mine" / "league.svg")
     text = page.read_text(encoding="utf-8")
@@ -191,7 +218,9 @@ def test_the_picture_tells_which_groups_were_found(read):
     alone = league_figure.league_figure(
         study, ["groups"]
     )  # on a page its heading stands above it, and who forms no clusters is left out
-    assert titles_of(alone) == [] and [each.get_text() for each in alone.axes[0].get_yticklabels()] == [results[1].noted["row"]]
+    assert titles_of(alone) == [] and [each.get_text() for each in alone.axes[0].get_yticklabels()] == [
+        results[1].noted["row"]
+    ]
     assert titles_of(league_figure.league_figure(read)) == ["cluster %", "local %"]
     assert not league_figure.league_figure(read, ["groups"]).axes
 
@@ -297,7 +326,10 @@ def test_every_method_of_the_league_is_in_it_with_as_many_trials():
 @pytest.mark.slow
 @pytest.mark.parametrize("column", list(dict.fromkeys(cell.column for cell in study_file.load_study("league").cells)))
 def test_a_method_that_is_told_a_number_of_clusters_is_told_that_of_the_groups(column):
-    told, absent = {}, missing(next(cell.task for cell in study_file.load_study("league").cells if cell.column == column))
+    told, absent = (
+        {},
+        missing(next(cell.task for cell in study_file.load_study("league").cells if cell.column == column)),
+    )
     if absent:
         pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
     for cell in study_file.load_study("league").cells:
@@ -313,7 +345,10 @@ def test_a_method_that_is_told_a_number_of_clusters_is_told_that_of_the_groups(c
 
 def test_the_time_that_the_runs_took_is_said_and_a_shared_run_counts_once(league, read, tmp_path):
     runs = {file.parent: json.loads(file.read_text())["seconds"]["total"] for file in read.path.glob("**/summary.json")}
-    assert f"seed 0; {human_time(sum(runs.values()))} of training, evaluation and clustering; set otherwise" in read.setting
+    assert (
+        f"seed 0; {human_time(sum(runs.values()))} of training, evaluation and clustering; set otherwise"
+        in read.setting
+    )
     copy = shutil.copytree(read.path, tmp_path / "results")
     noted = json.loads((copy / "batch.json").read_text())
     noted["cells"] += [{**cell, "column": "again"} for cell in noted["cells"]]
@@ -325,7 +360,8 @@ def test_the_time_that_the_runs_took_is_said_and_a_shared_run_counts_once(league
     for file in copy.glob("**/seed-0"):
         shutil.rmtree(file)
     assert study_results.read_study(copy).setting == (
-        "Run with 2 rounds; seeds 0, 5, 6; set otherwise than in the tasks: train.clients_per_round, train.local_epochs."
+        "Run with 2 rounds; seeds 0, 5, 6; set otherwise than in the tasks: train.clients_per_round, "
+        "train.local_epochs."
     )
 
 

@@ -128,11 +128,19 @@ def test_without_epochs_there_is_no_local_accuracy(tmp_path, tff_worker):
 def test_what_newcomers_tell_is_counted_and_an_export_says_what_was_spent(tmp_path, tff_worker):
     """Also of a run that has not ended, which has no summary."""
     overrides = {
-        "train": {"rounds": 2, "local_epochs": 1, "clients_per_round": 6}, "partition": {"clients": 8}, "model": {"hidden": 4},
-        "algorithms": {"pacfl": {"num_clusters": 2, "threshold": resolve.task_file.UNSET, "signature_noise_multiplier": 2.0}},
-        "aggregation": {"name": "dp", "noise_multiplier": 2.0}, "newcomers": {"clients": 2}, "privacy": {"epsilon": 20.0},
-    }  # fmt: skip
-    tffcl.run(resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False, until=1)
+        "train": {"rounds": 2, "local_epochs": 1, "clients_per_round": 6},
+        "partition": {"clients": 8},
+        "model": {"hidden": 4},
+        "algorithms": {
+            "pacfl": {"num_clusters": 2, "threshold": resolve.task_file.UNSET, "signature_noise_multiplier": 2.0}
+        },
+        "aggregation": {"name": "dp", "noise_multiplier": 2.0},
+        "newcomers": {"clients": 2},
+        "privacy": {"epsilon": 20.0},
+    }
+    tffcl.run(
+        resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path / "run", show_progress=False, until=1
+    )
     assert not (tmp_path / "run" / "summary.json").exists()
     contents = newcomers.join_newcomers(tmp_path / "run", show_progress=False)
     spent = contents["privacy"]
@@ -228,7 +236,18 @@ def test_somebody_must_take_part(tmp_path):
 
 def test_the_newcomers_of_a_comparison_are_one_table(tmp_path, capsys):
     out = tmp_path / "compared"
-    command = ["compare", "demo_digits", "--algorithms", "pacfl,fedavg", "--seeds", "0,1", "--rounds", "2", "--out", str(out)]
+    command = [
+        "compare",
+        "demo_digits",
+        "--algorithms",
+        "pacfl,fedavg",
+        "--seeds",
+        "0,1",
+        "--rounds",
+        "2",
+        "--out",
+        str(out),
+    ]
     few = ["--set", "newcomers.clients=8", "--set", "train.local_epochs=1", "--set", "train.clients_per_round=8"]
     assert main([*command, *few]) == 0
     capsys.readouterr()
@@ -238,7 +257,9 @@ def test_the_newcomers_of_a_comparison_are_one_table(tmp_path, capsys):
     rows = rows_of(out / "newcomers.csv")
     assert [(row["algorithm"], row["seeds"]) for row in rows] == [("pacfl", "2"), ("fedavg", "2")]
     for row in rows:
-        joined = [json.loads((out / row["algorithm"] / f"seed-{seed}" / "newcomers.json").read_text()) for seed in (0, 1)]
+        joined = [
+            json.loads((out / row["algorithm"] / f"seed-{seed}" / "newcomers.json").read_text()) for seed in (0, 1)
+        ]
         for kind in ("cluster", "local"):
             means = [100 * each["accuracy"][kind]["mean"] for each in joined]
             assert float(row[f"{kind}_accuracy_percent"]) == pytest.approx(np.mean(means))

@@ -56,7 +56,9 @@ def finished_runs(tmp_path):
     for seed in (0, 1):
         out = tmp_path / "out" / "fedavg" / f"seed-{seed}"
         write_run(out, "fedavg", seed)
-        write_published(configs.resolve(TASK, "fedavg", seed=seed, overrides={"train": {"rounds": 5}}), RunDirectory(out))
+        write_published(
+            configs.resolve(TASK, "fedavg", seed=seed, overrides={"train": {"rounds": 5}}), RunDirectory(out)
+        )
         contents = json.loads((out / "published.json").read_text())
         contents["cells"] = [each for each in contents["cells"] if each["study"] == "pacfl_table_1"]
         (out / "published.json").write_text(json.dumps(contents))

@@ -1,4 +1,6 @@
-"""Choosing a setting by validation accuracy: what is drawn, when points are stopped, and that only the picked one is tested."""
+"""Choosing a setting by validation accuracy: what is drawn, when points are stopped, and that only the picked one
+is tested.
+"""
 
 import csv
 import json
@@ -11,15 +13,35 @@ from tffcl.errors import UserError
 from tffcl.lab.batches import search
 from tffcl.lab.cli.main import main
 
-SHORT = ["--rounds", "4", "--set", "evaluation.every=1", "--set", "train.clients_per_round=6", "--set", "train.local_epochs=1"]
+SHORT = [
+    "--rounds",
+    "4",
+    "--set",
+    "evaluation.every=1",
+    "--set",
+    "train.clients_per_round=6",
+    "--set",
+    "train.local_epochs=1",
+]
 HELD = ["--set", "dataset.validation=0.2"]
-COMMAND = ["sweep", "demo_digits", "--algorithm", "fedavg", "--over", "learning_rate=0.0001,0.1,1e30,0.001", *SHORT, *HELD]
+COMMAND = [
+    "sweep",
+    "demo_digits",
+    "--algorithm",
+    "fedavg",
+    "--over",
+    "learning_rate=0.0001,0.1,1e30,0.001",
+    *SHORT,
+    *HELD,
+]
 SELECT = ["--select", "cluster", "--halving", "2", "--fresh-seeds", "2"]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """Four learning rates with halving, of which one learns and one diverges: `(directory, batch.json)`; only read by tests."""
+    """Four learning rates with halving, of which one learns and one diverges: `(directory, batch.json)`; only read
+    by tests.
+    """
     out = tmp_path_factory.mktemp("search") / "out"
     assert main([*COMMAND, *SELECT, "--out", str(out)]) == 0
     return out, json.loads((out / "batch.json").read_text())
@@ -50,7 +72,9 @@ def test_each_rung_is_sorted_by_validation_accuracy_and_halves(found):
     for rung in contents["rungs"]:
         for point in rung["points"]:
             value = point["values"][0]
-            place = next(out.glob(f"learning_rate-{value:g}/seed-0"), None) or next(out.glob("learning_rate-1e*30/seed-0"))
+            place = next(out.glob(f"learning_rate-{value:g}/seed-0"), None) or next(
+                out.glob("learning_rate-1e*30/seed-0")
+            )
             if value == 1e30:
                 assert point["score"] is None and (place / "failed.json").is_file()
             else:
@@ -74,7 +98,9 @@ def test_the_picked_one_alone_is_tested_with_fresh_seeds(found, capsys):
     assert "picked: learning rate 0.1, on test data over the fresh seeds 1, 2:" in text
     test = 50 * sum(picked["test"]["cluster"])
     assert f"cluster {test:.2f} ±" in text
-    assert text.count(" %") == 4  # the heading of the validation accuracies, and three test accuracies of the picked one
+    assert (
+        text.count(" %") == 4
+    )  # the heading of the validation accuracies, and three test accuracies of the picked one
 
 
 def test_resuming_repeats_nothing(found, monkeypatch):
@@ -93,7 +119,9 @@ def test_random_points():
     assert len(set(points)) == 20 and search.random_axes(texts, "fedavg", 20, seed=0)[1] == points
     assert search.random_axes(texts, "fedavg", 20, seed=1)[1] != points
     rates = sorted(rate for rate, _ in points)
-    assert 0.001 <= rates[0] and rates[-1] <= 1 and 0.003 < rates[10] < 0.3  # even in the logarithm: the middle is near 0.03
+    assert (
+        0.001 <= rates[0] and rates[-1] <= 1 and 0.003 < rates[10] < 0.3
+    )  # even in the logarithm: the middle is near 0.03
     assert {type(epochs) for _, epochs in points} == {int} and {epochs for _, epochs in points} <= {1, 2, 3, 4, 5}
     with pytest.raises(UserError, match="there are only 5 different points"):
         search.random_axes(texts[1:], "fedavg", 6, seed=0)
@@ -105,7 +133,10 @@ def test_random_points():
     ("arguments", "message"),
     [
         (["--select", "cluster"], "--select needs validation examples, e.g. --set dataset.validation=0.1"),
-        ([*HELD, "--select", "local"], "--select 'local' must be cluster or global: local accuracy is taken on test examples"),
+        (
+            [*HELD, "--select", "local"],
+            "--select 'local' must be cluster or global: local accuracy is taken on test examples",
+        ),
         ([*HELD, "--select", "cluster", "--halving", "1"], "--halving 1 must be 2 or more"),
         ([*HELD, "--select", "cluster", "--fresh-seeds", "0"], "--fresh-seeds 0 must be 1 or more"),
         ([*HELD, "--select", "cluster", "--samples", "1"], "--samples 1 must be 2 or more"),

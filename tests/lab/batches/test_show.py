@@ -40,7 +40,8 @@ from tffcl import Dataset
 def build(*, kind: str, name: str = ""):
     y = np.arange(90) % 2
     owner = np.array([f"clinic {each % 3}" for each in range(90)], kind)
-    return Dataset.from_arrays("mine", (np.ones([60, 5]), y[:60]), (np.ones([30, 5]), y[60:]), clients=(owner[:60], owner[60:]))
+    train, test = (np.ones([60, 5]), y[:60]), (np.ones([30, 5]), y[60:])
+    return Dataset.from_arrays("mine", train, test, clients=(owner[:60], owner[60:]))
 """
 
 
@@ -76,7 +77,9 @@ def test_without_groups_there_are_clients(tmp_path):
     path = write(tmp_path / "plain.toml", 'name = "digits"', 'name = "quantity_skew"\nclients = 14')
     text = show(resolved(path, 0), tmp_path)
     assert "14 clients, one true group" in text and "group 0" not in text
-    federated = load_federated({"name": "digits"}, {"name": "quantity_skew", "clients": 14}, seed=stream(0, "partition"))
+    federated = load_federated(
+        {"name": "digits"}, {"name": "quantity_skew", "clients": 14}, seed=stream(0, "partition")
+    )
     rows, titles, labels = _samples(federated)
     assert list(map(len, labels)) == list(map(len, rows))
     assert titles == [f"client {client}" for client in range(10)]
@@ -135,7 +138,9 @@ def test_sets_of_different_shapes(tmp_path):
 
 
 def test_the_skew_of_a_partition():
-    """By hand: equal shares are at 0, one label of two equal ones at one half, all with one client at Gini (N - 1) / N."""
+    """By hand: equal shares are at 0, one label of two equal ones at one half, all with one client at Gini (N
+    - 1) / N.
+    """
     same = np.array([[5, 5], [10, 10]])
     np.testing.assert_allclose(label_distances(same), 0)
     np.testing.assert_allclose(label_distances(np.array([[4, 0], [0, 4]])), 0.5)

@@ -15,7 +15,8 @@ from tffcl.lab.tasks import task_file
 SMALL = [name for name in task_file.task_names() if name.endswith("_small")]
 # One run is in the suite; the others are a matter of many minutes.
 QUICK = {"pacfl_fmnist_label_skew_20_small"}
-# Three rounds of one epoch, of small images of many classes or turned ones, teach a convolutional network next to nothing.
+# Three rounds of one epoch, of small images of many classes or turned ones, teach a convolutional network next to
+# nothing.
 AT_CHANCE = {"flt_femnist_scenario_3_cnn_small", "stocfl_rotated_cifar10_small"}
 WHERE = {"emnist_letters": "emnist/letters", "femnist": "emnist_all.sqlite", "usps": "usps.npz", "digits": "."}
 
@@ -31,7 +32,8 @@ def missing(name):
 
 
 def check_run(out) -> dict:
-    """What a broken run would not give: files that agree, saved models that answer as they say, training that taught something.
+    """What a broken run would not give: files that agree, saved models that answer as they say, training that taught
+    something.
 
     Returns:
       The summary.
@@ -83,7 +85,9 @@ def test_stocfl_and_what_it_is_compared_with_run_on_stocfl_tasks(name, algorithm
     if absent:
         pytest.skip(f"{absent} is not in TFFCL_DATA_DIR; lay it out there to run this")
     few = ["--set", "algorithms.ifca.num_clusters=2"] if algorithm == "ifca" else []
-    assert main(["run", name, "--algorithm", algorithm, "--out", str(tmp_path / "out"), *few]) == 0, capsys.readouterr().err
+    assert main(["run", name, "--algorithm", algorithm, "--out", str(tmp_path / "out"), *few]) == 0, (
+        capsys.readouterr().err
+    )
     summary = check_run(tmp_path / "out")
     assert (summary["traffic"]["signature_bytes"] > 0) == (algorithm == "stocfl")
 

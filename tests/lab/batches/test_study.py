@@ -19,7 +19,16 @@ from tffcl.lab.batches import batch, study, study_file
 from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import study_results, study_table
 
-SHORT = ["--rounds", "2", "--set", "train.clients_per_round=4", "--set", "train.local_epochs=1", "--set", "evaluation.every=1"]
+SHORT = [
+    "--rounds",
+    "2",
+    "--set",
+    "train.clients_per_round=4",
+    "--set",
+    "train.local_epochs=1",
+    "--set",
+    "evaluation.every=1",
+]
 MINE = """
 title = "Mine"
 paper = "A paper"
@@ -78,7 +87,9 @@ def mine(tmp_path):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """The study above after a run of each cell: `(directory, exit code, standard error)`; its tests leave it as it is."""
+    """The study above after a run of each cell: `(directory, exit code, standard error)`; its tests leave it
+    as it is.
+    """
     place = tmp_path_factory.mktemp("study")
     (place / "mine.toml").write_text(MINE, encoding="utf-8")
     command = [sys.executable, "-m", "tffcl", "study", str(place / "mine.toml"), *SHORT, "--out", str(place / "out")]
@@ -109,7 +120,8 @@ def test_every_cell_of_every_study_can_be_planned():
 
 def test_names_that_directories_cannot_tell_apart_have_their_own_runs(mine):
     text = mine.read_text().replace(
-        '[cells."unseen/SOLO"]', '[rows."SOLO!"]\nmethod = "pacfl"\n[rows."solo?"]\nmethod = "fedprox"\n[cells."unseen/SOLO"]'
+        '[cells."unseen/SOLO"]',
+        '[rows."SOLO!"]\nmethod = "pacfl"\n[rows."solo?"]\nmethod = "fedprox"\n[cells."unseen/SOLO"]',
     )
     mine.write_text(text)
     planned = study.plan(study_file.load_study(mine), only=["digits"])
@@ -132,7 +144,12 @@ def test_published_numbers_are_read():
 def test_the_authors_megabits_are_theirs():
     """PACFL Table 8 prints 79.36 Mb for FedAvg on FMNIST: 200 rounds; 11.30 for IFCA: 19; 1.26 for LG-FedAvg: 18."""
     cells = {cell.name: cell for cell in study_file.load_study("pacfl_table_8").cells}
-    for name, rounds in (("FMNIST/FedAvg", 200), ("FMNIST/IFCA", 19), ("FMNIST/LG-FedAvg", 18), ("CIFAR-100/PACFL", 47)):
+    for name, rounds in (
+        ("FMNIST/FedAvg", 200),
+        ("FMNIST/IFCA", 19),
+        ("FMNIST/LG-FedAvg", 18),
+        ("CIFAR-100/PACFL", 47),
+    ):
         assert rounds * cells[name].megabits_a_round == pytest.approx(cells[name].published[0], rel=0.01), name
 
 
@@ -147,7 +164,9 @@ def test_a_share_of_the_rounds(rounds, found):
 def test_only_some_cells_and_cells_of_one_setting_share_runs():
     found = study_file.load_study("demo_digits")
     assert [cell.name for cell in study_file.chosen(found, ["*/pacfl"])] == ["digits/PACFL"]
-    assert [cell.name for cell in study_file.chosen(found, ["DIGITS", "digits_v*/*"])] == [cell.name for cell in found.cells]
+    assert [cell.name for cell in study_file.chosen(found, ["DIGITS", "digits_v*/*"])] == [
+        cell.name for cell in found.cells
+    ]
     assert [cell.name for cell in study_file.chosen(study_file.load_study("flis_table_2"), ["FMNIST/FLIS (DC)"])]
     assert [cell.name for cell in study_file.chosen(found, ["*/fedavg,*/pacfl"])] == ["digits/FedAvg", "digits/PACFL"]
     assert [cell.name for cell in study_file.chosen(found, ["digits, variance"])] == ["digits, variance/SOLO, clients"]
@@ -159,7 +178,11 @@ def test_only_some_cells_and_cells_of_one_setting_share_runs():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"demo_digits"', '"demo_digit"', "unknown task of mine.toml, digits/FedAvg: 'demo_digit'; did you mean 'demo_digits'"),
+        (
+            '"demo_digits"',
+            '"demo_digit"',
+            "unknown task of mine.toml, digits/FedAvg: 'demo_digit'; did you mean 'demo_digits'",
+        ),
         ('"rounds_to"', '"rounds_till"', "unknown measure of mine.toml"),
         ("target = 5", "", "rounds_to needs a target"),
         ("[80.5, 0.5]", "[80.5, 0.5, 1]", "published is [80.5, 0.5, 1]; it must be a number"),
@@ -190,7 +213,10 @@ def test_a_wrong_file_is_one_line(mine, old, new, message):
     ("arguments", "message"),
     [
         (["pacfl_table_l"], "unknown study 'pacfl_table_l'; did you mean 'pacfl_table_"),
-        (["demo_digits", "--only", "digits/FedAv"], "unknown cell of demo_digits 'digits/FedAv'; did you mean 'digits/FedAvg'"),
+        (
+            ["demo_digits", "--only", "digits/FedAv"],
+            "unknown cell of demo_digits 'digits/FedAv'; did you mean 'digits/FedAvg'",
+        ),
         (["demo_digits", "--rounds", "0"], "--rounds 0 must be a share of each task's rounds"),
         (["demo_digits", "--rounds", "1.5"], "--rounds 1.5 must be"),
         (["demo_digits", "--seeds", "a"], "--seeds 'a' must be whole numbers"),
@@ -255,7 +281,11 @@ def test_a_study_in_which_nothing_is_published_has_all_of_its_cells(mine):
     found = study_file.load_study(mine)
     assert len(found.cells) == 12 and {cell.published for cell in found.cells} == {(None, None)}
     mine.write_text(mine.read_text().replace('published = "none"', "published = 70", 1))
-    assert [cell.name for cell in study_file.load_study(mine).cells] == ["digits/FedAvg", "to target/FedAvg", "unseen/FedAvg"]
+    assert [cell.name for cell in study_file.load_study(mine).cells] == [
+        "digits/FedAvg",
+        "to target/FedAvg",
+        "unseen/FedAvg",
+    ]
 
 
 def test_the_table_is_made_again_and_goes_into_the_page(done, tmp_path, capsys):
@@ -277,7 +307,9 @@ def test_the_table_is_made_again_and_goes_into_the_page(done, tmp_path, capsys):
     (kept / "mine" / "FINDINGS.md").write_text("What it\nshows.\n")
     assert main(["results", str(kept)]) == 0
     page = (tmp_path / "RESULTS.md").read_text()
-    assert re.search(r"\| \[`mine`\]\(#mine\): Mine \(A paper, Table 9\) \| 3 \| 4 of 5 \| 3 \| 2 rounds \| \d+ s \|", page)
+    assert re.search(
+        r"\| \[`mine`\]\(#mine\): Mine \(A paper, Table 9\) \| 3 \| 4 of 5 \| 3 \| 2 rounds \| \d+ s \|", page
+    )
     assert '<a id="mine"></a>' in page and "\nWhat it shows.\n" in page
     assert page.startswith("# What the studies give") and page.rstrip().endswith("What I think.")
     assert "| FedAvg | global |" in page and "80.50 ± 0.50" in page
@@ -320,7 +352,9 @@ def test_a_table_of_other_rounds_is_named(tmp_path, monkeypatch, capsys):
     assert "; there is runs/studies/flt_table_4-rounds-2: name it with --out" in told
     assert main(["study", "flt_table_1", "--table-only"]) == 0
     assert "run here, with other rounds: runs/studies/flt_table_1-rounds-0.5" in capsys.readouterr().out
-    assert "flt_table_1-rounds-2 holds no results" in fails(capsys, "study", "flt_table_1", "--table-only", "--rounds", "2")
+    assert "flt_table_1-rounds-2 holds no results" in fails(
+        capsys, "study", "flt_table_1", "--table-only", "--rounds", "2"
+    )
 
 
 def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_path):
@@ -344,7 +378,9 @@ def test_other_settings_are_refused_and_other_seeds_are_added(done, capsys, tmp_
 @pytest.mark.parametrize("name", ["summary.json", "failed.json"])
 def test_the_damaged_file_of_a_run_is_named(done, tmp_path, name, damage):
     results = shutil.copytree(done[0] / "results", tmp_path / "results")
-    (place,) = [file.parent for file in results.glob(f"*/{'wild' if name == 'failed.json' else 'fedavg'}/seed-3/{name}")]
+    (place,) = [
+        file.parent for file in results.glob(f"*/{'wild' if name == 'failed.json' else 'fedavg'}/seed-3/{name}")
+    ]
     (place / name).write_text(damage)
     with pytest.raises(UserError, match=rf"{place / name} is damaged: [^\n]*$"):
         study_table.read_study(results)
@@ -416,7 +452,16 @@ def test_the_directory_of_a_cell_is_inside_of_the_studys(tmp_path, name):
 
 
 def test_results_are_read_from_inside_of_the_studys_directory_alone(tmp_path):
-    cell = {"column": "a", "row": "b", "directory": "../other", "measure": "local", "published": [None, None], "missing": ""}
-    (tmp_path / "batch.json").write_text(json.dumps({"kind": "study", "study": "a", "cells": [cell], "seeds": [0], "tuned": {}}))
+    cell = {
+        "column": "a",
+        "row": "b",
+        "directory": "../other",
+        "measure": "local",
+        "published": [None, None],
+        "missing": "",
+    }
+    (tmp_path / "batch.json").write_text(
+        json.dumps({"kind": "study", "study": "a", "cells": [cell], "seeds": [0], "tuned": {}})
+    )
     with pytest.raises(UserError, match="batch.json is damaged.*must be inside its own"):
         study_table.read_study(tmp_path)

@@ -73,7 +73,12 @@ def two_seeds(tmp_path_factory):
         ("local_epochs = 1, 2", "train.local_epochs", (1, 2), "local epochs"),
         ("train.local_epochs=1,2", "train.local_epochs", (1, 2), "local epochs"),
         ("metric=smallest_angle,trace", "algorithms.pacfl.metric", ("smallest_angle", "trace"), "metric"),
-        ("measure=smallest_angle,trace", "algorithms.pacfl.metric", ("smallest_angle", "trace"), "metric"),  # its old name
+        (
+            "measure=smallest_angle,trace",
+            "algorithms.pacfl.metric",
+            ("smallest_angle", "trace"),
+            "metric",
+        ),  # its old name
         ("partition.clients=20,40", "partition.clients", (20, 40), "partition clients"),
         ("model.sizes=[1, 2],[3]", "model.sizes", ([1, 2], [3]), "model sizes"),
         ('dataset.path="a,b","c"', "dataset.path", ("a,b", "c"), "dataset path"),
@@ -135,7 +140,8 @@ def test_directories_are_safe():
         ),
         (
             ["--over", "learning_rate=0.01..0.1"],
-            "--over train.learning_rate: a range, 0.01..0.1, stands alone and needs --samples N and --select cluster or global",
+            "--over train.learning_rate: a range, 0.01..0.1, stands alone and needs --samples N and --select cluster "
+            "or global",
         ),
         (["--over", "learning_rate=1e-3..1,2"], "a range, 1e-3..1, stands alone"),
         (["--over", "PACFL.threshold=1,2"], "unknown section 'PACFL'; did you mean algorithms.pacfl.threshold?"),
@@ -177,7 +183,9 @@ def test_one_line_says_what_is_wrong_before_anything_runs(capsys, tmp_path, argu
 
 def test_a_point_is_the_run_that_it_says(two_keys, tmp_path):
     overrides = {**OVERRIDES, "algorithms": {"pacfl": {"threshold": 1000, "local_epochs": 2}}}
-    alone = tffcl.run(resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path, show_progress=False).summary
+    alone = tffcl.run(
+        resolve.resolve("demo_digits", "pacfl", overrides=overrides), tmp_path, show_progress=False
+    ).summary
     found = summary_of(two_keys / "threshold-1000" / "local_epochs-2" / "seed-0")
     assert {**found, "seconds": 0} == {**alone, "seconds": 0}
 
@@ -238,7 +246,15 @@ def test_resume_keeps_what_is_finished(two_keys, capsys):
 
 def test_a_value_is_added_to_those_that_are_there(two_seeds, tmp_path, capsys):
     out = shutil.copytree(two_seeds, tmp_path / "out")
-    command = ["sweep", str(two_seeds.parent / "own.toml"), "--algorithm", "pacfl", "--over", "num_clusters=1,4,2", *SHORT]
+    command = [
+        "sweep",
+        str(two_seeds.parent / "own.toml"),
+        "--algorithm",
+        "pacfl",
+        "--over",
+        "num_clusters=1,4,2",
+        *SHORT,
+    ]
     assert main([*command, "--seeds", "0,1", "--out", str(out)]) == 0
     assert "6 runs, 2 to do" in capsys.readouterr().err
     assert [row["algorithms.pacfl.num_clusters"] for row in rows_of(out / "sweep.csv")] == ["1", "4", "2"]

@@ -21,7 +21,9 @@ def fails(capsys, *arguments):
     except SystemExit as stop:
         code = stop.code
     captured = capsys.readouterr()
-    lines = [line for line in captured.err.splitlines() if line.strip() and "round/s" not in line and "?round" not in line]
+    lines = [
+        line for line in captured.err.splitlines() if line.strip() and "round/s" not in line and "?round" not in line
+    ]
     assert code == 2
     assert len(lines) == 1, captured.err
     assert lines[0].startswith("tffcl: ")
@@ -36,7 +38,10 @@ def fails(capsys, *arguments):
         (["run", "demo_digit", "--algorithm", "pacfl"], "unknown task 'demo_digit'; did you mean 'demo_digits'"),
         (["run", "demo_digits"], "the following arguments are required: --algorithm"),
         (["run", "demo_digits", "--algorithm", "PACFL"], "unknown algorithm 'PACFL'; did you mean 'pacfl'"),
-        (["compare", "demo_digits", "--algorithms", "Fedavg , solo"], "unknown algorithm 'Fedavg'; did you mean 'fedavg'"),
+        (
+            ["compare", "demo_digits", "--algorithms", "Fedavg , solo"],
+            "unknown algorithm 'Fedavg'; did you mean 'fedavg'",
+        ),
         (["run", "Demo_Digits ", "--algorithm", "pacfl"], "did you mean 'demo_digits'"),
         (
             ["run", "demo_digits.toml", "--algorithm", "pacfl"],
@@ -81,10 +86,16 @@ def fails(capsys, *arguments):
             "did you mean 'num_vectors'",
         ),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "model.hiden=2"], "did you mean 'hidden'"),
-        (["run", "demo_digits", "--algorithm", "pacfl", "--set", "model.name=mpl"], "unknown model 'mpl'; did you mean 'mlp'"),
+        (
+            ["run", "demo_digits", "--algorithm", "pacfl", "--set", "model.name=mpl"],
+            "unknown model 'mpl'; did you mean 'mlp'",
+        ),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "dataset.name=mnits"], "did you mean 'mnist'"),
         (["run", "demo_digits", "--algorithm", "pacfl", "--set", "partition.name=rotatd"], "did you mean 'rotated'"),
-        (["compare", "demo_digits", "--algorithms", "pacfl,fedavg", "--seeds", "0,x"], "--seeds '0,x' must be whole numbers"),
+        (
+            ["compare", "demo_digits", "--algorithms", "pacfl,fedavg", "--seeds", "0,x"],
+            "--seeds '0,x' must be whole numbers",
+        ),
         (["compare", "demo_digits", "--algorithms", "pacfl,pacfl"], "each algorithm and each seed once"),
         (["similarity", "demo_digits", "--signature", "subspac"], "did you mean 'subspace'"),
         (["report", "nowhere"], "nowhere"),
@@ -143,7 +154,8 @@ def own_task(tmp_path, partition, **arrays):
 
     x, y = digits.load()
     np.savez(
-        tmp_path / "own.npz", **{"x_train": x[:300], "y_train": y[:300], "x_test": x[300:400], "y_test": y[300:400], **arrays}
+        tmp_path / "own.npz",
+        **{"x_train": x[:300], "y_train": y[:300], "x_test": x[300:400], "y_test": y[300:400], **arrays},
     )
     task = tmp_path / "own.toml"
     task.write_text(
@@ -192,7 +204,11 @@ def test_a_client_without_examples(capsys, tmp_path):
         (
             "partitions",
             "rotated",
-            ["[partition]", "  clients (must be given; a whole number from 1): How many clients; a multiple of the number of rotations."],
+            [
+                "[partition]",
+                "  clients (must be given; a whole number from 1): How many clients; a multiple of the number of "
+                "rotations.",
+            ],
         ),
         ("datasets", "npz", ["[dataset]", "  path (must be given; text): The file."]),
         ("models", "mlp", ["[model]", "  hidden (200; a whole number from 1): Number of hidden units."]),
@@ -258,7 +274,14 @@ def test_run_then_report_then_similarity(capsys, tmp_path):
     assert (tmp_path / "similarity" / "dendrogram.png").stat().st_size > 10_000
     with np.load(tmp_path / "similarity" / "proximity.npz") as saved:
         assert saved["proximity"].shape == (40, 40) and saved["tree_unit"] == saved["unit"] == "degrees"
-    told = ["--set", "algorithms.pacfl.threshold=self", "--set", "partition.rotations=1", "--out", str(tmp_path / "similarity")]
+    told = [
+        "--set",
+        "algorithms.pacfl.threshold=self",
+        "--set",
+        "partition.rotations=1",
+        "--out",
+        str(tmp_path / "similarity"),
+    ]
     assert main(["similarity", "demo_digits", *told]) == 0
     said = capsys.readouterr().out
     assert "nothing differs" in said and ": 1 cluster of sizes [40]" in said and "by threshold =" not in said
@@ -280,7 +303,9 @@ def test_compare_goes_on_where_it_stopped(capsys, tmp_path):
     assert (tmp_path / "table.csv").is_file() and (tmp_path / "report.html").is_file()
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "tasks"], ["doctor"], ["run", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["list"], ["list", "tasks"], ["doctor"], ["run", "--help"]], ids=" ".join
+)
 def test_light_commands_do_not_import_tensorflow(arguments):
     check = (
         "import sys\nfrom tffcl.lab.cli.main import main\n"
@@ -301,7 +326,17 @@ def test_doctor_finds_the_worker(capsys):
 @pytest.mark.slow
 def test_a_mistake_is_one_line_in_a_process_of_its_own(tmp_path):
     """Also what libraries say while the interpreter ends would be seen here."""
-    command = [sys.executable, "-m", "tffcl", "run", "demo_digits", "--algorithm", "pacfl", "--out", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "tffcl",
+        "run",
+        "demo_digits",
+        "--algorithm",
+        "pacfl",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     done = subprocess.run([*command, "--set", "train.clients_per_round=50"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "tffcl: train.clients_per_round is 50, but there are only 40 clients\n"
@@ -313,7 +348,9 @@ def workers(mark):
     for entry in pathlib.Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and "worker_binary" in (entry / "comm").read_text():
-                found |= {entry.name} if f"TFFCL_TEST_MARK={mark}\0".encode() in (entry / "environ").read_bytes() else set()
+                found |= (
+                    {entry.name} if f"TFFCL_TEST_MARK={mark}\0".encode() in (entry / "environ").read_bytes() else set()
+                )
         except OSError:
             continue
     return found

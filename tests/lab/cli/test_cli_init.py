@@ -39,7 +39,8 @@ def test_every_comment_that_is_a_setting_may_be_one(tmp_path):
         ("# validation = 0.1", "validation = 0.1"),
         ("# [newcomers]\n# clients = 4", "[newcomers]\nclients = 4"),
         (
-            '# name = "dp"                       # differential privacy; also secure_sum, compression, robust\n# clip = 0.5\n'
+            '# name = "dp"                       # differential privacy; also secure_sum, compression, robust\n# clip '
+            "= 0.5\n"
             "# noise_multiplier = 1.0",
             'name = "dp"\nclip = 0.5\nnoise_multiplier = 1.0',
         ),

@@ -30,7 +30,9 @@ def test_show_writes_below_runs(capsys, tmp_path, monkeypatch):
     assert written == ["labels.png", "samples.png", "sizes.png"]
 
 
-@pytest.mark.parametrize("arguments", [["show", "demo_digits"], ["angles", "--gaussians"], ["angles", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["show", "demo_digits"], ["angles", "--gaussians"], ["angles", "--help"]], ids=" ".join
+)
 def test_no_tensorflow(tmp_path, arguments):
     check = (
         "import sys\nfrom tffcl.lab.cli.main import main\n"

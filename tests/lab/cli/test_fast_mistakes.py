@@ -38,7 +38,10 @@ MISTAKES = [
         ["run", "demo_digits", "--algorithm", "stocfl", "--set", "signature_clip=0"],
         "signature_clip is 0; it must be a number above 0",
     ),
-    (["run", "demo_digits", "--algorithm", "fednova", "--set", "aggregation.name=dp"], "numbers of steps beside the updates"),
+    (
+        ["run", "demo_digits", "--algorithm", "fednova", "--set", "aggregation.name=dp"],
+        "numbers of steps beside the updates",
+    ),
     (["run", "demo_digits", "--algorithm", "cfl", "--set", "aggregation.name=dp"], "cfl takes no [aggregation]"),
     (["newcomers", "no-such-directory"], "is not a directory"),
     (["export", "no-such-directory", "--to", "x"], "is not a directory"),

@@ -61,10 +61,11 @@ def labelled(train, test=None, num_classes=None, shape=(1, 1, 1), **more) -> Dat
     """
     test = train if test is None else test
     classes = num_classes or int(max(np.max(train), np.max(test, initial=0))) + 1
-    columns = {split: {key.split("_")[1]: more.pop(key) for key in list(more) if key.startswith(split)} for split in ("train", "test")}
-    splits = (
-        dataclasses.replace(blank(y, shape), **columns[split]) for split, y in (("train", train), ("test", test))
-    )
+    columns = {
+        split: {key.split("_")[1]: more.pop(key) for key in list(more) if key.startswith(split)}
+        for split in ("train", "test")
+    }
+    splits = (dataclasses.replace(blank(y, shape), **columns[split]) for split, y in (("train", train), ("test", test)))
     return Dataset("toy", *splits, classes, (0.0,), (1.0,), **more)
 
 

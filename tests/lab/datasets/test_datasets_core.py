@@ -103,13 +103,19 @@ HALVES = (np.array([0, 1]), np.array([2, 3]))
 @pytest.mark.parametrize(
     "parts, message",
     [
-        ({"train": (HALVES[0], np.array([2, 4]))}, "the training indices of client 1 have 4; there are 4 examples, from 0 to 3"),
-        ({"test": (HALVES[0], np.array([2, 4]))}, "the test indices of client 1 have 4; there are 4 examples, from 0 to 3"),
+        ({"train": (HALVES[0], np.array([2, 4]))}, "the training indices of client 1 have 4; there are 4 examples, "
+                                                   "from 0 to 3"),
+        ({"test": (HALVES[0], np.array([2, 4]))}, "the test indices of client 1 have 4; there are 4 examples, "
+                                                  "from 0 to 3"),
         ({"train": (np.array([-1, 0]), HALVES[1])}, "the training indices of client 0 have -1; there are 4 examples"),
-        ({"train": (HALVES[0], np.array([2.0, 3.0]))}, "the training indices of client 1 are float64 of rank 1; they must be integers"),
-        ({"train": (HALVES[0][:, np.newaxis], HALVES[1])}, "the training indices of client 0 are int64 of rank 2; they must be integers of"),
-        ({"train": (HALVES[0], np.array([True, False]))}, "of client 1 are bool of rank 1; they must be integers of rank 1, or a mask of 4"),
-        ({"train": (HALVES[0], [[0], [1, 2]])}, "the training indices of client 1 are object of rank 2; they must be integers"),
+        ({"train": (HALVES[0], np.array([2.0, 3.0]))}, "the training indices of client 1 are float64 of rank 1; they "
+                                                       "must be integers"),
+        ({"train": (HALVES[0][:, np.newaxis], HALVES[1])}, "the training indices of client 0 are int64 of rank 2; "
+                                                           "they must be integers of"),
+        ({"train": (HALVES[0], np.array([True, False]))}, "of client 1 are bool of rank 1; they must be integers of "
+                                                          "rank 1, or a mask of 4"),
+        ({"train": (HALVES[0], [[0], [1, 2]])}, "the training indices of client 1 are object of rank 2; they must be "
+                                                "integers"),
         ({"train": (HALVES[0], 3)}, "the training indices of client 1 are int64 of rank 0; they must be integers"),
         ({"groups": np.array(["a", "b"])}, "the groups are <U1 of rank 1; they must be integers, one a client"),
         ({"groups": [0.5, 1.5]}, "the groups are float64 of rank 1; they must be integers"),

@@ -318,6 +318,8 @@ def test_femnist_inverts_and_keeps_writers():
 
 
 def test_the_home_of_nobody():
-    with pytest.raises(UserError, match="~nobody-of-that-name/data begins with the home of a user who is not known here"):
+    with pytest.raises(
+        UserError, match="~nobody-of-that-name/data begins with the home of a user who is not known here"
+    ):
         storage.resolve("~nobody-of-that-name/data")
     assert storage.expanded("~") == storage.expanded(os.environ["HOME"])

@@ -107,7 +107,10 @@ def test_mix4_with_share_is_exactly_50_of_each_class():
             "svhn_cropped has 1000 training images; 3 clients with 50 .* per_class = 33",
         ),
         ({"counts": [1, 1, 1]}, "it must be 'paper', 'code' or 4 numbers"),
-        ({"counts": [1, 1, 1, 0]}, r"counts is \[1, 1, 1, 0\]; it must be code, paper or a list of whole numbers from 1"),
+        (
+            {"counts": [1, 1, 1, 0]},
+            r"counts is \[1, 1, 1, 0\]; it must be code, paper or a list of whole numbers from 1",
+        ),
         ({"counts": "papers"}, "unknown counts 'papers'; did you mean 'paper'"),
         ({"counts": [1, 1, 1, 1], "per_class": 101, "share": True}, "100 images of class 0 of cifar10"),
     ],

@@ -187,7 +187,9 @@ def test_schemes_and_ranks_are_dealt_at_random():
         drawn = {str(scheme_groups(scheme, 10, np.random.default_rng(seed))) for seed in range(5)}
         assert len(drawn) == 5
     data = labelled(balanced(500))
-    largest = [np.argmax([len(index) for index in quantity_skew(data, seed=seed, clients=10).train]) for seed in range(9)]
+    largest = [
+        np.argmax([len(index) for index in quantity_skew(data, seed=seed, clients=10).train]) for seed in range(9)
+    ]
     assert len(set(largest)) > 2
 
 
@@ -328,9 +330,21 @@ IMPOSSIBLE = [
     (structured, {"clients": 3}, "3 clients do not divide into 2 groups of 5 classes"),
     (structured, {"clients": 60}, "50 examples for 30 clients"),
     (rotated, {"clients": 8, "rotations": 3}, "8 clients do not divide into 3 rotations"),
-    (rotated, {"clients": 8, "rotations": 0}, "rotations is 0; it must be a whole number from 1 to 360 or different whole degrees"),
-    (rotated, {"clients": 8, "rotations": [0, 360]}, "rotations is .*; it must be a whole number .* degrees from 0 to 359"),
-    (rotated, {"clients": 8, "rotations": [90, 90]}, "rotations is .*; it must be different whole degrees from 0 to 359"),
+    (
+        rotated,
+        {"clients": 8, "rotations": 0},
+        "rotations is 0; it must be a whole number from 1 to 360 or different whole degrees",
+    ),
+    (
+        rotated,
+        {"clients": 8, "rotations": [0, 360]},
+        "rotations is .*; it must be a whole number .* degrees from 0 to 359",
+    ),
+    (
+        rotated,
+        {"clients": 8, "rotations": [90, 90]},
+        "rotations is .*; it must be different whole degrees from 0 to 359",
+    ),
     (rotated, {"clients": 7}, "7 clients do not divide into 4 rotations"),
     (rotated, {"clients": 8, "reuse": 1}, "reuse is 1; it must be true or false"),
     (shifted, {"clients": 8, "shifts": [0, 0]}, "it must be different whole numbers"),

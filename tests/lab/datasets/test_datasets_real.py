@@ -124,7 +124,9 @@ def test_femnist_by_writer():
 def test_the_second_reading_is_quick():
     real("fashion_mnist")
     start = time.perf_counter()
-    split = load_federated({"name": "fashion_mnist"}, {"name": "label_skew", "clients": 100, "classes_per_client": 2}, seed=0)
+    split = load_federated(
+        {"name": "fashion_mnist"}, {"name": "label_skew", "clients": 100, "classes_per_client": 2}, seed=0
+    )
     assert time.perf_counter() - start < 3
     assert split.num_clients == 100 and split.label_counts().sum() == 60000
     assert ((split.label_counts() > 0).sum(axis=1) == 2).all()

@@ -37,7 +37,10 @@ def coloured(n=300, classes=10, side=4) -> Dataset:
 def by_group(split) -> list[Transform]:
     """The transform of each group, which must be that of all its clients."""
     transforms = split.transforms or (PLAIN,) * len(split.train)
-    each = [{transform for transform, own in zip(transforms, split.groups, strict=True) if own == g} for g in groups_of(split)]
+    each = [
+        {transform for transform, own in zip(transforms, split.groups, strict=True) if own == g}
+        for g in groups_of(split)
+    ]
     assert all(len(one) == 1 for one in each)
     return [one.pop() for one in each]
 
@@ -121,7 +124,9 @@ def test_levels_of_labels_take_classes_away(classes):
             assert set(data.test.y[index]) <= set(data.train.y[split.train[client]])
     counts = [11 - level for level in LEVELS]
     if classes == 10:
-        assert [len(classes_of(shift_labels(data, seed=2, clients=20, level=level), data)[0]) for level in LEVELS] == counts
+        assert [
+            len(classes_of(shift_labels(data, seed=2, clients=20, level=level), data)[0]) for level in LEVELS
+        ] == counts
 
 
 def test_under_all_a_group_is_tested_on_all_images_of_its_classes():
@@ -137,7 +142,10 @@ def test_levels_of_concept_swap_labels(classes):
     data = labelled(balanced(2000, classes))
     before = None
     for level in LEVELS:
-        maps = [each.labels or tuple(range(classes)) for each in by_group(shift_concept(data, seed=5, clients=20, level=level))]
+        maps = [
+            each.labels or tuple(range(classes))
+            for each in by_group(shift_concept(data, seed=5, clients=20, level=level))
+        ]
         swapped = (level * classes + 5) // 10
         changed = [{label for label in range(classes) if each[label] != label} for each in maps]
         if swapped < 2:
@@ -268,9 +276,17 @@ WRONG = [
     (shift_labels, {"level": 9}, "level is 9; it must be a whole number from 1 to 8"),
     (shift_concept, {"level": 2.5}, "level is 2.5"),
     (shift_class_features, {"level": 3, "tones": 1}, "tones is 1; it must be true or false"),
-    (shift_features, {"level": 1, "groups": 3}, "groups is 3; it must be at most 2: level 1 of shift_features has 2 patterns"),
+    (
+        shift_features,
+        {"level": 1, "groups": 3},
+        "groups is 3; it must be at most 2: level 1 of shift_features has 2 patterns",
+    ),
     (shift_labels, {"level": 3, "groups": 11}, "groups is 11; it must be at most 10: toy has 10 classes"),
-    (shift_concept, {"level": 2, "groups": 47}, "groups is 47; it must be at most 46: 2 of 10 labels are swapped in 45 ways"),
+    (
+        shift_concept,
+        {"level": 2, "groups": 47},
+        "groups is 47; it must be at most 46: 2 of 10 labels are swapped in 45 ways",
+    ),
     (shift_class_features, {"level": 2, "groups": 5}, "groups is 5; it must be at most 4: 4 patterns"),
     (shift_features, {"level": 8}, "clients is 12; the 15 groups need one each"),
     (shift_labels, {"level": 8, "clients": 400}, "shift_labels leaves client .* without examples; use fewer clients"),

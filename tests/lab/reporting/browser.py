@@ -1,4 +1,6 @@
-"""Chromium for tests of pages: opened at a width, by light or by dark, asked and photographed through its debugging pipe."""
+"""Chromium for tests of pages: opened at a width, by light or by dark, asked and photographed through its
+debugging pipe.
+"""
 
 import base64
 import json
@@ -52,7 +54,8 @@ class Browser:
         self.errors.clear()
         self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self._ask(
-            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
         )
         self._ask("Emulation.setScriptExecutionDisabled", value=not scripts)
         self._ask("Page.navigate", url=page.resolve().as_uri())

@@ -119,7 +119,10 @@ def test_csv_has_plain_numbers(rows):
 
 def test_a_label_is_neither_a_formula_nor_a_tag_nor_a_line(rows):
     odd = [dataclasses.replace(rows[0], algorithm="=1+1|<svg onload=x>\n# a")]
-    assert "\n'=1+1|<svg onload=x>" not in (csv_text := comparison_table.to_csv(odd)) and '"\'=1+1|<svg onload=x>\n# a"' in csv_text
+    assert (
+        "\n'=1+1|<svg onload=x>" not in (csv_text := comparison_table.to_csv(odd))
+        and '"\'=1+1|<svg onload=x>\n# a"' in csv_text
+    )
     head, bar, line = comparison_table.to_table(odd).to_markdown().strip().splitlines()
     assert line.startswith("| =1+1\\|&lt;svg onload=x>\\n# a |")
 
@@ -128,7 +131,9 @@ def test_the_page_has_a_cell_for_each_column_that_has_a_number(rows):
     groups = (*comparison_table.RESULT_GROUPS, *comparison_table.FURTHER_GROUPS)
     table = comparison_table.page_table(rows, groups)
     columns = [each for group in groups for each in comparison_table.COLUMNS if each.group == group]
-    columns = [each for each in columns if each.group == "accuracy %" or any(row.stats[each.name].count for row in rows)]
+    columns = [
+        each for each in columns if each.group == "accuracy %" or any(row.stats[each.name].count for row in rows)
+    ]
     assert list(table.heads) == ["method", "seeds", *(each.header for each in columns)]
     assert sum(span for _, span in table.groups) == len(table.heads)
     for row, cells in zip(rows, table.cells, strict=True):

@@ -120,7 +120,11 @@ def test_flipped_bits_end_in_a_line_or_in_a_run(run_path):
     "name, arrays, why",
     [
         ("samples", {"images": np.zeros((2, 4, 4, 1)), "labels": [0, 1], "clusters": [0, 0]}, "it must be uint8"),
-        ("samples", {"images": np.zeros((2, 4, 4, 1), np.uint8), "labels": [0], "clusters": [0, 0]}, "1 labels and 2 clusters"),
+        (
+            "samples",
+            {"images": np.zeros((2, 4, 4, 1), np.uint8), "labels": [0], "clusters": [0, 0]},
+            "1 labels and 2 clusters",
+        ),
         ("samples", {"labels": [0], "clusters": [0]}, "there is no 'images'"),
     ],
 )
@@ -133,4 +137,6 @@ def test_damaged_arrays(run_path, name, arrays, why):
 @pytest.mark.parametrize("contents", ["{", "[]", '{"cells": [{}]}', '{"cells": [3]}', "\0"])
 def test_damaged_published_numbers(run_path, contents):
     (run_path / "published.json").write_text(contents)
-    assert "published.json is damaged" in refused(lambda path: published_table.to_page([run_files.read_run(path)]), run_path)
+    assert "published.json is damaged" in refused(
+        lambda path: published_table.to_page([run_files.read_run(path)]), run_path
+    )

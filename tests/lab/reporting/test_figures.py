@@ -162,7 +162,9 @@ def test_accuracies_are_means_with_a_band_of_the_deviation_in_the_table(runs):
 
 
 def test_panels_that_share_an_axis_hold_all_lines(runs):
-    better = dataclasses.replace(runs[2], rounds={**runs[2].rounds, "local_accuracy": 0.99 - 0.9 / runs[2].rounds["round"]})
+    better = dataclasses.replace(
+        runs[2], rounds={**runs[2].rounds, "local_accuracy": 0.99 - 0.9 / runs[2].rounds["round"]}
+    )
     for axes in figures.accuracy_figure([better]).axes:
         low, high = axes.get_ylim()
         assert all(low < line.get_ydata().min() and line.get_ydata().max() < high for line in axes.lines)
@@ -196,7 +198,10 @@ def test_accuracy_stands_over_all_bytes_sent_by_then(runs):
 def test_one_seed_has_no_band(runs):
     figure = figures.accuracy_figure(runs[2:3])
     assert not any(axes.collections for axes in figure.axes)
-    assert [axes.get_title() for axes in figure.axes] == ["cluster accuracy", "local accuracy"]  # the third is not measured
+    assert [axes.get_title() for axes in figure.axes] == [
+        "cluster accuracy",
+        "local accuracy",
+    ]  # the third is not measured
     drawn(figure)
 
 

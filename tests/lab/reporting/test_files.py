@@ -89,7 +89,9 @@ def test_runs_say_what_they_are_in_a_line(comparison_path):
     for run in files.find_runs(comparison_path):
         assert repr(run).startswith(f"RunFiles(task: digits, method: {run.method}, seed: {run.seed}, rounds: ")
         for part in (run, run.clients, run.clustering):
-            assert part is None or len(repr(part)) < 400 and "array(" not in repr(part) and "<table>" in part._repr_html_()
+            assert (
+                part is None or len(repr(part)) < 400 and "array(" not in repr(part) and "<table>" in part._repr_html_()
+            )
 
 
 def test_seeds_are_ordered_as_numbers(tmp_path, make_run):
@@ -186,7 +188,21 @@ def rewrite_clustering(run_path, **changes) -> None:
     np.savez(run_path / "clustering.npz", **{name: value for name, value in arrays.items() if value is not None})
 
 
-IDS = ["=cmd|'/C calc'!A0", "+1", "-1+1", "@SUM(1)", "\tx", "'=1", "''", "'a", "a,b\"c", "a\nb", "\x1b[31m\u202e<b>", "\r", " =1"]
+IDS = [
+    "=cmd|'/C calc'!A0",
+    "+1",
+    "-1+1",
+    "@SUM(1)",
+    "\tx",
+    "'=1",
+    "''",
+    "'a",
+    'a,b"c',
+    "a\nb",
+    "\x1b[31m\u202e<b>",
+    "\r",
+    " =1",
+]
 
 
 def test_texts_are_no_formulas_of_a_spreadsheet_and_read_back_as_they_were(run_path):

@@ -46,7 +46,9 @@ def test_a_report_in_all_formats(comparison_path, tmp_path):
     for ending, start in (("svg", b"<?xml"), ("pdf", b"%PDF")):
         assert {name.removesuffix(f".{ending}") for name in found if name.endswith(ending)} == drawn
         assert all(data.startswith(start) for name, data in found.items() if name.endswith(ending))
-    assert (path / "table.md").read_text().startswith("| method") and (path / "table.tex").read_text().startswith(r"\begin")
+    assert (path / "table.md").read_text().startswith("| method") and (path / "table.tex").read_text().startswith(
+        r"\begin"
+    )
     assert (path / "table.csv").is_file()
 
 

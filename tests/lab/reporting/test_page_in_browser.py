@@ -1,4 +1,5 @@
-"""The page in a real browser: at three widths, by light and by dark, pointed at, clicked, with the keyboard and without scripts.
+"""The page in a real browser: at three widths, by light and by dark, pointed at, clicked, with the keyboard and without
+scripts.
 
 The photographs are kept in the directory that TFFCL_SCREENSHOTS names, to be looked at.
 """
@@ -16,12 +17,16 @@ from tests.lab.reporting.conftest import write_run
 from tffcl.lab.reporting.report import write_report
 
 WIDTHS = (390, 768, 1280)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; apt-get install chromium")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium; apt-get install chromium"),
+]
 # Panels whose texts cover each other, and those that leave their picture; ticks of one axis are the likely ones.
 OVERLAPS = """[...document.querySelectorAll('svg.panel')].flatMap((svg) => {
   const boxes = [...svg.querySelectorAll('text')].map((text) => [text.textContent, text.getBoundingClientRect()]);
   return boxes.flatMap(([said, a], place) => boxes.slice(place + 1)
-    .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1 && a.top + 3 < b.bottom - 3 && b.top + 3 < a.bottom - 3)
+    .filter(([, b]) => a.left < b.right - 1 && b.left < a.right - 1
+      && a.top + 3 < b.bottom - 3 && b.top + 3 < a.bottom - 3)
     .map(([other]) => `${said} | ${other}`));
 })"""
 SMALLEST_TEXT = """Math.min(...[...document.querySelectorAll('svg.panel text')].map((text) =>
@@ -37,10 +42,12 @@ CONTRASTS = """(() => {
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
   };
   const paper = luminance(getComputedStyle(document.body).backgroundColor);
-  const ratio = (color) => { const [a, b] = [luminance(color), paper].sort(); return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); };
+  const ratio = (color) => { const [a, b] = [luminance(color), paper].sort();
+    return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); };
   const style = getComputedStyle(document.documentElement);
   const own = (name) => ratio(style.getPropertyValue(`--${name}`).trim());
-  return { text: ['ink', 'soft', 'link'].map(own), marks: ['c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7', 'grey'].map(own) };
+  return { text: ['ink', 'soft', 'link'].map(own),
+    marks: ['c0', 'c1', 'c2', 'c3', 'c4', 'c5', 'c6', 'c7', 'grey'].map(own) };
 })()"""
 
 
@@ -62,7 +69,9 @@ def pages(tmp_path_factory, comparison_path, finished_run):
     for summary in (path / "comparison").glob("*/seed-*/summary.json"):
         rng = np.random.default_rng(0)
         images = rng.integers(0, 256, (30, 8, 8, 1), dtype=np.uint8)
-        np.savez(summary.parent / "samples.npz", images=images, labels=np.arange(30) % 10, clusters=np.repeat(range(3), 10))
+        np.savez(
+            summary.parent / "samples.npz", images=images, labels=np.arange(30) % 10, clusters=np.repeat(range(3), 10)
+        )
     shutil.copytree(finished_run, path / "run")
     return {name: write_report(path / name) for name in ("comparison", "run")}
 
@@ -143,7 +152,9 @@ def test_values_are_said_where_the_pointer_is(browser, pages):
     browser.open(pages["comparison"], width=1280)
     svg = "document.querySelector('figure[data-name=accuracy] svg')"
     browser.run(f"{svg}.scrollIntoView({{ block: 'center' }})")
-    box = browser.run(f"(({{ left, top, width, height }}) => [left, top, width, height])({svg}.getBoundingClientRect())")
+    box = browser.run(
+        f"(({{ left, top, width, height }}) => [left, top, width, height])({svg}.getBoundingClientRect())"
+    )
     hover = json.loads(browser.run(f"{svg}.dataset.hover"))
     left, top, width, _ = map(float, browser.run(f"{svg}.getAttribute('viewBox')").split())
     scale = box[2] / width
@@ -191,8 +202,8 @@ def test_a_matrix_says_its_entries(browser, pages, population):
 def test_without_scripts_the_page_is_there(browser, pages):
     browser.open(pages["comparison"], width=768, scripts=False)
     keep(browser, "without-scripts")
-    # The script takes the titles of marks for its own box, and makes buttons of heads; without it there are titles and no
-    # buttons.
+    # The script takes the titles of marks for its own box, and makes buttons of heads; without it there are titles and
+    # no buttons.
     assert browser.run("document.querySelectorAll('svg.panel title').length") > 100
     assert browser.run("document.querySelectorAll('button, [aria-sort]').length") == 0
     assert browser.run("document.documentElement.scrollWidth") <= 768

@@ -26,22 +26,47 @@ def study(tmp_path):
         for column, measure in (("whole", "epsilon"), ("signatures", "noised_epsilon")):
             for seed in (0, 1):
                 summary = {
-                    "task": "digits", "algorithm": "fedavg", "seed": seed, "rounds": 2, "clusters": {"ari": 0.5 + seed / 10},
+                    "task": "digits",
+                    "algorithm": "fedavg",
+                    "seed": seed,
+                    "rounds": 2,
+                    "clusters": {"ari": 0.5 + seed / 10},
                     "accuracy": {kind: accuracy(0.8 + seed / 10) for kind in ("cluster", "local", "global")},
                     **({} if cost is None else {"privacy": cost}),
-                }  # fmt: skip
+                }
                 run = place / column / row / f"seed-{seed}"
                 run.mkdir(parents=True)
                 (run / "summary.json").write_text(json.dumps(summary))
-            cells.append({
-                "column": column, "row": row, "task": "digits", "method": "fedavg", "measure": measure, "accuracy": "local",
-                "target": None, "megabits_a_round": None, "published": [None, None], "missing": "", "directory": f"{column}/{row}",
-                "paper_rounds": 2, "set": {},
-            })  # fmt: skip
+            cells.append(
+                {
+                    "column": column,
+                    "row": row,
+                    "task": "digits",
+                    "method": "fedavg",
+                    "measure": measure,
+                    "accuracy": "local",
+                    "target": None,
+                    "megabits_a_round": None,
+                    "published": [None, None],
+                    "missing": "",
+                    "directory": f"{column}/{row}",
+                    "paper_rounds": 2,
+                    "set": {},
+                }
+            )
     noted = {
-        "study": "mine", "title": "Mine", "paper": "", "table": "", "page": 0, "note": "", "published_is": "none", "rounds": 1,
-        "seeds": [0, 1], "cells": cells, "tuned": {},
-    }  # fmt: skip
+        "study": "mine",
+        "title": "Mine",
+        "paper": "",
+        "table": "",
+        "page": 0,
+        "note": "",
+        "published_is": "none",
+        "rounds": 1,
+        "seeds": [0, 1],
+        "cells": cells,
+        "tuned": {},
+    }
     write_index(place, "study", noted)
     return place
 
@@ -50,9 +75,13 @@ def test_epsilon_is_that_of_all_or_of_what_has_noise(study):
     read = study_table.read_study(study)
     found = {(each.noted["column"], each.noted["row"]): each.here.mean for each in read.results}
     assert found == {
-        ("whole", "none"): math.inf, ("signatures", "none"): math.inf, ("whole", "little"): 20, ("signatures", "little"): 20,
-        ("whole", "beside"): math.inf, ("signatures", "beside"): 3,
-    }  # fmt: skip
+        ("whole", "none"): math.inf,
+        ("signatures", "none"): math.inf,
+        ("whole", "little"): 20,
+        ("signatures", "little"): 20,
+        ("whole", "beside"): math.inf,
+        ("signatures", "beside"): 3,
+    }
     text = study_table.to_text(read)
     assert "infinite" in text and "20.0 ± 0.0" in text and "inf " not in text.replace("infinite", "")
 

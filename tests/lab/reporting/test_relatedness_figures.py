@@ -39,7 +39,9 @@ def test_raw_ordered_and_flattened(noisy):
     pixels, own = image(flat), labels[order]
     for label in range(3):
         shade = is_color(pixels, style.color(label))
-        np.testing.assert_array_equal(shade, (own[:, None] == own) & (own == label) & (related[np.ix_(order, order)] == 1))
+        np.testing.assert_array_equal(
+            shade, (own[:, None] == own) & (own == label) & (related[np.ix_(order, order)] == 1)
+        )
     lost = [order.index(0), order.index(1)]
     assert not is_color(pixels[lost[0], lost[1]], "white")
     assert [(frame.get_x(), frame.get_width()) for frame in flat.patches] == [(-0.5, 4), (3.5, 4), (7.5, 4)]

@@ -24,13 +24,25 @@ from tffcl.runs import run_files
 
 RUN_FIGURES = {"accuracy", "progress", "traffic", "clients", "sizes", "labels", "proximity", "dendrogram"}
 NEWCOMERS = {
-    "newcomers": 2, "accuracy": {"cluster": {"mean": 0.9125, "worst_decile": 0.9}, "local": {"mean": 0.885, "worst_decile": 0.8}},
-    "clusters": {"founded": 1, "ari": 0.5}, "task": "digits", "algorithm": "pacfl", "seed": 0,
+    "newcomers": 2,
+    "accuracy": {"cluster": {"mean": 0.9125, "worst_decile": 0.9}, "local": {"mean": 0.885, "worst_decile": 0.8}},
+    "clusters": {"founded": 1, "ari": 0.5},
+    "task": "digits",
+    "algorithm": "pacfl",
+    "seed": 0,
     "clients": [
-        {"client_id": 7, "true_cluster": 2, "cluster": 1, "founded": True, "examples": 30, "test_examples": 10,
-         "cluster_accuracy": 1.0, "local_accuracy": None},
+        {
+            "client_id": 7,
+            "true_cluster": 2,
+            "cluster": 1,
+            "founded": True,
+            "examples": 30,
+            "test_examples": 10,
+            "cluster_accuracy": 1.0,
+            "local_accuracy": None,
+        },
     ],
-}  # fmt: skip
+}
 LOADING = {"src", "srcset", "href", "data", "action", "poster", "background"}
 
 
@@ -254,7 +266,8 @@ def test_the_clients_of_a_comparison_have_their_clusters(comparison):
     assert heads == ["client", "true group", "examples", *["cluster", "cluster %", "local %"] * 2]
     assert re.findall(r'colspan="3">(.*?)<', details) == ["", "fedavg", "pacfl"]
     rows = [
-        re.findall("<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(?=<th scope=.row)(.*?)</tr>", details, re.DOTALL)
+        re.findall("<td[^>]*>(.*?)</td>", row)
+        for row in re.findall(r"<tr>(?=<th scope=.row)(.*?)</tr>", details, re.DOTALL)
     ]
     by_method = {run.method: run.clients for run in files.find_runs(comparison) if run.seed == 0}
     assert [row[2] for row in rows] == list(map(str, by_method["fedavg"].cluster))

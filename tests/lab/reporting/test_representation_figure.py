@@ -1,4 +1,6 @@
-"""The maps of clients by what they sent, the merging of clusters, and the histogram of pairs, read back from their axes."""
+"""The maps of clients by what they sent, the merging of clusters, and the histogram of pairs, read back from
+their axes.
+"""
 
 import dataclasses
 
@@ -95,16 +97,26 @@ def test_a_sweep_has_a_panel_for_each_value(run):
 
 
 def test_how_clusters_merge(run):
-    rounds = {**run.rounds, "known_clusters": run.rounds["clusters"], "objective": np.arange(len(run.rounds["round"])) / 4}
+    rounds = {
+        **run.rounds,
+        "known_clusters": run.rounds["clusters"],
+        "objective": np.arange(len(run.rounds["round"])) / 4,
+    }
     figure = figures.merging_figure([dataclasses.replace(run, rounds=rounds)])
-    assert [axes.get_title() for axes in figure.axes] == ["clusters", "clusters of known clients", "clustering objective"]
+    assert [axes.get_title() for axes in figure.axes] == [
+        "clusters",
+        "clusters of known clients",
+        "clustering objective",
+    ]
     np.testing.assert_array_equal(figure.axes[2].lines[0].get_ydata(), rounds["objective"])
     drawn(figure)
 
 
 def test_pairs_within_and_across_groups(population):
     truth = population.truth
-    figure = figures.pairs_figure(population.proximity, truth, threshold=0.5, unit="1 - cosine", measure="cosine distance")
+    figure = figures.pairs_figure(
+        population.proximity, truth, threshold=0.5, unit="1 - cosine", measure="cosine distance"
+    )
     axes = figure.axes[0]
     heights = [sum(patch.get_height() for patch in part) for part in axes.containers]
     np.testing.assert_allclose(heights, 100)

@@ -53,5 +53,7 @@ def test_a_report_has_it_where_clusters_were_split(split_run):
 @pytest.mark.parametrize("row", ["5,7,4", "5,0,1"])
 def test_a_cluster_that_was_never_founded_or_twice_is_damage(run_path, row):
     (run_path / "splits.csv").write_text(f"{SPLITS}{row}\n")
-    with pytest.raises(UserError, match="splits.csv is damaged: a cluster is split that was never founded, or founded twice"):
+    with pytest.raises(
+        UserError, match="splits.csv is damaged: a cluster is split that was never founded, or founded twice"
+    ):
         run_files.read_run(run_path)

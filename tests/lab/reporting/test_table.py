@@ -9,10 +9,18 @@ from tffcl.lab.reporting.table import Cell, Column, Table
 from tffcl.runs.metrics import BY_KEY
 
 TABLE = Table(
-    [Column("method"), Column.of(BY_KEY["cluster_accuracy"]), Column.of(BY_KEY["ari"]), Column.of(BY_KEY["up_bytes"], header="sent")],
-    [["=a|b", Stat.of([50, 52]), Stat.of([math.nan]), Stat.of([1200, 1200])], ["a_b <i>", Stat.of([7]), Stat.of([]), Stat.of([3])]],
+    [
+        Column("method"),
+        Column.of(BY_KEY["cluster_accuracy"]),
+        Column.of(BY_KEY["ari"]),
+        Column.of(BY_KEY["up_bytes"], header="sent"),
+    ],
+    [
+        ["=a|b", Stat.of([50, 52]), Stat.of([math.nan]), Stat.of([1200, 1200])],
+        ["a_b <i>", Stat.of([7]), Stat.of([]), Stat.of([3])],
+    ],
     notes=["a_b failed: <no>"],
-)  # fmt: skip
+)
 
 
 def test_text_has_titles_over_groups_and_puts_below_what_does_not_fit():
@@ -38,8 +46,14 @@ def test_markdown_and_latex_escape():
 
 def test_csv_has_numbers_and_no_formula():
     first, second = csv.DictReader(io.StringIO(TABLE.to_csv(("std", "stderr"))))
-    assert first["method"] == "'=a|b" and first["ari"] == first["ari_std"] == "" and second["cluster_accuracy_percent_std"] == ""
-    assert (first["cluster_accuracy_percent"], first["cluster_accuracy_percent_stderr"]) == ("51", "1") and first["up_bytes"] == "1200"
+    assert (
+        first["method"] == "'=a|b"
+        and first["ari"] == first["ari_std"] == ""
+        and second["cluster_accuracy_percent_std"] == ""
+    )
+    assert (first["cluster_accuracy_percent"], first["cluster_accuracy_percent_stderr"]) == ("51", "1") and first[
+        "up_bytes"
+    ] == "1200"
     assert Table.of(["a", "b"], [[-1.5, None], ["-1", True]]).to_csv() == "a,b\n-1.5,\n'-1,true\n"
 
 

@@ -12,7 +12,16 @@ from tffcl.lab.cli.main import main
 from tffcl.lab.reporting import files, targets
 from tffcl.lab.reporting.batch_index import write_index
 
-COMMAND = ["compare", "demo_digits", "--algorithms", "pacfl,fedavg", "--rounds", "5", "--set", "train.clients_per_round=10"]
+COMMAND = [
+    "compare",
+    "demo_digits",
+    "--algorithms",
+    "pacfl,fedavg",
+    "--rounds",
+    "5",
+    "--set",
+    "train.clients_per_round=10",
+]
 WANTED = ["--target", "local=30", "--target", "cluster=100", "--target", "cluster=30"]
 
 
@@ -30,7 +39,9 @@ def by_hand(place, column, percent):
         rows = list(csv.DictReader(file))
     assert all(row["cluster_accuracy"] for row in rows)  # every round is evaluated
     total = json.loads((place / "summary.json").read_text())["traffic"]
-    beside = total["down_bytes"] + total["up_bytes"] - sum(int(row["down_bytes"]) + int(row["up_bytes"]) for row in rows)
+    beside = (
+        total["down_bytes"] + total["up_bytes"] - sum(int(row["down_bytes"]) + int(row["up_bytes"]) for row in rows)
+    )
     sent = 0
     for row in rows:
         sent += int(row["down_bytes"]) + int(row["up_bytes"])

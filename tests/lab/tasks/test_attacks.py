@@ -26,7 +26,9 @@ def attacked(kind, malicious, inner=None, **more):
     factory = AttackedFactory(inner, kind, malicious, **more)
     process = factory.create(VALUE, tff.TensorType(np.float32))
     clients = [
-        collections.OrderedDict(client_id=np.int32(10 + i), upload=collections.OrderedDict(key=np.int32(key), value=value))
+        collections.OrderedDict(
+            client_id=np.int32(10 + i), upload=collections.OrderedDict(key=np.int32(key), value=value)
+        )
         for i, (key, value) in enumerate(zip(KEYS, VALUES))
     ]
     return np.asarray(process.next(process.initialize(), clients, [1.0] * 6).result)
@@ -140,7 +142,11 @@ def test_imitators_end_in_the_cluster_of_the_group_that_they_imitate(task, tmp_p
     """Without imitation each client of these groups is found where it belongs."""
     imitation = {"kind": "imitation", "imitates": 1, "share": 0.4}
     result = run(task, tmp_path / "run", "pacfl", attack=imitation, train={"rounds": 1})
-    told, groups, clusters = result.summary["attack"], result.trained.population.groups, result.client_columns["cluster"]
+    told, groups, clusters = (
+        result.summary["attack"],
+        result.trained.population.groups,
+        result.client_columns["cluster"],
+    )
     bad = np.isin(np.arange(10), told["malicious"])
     home = clusters[~bad & (groups == 1)]
     assert len(np.unique(home)) == 1 and len(np.unique(clusters[~bad & (groups == 0)])) == 1
@@ -150,7 +156,8 @@ def test_imitators_end_in_the_cluster_of_the_group_that_they_imitate(task, tmp_p
     for client, where in told["ended"].items():
         assert where == {"cluster": clusters[int(client)], "group": groups[int(client)]}
     assert any(
-        "who pretend to be of group 1," in note and "malicious members by cluster" in note for note in result.summary["notes"]
+        "who pretend to be of group 1," in note and "malicious members by cluster" in note
+        for note in result.summary["notes"]
     )
     for client in range(10):  # what they train on is their own
         assert len(result.trained.population.train(client).y) == result.trained.population.sizes[client]
@@ -163,7 +170,8 @@ def test_what_cannot_be_is_said(task, tmp_path):
         resolve.resolve(task, "fedavg", overrides={"attack": {"kind": "flip"}})
     imitation = {"attack": {"kind": "imitation"}}
     with pytest.raises(
-        UserError, match="fedavg asks clients for no signature, so that nobody can imitate one; methods that do are pacfl"
+        UserError,
+        match="fedavg asks clients for no signature, so that nobody can imitate one; methods that do are pacfl",
     ):
         resolve.resolve(task, "fedavg", overrides=imitation)
     with pytest.raises(UserError, match="imitates is 7; it must be a group with benign clients, one of 0, 1"):

@@ -18,7 +18,13 @@ from tffcl.registry import AGGREGATIONS, TRAININGS
 TASK = pathlib.Path(__file__).parents[2] / "conformance" / "digits.toml"
 # What suits few clients and small models.
 SMALL = {
-    "embedding": {"encoder": "digits", "encoder_epochs": 1, "encoder_examples": 200, "fine_tune_epochs": 1, "num_centres": 3},
+    "embedding": {
+        "encoder": "digits",
+        "encoder_epochs": 1,
+        "encoder_examples": 200,
+        "fine_tune_epochs": 1,
+        "num_centres": 3,
+    },
     "pca_centres": {"num_components": 16, "num_centres": 3},
     "anchor_gradient": {"projection": 256},
 }
@@ -77,7 +83,9 @@ def test_what_is_listed_is_what_there_is():
     for kind, names in (("trainings", TRAININGS), ("signatures", SIGNATURES), ("aggregations", AGGREGATIONS)):
         for name in names:
             assert len(explain.explain(kind, name)) >= 2
-    assert any("option (" in line and "difference, gradient" in line for line in explain.explain("trainings", "scaffold"))
+    assert any(
+        "option (" in line and "difference, gradient" in line for line in explain.explain("trainings", "scaffold")
+    )
     assert any("num_vectors (3; a whole number from 1)" in line for line in explain.explain("signatures", "subspace"))
 
 

@@ -10,7 +10,9 @@ from tffcl.lab.tasks.populations import drifted, drifting_clients
 
 @pytest.fixture(scope="module")
 def rotated():
-    return load_federated({"name": "digits"}, {"name": "rotated", "clients": 12, "rotations": 4, "reuse": False}, seed=0)
+    return load_federated(
+        {"name": "digits"}, {"name": "rotated", "clients": 12, "rotations": 4, "reuse": False}, seed=0
+    )
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 12])

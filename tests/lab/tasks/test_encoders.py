@@ -39,7 +39,9 @@ def test_the_file_says_where_the_encoder_is_from(trained, digits):
     assert (provenance["epochs"], provenance["examples"], provenance["seed"]) == (3, 300, 5)
     assert set(provenance["versions"]) == {"tffcl", "tensorflow", "numpy"}
     features = autoencoder.preprocess(digits[0][:300])
-    before, after = (float(autoencoder.loss(autoencoder.unravel(each), features)) for each in (autoencoder.initial, vector))
+    before, after = (
+        float(autoencoder.loss(autoencoder.unravel(each), features)) for each in (autoencoder.initial, vector)
+    )
     assert after < 0.7 * before
     # The mean over the last epoch is that of vectors on the way.
     assert after < provenance["loss"] < before
@@ -78,7 +80,11 @@ def test_colour_images(tmp_path):
     x, y = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), np.uint8), np.arange(12) % 3
     np.savez(tmp_path / "one.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     path = pretrain_encoder(
-        {"name": "npz", "path": str(tmp_path / "one.npz")}, epochs=1, latent=4, out=tmp_path / "e.npz", show_progress=False
+        {"name": "npz", "path": str(tmp_path / "one.npz")},
+        epochs=1,
+        latent=4,
+        out=tmp_path / "e.npz",
+        show_progress=False,
     )
     autoencoder, _, provenance = load_encoder(path, (8, 8, 3))
     assert autoencoder.name == "residual_autoencoder" and provenance["examples"] == 12
@@ -200,7 +206,9 @@ def test_an_encoder_of_chosen_classes_sees_no_others(tmp_path, monkeypatch, digi
     from tffcl.lab.tasks import encoders
 
     seen = {}
-    monkeypatch.setattr(encoders, "_train", lambda autoencoder, x, *rest: (seen.update(x=x), autoencoder.initial, 0.0)[1:])
+    monkeypatch.setattr(
+        encoders, "_train", lambda autoencoder, x, *rest: (seen.update(x=x), autoencoder.initial, 0.0)[1:]
+    )
     find_encoder("digits:3,5", SHAPE, epochs=1, latent=7, data_dir=tmp_path, show_progress=False)
     (path,) = (tmp_path / "encoders").glob("*.npz")
     assert path.name == "digits_3_5-all-1-epochs-7.npz"
@@ -222,11 +230,15 @@ def test_classes_of_several_sets(tmp_path, monkeypatch):
         np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=x, y_test=y)
         paths.append((x, y))
     seen = {}
-    monkeypatch.setattr(encoders, "_train", lambda autoencoder, x, *rest: (seen.update(x=x), autoencoder.initial, 0.0)[1:])
+    monkeypatch.setattr(
+        encoders, "_train", lambda autoencoder, x, *rest: (seen.update(x=x), autoencoder.initial, 0.0)[1:]
+    )
     load = encoders.load_dataset
     files = {name: {"name": "npz", "path": str(tmp_path / f"{name}.npz")} for name in ("one", "two")}
     monkeypatch.setattr(encoders, "load_dataset", lambda dataset, **more: load(files[dataset["name"]], **more))
-    pretrain_encoder({"names": ["one", "two"]}, classes=[[], [0, 2]], epochs=1, out=tmp_path / "e.npz", show_progress=False)
+    pretrain_encoder(
+        {"names": ["one", "two"]}, classes=[[], [0, 2]], epochs=1, out=tmp_path / "e.npz", show_progress=False
+    )
     (first, _), (second, labels) = paths
     np.testing.assert_array_equal(seen["x"], np.concatenate([first, second[np.isin(labels, (0, 2))]]))
 
@@ -237,7 +249,12 @@ def test_the_list_says_what_an_encoder_is_and_which_is_kept(tmp_path, monkeypatc
     assert "flt_cifar10_enc1" in capsys.readouterr().out
     monkeypatch.setitem(ENCODERS, "of_digits", ("digits:3,5", "a test"))
     pretrain_encoder(
-        {"name": "digits"}, classes=[[3, 5]], epochs=1, latent=4, out=tmp_path / "encoders" / "d.npz", show_progress=False
+        {"name": "digits"},
+        classes=[[3, 5]],
+        epochs=1,
+        latent=4,
+        out=tmp_path / "encoders" / "d.npz",
+        show_progress=False,
     )
     assert main(["list", "encoders", "of_digits"]) == 0
     told = capsys.readouterr().out

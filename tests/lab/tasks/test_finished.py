@@ -37,7 +37,9 @@ def test_one_line_says_what_is_wrong(trained, tmp_path):
     stranger = np.setdiff1d(np.arange(40), run.state.client_ids)[0]
     with pytest.raises(UserError, match=f"client {stranger} is not known"):
         run.predict(int(stranger), run.federated.test.x[:1])
-    with pytest.raises(UserError, match=r"the examples are float64\[8, 8, 1\]; the model takes uint8\[8, 8, 1\]: round them"):
+    with pytest.raises(
+        UserError, match=r"the examples are float64\[8, 8, 1\]; the model takes uint8\[8, 8, 1\]: round them"
+    ):
         run.predict(int(run.state.client_ids[0]), np.zeros((1, 8, 8, 1)))
     with pytest.raises(UserError, match="holds no run"):
         tffcl.load_run(tmp_path)

@@ -18,9 +18,12 @@ from tffcl.lab.tasks import resolve
 from tffcl.lab.tasks.export_run import export_run
 
 OVERRIDES = {
-    "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 2}, "partition": {"clients": 8}, "model": {"hidden": 4},
-    "newcomers": {"clients": 2}, "algorithms": {"pacfl": {"threshold": 60}},
-}  # fmt: skip
+    "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 2},
+    "partition": {"clients": 8},
+    "model": {"hidden": 4},
+    "newcomers": {"clients": 2},
+    "algorithms": {"pacfl": {"threshold": 60}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -28,24 +31,33 @@ def honest(tmp_path_factory):
     """A comparison of one run, and the export of that: `(OUT, DIR)`."""
     place = tmp_path_factory.mktemp("honest")
     out = place / "out"
-    tffcl.run(resolve.resolve("demo_digits", "pacfl", overrides=OVERRIDES), out / "pacfl" / "seed-0", show_progress=False)
+    tffcl.run(
+        resolve.resolve("demo_digits", "pacfl", overrides=OVERRIDES), out / "pacfl" / "seed-0", show_progress=False
+    )
     export_run(out / "pacfl" / "seed-0", place / "to")
     return out, place / "to"
 
 
-# What a forger writes into config.toml; FILE is what the function makes when it is called, or its module when it is imported.
+# What a forger writes into config.toml; FILE is what the function makes when it is called, or its module when it is
+# imported.
 FORGED = {
     "aggregation": lambda file: {"aggregation": {"builder": "subprocess:getoutput", "cmd": f"touch {file}"}},
     "method": lambda file: {"base": "evil:build", "directory": str(file.parent)},
-    "signature": lambda file: {"base": "composed", "method": {"signature": "evil:build"}, "directory": str(file.parent)},
+    "signature": lambda file: {
+        "base": "composed",
+        "method": {"signature": "evil:build"},
+        "directory": str(file.parent),
+    },
     "signature's table": lambda file: {
-        "base": "composed", "method": {"signature": {"builder": "evil:build"}}, "directory": str(file.parent),
+        "base": "composed",
+        "method": {"signature": {"builder": "evil:build"}},
+        "directory": str(file.parent),
     },
     "model": lambda file: {"model": {"builder": "evil:build"}, "directory": str(file.parent)},
     "dataset": lambda file: {"dataset": {"builder": "evil:build"}, "directory": str(file.parent)},
     "partition": lambda file: {"partition": {"builder": "evil:build"}, "directory": str(file.parent)},
     "a list": lambda file: {"dataset": {"name": "mixture", "names": ["evil:build"]}, "directory": str(file.parent)},
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -88,10 +100,15 @@ def test_what_a_foreign_file_names_is_not_run(forged, tmp_path, capsys, what):
 
 @pytest.mark.parametrize("what", ["aggregation", "method"])
 def test_no_command_runs_it(forged, tmp_path, capsys, what):
-    """Whatever a command says of the directory: a report reads results alone, and who resumes has given a task of her own."""
+    """Whatever a command says of the directory: a report reads results alone, and who resumes has given a task
+    of her own.
+    """
     out, _, canary = forged(what)
     run = out / "pacfl" / "seed-0"
-    own = [f"--set={each}" for each in ("partition.clients=8", "model.hidden=4", "newcomers.clients=2", "train.local_epochs=1")]
+    own = [
+        f"--set={each}"
+        for each in ("partition.clients=8", "model.hidden=4", "newcomers.clients=2", "train.local_epochs=1")
+    ]
     own += ["--set=train.clients_per_round=2", "--rounds", "1"]
     for arguments in (
         ["report", str(run)],
@@ -119,4 +136,6 @@ def test_who_trusts_it_or_names_the_same_herself_goes_on(forged, capsys):
     assert not study.kept(batch.Job(resolved, pathlib.PurePath("pacfl", "seed-0"), "a cell"), out)
     assert not canary.exists()
     assert main(["export", "--check", str(to), "--trust-builders"]) == 2  # it is called, and gives no factory
-    assert canary.exists() and "aggregation is ''; it must be an aggregation factory" in capsys.readouterr().err  # what the command printed
+    assert (
+        canary.exists() and "aggregation is ''; it must be an aggregation factory" in capsys.readouterr().err
+    )  # what the command printed

@@ -69,7 +69,8 @@ def test_the_strangers_method_groups_by_labels(compared, task):
     np.testing.assert_array_equal(clusters, distances.argmin(axis=1))
 
 
-@pytest.mark.slow  # test_run kills one of ours; that the state of this method is restored whole is held in the conformance suite
+# test_run kills one of ours; that the state of this method is restored whole is held in the conformance suite
+@pytest.mark.slow
 def test_killed_it_is_resumed_as_if_it_had_never_stopped(compared, task, tmp_path):
     again = tmp_path / "again"
     command = [sys.executable, "-m", "tffcl", "run", str(task), "--algorithm", "mine", "--out", str(again)]
@@ -89,7 +90,8 @@ def test_newcomers_join_it(compared):
     assert found["newcomers"] == 2 and sum(found["clusters"]["joined"].values()) == 2
 
 
-@pytest.mark.slow  # the conformance suite rehearses it, and a run with parts of a user's own is exported in test_own_parts
+# the conformance suite rehearses it, and a run with parts of a user's own is exported in test_own_parts
+@pytest.mark.slow
 def test_it_is_exported_and_checked(compared, tmp_path):
     export_run(compared / "mine" / "seed-0", tmp_path / "to", trust_builders=True)
     lines = check_export(tmp_path / "to", trust_builders=True)
@@ -99,7 +101,9 @@ def test_it_is_exported_and_checked(compared, tmp_path):
 
 def test_its_keys_can_be_swept_over(task, tmp_path):
     source = resolve.find_source(task, "mine")
-    planned = sweep.plan(task, "mine", [sweep.parse_axis("num_clusters=2,3", source)], overrides={"train": {"rounds": 1}})
+    planned = sweep.plan(
+        task, "mine", [sweep.parse_axis("num_clusters=2,3", source)], overrides={"train": {"rounds": 1}}
+    )
     summaries = sweep.sweep(planned, tmp_path / "sweep", show_progress=False)
     assert [each["clusters"]["count"] for each in summaries] == [2, 3]
 
@@ -139,11 +143,13 @@ def own_task(directory, text, **files):
 
 
 BAD_BUILDERS = {
-    'builder = "nowhere_to_be_found:build"': "neither a file nowhere_to_be_found.py beside the task file nor on Python's path",
+    'builder = "nowhere_to_be_found:build"': "neither a file nowhere_to_be_found.py beside the task file nor on "
+    "Python's path",
     'builder = "bad_one:build_it"': "unknown function in bad_one 'build_it'; did you mean 'build_ti'",
     'builder = "bad_one"': 'it must be "module:function"',
     'builder = "bad_two:build"': "cannot be imported: ZeroDivisionError: division by zero (bad_two.py:1)",
-    'builder = "random:build"': "names the module random, but Python has one of that name itself; call random.py something else",
+    'builder = "random:build"': "names the module random, but Python has one of that name itself; call random.py "
+    "something else",
     'builder = "bad_one:takes_one"': "it must take (model, training, ...)",
     'builder = "bad_one:build_ti"\nrat = 3': "unknown key in [algorithms.own] 'rat'; did you mean 'rate'?",
     'builder = "bad_one:build_ti"\nrate = "much"': "algorithms.own.rate is 'much'; it must be a number",
@@ -153,7 +159,8 @@ BAD_BUILDERS = {
     'builder = "bad_three:build"': "cannot be imported: SystemExit: 3 (bad_three.py:3)",
     'builder = "builtins:dict"': "whose parameters cannot be read",
     'method = "pacfll"': "unknown method 'pacfll'; did you mean 'pacfl'?",
-    'method = "composed"\nsignature = "subspac"': "unknown algorithms.own.signature 'subspac'; did you mean 'subspace'?",
+    'method = "composed"\nsignature = '
+    '"subspac"': "unknown algorithms.own.signature 'subspac'; did you mean 'subspace'?",
     'method = "composed"\nmetric = "trase"': "did you mean 'trace'?",
     'method = "composed"\ntraining = "sgdd"': "did you mean 'sgd'?",
 }
@@ -181,7 +188,9 @@ def build_unread(model, training):
 
 @pytest.mark.parametrize("text", BAD_BUILDERS)
 def test_bad_builders_get_one_line(text, tmp_path):
-    path = own_task(tmp_path, text, bad_one=BAD_ONE, bad_two="1 / 0\n", bad_three="import sys\n\nsys.exit(3)\n", random=BAD_ONE)
+    path = own_task(
+        tmp_path, text, bad_one=BAD_ONE, bad_two="1 / 0\n", bad_three="import sys\n\nsys.exit(3)\n", random=BAD_ONE
+    )
     with pytest.raises(UserError) as told:
         resolve.resolve(path, "own")
     assert BAD_BUILDERS[text] in str(told.value) and "\n" not in str(told.value)
@@ -190,7 +199,9 @@ def test_bad_builders_get_one_line(text, tmp_path):
 def test_a_builder_that_fails_is_told_in_one_line(tmp_path):
     """Its types are known to type checkers only, and one of its defaults is a list."""
     path = own_task(tmp_path, 'builder = "bad_one:build_failing"\nof = [3]', bad_one=BAD_ONE)
-    with pytest.raises(UserError, match=r"^algorithm bad_one:build_failing failed: ValueError: no rate \(bad_one.py:15\)$"):
+    with pytest.raises(
+        UserError, match=r"^algorithm bad_one:build_failing failed: ValueError: no rate \(bad_one.py:15\)$"
+    ):
         run(resolve.resolve(path, "own"), tmp_path / "out", show_progress=False)
 
 
@@ -228,5 +239,7 @@ def test_an_extension_needs_no_deep_path():
 
 def test_a_method_takes_less_than_400_lines_of_reading():
     read = [PAGE.read_text(encoding="utf-8"), (OWN / "my_methods.py").read_text(encoding="utf-8")]
-    read += [inspect.getsource(each) for each in (algorithms.Method, algorithms.ClusteredState, algorithms.EngineMethod)]
+    read += [
+        inspect.getsource(each) for each in (algorithms.Method, algorithms.ClusteredState, algorithms.EngineMethod)
+    ]
     assert sum(len(text.splitlines()) for text in read) < 400

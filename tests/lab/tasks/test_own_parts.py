@@ -48,7 +48,9 @@ def test_newcomers_find_the_users_files_again(compared):
 
 @pytest.mark.parametrize("label", [pytest.param("fedavg", marks=pytest.mark.slow), "pacfl"])
 def test_an_aggregation_of_ones_own_runs_inside_each_cluster(compared, task, tmp_path, label):
-    """And is exported, with the user's files. The number of clusters of PACFL by threshold is known when it has clustered."""
+    """And is exported, with the user's files. The number of clusters of PACFL by threshold is known when it has
+    clustered.
+    """
     asked = resolve.resolve(task, label, overrides={"aggregation": {"builder": "my_parts:build_inner"}})
     run(asked, tmp_path / "out", show_progress=False)
     runs = (tmp_path / "out", compared / label / "seed-0")
@@ -89,11 +91,19 @@ def test_its_own_mean_is_what_a_method_takes_by_default(task):
             "aggregation is of Dataset; it must be an aggregation",
         ),
         ("fedavg", {"aggregation": {"name": "medain"}}, "unknown aggregation 'medain'"),
-        ("fedavg", {"dataset": {"test_shar": 0.5}}, "unknown option of dataset my_parts:build_cancer 'test_shar'.*test_share"),
+        (
+            "fedavg",
+            {"dataset": {"test_shar": 0.5}},
+            "unknown option of dataset my_parts:build_cancer 'test_shar'.*test_share",
+        ),
         ("fedavg", {"partition": {"clients": "many"}}, "partition.clients is 'many'; it must be a whole number"),
         ("fedavg", {"model": {"hiden": 3}}, "unknown option of model my_parts:build_net 'hiden'.*hidden"),
         ("fedavg", {"model": {"builder": "my_parts:build_nte"}}, "unknown function in my_parts 'build_nte'.*build_net"),
-        ("fedavg", {"model": {"builder": "my_prats:build_net"}}, "model.builder names the module my_prats, which is neither"),
+        (
+            "fedavg",
+            {"model": {"builder": "my_prats:build_net"}},
+            "model.builder names the module my_prats, which is neither",
+        ),
         ("fedavg", {"model": {"name": "mlp"}}, "model has name and builder; give one of the two"),
         (
             "fedavg",
@@ -111,7 +121,11 @@ def test_its_own_mean_is_what_a_method_takes_by_default(task):
             "dataset my_parts:build_inner gave MeanFactory; it must give",
         ),
         ("fedavg", {"dataset": {"normalization": "unit"}}, "the examples of cancer are no images"),
-        ("fedavg", {"model": {"name": "mlp", "builder": resolve.task_file.UNSET}}, "model mlp takes images; cancer/.* has float32"),
+        (
+            "fedavg",
+            {"model": {"name": "mlp", "builder": resolve.task_file.UNSET}},
+            "model mlp takes images; cancer/.* has float32",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line(task, label, overrides, message):

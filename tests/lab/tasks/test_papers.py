@@ -88,7 +88,11 @@ def test_flts_standard_errors_are_those_of_one_pooled_test(table, images, others
     found = load_study(f"flt_table_{table}")
     assert f"{images:,} test images together" in found.published_is
     printed = {cell.name: cell.published for cell in found.cells if cell.published[1] is not None}
-    apart = {name.split(", ")[-1] for name, (mean, error) in printed.items() if abs((mean * (100 - mean) / images) ** 0.5 - error) > 0.015}
+    apart = {
+        name.split(", ")[-1]
+        for name, (mean, error) in printed.items()
+        if abs((mean * (100 - mean) / images) ** 0.5 - error) > 0.015
+    }
     assert len(printed) > 5 and apart == others
 
 
@@ -99,7 +103,11 @@ def test_flt_on_cifar_10_has_the_papers_encoders_and_the_number_of_classes_as_k(
                 found = study_plan.resolve(cell, 0, 1, {}).method
                 enc1 = "Enc1" in cell.name
                 assert found.encoder == ("flt_cifar10_enc1" if enc1 else "flt_cifar10_enc2"), cell.name
-                assert (found.fine_tune_epochs, found.num_centres, found.threshold) == (0 if enc1 else 5, "classes", 1.0)
+                assert (found.fine_tune_epochs, found.num_centres, found.threshold) == (
+                    0 if enc1 else 5,
+                    "classes",
+                    1.0,
+                )
 
 
 def test_figure_6_of_pacfl_is_by_equation_3_and_figure_2_by_equation_2():

@@ -49,7 +49,9 @@ def test_extends(tmp_path):
     resolved = resolve.resolve(child, "fedavg")
     assert (resolved.task, resolved.train.rounds, resolved.train.momentum) == ("child", 1, 0.9)
     assert resolved.partition == {"name": "iid", "clients": 9}
-    other = write(tmp_path, 'extends = "child.toml"\n[partition]\nname = "rotated"\nrotations = 4\nclients = 8\n', "other")
+    other = write(
+        tmp_path, 'extends = "child.toml"\n[partition]\nname = "rotated"\nrotations = 4\nclients = 8\n', "other"
+    )
     assert resolve.resolve(other, "solo").partition == {"name": "rotated", "rotations": 4, "clients": 8}
     itself = write(tmp_path, 'extends = "itself.toml"\n', "itself")
     with pytest.raises(UserError, match="itself.toml extends itself"):
@@ -64,10 +66,22 @@ def test_extends(tmp_path):
         ("hidden = 8", "hiden = 8", r"line 9: unknown option of model mlp 'hiden'; did you mean 'hidden'"),
         ('name = "mlp"', 'name = "mpl"', r"line 8: unknown model 'mpl'; did you mean 'mlp'"),
         ("num_clusters = 2", "num_cluster = 2", r"line 15: unknown key in \[algorithms.pacfl\] 'num_cluster'"),
-        ("num_clusters = 2", 'num_clusters = "2"', r"line 15: algorithms.pacfl.num_clusters is '2'; it must be a whole number"),
+        (
+            "num_clusters = 2",
+            'num_clusters = "2"',
+            r"line 15: algorithms.pacfl.num_clusters is '2'; it must be a whole number",
+        ),
         ("hidden = 8", "hidden = 0", r"line 9: model.hidden is 0; it must be a whole number from 1"),
-        ("[train]", "[drift]\nclients = 1\n[train]", r"line 11: drift.clients is 1; it must be 0 or a whole number from 2"),
-        ("num_clusters = 2", "momentum = 1.5", r"line 15: train.momentum is 1.5; it must be a number from 0 to below 1"),
+        (
+            "[train]",
+            "[drift]\nclients = 1\n[train]",
+            r"line 11: drift.clients is 1; it must be 0 or a whole number from 2",
+        ),
+        (
+            "num_clusters = 2",
+            "momentum = 1.5",
+            r"line 15: train.momentum is 1.5; it must be a number from 0 to below 1",
+        ),
         ("[algorithms.fedavg]", "[algorithms.fedavgg]", r"line 16: unknown algorithm in \[algorithms\] 'fedavgg'"),
     ],
 )
@@ -81,7 +95,10 @@ def test_the_line_of_a_wrong_key(tmp_path, before, after, message):
     "pairs, message",
     [
         (["train.rounds=0"], "on the command line: train.rounds is 0; it must be a whole number from 1"),
-        (["algorithms.fedavg.momentum=2"], "on the command line: train.momentum is 2; it must be a number from 0 to below 1"),
+        (
+            ["algorithms.fedavg.momentum=2"],
+            "on the command line: train.momentum is 2; it must be a number from 0 to below 1",
+        ),
         (["train.round=3"], r"on the command line: unknown key in \[train\] 'round'; did you mean 'rounds'"),
         (["model.hidden=0"], "on the command line: model.hidden is 0"),
         (["algorithms.fedavgg.momentum=0.5"], r"on the command line: unknown algorithm in \[algorithms\] 'fedavgg'"),
@@ -95,8 +112,25 @@ def test_a_wrong_value_from_the_command_line(tmp_path, pairs, message):
 
 @pytest.mark.parametrize(
     "label",
-    ["../../evil", "..", ".", "", " ", "/abs", "a/b", "a\\b", ".hidden", " a", "a ", "a\nb", "a\x00b", "a\x1b[31m", "a\u202eb", "x" * 101],
-)  # fmt: skip
+    [
+        "../../evil",
+        "..",
+        ".",
+        "",
+        " ",
+        "/abs",
+        "a/b",
+        "a\\b",
+        ".hidden",
+        " a",
+        "a ",
+        "a\nb",
+        "a\x00b",
+        "a\x1b[31m",
+        "a\u202eb",
+        "x" * 101,
+    ],
+)
 def test_a_label_that_cannot_be_the_name_of_a_directory_is_refused_before_anything_runs(tmp_path, label):
     task = 'extends = "demo_digits"\n[algorithms.fedavg]\n'
     (tmp_path / "t.toml").write_text(f'{task}[algorithms.{json.dumps(label)}]\nmethod = "fedavg"\n')

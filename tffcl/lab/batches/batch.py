@@ -1,4 +1,6 @@
-"""Several runs in one directory: jobs, the index that says what they are, what is there already, and how long they take."""
+"""Several runs in one directory: jobs, the index that says what they are, what is there already, and how long
+they take.
+"""
 
 import contextlib
 import dataclasses
@@ -87,11 +89,13 @@ class Options:
 class Batch:
     """Runs in one directory, one after the other.
 
-    A run that diverges leaves `failed.json` with the reason, and the others go on; it is not met again when the batch is
-    resumed.
+    A run that diverges leaves `failed.json` with the reason, and the others go on; it is not met again when the batch
+    is resumed.
     """
 
-    def __init__(self, kind: str, out: str | pathlib.Path, options: Options, *, index: str = "", written: Sequence[str] = ()):
+    def __init__(
+        self, kind: str, out: str | pathlib.Path, options: Options, *, index: str = "", written: Sequence[str] = ()
+    ):
         """Checks that the directory may become, or is, that of such a batch.
 
         Args:
@@ -134,7 +138,9 @@ class Batch:
             check_label(name, "the name of a directory")
             place = place / name
             if place.is_symlink():
-                raise UserError(f"{place} is a link, and runs are written through none: remove it, or give another directory")
+                raise UserError(
+                    f"{place} is a link, and runs are written through none: remove it, or give another directory"
+                )
         return place
 
     def check(self, jobs: Iterable[Job], *, resume: bool = False):
@@ -155,7 +161,8 @@ class Batch:
 
     @contextlib.contextmanager
     def begun(self, jobs: Iterable[Job], contents: Mapping):
-        """Checks the jobs, and holds the directory for the block, with its index written and what is overwritten deleted.
+        """Checks the jobs, and holds the directory for the block, with its index written and what is overwritten
+        deleted.
 
         Args:
           jobs: As far as they are known.
@@ -260,7 +267,9 @@ class Batch:
 
 
 class Estimate:
-    """What runs will take: by earlier runs of the same settings, and by what those of this command have taken so far."""
+    """What runs will take: by earlier runs of the same settings, and by what those of this command have
+    taken so far.
+    """
 
     def __init__(self, rounds: Mapping[Job, int], known: Iterable[pathlib.Path]):
         """Looks up what is known.
@@ -278,7 +287,11 @@ class Estimate:
     def seconds(self, job: Job) -> float:
         """Returns what is left of a job; 0 where nothing is known."""
         settings, pace = settings_key(job.config.as_dict()), self._took / self._expected if self._expected else 1.0
-        rate = self._by_settings.get(settings) or pace * self._known.get(settings, 0.0) or self._by_task.get(job.config.task, 0.0)
+        rate = (
+            self._by_settings.get(settings)
+            or pace * self._known.get(settings, 0.0)
+            or self._by_task.get(job.config.task, 0.0)
+        )
         return rate * self._rounds.get(job, 0)
 
     @property
@@ -327,7 +340,9 @@ def earlier_places(jobs: Iterable[Job]) -> list[pathlib.Path]:
 def settings_key(settings: Mapping) -> str:
     """What two runs must share to take equally long a round: all but seed, rounds and how often is saved."""
     train = {key: value for key, value in settings["train"].items() if key != "rounds"}
-    kept = {key: settings.get(key, {}) for key in ("task", "algorithm", "partition", "dataset", "model", "method", "base")}
+    kept = {
+        key: settings.get(key, {}) for key in ("task", "algorithm", "partition", "dataset", "model", "method", "base")
+    }
     return json.dumps({**kept, "train": train}, sort_keys=True, default=str)
 
 
@@ -336,15 +351,17 @@ def earlier_runs(roots: Iterable[pathlib.Path], settings: Iterable[Mapping]) -> 
 
     Args:
       roots: Directories below which runs are; later ones win.
-      settings: Those that are asked about; runs of other tasks and methods are not parsed, since there are a thousand kept
-        ones.
+      settings: Those that are asked about; runs of other tasks and methods are not parsed, since there are a thousand
+        kept ones.
 
     Returns:
       Seconds a round by `settings_key`, of those settings of which a run was found.
     """
     settings = list(settings)
     wanted = {settings_key(each) for each in settings}
-    named = {(tomli_w.dumps({"task": each["task"]}), tomli_w.dumps({"algorithm": each["algorithm"]})) for each in settings}
+    named = {
+        (tomli_w.dumps({"task": each["task"]}), tomli_w.dumps({"algorithm": each["algorithm"]})) for each in settings
+    }
     found = {}
     for root in roots:
         for file in sorted(root.glob("**/seed-*/summary.json")):

@@ -39,16 +39,17 @@ def compare(
       show_progress: What all runs will take, and a line and a bar a run.
       workers: As in `run.run`.
       targets: Accuracies to which rounds and bytes are counted in the report, beside those of an earlier call.
-      others: Returns what a method that is there already, but not among `configs`, would be run with, see `check_comparable`.
+      others: Returns what a method that is there already, but not among `configs`, would be run with, see
+        `check_comparable`.
       callbacks: Are called in each run and may end it, see `tffcl.Callback`.
 
     Returns:
       The summaries in the order of `configs`; None for a run that diverged.
 
     Raises:
-      UserError: If the directory or a place in it holds what may not be touched, which is found before anything runs; if two
-        configurations are the same run, or one that is there already has other settings; or if a run fails otherwise than by
-        diverging.
+      UserError: If the directory or a place in it holds what may not be touched, which is found before anything runs;
+        if two configurations are the same run, or one that is there already has other settings; or if a run fails
+        otherwise than by diverging.
     """
     check_kind("configs", configs, (list, tuple), "a list of what tffcl.resolve(task, algorithm) returns")
     for each in configs:
@@ -74,7 +75,18 @@ def _contents(batch: Batch, configs: Sequence[RunConfig], targets: Sequence[Targ
 
 
 # What all methods of a task have in common, beside [train], of which each may have values of its own.
-_SHARED = ("task", "dataset", "partition", "model", "evaluation", "newcomers", "drift", "privacy", "attack", "aggregation")
+_SHARED = (
+    "task",
+    "dataset",
+    "partition",
+    "model",
+    "evaluation",
+    "newcomers",
+    "drift",
+    "privacy",
+    "attack",
+    "aggregation",
+)
 _LONGEST = 100  # characters of a value in a message
 
 
@@ -87,8 +99,8 @@ def check_comparable(
 ):
     """Checks that the runs which stay in a comparison's directory may stand beside those that are asked for.
 
-    Another seed of a method that is asked for must have all of its settings; another method those that all methods share, and
-    the [train] that the task has for it.
+    Another seed of a method that is asked for must have all of its settings; another method those that all methods
+    share, and the [train] that the task has for it.
 
     Args:
       out: Directory of the comparison.
@@ -117,7 +129,9 @@ def check_comparable(
             anew = f"--overwrite with {label} among --algorithms"
         difference = first_difference(there, wanted)
         if difference:
-            raise UserError(f"{short_path(place)} {_told(label, *difference, own=label not in asked)}, or run it anew ({anew})")
+            raise UserError(
+                f"{short_path(place)} {_told(label, *difference, own=label not in asked)}, or run it anew ({anew})"
+            )
 
 
 def _settings_there(place: pathlib.Path, own: RunConfig | None) -> dict:
@@ -129,7 +143,9 @@ def _settings_there(place: pathlib.Path, own: RunConfig | None) -> dict:
         return {key: value for key, value in settings.items() if key not in ("description", "source")}
 
 
-def _shared(there: Mapping, configs: Sequence[RunConfig], others: Callable[[str], RunConfig] | None) -> tuple[dict, dict]:
+def _shared(
+    there: Mapping, configs: Sequence[RunConfig], others: Callable[[str], RunConfig] | None
+) -> tuple[dict, dict]:
     """Of a run of a method that is not asked for, what must be the same; and what it must be."""
     wanted = {key: value for key, value in settings_of(configs[0]).items() if key in _SHARED}
     found = {key: value for key, value in there.items() if key in _SHARED}
@@ -152,7 +168,8 @@ def _told(label: str, key: str, before: object, now: object, *, own: bool) -> st
     # A method seldom has rounds of its own: rather a run that was made shorter to try it out.
     own = own and key.startswith("train.") and key != "train.rounds" and before is not None
     return (
-        f"was run with {key} {_said(before)}, not {_said(now)}; a table has runs of the same settings: give another --out"
+        f"was run with {key} {_said(before)}, not {_said(now)}; a table has runs of the same settings: give "
+        "another --out"
         f"{given if own else ''}"
     )
 

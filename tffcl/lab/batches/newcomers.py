@@ -70,8 +70,8 @@ def join_newcomers(
 
     The method gives each of them a model; it is tested on the newcomer's test images (`cluster` accuracy),
     and again after the newcomer has trained it for `newcomers.epochs` epochs with the run's hyper-parameters
-    (`local` accuracy). The run's own files stay as they are: what newcomers tell is counted, with what the run has released, in
-    `privacy` of newcomers.json.
+    (`local` accuracy). The run's own files stay as they are: what newcomers tell is counted, with what the run has
+    released, in `privacy` of newcomers.json.
 
     Args:
       out: The directory of the run; `newcomers.csv` and `newcomers.json` are written into it.
@@ -83,8 +83,8 @@ def join_newcomers(
       The contents of newcomers.json.
 
     Raises:
-      UserError: If `out` holds no run, or one without held-out clients or without a checkpoint, or its budget does not allow what
-        newcomers tell.
+      UserError: If `out` holds no run, or one without held-out clients or without a checkpoint, or its budget does not
+        allow what newcomers tell.
     """
     out = pathlib.Path(out)
     asked = load_run_config(out, trust_builders=trust_builders).newcomers
@@ -100,8 +100,11 @@ def join_newcomers(
     return contents
 
 
-def join_all(out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True, trust_builders: bool = False):
-    """Lets the newcomers of every finished run of a comparison join it; those that have joined before are left as they are.
+def join_all(
+    out: str | pathlib.Path, *, data_dir: str | None = None, show_progress: bool = True, trust_builders: bool = False
+):
+    """Lets the newcomers of every finished run of a comparison join it; those that have joined before are left as they
+    are.
 
     Args:
       out: The directory of the comparison.
@@ -124,7 +127,9 @@ def join_all(out: str | pathlib.Path, *, data_dir: str | None = None, show_progr
 def _join(trained: TrainedRun, show_progress: bool) -> _Joined:
     config, federated, method = trained.config, trained.federated, trained.method
     _, ids = held_out(config, federated)
-    arrivals, everyone = (fitted(build_population(federated, clients), method.model.example_spec) for clients in (ids, None))
+    arrivals, everyone = (
+        fitted(build_population(federated, clients), method.model.example_spec) for clients in (ids, None)
+    )
     with simulating(ledger=trained.ledger):
         admitted = method.admit(trained.state, arrivals)
     models, rows = method.models_for(admitted, ids)

@@ -1,4 +1,6 @@
-"""What the papers print for a run's task and method, found in the studies that come with tffcl and noted beside the run."""
+"""What the papers print for a run's task and method, found in the studies that come with tffcl and noted
+beside the run.
+"""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,7 +15,9 @@ _NO_SETTINGS = {"task", "algorithm", "seed", "description", "source", "versions"
 
 
 def write_published(config: RunConfig, directory: RunDirectory) -> None:
-    """Writes `published.json` into the directory of a run: the numbers to expect, with what was set otherwise; no file without any."""
+    """Writes `published.json` into the directory of a run: the numbers to expect, with what was set otherwise; no file
+    without any.
+    """
     cells = list(_cells(config))
     if cells:
         directory.write_result(PUBLISHED, {"cells": cells})

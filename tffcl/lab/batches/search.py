@@ -28,8 +28,8 @@ class SearchOptions:
 
     Attributes:
       select: Which accuracy on validation examples decides, one of `SELECTABLE`.
-      halving: η of successive halving: after a share of the rounds the best 1/η of the points go on, and so on up to all
-        rounds; 0 runs all points to their end.
+      halving: η of successive halving: after a share of the rounds the best 1/η of the points go on, and so on up to
+        all rounds; 0 runs all points to their end.
       fresh_seeds: How many seeds, none of them used in choosing, the picked point is tested with.
     """
 
@@ -52,8 +52,8 @@ def random_axes(texts: Sequence[tuple[str, str]], algorithm: str | MethodSource,
     """Draws points at random.
 
     Args:
-      texts: `(option, KEY=V1,V2,...)` for each setting; KEY=LOW..HIGH is a range, drawn from evenly, or evenly in its logarithm
-        if it is positive and spans a factor of ten or more; whole numbers at both ends give whole numbers.
+      texts: `(option, KEY=V1,V2,...)` for each setting; KEY=LOW..HIGH is a range, drawn from evenly, or evenly in its
+        logarithm if it is positive and spans a factor of ten or more; whole numbers at both ends give whole numbers.
       algorithm: As in `sweep.parse_axis`.
       samples: How many points.
       seed: Decides them.
@@ -156,7 +156,8 @@ def search(
     """
     if any(not run.dataset.get("validation") for point in planned.points for run in point.runs):
         raise UserError(
-            "--select needs validation examples, e.g. --set dataset.validation=0.1: a share of each client's training data"
+            "--select needs validation examples, e.g. --set dataset.validation=0.1: a share of each client's "
+            "training data"
         )
     batch = Batch("search", out, Options(data_dir, resume, overwrite, show_progress))
     points = list(zip(planned.points, jobs_of(planned), strict=True))
@@ -191,8 +192,8 @@ def scores(batch: Batch, points: Sequence[Sequence[Job]], select: str, until: in
       **how: Further arguments of `Batch.run`.
 
     Returns:
-      The mean over its seeds for each point; minus infinity if a seed has diverged or failed, NaN if the method has no such
-      accuracy, as a clustered one has no global model.
+      The mean over its seeds for each point; minus infinity if a seed has diverged or failed, NaN if the method has no
+      such accuracy, as a clustered one has no global model.
     """
     to_do = [job for own in points for job in own if not batch.done(job, until)]
     if to_do:
@@ -216,7 +217,8 @@ def validation(place: pathlib.Path, select: str, until: int | None = None) -> fl
 def _check_scores(found: Sequence[float], planned: Plan, select: str):
     if any(map(math.isnan, found)):
         raise UserError(
-            f"{planned.algorithm} has no {select} accuracy on validation examples; --select cluster is there for every method"
+            f"{planned.algorithm} has no {select} accuracy on validation examples; --select cluster is there for "
+            "every method"
         )
     if not any(map(math.isfinite, found)):
         keys = " and ".join(axis.key for axis in planned.axes)

@@ -23,7 +23,8 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
     """Draws and describes how a task's data are parted among clients.
 
     Writes into `out`: `labels.png` (the labels of each client), `sizes.png` (how many clients have how many
-    examples) and, of images, `samples.png` (training images of each group, or of the first clients where there are none),
+    examples) and, of images, `samples.png` (training images of each group, or of the first clients where there are
+    none),
     all as the clients hold them: parted by the run's seed, after rotations, tints and changes of labels.
 
     Args:
@@ -40,7 +41,9 @@ def show(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = N
     from tffcl.lab.reporting import figures
 
     # The same stream as of a run: what is shown is what is trained on.
-    federated = load_federated(config.dataset, config.partition, seed=stream(config.seed, "partition"), data_dir=data_dir)
+    federated = load_federated(
+        config.dataset, config.partition, seed=stream(config.seed, "partition"), data_dir=data_dir
+    )
     out = pathlib.Path(out)
     drawn = {
         "labels.png": figures.label_histograms(federated.label_counts(), federated.true_groups),
@@ -58,7 +61,9 @@ def _are_drawn(federated: FederatedDataset) -> bool:
 
 
 def _samples(federated: FederatedDataset) -> tuple[list[np.ndarray], list[str], list[np.ndarray]]:
-    """Rows of pictures uint8 [m, h, w, c], their titles and their labels: of every group, or else of the first clients."""
+    """Rows of pictures uint8 [m, h, w, c], their titles and their labels: of every group, or else of the
+    first clients.
+    """
     held, images = dict(list(_holders(federated).items())[:_MOST_GROUPS]), federated.train
     chosen = [_over_classes(index, images.y[index]) for index in held.values()]
     return [images.x[index] for index in chosen], list(held), [images.y[index] for index in chosen]
@@ -102,7 +107,8 @@ def _lines(config: RunConfig, federated: FederatedDataset) -> Iterator[str]:
 
 
 def label_distances(counts: np.ndarray) -> np.ndarray:
-    """How far each client's labels are from those of all together: half the sum of the differences of the shares, 0 to 1.
+    """How far each client's labels are from those of all together: half the sum of the differences of the shares, 0 to
+    1.
 
     Args:
       counts: `int [N, C]`, training examples of each label.
@@ -124,7 +130,8 @@ def gini(sizes: np.ndarray) -> float:
 def _skew_in_words(counts: np.ndarray) -> str:
     low, middle, high = np.percentile(label_distances(counts), [0, 50, 100])
     return (
-        f"distance of a client's labels from everyone's {low:.2f} to {high:.2f}, median {middle:.2f} (0: the same, 1: disjoint)"
+        f"distance of a client's labels from everyone's {low:.2f} to {high:.2f}, median {middle:.2f} (0: "
+        "the same, 1: disjoint)"
     )
 
 
@@ -149,7 +156,9 @@ def _groups_in_words(groups: np.ndarray | None) -> str:
     return f"{len(sizes)} true groups of {_spread(sizes)} clients" if len(sizes) > 1 else "one true group"
 
 
-def _group_lines(counts: np.ndarray, groups: np.ndarray | None, transforms: Sequence[Transform] | None) -> Iterator[str]:
+def _group_lines(
+    counts: np.ndarray, groups: np.ndarray | None, transforms: Sequence[Transform] | None
+) -> Iterator[str]:
     names = [] if groups is None else np.unique(groups)
     for group in names[:_MOST_GROUPS] if len(names) > 1 else []:
         members = np.flatnonzero(groups == group)

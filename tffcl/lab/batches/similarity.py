@@ -78,7 +78,9 @@ class Similarity(Shown):
         )  # fmt: skip
 
     def histogram(self, truth: np.ndarray | None = None):
-        """Draws how far apart the pairs of clients are, within and across the true groups `[N]` where they are known."""
+        """Draws how far apart the pairs of clients are, within and across the true groups `[N]` where they
+        are known.
+        """
         from tffcl.lab.reporting import figures
 
         return figures.pairs_figure(
@@ -132,9 +134,11 @@ def measure_similarity(config: RunConfig, *, data_dir: str | None = None) -> Sim
 
 
 def _formed(how: OneShotClustering, population: Population) -> tuple[Formed, tuple[str, ...]]:
-    """The clusters by the task's settings, and what there is to say: whatever they are, whether clients differ, and in groups."""
-    # FLT's distances are those of a map of all clients, which halves have no place in, and halves of private signatures would
-    # be further releases.
+    """The clusters by the task's settings, and what there is to say: whatever they are, whether clients differ, and
+    in groups.
+    """
+    # FLT's distances are those of a map of all clients, which halves have no place in, and halves of private signatures
+    # would be further releases.
     if how.threshold == choices.SELF or type(how) is not OneShotClustering or how.signature.noise_multiplier:
         formed = how.form(how.build_signing()(population))
         return formed, formed.notes
@@ -145,10 +149,13 @@ def _formed(how: OneShotClustering, population: Population) -> tuple[Formed, tup
     return formed, tuple(dict.fromkeys([f'by threshold = "self": {answer}', *odd, *formed.notes]))
 
 
-def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None, map_clients: bool = False) -> str:
+def similarity(
+    config: RunConfig, out: str | pathlib.Path, *, data_dir: str | None = None, map_clients: bool = False
+) -> str:
     """Measures and draws the clients' proximity matrix.
 
-    Writes `proximity.npz` (as clustering.npz of a run, but with the whole matrix), `proximity.png`, `dendrogram.png` and `histogram.png` into `out`.
+    Writes `proximity.npz` (as clustering.npz of a run, but with the whole matrix), `proximity.png`, `dendrogram.png`
+    and `histogram.png` into `out`.
 
     Args:
       config: As in `measure_similarity`.
@@ -176,7 +183,9 @@ def similarity(config: RunConfig, out: str | pathlib.Path, *, data_dir: str | No
     pictures = {"proximity": found.heat_map(), "dendrogram": found.tree(), "histogram": found.histogram(truth)}
     pictures |= {"umap": found.umap()} if map_clients else {}
     written = [figures.save(picture, out / f"{name}.png") for name, picture in pictures.items()]
-    return "\n".join([*_lines(config, found, truth), f"written: {', '.join(map(str, written))}, {out / 'proximity.npz'}"])
+    return "\n".join(
+        [*_lines(config, found, truth), f"written: {', '.join(map(str, written))}, {out / 'proximity.npz'}"]
+    )
 
 
 def _lines(config: RunConfig, found: Similarity, truth: np.ndarray | None):
@@ -205,7 +214,10 @@ def _suggested(config: RunConfig, found: Similarity):
     suggested = f"{suggestion.threshold:.4g} {found.how.suggested_unit}, {suggestion.num_clusters} clusters"
     yield f"{'suggested threshold' if suggestion.is_clear else 'largest gap at'} {suggested}: {suggestion.reason}"
     if not suggestion.is_clear:
-        yield "a weak gap is no advice: look at the dendrogram, or choose by accuracy on validation examples (tffcl sweep ... --select cluster)"
+        yield (
+            "a weak gap is no advice: look at the dendrogram, or choose by accuracy on validation examples (tffcl "
+            "sweep ... --select cluster)"
+        )
     elif found.how.setting:
         ((key, as_set),) = found.how.setting.items()
         yield f"as a task says it: algorithms.{config.algorithm}.{key} = {as_set(suggestion.threshold):.4g}"

@@ -1,4 +1,6 @@
-"""A paper's table or figure, run: each cell's method on its task for each seed; the same command goes on wherever one was ended."""
+"""A paper's table or figure, run: each cell's method on its task for each seed; the same command goes on wherever one
+was ended.
+"""
 
 import dataclasses
 import pathlib
@@ -41,8 +43,8 @@ def run_study(
 ) -> int:
     """Runs what a study lacks. The same call goes on wherever an earlier one was ended.
 
-    `OUT/results/` has the small files of every run and the study's `batch.json`; it can be copied to `tasks/results/NAME`.
-    `OUT/runs/` has the rest.
+    `OUT/results/` has the small files of every run and the study's `batch.json`; it can be copied to
+    `tasks/results/NAME`. `OUT/runs/` has the rest.
 
     Args:
       planned: What to run.
@@ -104,7 +106,9 @@ def kept(job: Job, results: pathlib.Path) -> bool:
 
 
 def _take_over(jobs: Sequence[Job], name: str, batch: Batch):
-    """Copies what `tasks/results` has of these very runs, so that what one machine has computed another goes on from, and says so."""
+    """Copies what `tasks/results` has of these very runs, so that what one machine has computed another goes on from,
+    and says so.
+    """
     known = _kept_results(name)
     taken = [job for job in jobs if not RunDirectory(batch.place(_placed(job, batch))).ended and kept(job, known)]
     for job in taken:
@@ -117,7 +121,9 @@ def _take_over(jobs: Sequence[Job], name: str, batch: Batch):
 def _placed(job: Job, batch: Batch) -> Job:
     """The job where its run is made, or where its results are if it was run elsewhere and these alone are here."""
     made = _below(RUNS, job)
-    return _below(RESULTS, job) if not RunDirectory(batch.place(made)).ended and kept(job, batch.out / RESULTS) else made
+    return (
+        _below(RESULTS, job) if not RunDirectory(batch.place(made)).ended and kept(job, batch.out / RESULTS) else made
+    )
 
 
 def _run_all(planned: StudyPlan, batch: Batch, keep_checkpoints: bool) -> int:
@@ -132,7 +138,9 @@ def _run_all(planned: StudyPlan, batch: Batch, keep_checkpoints: bool) -> int:
 
 
 def _run(job: Job, batch: Batch, keep_checkpoints: bool):
-    """Runs one run to its end; one that fails is noted, said and tried again by the same command, and the others go on."""
+    """Runs one run to its end; one that fails is noted, said and tried again by the same command, and the
+    others go on.
+    """
     reason = ""
     try:
         batch.run_or_note(job)

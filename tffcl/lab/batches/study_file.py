@@ -24,7 +24,15 @@ LAYOUTS = ("published", "league")
 _LONGEST_SLUG = 80  # file systems end at 255 bytes
 ACCURACIES = ("cluster", "local", "global")
 _Tables = dict[str, dict]
-_Said = {"measure": str, "accuracy": str, "target": float, "set": dict, "parameters": float, "transfers": float, "tune": dict}
+_Said = {
+    "measure": str,
+    "accuracy": str,
+    "target": float,
+    "set": dict,
+    "parameters": float,
+    "transfers": float,
+    "tune": dict,
+}
 _TOP = {
     **_Said,
     **{key: str for key in ("title", "paper", "table", "note", "published_is", "layout")},
@@ -50,8 +58,8 @@ class Cell:
       measure: One of `study_results.MEASURES`.
       accuracy: With "rounds_to" and "megabits_to", which accuracy must reach the target.
       target: And what it must reach, in percent.
-      megabits_a_round: With "megabits_to", by the authors' formula: a tenth of the clients, 32 bit for each of `parameters`,
-        `transfers` times.
+      megabits_a_round: With "megabits_to", by the authors' formula: a tenth of the clients, 32 bit for each of
+        `parameters`, `transfers` times.
       published: `(mean, spread)`, each None where the paper has none.
       missing: Why it cannot be run; "" if it can.
       overrides: Nested tables over those of the task.
@@ -109,8 +117,8 @@ class Study:
       seeds: Of the runs, where the command names none.
       cells: Column by column.
       tuning: How settings are chosen.
-      layout: How its tables look: "published" beside a paper's numbers, or "league", all methods by all that they are compared
-        by.
+      layout: How its tables look: "published" beside a paper's numbers, or "league", all methods by all that they are
+        compared by.
       about: What a column is, in words, by its heading.
     """
 
@@ -159,7 +167,9 @@ def _kept_cells(results: pathlib.Path) -> set[tuple[str, str]]:
     try:
         cells = (read_index(results, "study") or {"cells": []})["cells"] if finished else []
         return {
-            (cell["column"], cell["row"]) for cell in cells if cell["directory"] and results / cell["directory"] in finished
+            (cell["column"], cell["row"])
+            for cell in cells
+            if cell["directory"] and results / cell["directory"] in finished
         }
     except (UserError, KeyError, TypeError):
         return set()
@@ -207,7 +217,9 @@ def _study(path: pathlib.Path, contents: Mapping) -> Study:
             for key in (each for each in ("published", "missing") if isinstance(table.get(each), Mapping)):
                 others = set(table.get(key, {})) - set(rows if kind == "columns" else columns)
                 if others:
-                    raise UserError(f"{path.name}, [{kind}.{name}]: {key} names {min(others)!r}, which the study has not")
+                    raise UserError(
+                        f"{path.name}, [{kind}.{name}]: {key} names {min(others)!r}, which the study has not"
+                    )
     own = contents.get("cells", {})
     for name, table in own.items():
         _check_keys(table, _OF_CELLS, f"{path.name}, [cells.{name!r}]")
@@ -246,7 +258,9 @@ def _tuning(name: str, table: Mapping) -> Tuning:
     if found.select not in ("cluster", "global"):
         raise unknown(f"select of {name}, [tuning]:", found.select, ("cluster", "global"))
     if not (isinstance(found.rounds, int | float) and 0 < found.rounds <= 1):
-        raise UserError(f"{name}, [tuning]: rounds is {found.rounds!r}; it must be a share of a run's rounds, above 0 to 1")
+        raise UserError(
+            f"{name}, [tuning]: rounds is {found.rounds!r}; it must be a share of a run's rounds, above 0 to 1"
+        )
     return found
 
 
@@ -266,11 +280,15 @@ def _cell(
 ) -> tuple[Cell, bool]:
     """The cell of a column and a row by the tables of the column, the row and the cell, of which later ones win.
 
-    With it, whether the paper's table has such a cell at all. The others are left out, but for a study in which nothing is
+    With it, whether the paper's table has such a cell at all. The others are left out, but for a study in which nothing
+    is
     published: it has all of its cells.
     """
     (column, row), (of_column, of_row, own) = names, tables
-    missing = _first(own.get("missing"), _of_cell(of_row.get("missing"), column), _of_cell(of_column.get("missing"), row)) or ""
+    missing = (
+        _first(own.get("missing"), _of_cell(of_row.get("missing"), column), _of_cell(of_column.get("missing"), row))
+        or ""
+    )
     published = _first(
         own.get("published"), _of_cell(of_row.get("published"), column), _of_cell(of_column.get("published"), row)
     )
@@ -283,7 +301,9 @@ def _cell(
     if measure.endswith("_to") and "target" not in both:
         raise UserError(f"{where}: {measure} needs a target, the accuracy in percent")
     if measure == "megabits_to" and not {"parameters", "transfers"} <= set(both):
-        raise UserError(f"{where}: megabits_to needs parameters and transfers, how many there are and how often they travel")
+        raise UserError(
+            f"{where}: megabits_to needs parameters and transfers, how many there are and how often they travel"
+        )
     if not missing:
         for key in ("task", "method"):
             if not both.get(key):
@@ -313,8 +333,14 @@ def _cell(
 def _tuned(table: Mapping, where: str) -> Mapping[str, tuple]:
     """The values to choose from, by key; a later table's key without values takes it away."""
     for key, values in table.items():
-        if not isinstance(values, list) or len(values) == 1 or any(value in values[:i] for i, value in enumerate(values)):
-            raise UserError(f"{where}: tune.{key} is {values!r}; it must be a list of two or more different values, or empty")
+        if (
+            not isinstance(values, list)
+            or len(values) == 1
+            or any(value in values[:i] for i, value in enumerate(values))
+        ):
+            raise UserError(
+                f"{where}: tune.{key} is {values!r}; it must be a list of two or more different values, or empty"
+            )
     return {key: tuple(values) for key, values in table.items() if values}
 
 
@@ -327,7 +353,9 @@ def _of_cell(value, key: str):
 
 
 def _number(value, where: str) -> tuple[float | None, float | None]:
-    """A published number: 95.2, [95.2, 0.1], "-" for what the paper did not reach, or "none" for a cell that it has not."""
+    """A published number: 95.2, [95.2, 0.1], "-" for what the paper did not reach, or "none" for a cell that
+    it has not.
+    """
     if value in (None, "-", "none"):
         return None, None
     listed = value if isinstance(value, list) else [value]
@@ -342,7 +370,8 @@ def chosen(study: Study, only: Sequence[str]) -> list[Cell]:
 
     Args:
       study: The study.
-      only: Patterns COLUMN/ROW, COLUMN or */ROW with * and ?, in any case; one text may have several with commas between.
+      only: Patterns COLUMN/ROW, COLUMN or */ROW with * and ?, in any case; one text may have several with commas
+        between.
 
     Raises:
       UserError: If a pattern fits no cell.

@@ -25,7 +25,8 @@ class StudyPlan:
       seeds: Of the runs.
       rounds: What was asked for: a share of each task's rounds, or their number.
       overrides: Nested tables over those of the tasks, for all runs.
-      jobs: All runs, each of which gives a number to one cell or more, below the directory of all runs and of all results.
+      jobs: All runs, each of which gives a number to one cell or more, below the directory of all runs and of all
+        results.
     """
 
     study: Study
@@ -53,7 +54,12 @@ class StudyPlan:
 
 
 def plan(
-    study: Study, *, only: Sequence[str] = (), seeds: Sequence[int] = (), rounds: float = 1, overrides: Mapping | None = None
+    study: Study,
+    *,
+    only: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    rounds: float = 1,
+    overrides: Mapping | None = None,
 ) -> StudyPlan:
     """Puts the configurations of all runs together, so that a wrong value is refused before anything runs.
 
@@ -68,7 +74,9 @@ def plan(
       UserError: For a pattern that fits no cell, a wrong number of rounds, or as `resolve.resolve`.
     """
     if not (0 < rounds <= 1 or (rounds >= 2 and float(rounds).is_integer())):
-        raise UserError(f"--rounds {rounds:g} must be a share of each task's rounds, above 0 to 1, or a whole number from 2")
+        raise UserError(
+            f"--rounds {rounds:g} must be a share of each task's rounds, above 0 to 1, or a whole number from 2"
+        )
     seeds = tuple(seeds) or study.seeds
     if len(set(seeds)) < len(seeds):
         raise UserError("--seeds names a seed twice; give each once")
@@ -91,9 +99,12 @@ def plan(
 
 
 def _free(place: pathlib.PurePath, known: Mapping[str, pathlib.PurePath]) -> pathlib.PurePath:
-    """The place, with a number behind it if cells of other settings have a name that directories cannot tell from this one's."""
+    """The place, with a number behind it if cells of other settings have a name that directories cannot tell from
+    this one's.
+    """
     same = sum(
-        each == place or each.name.startswith(f"{place.name}~") and each.parent == place.parent for each in known.values()
+        each == place or each.name.startswith(f"{place.name}~") and each.parent == place.parent
+        for each in known.values()
     )
     return place.with_name(f"{place.name}~{same + 1}") if same else place
 

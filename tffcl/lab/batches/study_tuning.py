@@ -23,7 +23,9 @@ from tffcl.lab.tasks.resolve import method_key
 _TRIALS = pathlib.PurePath("runs", "trials")
 
 
-def tuned(planned: StudyPlan, batch: Batch, elsewhere: pathlib.Path | None, run_trial: Callable[[Job], None]) -> StudyPlan:
+def tuned(
+    planned: StudyPlan, batch: Batch, elsewhere: pathlib.Path | None, run_trial: Callable[[Job], None]
+) -> StudyPlan:
     """Chooses the settings of the cells that say over which values.
 
     Each point of a cell is run once, with the seed and the share of the rounds of `Study.tuning`; the best accuracy on
@@ -43,7 +45,10 @@ def tuned(planned: StudyPlan, batch: Batch, elsewhere: pathlib.Path | None, run_
       UserError: If a cell's runs hold no validation examples out, or a value is wrong.
     """
     cells = [cell for cell in planned.cells if cell.tune and not cell.missing]
-    jobs = {cell.name: [_trial(cell, values, number, planned) for number, values in enumerate(points(cell))] for cell in cells}
+    jobs = {
+        cell.name: [_trial(cell, values, number, planned) for number, values in enumerate(points(cell))]
+        for cell in cells
+    }
     marks = {cell.name: mark(cell, planned) for cell in cells}
     known = dict(batch.index["tuned"])
     there = elsewhere and read_index(elsewhere, "study") or {"tuned": {}}
@@ -59,10 +64,14 @@ def tuned(planned: StudyPlan, batch: Batch, elsewhere: pathlib.Path | None, run_
         tried = [{"values": values, "validation": _finite(next(scores))} for values in points(cell)]
         known[cell.name] = {"mark": marks[cell.name], "points": tried}
     batch.note({**batch.index, "tuned": dict(sorted(known.items()))})
-    shutil.rmtree(batch.out / "results" / "trials", ignore_errors=True)  # the index says what a reader wants to know of them
+    shutil.rmtree(
+        batch.out / "results" / "trials", ignore_errors=True
+    )  # the index says what a reader wants to know of them
     with telling_damage(batch.index_file):
         chosen = {cell.name: _with_best(cell, known[cell.name]["points"]) for cell in cells}
-    changed = dataclasses.replace(planned.study, cells=tuple(chosen.get(cell.name, cell) for cell in planned.study.cells))
+    changed = dataclasses.replace(
+        planned.study, cells=tuple(chosen.get(cell.name, cell) for cell in planned.study.cells)
+    )
     names = [cell.name for cell in planned.cells]
     return plan(changed, only=names, seeds=planned.seeds, rounds=planned.rounds, overrides=planned.overrides)
 
@@ -78,8 +87,14 @@ def points(cell: Cell) -> list[dict]:
 
 
 def mark(cell: Cell, planned: StudyPlan) -> str:
-    """Returns what a choice is of, as one short text: what the task, the study and the command say, and not what is default."""
-    task = {key: value for key, value in task_file.load_task(cell.task).contents.items() if key not in ("description", "source")}
+    """Returns what a choice is of, as one short text: what the task, the study and the command say, and not what
+    is default.
+    """
+    task = {
+        key: value
+        for key, value in task_file.load_task(cell.task).contents.items()
+        if key not in ("description", "source")
+    }
     task["algorithms"] = task.get("algorithms", {}).get(cell.method, {})
     tuning, rounds = dataclasses.asdict(planned.study.tuning), float(planned.rounds)
     said = [task, cell.method, cell.overrides, cell.tune, tuning, rounds, planned.overrides]
@@ -110,7 +125,9 @@ def _finite(score: float) -> float | None:
 def _with_best(cell: Cell, tried: Sequence[Mapping]) -> Cell:
     able = [point for point in tried if point["validation"] is not None]
     if not able:
-        return dataclasses.replace(cell, tune={}, missing=f"all {len(tried)} settings that were tried failed or diverged")
+        return dataclasses.replace(
+            cell, tune={}, missing=f"all {len(tried)} settings that were tried failed or diverged"
+        )
     best = max(able, key=lambda point: point["validation"])
     return dataclasses.replace(
         cell, tune={}, tuned=best["values"], overrides=task_file.merged(cell.overrides, _nested(best["values"]))

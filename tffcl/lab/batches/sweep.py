@@ -245,7 +245,8 @@ def sweep(
       planned: What to run.
       out: Directory of the sweep.
       data_dir: As in `run.run`.
-      resume: A started run goes on; one that has ended is kept in any case, so that further values or seeds can be added.
+      resume: A started run goes on; one that has ended is kept in any case, so that further values or seeds can be
+        added.
       overwrite: Runs that are there are deleted.
       show_progress: A line and a bar a run.
 

@@ -12,7 +12,11 @@ def add_task_options(parser):
     """Adds what every command on a task takes."""
     parser.add_argument("task", metavar="TASK", help="a task file (.toml), or a name from `tffcl list tasks`")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="another value of the task, e.g. train.momentum=0.9"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="another value of the task, e.g. train.momentum=0.9",
     )
     parser.add_argument(
         "--data-dir", metavar="D", help="where data sets are, or are put (default: $TFFCL_DATA_DIR, then TFDS's)"
@@ -48,14 +52,19 @@ def add_trust(parser):
 def add_format(parser):
     """Adds further formats of tables and figures."""
     parser.add_argument(
-        "--format", default="", metavar="csv,md,latex,svg,pdf", help="tables and figures in these formats beside CSV and PNG"
+        "--format",
+        default="",
+        metavar="csv,md,latex,svg,pdf",
+        help="tables and figures in these formats beside CSV and PNG",
     )
 
 
 def add_worker_options(parser):
     """Adds where TFF computes."""
     parser.add_argument(
-        "--memory", metavar="4GB", help="what the clients of a round may take at a time (default: up to half of what is free)"
+        "--memory",
+        metavar="4GB",
+        help="what the clients of a round may take at a time (default: up to half of what is free)",
     )
     parser.add_argument(
         "--workers", metavar="H:P,...", help="share each round's clients among these running workers (see tffcl worker)"

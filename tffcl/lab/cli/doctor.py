@@ -7,7 +7,16 @@ import platform
 from tffcl.errors import UserError
 from tffcl.lab.cli import installation
 
-_PACKAGES = ("tffcl", "tensorflow-federated", "tensorflow", "jax", "numpy", "scipy", "scikit-learn", "tensorflow-datasets")
+_PACKAGES = (
+    "tffcl",
+    "tensorflow-federated",
+    "tensorflow",
+    "jax",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "tensorflow-datasets",
+)
 
 
 def facts(data_dir: str | None = None, *, check: bool = False) -> list[tuple[str, str]]:

@@ -7,7 +7,9 @@ from tffcl.errors import UserError
 
 def add_init(parser):
     """Adds the options of `tffcl init`."""
-    parser.add_argument("file", nargs="?", default="my_task.toml", metavar="FILE", help="a new file (default: %(default)s)")
+    parser.add_argument(
+        "file", nargs="?", default="my_task.toml", metavar="FILE", help="a new file (default: %(default)s)"
+    )
 
 
 def init(options):

@@ -13,7 +13,9 @@ def add_similarity(parser):
         "--signature", default="subspace", metavar="S", help="what clients tell about their data (default: subspace)"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S")
-    parser.add_argument("--map", action="store_true", help="also umap.png, the clients as points, those that are alike near each other")
+    parser.add_argument(
+        "--map", action="store_true", help="also umap.png, the clients as points, those that are alike near each other"
+    )
     parser.add_argument("--out", metavar="OUT", help="directory of matrix and pictures (default: below runs/)")
 
 
@@ -29,7 +31,10 @@ def add_angles(parser):
     parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: the paper's four)")
     parser.add_argument("--vectors", type=int, default=2, metavar="P", help="of each set (default: 2)")
     parser.add_argument(
-        "--preprocessing", default="raw", metavar="HOW", help="raw (the default and the paper's), centred, normalized, grey"
+        "--preprocessing",
+        default="raw",
+        metavar="HOW",
+        help="raw (the default and the paper's), centred, normalized, grey",
     )
     parser.add_argument("--samples", type=int, metavar="N", help="images of each set (default: all)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides what is random (default: 0)")

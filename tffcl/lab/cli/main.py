@@ -88,8 +88,12 @@ def _add_first_steps(commands):
     init = _command(commands, "init", init_command.init, "a commented task file of your own, to start from")
     init_command.add_init(init)
 
-    doctor = _command(commands, "doctor", _doctor, "facts of this installation: versions, cores, TFF's worker, data directory")
-    doctor.add_argument("--fix", action="store_true", help="install the packages that are missing beside tffcl, if any are")
+    doctor = _command(
+        commands, "doctor", _doctor, "facts of this installation: versions, cores, TFF's worker, data directory"
+    )
+    doctor.add_argument(
+        "--fix", action="store_true", help="install the packages that are missing beside tffcl, if any are"
+    )
     doctor.add_argument("--check", action="store_true", help="also start the worker and run a computation in it")
     doctor.add_argument("--data-dir", metavar="D")
 
@@ -115,9 +119,13 @@ def _add_experiments(commands):
 
 def _add_looks(commands):
     """The commands that look at data without training: similarity, show, angles."""
-    similarity = _command(commands, "similarity", look_command.similarity, "no training: how alike the clients' data are")
+    similarity = _command(
+        commands, "similarity", look_command.similarity, "no training: how alike the clients' data are"
+    )
     look_command.add_similarity(similarity)
-    show = _command(commands, "show", look_command.show, "no training: who holds what of a task, in pictures and a few lines")
+    show = _command(
+        commands, "show", look_command.show, "no training: who holds what of a task, in pictures and a few lines"
+    )
     look_command.add_show(show)
     about = "no training: angles between whole data sets (PACFL Table 1)"
     look_command.add_angles(_command(commands, "angles", look_command.angles, about))
@@ -128,22 +136,36 @@ def _add_finished(commands):
     newcomers = _command(
         commands, "newcomers", _newcomers, "clients that a run held out join it: their clusters and accuracies"
     )
-    newcomers.add_argument("out", metavar="OUT", help="what `run` or `compare` wrote, for a task with newcomers.clients")
-    newcomers.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
+    newcomers.add_argument(
+        "out", metavar="OUT", help="what `run` or `compare` wrote, for a task with newcomers.clients"
+    )
+    newcomers.add_argument(
+        "--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)"
+    )
     command_options.add_trust(newcomers)
 
-    export = _command(commands, "export", _export, "a finished run as files for a TFF deployment, or proof that such files run")
+    export = _command(
+        commands, "export", _export, "a finished run as files for a TFF deployment, or proof that such files run"
+    )
     export.add_argument("out", nargs="?", metavar="OUT", help="what `run` wrote")
     export.add_argument("--to", metavar="DIR", help="directory to write; a new or an empty one")
     export.add_argument("--check", metavar="DIR", help="load every file of an export, run it, compare the numbers")
     export.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
     command_options.add_trust(export)
 
-    worker = _command(commands, "worker", _worker, "run the TFF worker of this installation for the rounds of another machine")
-    worker.add_argument(
-        "--port", type=int, required=True, metavar="P", help="on all addresses of this machine, unencrypted: close it to others"
+    worker = _command(
+        commands, "worker", _worker, "run the TFF worker of this installation for the rounds of another machine"
     )
-    worker.add_argument("--max-concurrent", type=int, metavar="N", help="client computations at a time (default: one a core)")
+    worker.add_argument(
+        "--port",
+        type=int,
+        required=True,
+        metavar="P",
+        help="on all addresses of this machine, unencrypted: close it to others",
+    )
+    worker.add_argument(
+        "--max-concurrent", type=int, metavar="N", help="client computations at a time (default: one a core)"
+    )
 
     report = _command(
         commands, "report", _report, "tables, figures and the HTML page again from the files of a run or a comparison"
@@ -153,7 +175,9 @@ def _add_finished(commands):
 
 
 def _hear_no_more(arguments):
-    """Ignores Ctrl-C where the process is about to end: a second one would print tracebacks of whatever is being taken down."""
+    """Ignores Ctrl-C where the process is about to end: a second one would print tracebacks of whatever is being
+    taken down.
+    """
     if arguments is None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -165,8 +189,8 @@ def main(arguments: list[str] | None = None) -> int:
       arguments: Of the command line; default `sys.argv[1:]`.
 
     Returns:
-      0; 1 if a run of a comparison failed; 2 for what the user can mend, said in one line; 130 after Ctrl-C, and after SIGTERM
-      or SIGHUP in a run.
+      0; 1 if a run of a comparison failed; 2 for what the user can mend, said in one line; 130 after Ctrl-C, and after
+      SIGTERM or SIGHUP in a run.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for stream in (sys.stdout, sys.stderr):
@@ -233,7 +257,9 @@ def _export(options):
             raise UserError("give --check DIR alone, or OUT and --to DIR")
         from tffcl.export import manifest
 
-        manifest.read_manifest(pathlib.Path(options.check))  # one that is not there is told before TensorFlow is imported
+        manifest.read_manifest(
+            pathlib.Path(options.check)
+        )  # one that is not there is told before TensorFlow is imported
         from tffcl.lab.tasks import export_check
 
         for line in export_check.check_export(options.check, **given):
@@ -276,7 +302,10 @@ def _newcomers(options):
     from tffcl.lab.reporting import files
     from tffcl.runs.run_directory import RunDirectory
 
-    one, given = RunDirectory(options.out).is_run, {"data_dir": options.data_dir, "trust_builders": options.trust_builders}
+    one, given = (
+        RunDirectory(options.out).is_run,
+        {"data_dir": options.data_dir, "trust_builders": options.trust_builders},
+    )
     if not one:
         files.find_runs(options.out)
     from tffcl.lab.batches import newcomers

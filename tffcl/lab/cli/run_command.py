@@ -12,9 +12,13 @@ _DEMO = "demo_digits"
 
 def add_demo(parser):
     """Adds the options of `tffcl demo`."""
-    parser.add_argument("--out", default="runs/demo", metavar="OUT", help="directory of the results (default: %(default)s)")
+    parser.add_argument(
+        "--out", default="runs/demo", metavar="OUT", help="directory of the results (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="S")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint; default: from the start")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint; default: from the start"
+    )
 
 
 def add_run(parser):
@@ -26,7 +30,9 @@ def add_run(parser):
         metavar="A",
         help="a label of the task's [algorithms], or a name from `tffcl list algorithms`",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="decides everything that is random (default: 0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="decides everything that is random (default: 0)"
+    )
     shared.add_out_options(parser)
     shared.add_worker_options(parser)
 
@@ -64,7 +70,9 @@ def run(options):
     """Runs one method."""
     from tffcl.lab.tasks import resolve, task_file
 
-    if "," in options.algorithm and options.algorithm not in task_file.load_task(options.task).contents.get("algorithms", {}):
+    if "," in options.algorithm and options.algorithm not in task_file.load_task(options.task).contents.get(
+        "algorithms", {}
+    ):
         names = options.algorithm[:100]
         raise UserError(f"--algorithm {names!r} is not one method; tffcl compare --algorithms {names} runs several")
     resolved = resolve.resolve(options.task, options.algorithm, seed=options.seed, overrides=shared.overrides(options))
@@ -95,7 +103,9 @@ def compare(options) -> int:
     names = options.algorithms.split(",") if options.algorithms else task_file.named_algorithms(options.task)
     seeds = parse_seeds(options.seeds)
     configs = [
-        resolve.resolve(options.task, name, seed=seed, overrides=overrides) for seed in seeds for name in map(str.strip, names)
+        resolve.resolve(options.task, name, seed=seed, overrides=overrides)
+        for seed in seeds
+        for name in map(str.strip, names)
     ]
     from tffcl.lab.batches import compare  # which imports TensorFlow: a mistake is told before
 

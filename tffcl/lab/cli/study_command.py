@@ -11,9 +11,13 @@ from tffcl.regular_files import write_text
 def add_study(parser):
     """Adds the options of `tffcl study`."""
     parser.add_argument("name", metavar="NAME", help="a study from `tffcl list studies`, or a study file (.toml)")
-    parser.add_argument("--only", action="append", default=[], metavar="COLUMN/ROW", help="some cells, e.g. FMNIST, */PACFL")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="COLUMN/ROW", help="some cells, e.g. FMNIST, */PACFL"
+    )
     parser.add_argument("--seeds", metavar="0,1,2", help="default: the study's")
-    parser.add_argument("--rounds", type=float, default=1.0, metavar="R", help="a share of each task's rounds, or their number")
+    parser.add_argument(
+        "--rounds", type=float, default=1.0, metavar="R", help="a share of each task's rounds, or their number"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another value of all tasks")
     parser.add_argument("--out", metavar="OUT", help="directory of the results (default: below runs/studies/)")
     parser.add_argument("--data-dir", metavar="D", help="where data sets are (default: $TFFCL_DATA_DIR, then TFDS's)")
@@ -91,7 +95,9 @@ def _default_out(name: str, rounds: float) -> str:
 
 
 def write_tables(out: pathlib.Path, asked: Mapping | None = None):
-    """Writes the table of a study as CSV and Markdown, and prints it, or the part of it that is asked for (see `read_study`)."""
+    """Writes the table of a study as CSV and Markdown, and prints it, or the part of it that is asked for (see
+    `read_study`).
+    """
     from tffcl.lab.reporting import study_table
     from tffcl.lab.reporting.batch_index import read_index
 

@@ -21,14 +21,22 @@ def add_sweep(parser):
         metavar="KEY=V1,V2,V3",
         help="a key as for --set and its values; A's own keys and train's need no section",
     )
-    parser.add_argument("--and", dest="second", metavar="KEY=W1,W2", help="a second setting: a line for each of its values")
+    parser.add_argument(
+        "--and", dest="second", metavar="KEY=W1,W2", help="a second setting: a line for each of its values"
+    )
     parser.add_argument("--seeds", default="0", metavar="0,1,2")
     parser.add_argument(
         "--select", metavar="cluster|global", help="pick the best point by validation accuracy; only that one is tested"
     )
-    parser.add_argument("--samples", type=int, metavar="N", help="with --select: N points at random; values may be LOW..HIGH")
-    parser.add_argument("--halving", type=int, default=0, metavar="H", help="with --select: stop bad points early, keep 1/H")
-    parser.add_argument("--fresh-seeds", type=int, default=3, metavar="N", help="with --select: to test with (default: 3)")
+    parser.add_argument(
+        "--samples", type=int, metavar="N", help="with --select: N points at random; values may be LOW..HIGH"
+    )
+    parser.add_argument(
+        "--halving", type=int, default=0, metavar="H", help="with --select: stop bad points early, keep 1/H"
+    )
+    parser.add_argument(
+        "--fresh-seeds", type=int, default=3, metavar="N", help="with --select: to test with (default: 3)"
+    )
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -100,6 +100,8 @@ def read_failure(path: pathlib.Path, method: str | None = None) -> Failure | Non
 
 def find_failures(path: str | pathlib.Path) -> list[Failure]:
     """Reads the runs of a comparison (`<algorithm>/seed-<n>/`) that failed, by method and seed."""
-    places = [each for each in pathlib.Path(path).glob(f"*/seed-*/{FAILED}") if re.fullmatch(r"seed-\d+", each.parent.name)]
+    places = [
+        each for each in pathlib.Path(path).glob(f"*/seed-*/{FAILED}") if re.fullmatch(r"seed-\d+", each.parent.name)
+    ]
     found = (read_failure(each.parent, each.parent.parent.name) for each in places)
     return sorted((each for each in found if each), key=lambda each: (each.method, each.seed))

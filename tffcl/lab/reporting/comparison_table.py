@@ -13,28 +13,60 @@ from tffcl.runs.run_directory import SUMMARY, RunDirectory
 from tffcl.runs.run_files import RunFiles
 
 LEGEND = (
-    ("cluster", "The model that the method assigns to a client, before any local training, on the client's own test "
-     "set; the mean over clients."),
-    ("local", "A client's own model after its last local training, on its own test set; the mean over the clients "
-     "that have trained. “trained” is their share of all clients, in percent."),
-    ("global", "One model on the union of all test data: where all clients share it, or where a method has a global one "
-     "beside the others; else a dash."),
-    ("variance, worst 10 %", "Over clients: how unequally well they are served (in percent squared), and how well the "
-     "worst served tenth is."),
-    ("clusters, ARI", "How many clusters were found, and their agreement with the true groups where these are known "
-     "(adjusted Rand index: 1 is perfect, about 0 is chance)."),
-    ("NMI", "Normalised mutual information of the clusters and the true groups: 1 is perfect; many small clusters have "
-     "some by chance."),
-    ("those that took part", "The cluster accuracy over the clients that trained in at least one round, which is what the "
-     "papers test, and by how much it is above that of the others: a client that never took part has the model that the "
-     "method gives to unknown clients."),
-    ("never trained counted", "Local accuracy over all clients, those that never trained with the untrained model, as the "
-     "authors of PACFL and FLIS count."),
-    ("down, up, signatures", "Bytes from the server to all clients, from all clients to the server, and what the "
-     "signatures took of them, over the whole run."),
-    ("±", "Mean and sample standard deviation (ddof = 1) over the seeds; absent with one seed. table.csv has the standard "
-     "error of the mean beside it."),
-)  # fmt: skip
+    (
+        "cluster",
+        "The model that the method assigns to a client, before any local training, on the client's own test "
+        "set; the mean over clients.",
+    ),
+    (
+        "local",
+        "A client's own model after its last local training, on its own test set; the mean over the clients "
+        "that have trained. “trained” is their share of all clients, in percent.",
+    ),
+    (
+        "global",
+        "One model on the union of all test data: where all clients share it, or where a method has a global one "
+        "beside the others; else a dash.",
+    ),
+    (
+        "variance, worst 10 %",
+        "Over clients: how unequally well they are served (in percent squared), and how well the "
+        "worst served tenth is.",
+    ),
+    (
+        "clusters, ARI",
+        "How many clusters were found, and their agreement with the true groups where these are known "
+        "(adjusted Rand index: 1 is perfect, about 0 is chance).",
+    ),
+    (
+        "NMI",
+        "Normalised mutual information of the clusters and the true groups: 1 is perfect; many small clusters have "
+        "some by chance.",
+    ),
+    (
+        "those that took part",
+        "The cluster accuracy over the clients that trained in at least one round, which is what the "
+        "papers test, and by how much it is above that of the others: a client that never took part has the model "
+        "that the "
+        "method gives to unknown clients.",
+    ),
+    (
+        "never trained counted",
+        "Local accuracy over all clients, those that never trained with the untrained model, as the "
+        "authors of PACFL and FLIS count.",
+    ),
+    (
+        "down, up, signatures",
+        "Bytes from the server to all clients, from all clients to the server, and what the "
+        "signatures took of them, over the whole run.",
+    ),
+    (
+        "±",
+        "Mean and sample standard deviation (ddof = 1) over the seeds; absent with one seed. table.csv has the "
+        "standard "
+        "error of the mean beside it.",
+    ),
+)
 CAUTION = (
     "The three accuracies answer three questions. Compare methods within a column, never the local accuracy of one "
     "with the global accuracy of another."

@@ -25,7 +25,9 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
     seeds = [(each, re.fullmatch(r"seed-(\d+)", each.name)) for each in path.glob("*/seed-*") if each.is_dir()]
     found = [(each.parent.name, int(match[1]), each) for each, match in seeds if match]
     if not found:
-        raise UserError(f"{path} holds no run: there is neither config.toml nor <algorithm>/seed-<n>/ in it{runs_below(path)}")
+        raise UserError(
+            f"{path} holds no run: there is neither config.toml nor <algorithm>/seed-<n>/ in it{runs_below(path)}"
+        )
     methods = batch_index.in_order(path, [method for method, _, _ in found])
     found.sort(key=lambda each: (methods.index(each[0]), *each[1:]))
     unfinished = unfinished_runs(path)
@@ -34,7 +36,9 @@ def find_runs(path: str | pathlib.Path) -> list[RunFiles]:
         failures = batch_index.find_failures(path)
         if failures and not unfinished:
             raise UserError(f"no run in {path} is finished: {failures[0]}")
-        raise UserError(f"no run in {path} is finished: summary.json is missing in {unfinished[0]}; {RESUME} goes on with it")
+        raise UserError(
+            f"no run in {path} is finished: summary.json is missing in {unfinished[0]}; {RESUME} goes on with it"
+        )
     return [read_run(each, method=method) for method, each in finished]
 
 

@@ -53,7 +53,9 @@ def _rows(runs: Sequence[RunFiles]) -> list[Row]:
 def _with_newcomers(run: RunFiles) -> RunFiles:
     found = read_json(run.path / NEWCOMERS)
     if found.get("seed") != run.seed:
-        raise csv_files.damaged(run.path / NEWCOMERS, f"its seed is {found.get('seed')!r:.100}, the run's is {run.seed}")
+        raise csv_files.damaged(
+            run.path / NEWCOMERS, f"its seed is {found.get('seed')!r:.100}, the run's is {run.seed}"
+        )
     return dataclasses.replace(run, summary=found)
 
 

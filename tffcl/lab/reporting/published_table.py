@@ -70,4 +70,10 @@ def _row(own: Sequence[tuple[RunFiles, Mapping]]) -> list[str | Cell]:
     differs = list(dict.fromkeys(each for _, cell in own for each in cell["differs"]))
     setting = f"other {', '.join(differs)}" if differs else "as published"
     where = f"{noted['where']}: {noted['column']}, {noted['row']}"
-    return [own[0][0].method, *told, f"{rounds} of {noted['rounds']}", Cell(setting, words=True), Cell(where, words=True)]
+    return [
+        own[0][0].method,
+        *told,
+        f"{rounds} of {noted['rounds']}",
+        Cell(setting, words=True),
+        Cell(where, words=True),
+    ]

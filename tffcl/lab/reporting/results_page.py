@@ -1,4 +1,6 @@
-"""What readers see of the studies that have been kept: RESULTS.md, their tables and notes, and a page for each league."""
+"""What readers see of the studies that have been kept: RESULTS.md, their tables and notes, and a page for
+each league.
+"""
 
 import base64
 import html
@@ -27,7 +29,7 @@ clients that trained in at least one round. StoCFL's paper tests the clusters of
 a client that never was has the global model here (`evaluation.place_unseen = true`: that of the closest cluster). FLT tests all
 clients, which is `cluster`. PACFL and FLIS test each client's own model, untrained where it never trained: at 200 rounds of a tenth
 of the clients nobody is left who never did, and for rounds to a target it is counted so.
-"""
+"""  # noqa: E501, as the page has it
 
 
 def results_page(directory: str | pathlib.Path) -> str:
@@ -73,7 +75,8 @@ def _section(study: StudyResults, directory: pathlib.Path) -> str:
 
 
 def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
-    """Writes, for each league among the studies of a directory, a page for readers and its picture, as `NAME.html` and `NAME/league.svg`.
+    """Writes, for each league among the studies of a directory, a page for readers and its picture, as `NAME.html` and
+    `NAME/league.svg`.
 
     Args:
       directory: As in `results_page`.
@@ -85,7 +88,10 @@ def write_leagues(directory: str | pathlib.Path) -> list[pathlib.Path]:
     for file in sorted(pathlib.Path(directory).glob(f"*/{INDEX}")):
         study = study_table.read_study(file.parent)
         if study.league:
-            page, picture = pathlib.Path(directory, f"{file.parent.name}.html"), file.parent / study_table.LEAGUE_PICTURE
+            page, picture = (
+                pathlib.Path(directory, f"{file.parent.name}.html"),
+                file.parent / study_table.LEAGUE_PICTURE,
+            )
             write_text(page, league_page(study))
             write_bytes(picture, league_picture(study))
             written += [page, picture]
@@ -103,7 +109,9 @@ def league_page(study: StudyResults) -> str:
     Args:
       study: A league, as far as its runs have ended.
     """
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     environment.filters["as_html"] = _as_html
     source = importlib.resources.files("tffcl.lab.reporting").joinpath("league.html.j2").read_text(encoding="utf-8")
     tables = [

@@ -1,4 +1,6 @@
-"""What a search has found, as text: the points by their validation accuracy, and the test accuracy of the picked one."""
+"""What a search has found, as text: the points by their validation accuracy, and the test accuracy of the
+picked one.
+"""
 
 import math
 import pathlib

@@ -37,7 +37,9 @@ def differing(runs: Sequence[RunFiles]) -> tuple[list[str], list[list[str]]]:
     names = dict.fromkeys(name for _, flat in flats for name in flat if name not in alike)
     rows = []
     for name in names:
-        values = {method: dict.fromkeys(flat.get(name, "") for own, flat in flats if own == method) for method in methods}
+        values = {
+            method: dict.fromkeys(flat.get(name, "") for own, flat in flats if own == method) for method in methods
+        }
         rows.append([name, *(" / ".join(value for value in values[method] if value) for method in methods)])
     return methods, rows
 

@@ -1,4 +1,6 @@
-"""What a study has given so far, read from its small files: each cell's numbers over the seeds, beside the published one."""
+"""What a study has given so far, read from its small files: each cell's numbers over the seeds, beside the
+published one.
+"""
 
 import collections
 import dataclasses
@@ -33,7 +35,8 @@ class Result:
       here: Over the seeds, in the unit of the published number.
       missed: How many seeds never reached the target.
       published: `(mean, spread)`; None where the paper has none.
-      accuracies: cluster, local, global, and as "took part" cluster over those that took part, in percent, over the seeds.
+      accuracies: cluster, local, global, and as "took part" cluster over those that took part, in percent, over the
+        seeds.
       ari: Adjusted Rand index over the seeds.
       rounds: That were run.
       seconds: Of training, evaluation and clustering, by run.
@@ -52,13 +55,21 @@ class Result:
 
     @property
     def cut(self) -> bool:
-        """Whether fewer rounds were run than the paper's number is of, see `is_cut`, or the command set something else."""
-        return bool(self.noted.get("changed")) or is_cut(self.noted["measure"], self.rounds, self.noted.get("paper_rounds"))
+        """Whether fewer rounds were run than the paper's number is of, see `is_cut`, or the command set
+        something else.
+        """
+        return bool(self.noted.get("changed")) or is_cut(
+            self.noted["measure"], self.rounds, self.noted.get("paper_rounds")
+        )
 
     @property
     def difference(self) -> float | None:
-        """Here minus paper; None where one of them is not there, or what was run is not what the paper's number is of."""
-        return None if self.published[0] is None or not self.here.count or self.cut else self.here.mean - self.published[0]
+        """Here minus paper; None where one of them is not there, or what was run is not what the paper's
+        number is of.
+        """
+        return (
+            None if self.published[0] is None or not self.here.count or self.cut else self.here.mean - self.published[0]
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,7 +129,9 @@ class StudyResults:
     @property
     def seeds(self) -> str:
         """Those that were run, or are to be where none was."""
-        ran = {pathlib.PurePath(place).name.removeprefix("seed-") for result in self.results for place in result.seconds}
+        ran = {
+            pathlib.PurePath(place).name.removeprefix("seed-") for result in self.results for place in result.seconds
+        }
         return ", ".join(sorted(ran, key=int) or map(str, self.noted["seeds"]))
 
     @property
@@ -129,7 +142,9 @@ class StudyResults:
         fewer = sum(whole is not None and done < whole for done, whole in ran)
         if rounds == 1 and fewer:
             return f"all rounds, {fewer} of {len(ran)} numbers with fewer"
-        return "all rounds" if rounds == 1 else f"{rounds:g} of each task's rounds" if rounds < 1 else f"{rounds:g} rounds"
+        return (
+            "all rounds" if rounds == 1 else f"{rounds:g} of each task's rounds" if rounds < 1 else f"{rounds:g} rounds"
+        )
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -233,7 +248,9 @@ def measured(run: RunNumbers | RunFiles, cell: Mapping) -> float:
 
 
 def is_cut(measure: str, rounds: int | None, whole: int | None) -> bool:
-    """Whether a number of so many rounds cannot be held against one of the whole training; one of rounds to a target can."""
+    """Whether a number of so many rounds cannot be held against one of the whole training; one of rounds to a
+    target can.
+    """
     return not measure.endswith("_to") and rounds is not None and whole is not None and rounds < whole
 
 

@@ -135,7 +135,9 @@ def _read_point(path: pathlib.Path, noted: dict, seeds: Sequence[int], settings:
 
 def sweep_rows(sweep: Sweep) -> list[Row]:
     """Returns one row a point."""
-    return [Row(point.name, tuple(run.seed for run in point.runs), point.stats, point.failures) for point in sweep.points]
+    return [
+        Row(point.name, tuple(run.seed for run in point.runs), point.stats, point.failures) for point in sweep.points
+    ]
 
 
 def measured_groups(sweep: Sweep) -> list[str]:

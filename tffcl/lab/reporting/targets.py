@@ -121,8 +121,8 @@ def reached(runs: Sequence[RunFiles], targets: Sequence[Target]) -> list[Reached
 
 
 def suggested(runs: Sequence[RunFiles]) -> list[Target]:
-    """Returns a target where the user has asked for none: the greatest multiple of 5 % that half of the methods reach in
-    cluster accuracy."""
+    """Returns a target where the user has asked for none: the greatest multiple of 5 % that half of the methods reach
+    in cluster accuracy."""
     best: dict[str, float] = {}
     for run in runs:
         values = 100 * run.rounds["cluster_accuracy"]

@@ -16,7 +16,12 @@ if TYPE_CHECKING:  # at run time it would import TensorFlow
     from tffcl.clients.population import Population
 
 KINDS = ("sign_flip", "gaussian", "lie", "label_flip", "model_replacement", "imitation")
-OF_UPLOADS = ("sign_flip", "gaussian", "lie", "model_replacement")  # what `aggregators.upload_attacks.AttackedFactory` does
+OF_UPLOADS = (
+    "sign_flip",
+    "gaussian",
+    "lie",
+    "model_replacement",
+)  # what `aggregators.upload_attacks.AttackedFactory` does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +32,10 @@ class AttackSettings(Parameters):
       kind: "sign_flip", "gaussian", "lie" (a little is enough), "label_flip" or "model_replacement"; or
         "imitation" alone: updates are honest, of a client in the wrong cluster.
       share: Of the clients that are malicious, drawn by the seed; 0 is none.
-      strength: How strong; not set: 3 times the update for "sign_flip", noise of 10 times its size for "gaussian", 1.5 standard
-        deviations for "lie", 10 times the update for "model_replacement".
-      imitates: The true group that malicious clients pretend to be of: those of other groups sign the examples of a benign
+      strength: How strong; not set: 3 times the update for "sign_flip", noise of 10 times its size for "gaussian", 1.5
+        standard deviations for "lie", 10 times the update for "model_replacement".
+      imitates: The true group that malicious clients pretend to be of: those of other groups sign the examples of a
+        benign
         client of it. Not set: they sign their own; of the kind "imitation" 0.
     """
 
@@ -82,7 +88,9 @@ def with_imitators(population: "Population", malicious: np.ndarray, group: int) 
       UserError: If there are no true groups, or nobody benign is of this one.
     """
     if population.groups is None:
-        raise UserError("attack.imitates needs true groups, which this partition has not", table="attack", key="imitates")
+        raise UserError(
+            "attack.imitates needs true groups, which this partition has not", table="attack", key="imitates"
+        )
     bad = np.isin(population.client_ids, malicious)
     models = population.client_ids[~bad & (population.groups == group)]
     if not len(models):
@@ -110,9 +118,9 @@ def told_of(
       groups: Their true groups, where there are such.
 
     Returns:
-      `kind`, `share`, `malicious` (IDs) and `benign_accuracy`: mean of the cluster accuracy over the others, and by cluster,
-      with `members`, how many `benign` and `malicious` ones each has; `ended`, the `cluster`, and the true `group`, of each
-      malicious one; and with an imitated group `imitates`.
+      `kind`, `share`, `malicious` (IDs) and `benign_accuracy`: mean of the cluster accuracy over the others, and by
+      cluster, with `members`, how many `benign` and `malicious` ones each has; `ended`, the `cluster`, and the true
+      `group`, of each malicious one; and with an imitated group `imitates`.
     """
     bad = np.isin(ids, malicious)
     accuracy, clusters = np.asarray(clients["cluster_accuracy"], float), np.asarray(clients["cluster"])
@@ -129,9 +137,14 @@ def told_of(
     }
     imitated = {} if settings.imitated_group is None else {"imitates": settings.imitated_group}
     return {
-        "kind": settings.kind, "share": settings.share, "malicious": malicious.tolist(),
-        "benign_accuracy": {"mean": mean, "clusters": by_cluster}, "members": members, "ended": ended, **imitated,
-    }  # fmt: skip
+        "kind": settings.kind,
+        "share": settings.share,
+        "malicious": malicious.tolist(),
+        "benign_accuracy": {"mean": mean, "clusters": by_cluster},
+        "members": members,
+        "ended": ended,
+        **imitated,
+    }
 
 
 def note_of(told: Mapping) -> str:
@@ -142,9 +155,12 @@ def note_of(told: Mapping) -> str:
 
     own = ", ".join(f"{cluster}: {percent(share)}" for cluster, share in told["benign_accuracy"]["clusters"].items())
     mean = percent(told["benign_accuracy"]["mean"])
-    where = ", ".join(f"{cluster}: {each['malicious']} of {sum(each.values())}" for cluster, each in told["members"].items())
+    where = ", ".join(
+        f"{cluster}: {each['malicious']} of {sum(each.values())}" for cluster, each in told["members"].items()
+    )
     pretending = f", who pretend to be of group {told['imitates']}," if "imitates" in told else ""
     return (
-        f"attack {told['kind']} by {len(told['malicious'])} clients{pretending}; accuracy of the others {mean} (by cluster {own}); "
+        f"attack {told['kind']} by {len(told['malicious'])} clients{pretending}; accuracy of the others {mean} (by "
+        f"cluster {own}); "
         f"malicious members by cluster {where}"
     )

@@ -72,8 +72,8 @@ def pretrain_encoder(
       The file; `load_encoder` reads it.
 
     Raises:
-      UserError: For bad numbers, a data set that cannot be had or has images of another shape, a file that is there or cannot
-        be written, and if the training diverges.
+      UserError: For bad numbers, a data set that cannot be had or has images of another shape, a file that is there or
+        cannot be written, and if the training diverges.
     """
     several = isinstance(dataset, Mapping) and "names" in dataset
     # Before the data is read: a file that may not be replaced is reported at once.
@@ -82,7 +82,9 @@ def pretrain_encoder(
         raise UserError(f"{path} exists; name another file (out), or allow to replace it (overwrite)")
     if classes is None or not any(classes):
         mixing = {"labels": "apart"} if several else None
-        whole = load_dataset(dataset, seed=stream(seed, "partition"), data_dir=data_dir, mixing=mixing, partition="an encoder")
+        whole = load_dataset(
+            dataset, seed=stream(seed, "partition"), data_dir=data_dir, mixing=mixing, partition="an encoder"
+        )
     else:
         whole = _of_classes(dataset, classes, seed, data_dir)
     x = _chosen(whole, examples, seed)
@@ -127,8 +129,8 @@ def find_encoder(
     """Finds a pre-trained encoder, or pre-trains it and keeps it for the next time.
 
     Args:
-      encoder: A file (.npz), or what to pre-train on, see `encoder_data.training_sets`. The encoder does not depend on a run's
-        seed.
+      encoder: A file (.npz), or what to pre-train on, see `encoder_data.training_sets`. The encoder does not depend on
+        a run's seed.
       input_shape: Of the clients' raw images.
       epochs: Passes over the data set, if it is pre-trained.
       examples: Only so many of its images; default all.
@@ -149,10 +151,16 @@ def find_encoder(
         if not path.exists():
             names, classes = [name for name, _ in sets], [own for _, own in sets]
             pretrain_encoder(
-                {"names": names} if len(names) > 1 else {"name": names[0]}, classes=classes, epochs=epochs, examples=examples,
-                latent=latent, data_dir=data_dir, out=path, input_shape=[int(size) for size in input_shape],
+                {"names": names} if len(names) > 1 else {"name": names[0]},
+                classes=classes,
+                epochs=epochs,
+                examples=examples,
+                latent=latent,
+                data_dir=data_dir,
+                out=path,
+                input_shape=[int(size) for size in input_shape],
                 show_progress=show_progress,
-            )  # fmt: skip
+            )
     return load_encoder(path, input_shape)[:2]
 
 
@@ -200,7 +208,9 @@ def _chosen(whole, examples: int | None, seed: int) -> np.ndarray:
     return x[np.sort(rng.choice(len(x), examples, replace=False))]
 
 
-def _train(autoencoder: FlatAutoencoder, x, epochs, batch_size, learning_rate, seed, show_progress) -> tuple[np.ndarray, float]:
+def _train(
+    autoencoder: FlatAutoencoder, x, epochs, batch_size, learning_rate, seed, show_progress
+) -> tuple[np.ndarray, float]:
     """Returns the trained vector, `float32 [P]`, and the mean loss over the last epoch."""
     take_steps = build_steps(autoencoder, batch_size, learning_rate)
     rng = np.random.default_rng(stream(seed, "encoder order"))
@@ -234,8 +244,8 @@ def load_encoder(path: str | os.PathLike, input_shape) -> tuple[FlatAutoencoder,
       input_shape: Of the clients' raw images.
 
     Returns:
-      `(autoencoder, vector float32 [P], provenance)`; the provenance says data set, hyper-parameters, loss, versions and
-      the vector's SHA-256.
+      `(autoencoder, vector float32 [P], provenance)`; the provenance says data set, hyper-parameters, loss, versions
+      and the vector's SHA-256.
 
     Raises:
       UserError: If there is no such file, it is damaged or no encoder, or the encoder takes other images.

@@ -30,12 +30,14 @@ _TRIED_IMAGES = 64
 _MOST_EXAMPLES = 20  # of a real client: the numbers are to be compared, not to be good
 
 
-def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool = False) -> list[str]:
+def check_export(
+    directory: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool = False
+) -> list[str]:
     """Loads every file of an export, runs it, and holds the numbers against the library's.
 
-    Computations and their forms are run on the values that the export brings, whose results the library wrote then, and,
-    where the task's data can be loaded, on real clients beside the library's own computations of today. What can be computed
-    again of the other files is compared; which cannot is said.
+    Computations and their forms are run on the values that the export brings, whose results the library wrote then,
+    and, where the task's data can be loaded, on real clients beside the library's own computations of today. What can
+    be computed again of the other files is compared; which cannot is said.
 
     Args:
       directory: What `export_run` wrote.
@@ -58,10 +60,14 @@ def check_export(directory: str | pathlib.Path, *, data_dir: str | None = None, 
         lines += _check_computation(directory, name, described)
     lines += check_values(directory, manifest)
     if config is None:
-        lines.append("it is of tffcl.train, whose method and data no file holds: not compared with the library on real clients")
+        lines.append(
+            "it is of tffcl.train, whose method and data no file holds: not compared with the library on real clients"
+        )
     else:
         lines += _check_with_library(directory, manifest, config, data_dir)
-    left = [name for name in manifest["files"] if not name.startswith("check/") and not _is_told(directory, name, lines)]
+    left = [
+        name for name in manifest["files"] if not name.startswith("check/") and not _is_told(directory, name, lines)
+    ]
     return [*lines, f"taken as they are: {', '.join(left)}"]
 
 
@@ -76,7 +82,9 @@ def _check_computation(directory: pathlib.Path, name: str, described: dict):
     computation = _read_computation(path, described["type"])
     if "check" not in described:
         if computation.type_signature.parameter is not None:
-            raise UserError(f"{directory / NAME} is damaged: the computation {name} takes values, and there is no check of it")
+            raise UserError(
+                f"{directory / NAME} is damaged: the computation {name} takes values, and there is no check of it"
+            )
         computation()
         yield f"{path}: runs"
         return
@@ -85,7 +93,9 @@ def _check_computation(directory: pathlib.Path, name: str, described: dict):
     expected = deployment_forms.read_value(directory / described["check"]["output"], signature.result)
     arguments = deployment_forms.from_argument(given, signature.parameter)
     comparing = _compared_noise if "noise" in described["check"] else compared
-    yield comparing(path, lambda: deployment_forms.run(computation, *arguments), expected, "the library when it was exported")
+    yield comparing(
+        path, lambda: deployment_forms.run(computation, *arguments), expected, "the library when it was exported"
+    )
     for kind, form in described.get("forms", {}).items():
         if "directory" in form:
             place = directory / form["directory"]
@@ -132,7 +142,10 @@ def _check_with_library(directory: pathlib.Path, manifest: dict, config: RunConf
         raise UserError(f"{directory / STATE} holds no state of {config.algorithm}: {error}") from None
     lines = list(_check_on_task(directory, manifest, method, state, federated))
     lines += check_learned(directory, method, state)
-    return [*lines, _check_saved_model(directory, method.model, _as_taken(method.model, federated.test.x[:_TRIED_IMAGES]))]
+    return [
+        *lines,
+        _check_saved_model(directory, method.model, _as_taken(method.model, federated.test.x[:_TRIED_IMAGES])),
+    ]
 
 
 def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, state, federated):
@@ -151,7 +164,9 @@ def _check_on_task(directory: pathlib.Path, manifest: dict, method: Method, stat
         path = directory / manifest["computations"][name]["file"]
         run = functools.partial(deployment_forms.run, deployment_forms.read_computation(path), *arguments)
         comparing = _compared_noise if deployment_forms.draws_noise(computations[name]) else compared
-        yield comparing(path, run, deployment_forms.run(computations[name], *arguments), "the library on clients of the task")
+        yield comparing(
+            path, run, deployment_forms.run(computations[name], *arguments), "the library on clients of the task"
+        )
     yield from check_trained(directory, manifest, method, state, given)
 
 

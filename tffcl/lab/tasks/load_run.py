@@ -35,7 +35,9 @@ class TrainedRun(Trained):
     ledger: Ledger
 
 
-def load_run(out: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool | RunConfig = False) -> TrainedRun:
+def load_run(
+    out: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool | RunConfig = False
+) -> TrainedRun:
     """Loads a run with its data and the state of its newest checkpoint.
 
     Args:
@@ -44,8 +46,9 @@ def load_run(out: str | pathlib.Path, *, data_dir: str | None = None, trust_buil
       trust_builders: As of `resolve.load_run_config`: without, a run that names functions of somebody's own is refused.
 
     Raises:
-      UserError: If `out` holds no run, or one without a checkpoint or whose newest is damaged or gone, or the data or the
-        settings have changed since. An older checkpoint is not taken: its models are not those that the run's results are of.
+      UserError: If `out` holds no run, or one without a checkpoint or whose newest is damaged or gone, or the data or
+        the settings have changed since. An older checkpoint is not taken: its models are not those that the run's
+        results are of.
     """
     out = pathlib.Path(out)
     config = load_run_config(out, trust_builders=trust_builders)
@@ -88,7 +91,9 @@ def _newest(checkpoints: Checkpoints, state_class: type):
 
 
 def _ledger(config: RunConfig, federated: FederatedDataset, out: pathlib.Path, then: np.ndarray) -> Ledger:
-    """The ledger of the run at its newest checkpoint; what no seed repeats has happened, whatever became of the rounds."""
+    """The ledger of the run at its newest checkpoint; what no seed repeats has happened, whatever became of
+    the rounds.
+    """
     everyone = population_in(config, federated, config.train.rounds)
     ledger = Ledger(config.privacy, len(everyone), then)
     ledger.file = out / LEDGER

@@ -119,9 +119,15 @@ def clients_table(run: RunFiles) -> Table:
     who = run.clients
     heads = ("client", "true group", "cluster", "examples", "test examples", "rounds trained", "cluster %", "local %")
     columns = (
-        who.client_id, [each or MISSING for each in who.true_cluster], _clusters_of(run), who.examples, who.test_examples,
-        who.rounds_trained, map(percent, who.cluster_accuracy), map(percent, who.local_accuracy),
-    )  # fmt: skip
+        who.client_id,
+        [each or MISSING for each in who.true_cluster],
+        _clusters_of(run),
+        who.examples,
+        who.test_examples,
+        who.rounds_trained,
+        map(percent, who.cluster_accuracy),
+        map(percent, who.local_accuracy),
+    )
     return Table.of(heads, _first_rows(columns))
 
 
@@ -131,17 +137,25 @@ def _first_rows(columns: Sequence[Iterable]) -> list[tuple]:
 
 
 def clients_compared(runs: Sequence[RunFiles]) -> Table | None:
-    """The clusters and accuracies of the same clients under each method; only runs of one seed have the same clients."""
+    """The clusters and accuracies of the same clients under each method; only runs of one seed have the
+    same clients.
+    """
     same = [run for run in runs if run.seed == runs[0].seed]
     names = ("client_id", "examples")
-    if any(not np.array_equal(getattr(run.clients, name), getattr(runs[0].clients, name)) for run in same for name in names):
+    if any(
+        not np.array_equal(getattr(run.clients, name), getattr(runs[0].clients, name)) for run in same for name in names
+    ):
         return None
     first = runs[0].clients
     columns = [first.client_id, [each or MISSING for each in first.true_cluster], first.examples]
     heads = [Column("client"), Column("true group"), Column("examples")]
     for run in same:
         heads += [Column(name, run.method) for name in ("cluster", "cluster %", "local %")]
-        columns += [_clusters_of(run), map(percent, run.clients.cluster_accuracy), map(percent, run.clients.local_accuracy)]
+        columns += [
+            _clusters_of(run),
+            map(percent, run.clients.cluster_accuracy),
+            map(percent, run.clients.local_accuracy),
+        ]
     return Table(heads, _first_rows(columns))
 
 

@@ -87,7 +87,12 @@ def panels_of(name: str, figure: ReportFigure) -> list[Panel]:
     boxes = [_box(figure, axes.get_tightbbox().padded(_GAP)) for axes in figure.panels]
     width = max(box[2] for box in boxes)  # of all, so that they have one scale
     return [
-        Panel(axes.get_title() or axes.get_xlabel(), _view(*box[:2], width, box[3]), drawn.content(number), _hover(axes, figure))
+        Panel(
+            axes.get_title() or axes.get_xlabel(),
+            _view(*box[:2], width, box[3]),
+            drawn.content(number),
+            _hover(axes, figure),
+        )
         for number, (axes, box) in enumerate(zip(figure.panels, boxes, strict=True))
     ]
 
@@ -199,7 +204,9 @@ class _Drawn:
         return Markup("\n".join(map(_written, [*clips, *parts])))
 
     def _small(self, source: Element, titled: bool) -> list[Element]:
-        """One element for one of matplotlib's, or the parts of a group that says nothing; `titled` ones say their own."""
+        """One element for one of matplotlib's, or the parts of a group that says nothing; `titled` ones say
+        their own.
+        """
         tag, (kind, _, number) = source.tag.removeprefix(_SVG), source.get("id", "").partition("-")
         if tag == "defs":
             return []
