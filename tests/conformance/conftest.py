@@ -16,8 +16,7 @@ from tffcl.clients import sampling
 from tffcl.export import deployment_forms
 from tffcl.lab.tasks import build as prepare
 from tffcl.lab.tasks import resolve
-from tffcl.lab.tasks.export_check import check_export
-from tffcl.lab.tasks.export_run import export_run
+from tffcl.lab.tasks.exports import check_export, export_run
 from tffcl.lab.tasks.populations import build_population
 from tffcl.registry import ALGORITHMS
 

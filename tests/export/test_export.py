@@ -12,14 +12,14 @@ import pytest
 import tffcl
 from tffcl.export import deployment_forms, manifest
 from tffcl.lab.cli.main import main
-from tffcl.lab.tasks import export_check, resolve
+from tffcl.lab.tasks import exports, resolve
 
 SHORT = {"train": {"rounds": 2}, "dataset": {"server_examples": 60}}
 
 
 def exported(directory, algorithm, **method):
     """A short run of digits and its export: `(OUT, DIR, manifest)`."""
-    from tffcl.lab.tasks.export_run import export_run
+    from tffcl.lab.tasks.exports import export_run
 
     out, to = directory / "out", directory / "to"
     overrides = {**SHORT, "algorithms": {algorithm: method}}
@@ -309,7 +309,7 @@ def no_training(copied, contents):
 )
 def test_whatever_is_exchanged_is_found_though_all_checksums_are_right(capsys, tff_worker, copied, monkeypatch, forge):
     if forge is not no_check:  # that computations run is tested above, and takes seconds
-        monkeypatch.setattr(export_check, "_check_computation", lambda *given: [])
+        monkeypatch.setattr(exports, "_check_computation", lambda *given: [])
     contents = {key: value for key, value in manifest.read_manifest(copied).items() if key not in ("files", "sha256")}
     expected = forge(copied, contents)
     manifest.write_manifest(copied, contents)

@@ -16,7 +16,7 @@ from tffcl.algorithms.ifca import build_ifca
 from tffcl.errors import UserError
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
-from tffcl.lab.tasks.export_check import check_export
+from tffcl.lab.tasks.exports import check_export
 
 
 def trained(method, population, out):

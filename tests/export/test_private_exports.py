@@ -14,7 +14,7 @@ from tffcl.export import deployment_forms
 from tffcl.export.manifest import read_manifest, write_manifest
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
-from tffcl.lab.tasks.export_run import export_run
+from tffcl.lab.tasks.exports import export_run
 
 pytestmark = pytest.mark.slow  # which forms there are is tested without a run, see aggregators/test_deployed_forms
 # Aggregation, its options, and whether the server sees sums alone, so that TFF can make a DistributeAggregateForm.

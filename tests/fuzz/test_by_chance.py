@@ -34,7 +34,7 @@ def runs(tmp_path_factory):
 
 @pytest.mark.slow  # of files of runs and exports there are tests by name, too
 def test_5000_cases(directory, monkeypatch, runs, tmp_path):
-    from tffcl.lab.tasks.export_run import export_run
+    from tffcl.lab.tasks.exports import export_run
 
     export_run(runs["pacfl"], tmp_path / "export-whole")
     found = [

@@ -164,7 +164,7 @@ def test_impossible_changes(values, message):
 def test_a_run_that_asks_for_flags_is_exported(finished_run, kept, tmp_path):
     """Clients whose data changed have told already: the rehearsed round of an export forms no clusters anew."""
     _, out, _ = finished_run("flt")
-    from tffcl.lab.tasks.export_run import export_run
+    from tffcl.lab.tasks.exports import export_run
 
     contents = export_run(out, tmp_path / "to", data_dir=kept)
     for computation in ("training", "training_summed"):

@@ -17,7 +17,7 @@ from tests.runs.finished_runs import rows_of
 from tests.runs.stopped_runs import NEWEST, assert_same_result, go, refused, resolved
 from tffcl.errors import UserError
 from tffcl.lab.batches.run import run
-from tffcl.lab.tasks.export_run import export_run
+from tffcl.lab.tasks.exports import export_run
 from tffcl.runs.round_files import RoundsTable
 from tffcl.runs.run_directory import RunDirectory
 from tffcl.runs.run_files import read_run

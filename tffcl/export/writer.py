@@ -1,4 +1,4 @@
-"""A finished run as files for a TFF deployment; `lab.tasks.export_check` proves that they run."""
+"""A finished run as files for a TFF deployment; `tffcl export --check` proves that they run."""
 
 import csv
 import functools
@@ -45,13 +45,14 @@ def export_result(result: Result, to: str | pathlib.Path) -> dict:
 
     | path | what |
     |---|---|
-    | `manifest.json` | types, versions, checksums, what runs when, why a form is missing, operations of the clients'
-    graphs | | `computations/NAME/computation.pb` | a serialised `tff.Computation` | | `computations/NAME/map_reduce/`,
-    `distribute_aggregate/` | its deployment forms, a file for each part, computations too | | `state/` | server values
-    before the first and after the last round, `models.npy float32 [K, P]` | | `saved_model/` | all models for
-    TensorFlow alone, see `models.saved_model` | | `clustering/` | `assignments.csv`, but for what private rounds hide;
-    `state.npz` with signatures, proximity, tree, threshold | | `check/` | arguments and results of the computations,
-    for `lab.tasks.export_check` | | `run_one_round.py` | a round with TFF alone |
+    | `manifest.json` | types, versions, checksums, what runs when, why a form is missing, operations of clients |
+    | `computations/NAME/computation.pb` | a serialised `tff.Computation` |
+    | `computations/NAME/{map_reduce,distribute_aggregate}/` | its deployment forms, a file for each part |
+    | `state/` | server values before the first and after the last round, `models.npy float32 [K, P]` |
+    | `saved_model/` | all models for TensorFlow alone, see `save_models` |
+    | `clustering/` | `assignments.csv`, but for what private rounds hide; `state.npz`: signatures, proximity, tree |
+    | `check/` | arguments and results of the computations, for `tffcl export --check` |
+    | `run_one_round.py` | a round with TFF alone |
 
     `tffcl export --check` runs the files; where the run was one of `tffcl.train`, whose data no file
     holds, it does not compare them on its clients.

@@ -13,7 +13,7 @@ from tffcl.errors import UserError
 from tffcl.lab.batches import newcomers
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import build, resolve
-from tffcl.lab.tasks.export_run import export_run
+from tffcl.lab.tasks.exports import export_run
 from tffcl.runs.checkpoints import Checkpoints
 
 HELD_OUT = 8

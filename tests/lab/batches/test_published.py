@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tffcl.lab.batches.published import write_published
+from tffcl.lab.batches.run import write_published
 from tffcl.lab.reporting import files, published_table
 from tffcl.lab.tasks import resolve as configs
 from tffcl.runs.run_directory import RunDirectory
@@ -40,7 +40,7 @@ def test_a_task_without_published_numbers_has_no_file(tmp_path):
 def test_the_report_compares(tmp_path, finished_runs):
     runs = files.find_runs(finished_runs)
     table = published_table.to_page(runs)
-    (row,) = [[cell.text for cell in row] for row in table.rows]
+    (row,) = [[getattr(cell, "text", cell) for cell in row] for row in table.rows]
     mean = 100 * sum(run.number("accuracy", "global", "mean") for run in runs[:2]) / 2
     method, compared, here, paper, difference, rounds, setting, where = row
     assert (method, compared, paper, rounds) == ("fedavg", "global", "77.30 ± 4.90", "5 of 200")

@@ -11,14 +11,14 @@ import pytest
 from packaging.requirements import Requirement
 
 from tffcl.errors import UserError
-from tffcl.lab.cli import doctor, installation
+from tffcl.lab.cli import doctor
 from tffcl.lab.cli.main import main
 
 ROOT = pathlib.Path(__file__).parents[3]
 
 
 def pins():
-    lines = [line for line in installation.requirements_file().read_text().splitlines() if not line.startswith("#")]
+    lines = [line for line in doctor.requirements_file().read_text().splitlines() if not line.startswith("#")]
     found = {Requirement(line).name.lower(): Requirement(line) for line in lines}
     assert len(found) == len(lines) > 80
     return found
@@ -46,11 +46,11 @@ def test_no_address_of_a_registry():
 
 def test_the_wheel_has_them():
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["packages"] == ["tffcl"] and installation.requirements_file().is_relative_to(ROOT / "tffcl")
+    assert wheel["packages"] == ["tffcl"] and doctor.requirements_file().is_relative_to(ROOT / "tffcl")
 
 
 def test_nothing_is_missing_here(capsys):
-    assert installation.missing_packages() == []
+    assert doctor.missing_packages() == []
     assert main(["doctor", "--fix"]) == 0
     assert capsys.readouterr().out == "nothing is missing\n"
 
@@ -79,14 +79,14 @@ def test_fix_installs_the_list_without_looking_at_what_packages_ask_for(bare, mo
     monkeypatch.setattr(
         subprocess, "run", lambda command, **_: asked.append(command) or subprocess.CompletedProcess(command, 3)
     )
-    monkeypatch.setattr(installation.importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr(installation.shutil, "which", lambda _: "/bin/uv")
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: "/bin/uv")
     assert main(["doctor", "--fix"]) == 3
-    file = str(installation.requirements_file())
+    file = str(doctor.requirements_file())
     assert asked == [["/bin/uv", "pip", "install", "--python", sys.executable, "--no-deps", "-r", file]]
-    monkeypatch.setattr(installation.shutil, "which", lambda _: None)
+    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
     with pytest.raises(UserError, match="no pip, and there is no uv"):
-        installation.fix_command()
+        doctor.fix_command()
 
 
 def test_a_command_that_needs_them_says_so(bare, monkeypatch, capsys):

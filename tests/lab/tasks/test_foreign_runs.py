@@ -15,7 +15,7 @@ from tffcl.export import manifest
 from tffcl.lab.batches import batch, study
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import resolve
-from tffcl.lab.tasks.export_run import export_run
+from tffcl.lab.tasks.exports import export_run
 
 OVERRIDES = {
     "train": {"rounds": 1, "local_epochs": 1, "clients_per_round": 2},

@@ -14,8 +14,7 @@ from tffcl.lab.batches import newcomers
 from tffcl.lab.batches.run import run
 from tffcl.lab.cli.main import main
 from tffcl.lab.tasks import build, resolve
-from tffcl.lab.tasks.export_check import check_export
-from tffcl.lab.tasks.export_run import export_run
+from tffcl.lab.tasks.exports import check_export, export_run
 
 OWN = pathlib.Path(__file__).parent / "own"
 

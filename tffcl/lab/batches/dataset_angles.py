@@ -76,7 +76,7 @@ class DatasetAngles:
 
     def figure(self):
         """Draws two heat maps: what gives the paper's values, and the true smallest principal angle."""
-        from tffcl.lab.reporting.angles_figure import angles_figure
+        from tffcl.lab.reporting.figures.matrices import angles_figure
 
         shown = {name: self.matrices[name] for name in ("first_vectors", "smallest_angle")}
         titles = {

@@ -12,15 +12,12 @@ from tffcl.clients.simulation_context import simulating
 from tffcl.errors import UserError, printable, tell, unknown
 from tffcl.lab.cli import (
     command_options,
-    init_command,
     look_command,
     run_command,
     study_command,
     sweep_command,
 )
-from tffcl.lab.cli import (
-    listing as completion,
-)
+from tffcl.lab.cli import listing as completion
 from tffcl.runtime import memory
 
 _LONGEST = 500  # characters of what a user gave in a message
@@ -85,8 +82,8 @@ def _add_first_steps(commands):
     listing.add_argument("what", nargs="?", choices=kinds, metavar=f"[{'|'.join(kinds)}]")
     listing.add_argument("name", nargs="?", metavar="NAME", help="the keys that this one takes in a task file")
 
-    init = _command(commands, "init", init_command.init, "a commented task file of your own, to start from")
-    init_command.add_init(init)
+    init_parser = _command(commands, "init", init, "a commented task file of your own, to start from")
+    add_init(init_parser)
 
     doctor = _command(
         commands, "doctor", _doctor, "facts of this installation: versions, cores, TFF's worker, data directory"
@@ -203,9 +200,9 @@ def main(arguments: list[str] | None = None) -> int:
         with _memory(options):
             return options.function(options) or 0
     except ModuleNotFoundError as error:
-        from tffcl.lab.cli import installation
+        from tffcl.lab.cli import doctor
 
-        if not installation.missing_packages():
+        if not doctor.missing_packages():
             raise
         tell(f"{error.name} is not installed; tffcl doctor --fix installs what is missing")
         return 2
@@ -260,9 +257,9 @@ def _export(options):
         manifest.read_manifest(
             pathlib.Path(options.check)
         )  # one that is not there is told before TensorFlow is imported
-        from tffcl.lab.tasks import export_check
+        from tffcl.lab.tasks import exports
 
-        for line in export_check.check_export(options.check, **given):
+        for line in exports.check_export(options.check, **given):
             print(line)
         return
     if not (options.out and options.to):
@@ -271,9 +268,9 @@ def _export(options):
 
     resolve.load_run_config(options.out, trust_builders=options.trust_builders)
     from tffcl.export import writer
-    from tffcl.lab.tasks import export_run
+    from tffcl.lab.tasks import exports
 
-    written = export_run.export_run(options.out, options.to, **given)
+    written = exports.export_run(options.out, options.to, **given)
     print(writer.describe(written, options.to))
 
 
@@ -333,10 +330,34 @@ def _list(options):
 
 
 def _doctor(options):
-    from tffcl.lab.cli import doctor, installation
+    from tffcl.lab.cli import doctor
 
     if options.fix:
-        return installation.fix()
+        return doctor.fix()
 
     for name, fact in doctor.facts(options.data_dir, check=options.check):
         print(f"{name:<24}{fact}")
+
+
+def add_init(parser):
+    """Adds the options of `tffcl init`."""
+    parser.add_argument(
+        "file", nargs="?", default="my_task.toml", metavar="FILE", help="a new file (default: %(default)s)"
+    )
+
+
+def init(options):
+    """Writes the file, and says what to do with it."""
+    target = pathlib.Path(options.file)
+    if target.suffix != ".toml":
+        raise UserError(f"{target} is no name of a task file; it must end in .toml")
+    if not str(target).isprintable():
+        raise UserError(f"{str(target)!r} is no name of a task file; it has characters that cannot be written in one")
+    template = pathlib.Path(__file__).with_name("new_task.toml").read_text(encoding="utf-8")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(target, "x", encoding="utf-8") as file:
+            file.write(template.format(name=target))
+    except FileExistsError:
+        raise UserError(f"{target} is there already; give another name, and it stays as it is") from None
+    print(f"written: {target}\nnext: tffcl show {target}; tffcl similarity {target}; tffcl compare {target}")

@@ -76,7 +76,7 @@ def _default_out(kind: str, options, axes) -> str:
 
 def _search(options, overrides: Mapping, source, texts) -> int:
     from tffcl.lab.batches import search, sweep
-    from tffcl.lab.reporting import search_table
+    from tffcl.lab.reporting import sweeps
 
     chosen = search.SearchOptions(options.select, options.halving, options.fresh_seeds)
     seeds, points = parse_seeds(options.seeds), None
@@ -88,5 +88,5 @@ def _search(options, overrides: Mapping, source, texts) -> int:
     out = options.out or _default_out("search", options, axes)
     how = {"data_dir": options.data_dir, "resume": options.resume, "overwrite": options.overwrite}
     found = search.search(planned, out, chosen, **how)
-    print(search_table.to_text(found))
+    print(sweeps.search_text(found))
     return 1 if None in found["picked"]["test"]["cluster"] else 0

@@ -14,7 +14,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from tffcl.errors import printable
-from tffcl.lab.reporting import (  # fmt: skip
+from tffcl.lab.reporting import (
     comparison_table,
     newcomers_table,
     published_table,

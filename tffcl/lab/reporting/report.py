@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from tffcl.errors import UserError, printable
-from tffcl.lab.reporting import comparison_table, files, html, report_figures, search_table, sweeps, targets
+from tffcl.lab.reporting import comparison_table, files, html, report_figures, sweeps, targets
 from tffcl.lab.reporting.report_figures import Picture
 from tffcl.lab.reporting.table import Table
 from tffcl.regular_files import make_directory, write_bytes, write_text
@@ -56,9 +56,9 @@ def print_report(out: str | pathlib.Path, formats: Sequence[str] = ()):
       out: Its directory.
       formats: Further ones, as of `write_report`.
     """
-    search = search_table.read_search(out)
+    search = sweeps.read_search(out)
     if search is not None:
-        print(printable(search_table.to_text(search), keep="\n"))
+        print(printable(sweeps.search_text(search), keep="\n"))
         return
     if sweeps.is_sweep(out):
         found = sweeps.read_sweep(out)

@@ -1,16 +1,17 @@
-"""The files of a sweep: one method over the values of a setting or two, and its table."""
+"""The files of sweeps and searches: one method over the values of its settings, and their tables."""
 
 import dataclasses
+import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tffcl import csv_files
 from tffcl.errors import RESUME, UserError
-from tffcl.json_files import inside
+from tffcl.json_files import inside, telling_damage
 from tffcl.lab.reporting import comparison_table
 from tffcl.lab.reporting.batch_index import INDEX, Failure, read_failure, read_index
 from tffcl.lab.reporting.comparison_table import LEGEND, Row
-from tffcl.lab.reporting.number_format import Stat, show_value
+from tffcl.lab.reporting.number_format import MISSING, Stat, show_number, show_value
 from tffcl.lab.reporting.table import Column, Table
 from tffcl.runs import run_files
 from tffcl.runs.metrics import BY_KEY
@@ -162,3 +163,46 @@ def to_csv(sweep: Sweep) -> str:
     """Returns the table for programs: a column for each setting, then means and `<column>_std` over seeds."""
     names = [point.values for point in sweep.points]
     return comparison_table.to_csv(sweep_rows(sweep), columns=SWEEP_COLUMNS, first=sweep.keys, names=names)
+
+
+def read_search(path: str | pathlib.Path) -> dict | None:
+    """Reads what a search has found so far; None if a directory is not that of a search.
+
+    Raises:
+      UserError: If its index is damaged.
+    """
+    found = read_index(path, "search")
+    with telling_damage(pathlib.Path(path) / INDEX):  # whoever reads it relies on all of it
+        if found is not None:
+            search_text(found)
+    return found
+
+
+def search_text(found: Mapping) -> str:
+    """Returns the points, each with the rounds that it was given, best first, and below them the picked one."""
+    title = ", ".join(found["labels"])
+    heads = [title, "rounds", f"validation {found['select']} %"]
+    lines, seen = [], set()
+    for rung in reversed(found["rungs"]):
+        for point in rung["points"]:
+            name = _name(point["values"])
+            if name not in seen:
+                score = MISSING if point["score"] is None else f"{100 * point['score']:.2f}"
+                lines.append([name, str(rung["rounds"]), score])
+                seen.add(name)
+    text = [Table.of(heads, lines).to_text()]
+    picked = found["picked"]
+    if picked is None:
+        return "\n".join([*text, "", f"not finished; {RESUME} goes on"])
+    seeds = ", ".join(map(str, picked["seeds"]))
+    text += ["", f"picked: {title} {_name(picked['values'])}, on test data over the fresh seeds {seeds}:"]
+    for kind, values in picked["test"].items():
+        stat = Stat.of(math.nan if value is None else 100 * value for value in values)
+        if stat.count:
+            failed = f" ({len(values) - stat.count} diverged)" if kind == "cluster" and stat.count < len(values) else ""
+            text.append(f"  {kind} {show_number(stat, 2)} %{failed}")
+    return "\n".join(text)
+
+
+def _name(values) -> str:
+    return ", ".join(map(show_value, values))

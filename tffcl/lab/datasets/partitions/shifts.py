@@ -1,8 +1,7 @@
 """The four-shift suite of clustered federated learning: P(X), P(Y), P(Y|X) and P(X|Y), each at a level from 1 to 8.
 
 The levels are taken from code, not from the text of a paper: FLUX (Fenoglio et al., NeurIPS 2025, arXiv 2511.22305)
-  compares
-at heterogeneity levels 1 to 8, and its repository (github.com/dariofenoglio98/FLUX, commit 43aadbe,
+compares at heterogeneity levels 1 to 8, and its repository (github.com/dariofenoglio98/FLUX, commit 43aadbe,
 public/generate_datasets.py, the static branch) turns each into arguments of the data generator ANDA
 (github.com/alfredoLimo/ANDA, split_fn.py and utils.py):
 

@@ -1,4 +1,7 @@
-"""Proof that an export runs: every file is loaded and run, and its numbers are held against the library's."""
+"""A finished run of a task as files for a TFF deployment, and the proof that they run.
+
+Every file is loaded and run, and its numbers are held against the library's.
+"""
 
 import functools
 import pathlib
@@ -18,8 +21,9 @@ from tffcl.export import deployment_forms
 from tffcl.export.dry_run import difference, rehearse
 from tffcl.export.manifest import NAME, read_manifest
 from tffcl.export.values_check import check_learned, check_trained, check_values, compared, loaded
-from tffcl.export.writer import MODELS, SAVED_MODEL, STATE
+from tffcl.export.writer import MODELS, SAVED_MODEL, STATE, check_free, write_export
 from tffcl.lab.tasks import build
+from tffcl.lab.tasks.load_run import load_run
 from tffcl.lab.tasks.resolve import RunConfig, load_run_config
 from tffcl.models.flat import FlatModel
 from tffcl.models.graph_function import graph_function
@@ -184,3 +188,28 @@ def _check_saved_model(directory: pathlib.Path, model: FlatModel, images: np.nda
     found = [serve(images=tf.constant(images), cluster=tf.constant(row))["probabilities"] for row in range(len(models))]
     expected = [probabilities(vector, images) for vector in models]
     return compared(path, lambda: found, expected, "the library on images of the task")
+
+
+def export_run(
+    out: str | pathlib.Path, to: str | pathlib.Path, *, data_dir: str | None = None, trust_builders: bool = False
+) -> dict:
+    """Writes a run's method and what it learned as files.
+
+    The files are those of `export.writer.export_result`.
+
+    Args:
+      out: The directory of one run, with a checkpoint.
+      to: The directory to write; it must not exist, or be empty.
+      data_dir: Where data sets are; default as in `datasets`.
+      trust_builders: As of `load_run.load_run`.
+
+    Returns:
+      The contents of manifest.json.
+
+    Raises:
+      UserError: If there is no run, or `to` holds something, or `<to>.partial` exists.
+    """
+    to = pathlib.Path(to)
+    check_free(to)
+    trained = load_run(out, data_dir=data_dir, trust_builders=trust_builders)
+    return write_export(trained, trained.config.as_dict(), to, trained.ledger.summary())
